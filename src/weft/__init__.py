@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.verbs.goodput import goodput
     from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
+    from weft.verbs.report import make_report
     from weft.verbs.route import audit_routes, route
     from weft.verbs.schedule import schedule
     from weft.verbs.schema import schema
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from weft.verbs.sweep import sweep
     from weft.verbs.train import train
     from weft.verbs.validate import validate
-    from weft.web.report import make_report
 
     __version__: str
 
@@ -62,7 +62,7 @@ _HOME = {
     "design": "weft.verbs.design",
     "estimate": "weft.verbs.estimate",
     "goodput": "weft.verbs.goodput",
-    "make_report": "weft.web.report",
+    "make_report": "weft.verbs.report",
     "plan": "weft.verbs.plan",
     "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",

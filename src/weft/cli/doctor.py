@@ -35,7 +35,7 @@ def doctor(ctx: click.Context, out: Output) -> None:
 def _view(found: Diagnosis) -> Iterator[Block]:
     from weft.units import format_bytes
     from weft.verbs.doctor import EXTRAS, NEEDED, installing
-    from weft.views.blocks import Column, Grid, Heading, Paragraph
+    from weft.views.blocks import Column, Fact, Grid, Heading, Paragraph
 
     whole = found.to_dict()
     needs = ", ".join(f"{name} {found.packages[name] or 'MISSING'}" for name in NEEDED)
@@ -43,8 +43,8 @@ def _view(found: Diagnosis) -> Iterator[Block]:
     size = f"{counted(kept.files, 'file')}, {format_bytes(kept.bytes)}"
     where = f"{size} in {kept.folder}" if kept.folder else "kept nowhere: every run compiles them anew"
     yield Paragraph(f"Weft {whole['weft']} on Python {whole['python']}, {whole['system']}")
-    yield Paragraph(f"Needs:   {needs}", hang=9)
-    yield Paragraph(f"Kernels: {where}", hang=9)
+    yield Fact("Needs:", needs)
+    yield Fact("Kernels:", where)
     yield Heading("Extras")
     yield Grid(
         [

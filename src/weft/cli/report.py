@@ -7,7 +7,7 @@ import click
 from weft.cli.build import takes
 from weft.cli.options import check_folder, deliver
 from weft.cli.outcome import FileOutput
-from weft.web.report import ReportOptions, make_report
+from weft.verbs.report import ReportOptions, make_report
 
 
 @click.command()

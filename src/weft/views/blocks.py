@@ -5,7 +5,7 @@ A view is a function of a result that yields blocks in reading order.  No view k
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -27,17 +27,21 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The heading of a section."""
+    """The heading of a section; those at the ``top`` stand in the navigation of a report."""
 
     text: str
+    top: bool = field(default=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line as it is, however long: to be copied."""
+class Fact:
+    """A name and what it is; on a terminal the name, as it stands, takes ``width`` columns."""
 
+    name: str
     text: str
-    style: Style = ""
+    width: int = field(default=9, kw_only=True)
+    indent: int = field(default=0, kw_only=True)
+    style: Style = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +97,18 @@ def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Coll
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart (pages only), or the text of an SVG element that Weft drew."""
+    """What draws a chart, or the text of an SVG element; pages alone show it."""
 
-    chart: Chart | str
+    chart: Callable[[], Chart] | str
     caption: str
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A text of several lines to copy, and what it is."""
+    """Text to copy, and what it is; a text of one line stands beside its label."""
 
     text: str
     label: str
 
 
-Block = Paragraph | Heading | Line | Blank | Grid | Figure | Copied
+Block = Paragraph | Heading | Fact | Blank | Grid | Figure | Copied

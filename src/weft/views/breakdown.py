@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -26,7 +26,7 @@ def estimate_view(found: EstimateReport) -> Iterator[Block]:
     """One estimate in full."""
     estimate = found.estimate
     yield from subject(found.job, found.cluster)
-    yield Paragraph(f"Layout:  {format_layout(estimate.layout, whole=True)}", hang=9)
+    yield Fact("Layout:", format_layout(estimate.layout, whole=True))
     if line := words.straddling([estimate.layout], found.cluster):
         yield Paragraph(line, hang=9)
     yield from totals(estimate)
@@ -42,16 +42,16 @@ def estimate_view(found: EstimateReport) -> Iterator[Block]:
 def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]:
     """How flows find their paths, where any were simulated, the job, the cluster, and every assumed value."""
     if routing:
-        yield Paragraph(f"Routing: {routing}", hang=9)
-    yield Paragraph(f"Job:     {words.job_sentence(job)}", hang=9)
-    yield Paragraph(f"Cluster: {words.cluster_sentence(cluster)}", hang=9)
+        yield Fact("Routing:", routing)
+    yield Fact("Job:", words.job_sentence(job))
+    yield Fact("Cluster:", words.cluster_sentence(cluster))
     yield from defaults((*job.defaults, *cluster.defaults))
 
 
 def defaults(defaults: Sequence[str]) -> Iterator[Block]:
     """The values that nobody gave, one a line."""
     for default in defaults:
-        yield Paragraph(f"Assumed: {words.printable(default)}", hang=9, style="dim")
+        yield Fact("Assumed:", words.printable(default), style="dim")
 
 
 def totals(estimate: Estimate) -> Iterator[Block]:

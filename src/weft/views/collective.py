@@ -11,7 +11,7 @@ from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.units import counted, format_bytes, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -48,7 +48,7 @@ def _request(outcome: ScheduleResult) -> Iterator[Block]:
     whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
     yield Paragraph(f"{asked.kind} of {bytes_words(asked.bytes)} on {shape}{whole} accelerators")
     for note in (*asked.notes, *outcome.assumptions):
-        yield Paragraph(f"Assumed: {note}", hang=9)
+        yield Fact("Assumed:", note)
     yield Blank()
 
 
@@ -95,7 +95,7 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule]) ->
     chunks = [f"{len(one.schedule):,}" for one in others.values()]
     yield Grid(
         [
-            Column(heading="policy", cells=names, left=True),
+            Column(heading="policy", cells=names, values=[*others, "", ""], left=True),
             Column(heading="chunks", cells=[*chunks, "", ""], drop=3),
             Column(heading="time", cells=times_words(seconds)),
             Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds], drop=2),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import counted, format_seconds
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import subject
 from weft.views.training import training_view
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def goodput_view(found: GoodputReport) -> Iterator[Block]:
     """A run under failures."""
     yield from subject(found.job, found.cluster, routing=crossing(found.routing) if found.routing else "")
-    yield Paragraph(f"Layout:  {format_layout(found.layout)}", hang=9)
+    yield Fact("Layout:", format_layout(found.layout))
     yield from training_view(found.run)
     yield from _chance(found)
     yield from _classes(found)

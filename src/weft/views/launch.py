@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from weft.views.blocks import Block, Copied, Heading, Line
+from weft.views.blocks import Block, Copied, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.interop.training.launchers import LaunchArguments
@@ -15,6 +15,6 @@ def launch_view(arguments: LaunchArguments) -> Iterator[Block]:
     """What a tool reads, how it starts, and what to know."""
     yield Heading(f"Launch with {arguments.tool}: save this as {arguments.file}")
     yield Copied(arguments.text, arguments.file)
-    yield Copied(f"\n{arguments.command}", "command")
+    yield Copied(f"\n{arguments.command}\n", "command")
     for note in arguments.notes:
-        yield Line(f"note: {note}")
+        yield Paragraph(f"note: {note}")

@@ -9,7 +9,7 @@ from weft.fabric.transport import crossing
 from weft.layout.text import format_degrees, format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Block, Column, Grid, Heading, Line, Paragraph
+from weft.views.blocks import Block, Column, Copied, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import memory, subject
 from weft.views.ranking import counts, rejected
 
@@ -22,10 +22,10 @@ def network_plan_view(plan: NetworkPlan) -> Iterator[Block]:
     """The layouts, what was proved of the first, and where it spends memory."""
     yield from subject(plan.job, plan.cluster, routing=crossing(plan.routing))
     yield from counts(plan)
-    yield Paragraph(f"Network: {plan.fabric}", hang=9)
+    yield Fact("Network:", plan.fabric)
     yield Heading("Fastest layouts at flow level that were evaluated")
     yield Grid(_columns(plan))
-    yield Line(f"  Best, to copy: --layout {format_layout(plan.layouts[0].layout)}")
+    yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "Best, to copy")
     yield Paragraph(proof_sentence(plan), indent=2)
     yield Paragraph(_choice_sentence(plan), indent=2)
     yield from memory(plan.layouts[0])

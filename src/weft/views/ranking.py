@@ -13,7 +13,7 @@ from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Line, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import bound, memory, subject, time
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def plan_view(plan: Plan, *, pareto: bool = False) -> Iterator[Block]:
         if line := words.straddling([one.layout for one in plan.layouts], plan.cluster):
             yield Paragraph(line, indent=2)
         best = plan.layouts[0]
-        yield Line(f"  Best, to copy: --layout {format_layout(best.layout)}")
+        yield Copied(f"--layout {format_layout(best.layout)}", "Best, to copy")
         for line in words.trust(best.error):
             yield Paragraph(line, indent=2)
         if plan.choice is not None:
@@ -61,7 +61,7 @@ def counts(plan: Plan) -> Iterator[Block]:
         f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
     )
     yield Paragraph(text, hang=9)
-    yield Paragraph(f"For:     {words.software(plan.stack, plan.space.name, plan.job)}", hang=9)
+    yield Fact("For:", words.software(plan.stack, plan.space.name, plan.job))
 
 
 def ranking(estimates: Sequence[Estimate], ties: Sequence[Tie] = ()) -> Iterator[Block]:
@@ -84,7 +84,11 @@ def ranking(estimates: Sequence[Estimate], ties: Sequence[Tie] = ()) -> Iterator
 
 def degrees(estimates: Sequence[Estimate]) -> list[Column]:
     """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
-    ranks = Column(heading="#", cells=[str(rank) for rank in range(1, len(estimates) + 1)])
+    ranks = Column(
+        heading="#",
+        cells=[str(rank) for rank in range(1, len(estimates) + 1)],
+        values=[format_layout(estimate.layout) for estimate in estimates],
+    )
     degrees = [Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 

@@ -10,7 +10,7 @@ import numpy as np
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import counted, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import subject
 from weft.views.design import tier_name
 from weft.views.files.perfetto import Slice, write_trace
@@ -58,7 +58,7 @@ def iteration_view(report: IterationReport) -> Iterator[Block]:
     """The iteration beside the closed form, its collectives, and where bytes go."""
     result, fabric = report.result, report.fabric
     yield from subject(report.job, report.cluster, routing=crossing(result.routing))
-    yield Paragraph(f"Layout:  {format_layout(report.layout, whole=True)}", hang=9)
+    yield Fact("Layout:", format_layout(report.layout, whole=True))
     domains = len(fabric.nodes_of("scale-up"))
     switches = fabric.nodes - fabric.accelerators - domains
     inside = f" and {domains:,} of scale-up domains" if domains else ""

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.errors import printable
-from weft.views.blocks import Blank, Block, Column, Copied, Grid, Heading, Line, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Fact, Grid, Heading, Paragraph
 
 GAP = 2
 """Blanks between columns."""
@@ -61,12 +61,15 @@ def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> Non
                 _print_paragraph(console, Paragraph(block.text, style="bold"))
             case Grid():
                 _print_grid(console, block)
-            case Line():
-                _print_raw(console, block.text, block.style)
             case Blank():
                 console.print()
+            case Fact(name=name, text=text, width=width):
+                shown = Paragraph(name.ljust(width) + text, indent=block.indent, hang=width, style=block.style)
+                _print_paragraph(console, shown)
+            case Copied() if "\n" not in block.text:
+                _print_raw(console, f"  {block.label}: {block.text}")
             case Copied():
-                console.out(block.text.rstrip(), highlight=False)
+                console.out(block.text.rstrip("\n"), highlight=False)
 
 
 def to_text(blocks: Iterable[Block]) -> str:

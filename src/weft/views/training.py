@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading
 from weft.views.breakdown import defaults
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def failures(failures: Failures) -> Iterator[Block]:
 def _facts(facts: list[tuple[str, str]]) -> Iterator[Block]:
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
-        yield Paragraph(f"{name.ljust(width)}{value}", indent=2, hang=width)
+        yield Fact(name, value, width=width, indent=2)
 
 
 def _days(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import mean
 
 from weft.validation.choice import APART
@@ -17,7 +18,9 @@ def validation_view(found: Validation) -> Iterator[Block]:
     """Errors by family, what they come to, and why runs were skipped."""
     yield Heading("Predicted against measured iteration time")
     names = ("family", "runs", "predicted", "mean", "median", "bias", "worst", "rank corr.", "memory")
-    yield rows_grid(names, [*map(_cells, found.families), _cells(found.pooled)], left=("family",))
+    families = [family.family for family in found.families]
+    grid = rows_grid(names, [*map(_cells, found.families), _cells(found.pooled)], left=("family",))
+    yield replace(grid, columns=[replace(grid.columns[0], values=[*families, ""]), *grid.columns[1:]])
     if found.headline is not None:
         yield Paragraph(f"Mean over families of the mean absolute error: {found.headline:.1%}", indent=2)
     yield Heading("Farthest off")

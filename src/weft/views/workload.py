@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.simulation.workload.run import ratio
 from weft.units import format_bytes, format_seconds, format_si
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.files.perfetto import Slice, write_trace
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def workload_view(found: WorkloadResult) -> Iterator[Block]:
         f" {len(calls):,} {'collective' if len(calls) == 1 else 'collectives'} of {sent} in all"
     )
     for note in (*workload.assumptions, *found.assumptions):
-        yield Paragraph(f"Assumed: {note}", hang=9)
+        yield Fact("Assumed:", note)
     yield Heading("One iteration")
     yield Grid(
         [

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from weft.errors import WeftError
-from weft.web import pages
+from weft.views.page import STATIC, render, static
 from weft.web.guard import Guard, Refused
-from weft.web.templates import STATIC, render, static
+from weft.web.pages import PAGES, PLAN
+from weft.web.questions import Page, file
+from weft.web.showing import asked_of, fetch, form_of, show
 from weft.web.texts import Texts
-from weft.web.work import Pool, Ticket
+from weft.web.work import Pool, Question, Ticket
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 _PROGRESS_S = 0.2
 _DAY = "max-age=86400"
@@ -33,7 +35,7 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
 
     Args:
         pool: where work is done; it ends with the application.
-        state: folder of what is kept: pasted texts and studies.
+        state: folder of what is kept: pasted texts.
         hosts: names of this server, as 127.0.0.1:8787.
     """
 
@@ -53,9 +55,50 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
 
 
 def _page_routes() -> list[Route]:
-    """The routes of every module of ``weft.web.pages``."""
-    names = sorted(one.name for one in iter_modules(pages.__path__))
-    return [route for name in names for route in import_module(f"{pages.__name__}.{name}").ROUTES]
+    """The form, the answer and the files of every page; the first one stands at the root too."""
+    return [
+        Route("/", _shown(PLAN)),
+        *(Route(page.path, _shown(page)) for page in PAGES.values()),
+        *(Route(page.path, _sent(page), methods=["POST"]) for page in PAGES.values()),
+        *(
+            Route(f"{page.path}/{name.lower().replace(' ', '-')}", _file(page, name))
+            for page in PAGES.values()
+            for name in page.files
+        ),
+    ]
+
+
+def _given(request: Request, page: Page) -> dict[str, str]:
+    return {name: request.query_params.get(name, "").strip() for name in page.names}
+
+
+def _shown(page: Page) -> Handler:
+    async def shown(request: Request) -> Response:
+        return await show(request, page, _given(request, page))
+
+    return shown
+
+
+def _sent(page: Page) -> Handler:
+    async def sent(request: Request) -> Response:
+        """The form: pasted texts are kept, and the address of the answer follows."""
+        form = await form_of(request)
+        given = {name: form.get(name, "").strip() for name in page.names}
+        given |= request.app.state.texts.keep_pasted(form, page.sources.values())
+        return RedirectResponse(page.address(given), 303)
+
+    return sent
+
+
+def _file(page: Page, name: str) -> Handler:
+    async def sent(request: Request) -> Response:
+        asked = asked_of(request, page, _given(request, page))
+        work = Question(file, (asked, name), progress=True, long=page.time_s is not None, time_s=page.time_s)
+        named, kind, text = await fetch(request, work)
+        headers = {"Content-Disposition": f'attachment; filename="{named}"'}
+        return Response(text, media_type=kind, headers=headers)
+
+    return sent
 
 
 def _error_page(title: str, text: str) -> str:

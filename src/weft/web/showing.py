@@ -9,19 +9,18 @@ from __future__ import annotations
 import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
-from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
-from weft.errors import BadInput, WeftError
+from weft.errors import BadInput
+from weft.views.page import Markup, render
 from weft.web.guard import Refused
-from weft.web.templates import render
-from weft.web.views.parts import Message
+from weft.web.questions import Asked, Page, answer
+from weft.web.texts import Texts
 from weft.web.work import Failure, Pool, Question, Ticket
 
 AT_ONCE_S = 0.1
@@ -33,85 +32,82 @@ STATUS = {"bad-input": 400, "infeasible": 422, "cancelled": 503, "time": 503, "m
 """Of HTTP, for each ``Failure.code``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A page and the question that it shows.
-
-    Attributes:
-        template: of the page; it puts ``answer`` where the answer goes.
-        context: of the template.
-        question: None where nothing is asked yet.
-        part: template of the answer; it gets the context and ``found``.
-        view: makes ``found`` of the answer.
-        then: a further question, whose answer follows this one's; its template and context are not used.
-    """
-
-    template: str
-    context: dict[str, Any] = field(default_factory=dict)
-    question: Question | None = None
-    part: str = ""
-    view: Callable[[Any], Any] = lambda found: found
-    then: Shown | None = None
-
-
-async def show(request: Request, shown: Shown) -> Response:
-    """The response of a page."""
-    asked: list[tuple[Shown, Ticket]] = []
+async def show(request: Request, page: Page, given: dict[str, str]) -> Response:
+    """The response of a page: its form, and the answer where enough is asked."""
+    asked = None
     try:
-        part: Shown | None = shown
-        while part is not None and part.question is not None:
-            asked.append((part, ask(request, part.question)))
-            part = part.then
-        texts = []
-        for one, ticket in asked:
-            if not await ticket.wait(AT_ONCE_S):
-                break
-            texts.append(_answer(ticket, one, shown.context))
-        status, text = texts[0][0] if texts else 200, Markup("".join(one for _, one in texts))
-        if len(texts) == len(asked):
-            page = render(shown.template, **shown.context, answer=text)
-            _close(asked)
-            return HTMLResponse(page, status)
+        if (not page.needed and any(given.values())) or (page.needed and all(given[name] for name in page.needed)):
+            asked = asked_of(request, page, given)
+    except BadInput as error:
+        return _whole(page, given, _failed(Failure("bad-input", str(error))))
+    if asked is None and page.needed:
+        return _whole(page, given, (200, ""))
+    ticket = ask(request, question(page, asked or asked_of(request, page, given)))
+    try:
+        if await ticket.wait(AT_ONCE_S):
+            answer = _answer(ticket, page, given)
+            ticket.close()
+            return _whole(page, given, answer)
         mark = secrets.token_hex(16)  # new for each answer: no field of the request can hold it
-        head, _, tail = render(shown.template, **shown.context, answer=text + mark).partition(mark)
+        head, _, tail = _page(page, given, mark).partition(mark)
     except BaseException:
-        _close(asked)
-        raise
-    stream = _streamed(request, asked, len(texts), (head, tail), shown.context)
-    return StreamingResponse(stream, status, media_type="text/html")
-
-
-def _close(asked: list[tuple[Shown, Ticket]]) -> None:
-    for _, ticket in asked:
         ticket.close()
+        raise
+    return StreamingResponse(_streamed(request, ticket, page, given, (head, tail)), media_type="text/html")
+
+
+def asked_of(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
+    """What an address asks, with the texts that it names.
+
+    Raises:
+        BadInput: nothing was pasted under a name.
+    """
+    texts: Texts = request.app.state.texts
+    fields = tuple((name, given[name]) for name in page.names if given.get(name))
+    named = tuple((name, texts.find(kind, given[name])) for name, kind in page.sources.items() if given.get(name))
+    return Asked(page.path, fields, named)
+
+
+def question(page: Page, asked: Asked) -> Question:
+    """The work of an answer."""
+    return Question(answer, (asked,), progress=True, long=page.time_s is not None, time_s=page.time_s)
+
+
+def _page(page: Page, given: Mapping[str, str], text: str) -> str:
+    filled = [name for name, value in given.items() if value]
+    return render("question.html", here=page.path, page=page, given=given, filled=filled, answer=Markup(text))
+
+
+def _whole(page: Page, given: Mapping[str, str], answer: tuple[int, str]) -> Response:
+    return HTMLResponse(_page(page, given, answer[1]), answer[0])
 
 
 async def _streamed(
-    request: Request, asked: list[tuple[Shown, Ticket]], first: int, page: tuple[str, str], context: dict[str, Any]
+    request: Request, ticket: Ticket, page: Page, given: dict[str, str], frame: tuple[str, str]
 ) -> AsyncIterator[str]:
-    """The page up to its first answer that is not there, and the rest when that is."""
+    """The page up to its answer, and the rest when that is there."""
     try:
-        yield page[0]
-        for one, ticket in asked[first:]:
-            if not ticket.done:
-                yield render("waiting.html", number=ticket.number)
-            while not await ticket.wait(_LOOK_S):
-                if await request.is_disconnected():
-                    return
-            yield _answer(ticket, one, context)[1]
-        yield page[1]
+        yield frame[0]
+        yield render("waiting.html", number=ticket.number)
+        while not await ticket.wait(_LOOK_S):
+            if await request.is_disconnected():
+                return
+        yield _answer(ticket, page, given)[1]
+        yield frame[1]
     finally:
-        _close(asked)
+        ticket.close()
 
 
-def _answer(ticket: Ticket, shown: Shown, context: dict[str, Any]) -> tuple[int, str]:
+def _answer(ticket: Ticket, page: Page, given: dict[str, str]) -> tuple[int, str]:
     """Status and text of what a question came to."""
     try:
-        return 200, render(shown.part, **context, found=shown.view(ticket.result()))
+        blocks = Markup(ticket.result())
+        shown = given["show"] if given["show"] in page.shows else page.shows[0]
+        tabs = [(name, page.address(given, show=name)) for name in page.shows]
+        files = [(name, page.address(given, f"{page.path}/{name.lower().replace(' ', '-')}")) for name in page.files]
+        return 200, render("answer.html", blocks=blocks, show=shown, tabs=tabs, files=files)
     except Failure as failure:
         return _failed(failure)
-    except WeftError as error:
-        return _failed(Failure("bad-input", str(error)))
     except Exception as error:
         text = "A fault in Weft: the terminal of weft serve has its trace -- Please report it."
         return _failed(Failure("bug", text, "".join(traceback.format_exception(error))))
@@ -121,7 +117,8 @@ def _failed(failure: Failure) -> tuple[int, str]:
     """Status and text of a failure; the trace of a fault goes to the terminal, and the page comes to its end."""
     if failure.detail:
         print(failure.detail, file=sys.stderr, flush=True)
-    return STATUS[failure.code], render("failure.html", message=message(failure))
+    text, _, remedy = failure.text.partition(" -- ")
+    return STATUS[failure.code], render("message.html", text=text, remedy=remedy)
 
 
 async def fetch(request: Request, question: Question) -> Any:
@@ -130,25 +127,14 @@ async def fetch(request: Request, question: Question) -> Any:
     Raises:
         Refused: there is none, or the browser left.
     """
-    try:
-        return await answered(request, question)
-    except Failure as failure:
-        raise refused(failure) from None
-
-
-async def answered(request: Request, question: Question) -> Any:
-    """The answer of a question that is short.
-
-    Raises:
-        Failure: there is none.
-        Refused: the browser left.
-    """
     ticket = ask(request, question)
     try:
         while not await ticket.wait(_LOOK_S):
             if await request.is_disconnected():
                 raise Refused(499, "Gone", "The browser left.")
         return ticket.result()
+    except Failure as failure:
+        raise Refused(STATUS[failure.code], _TITLES[failure.code], failure.text) from None
     finally:
         ticket.close()
 
@@ -179,29 +165,7 @@ def ask(request: Request, question: Question) -> Ticket:
     try:
         return pool.ask(question)
     except Failure as failure:
-        raise refused(failure) from None
-
-
-def refused(failure: Failure) -> Refused:
-    """A failure as a page of its own."""
-    return Refused(STATUS[failure.code], _TITLES[failure.code], failure.text)
-
-
-def message(failure: Failure) -> Message:
-    """A failure as a part of a page: what is wrong, and what to change."""
-    text, _, remedy = failure.text.partition(" -- ")
-    return Message(text=text, remedy=remedy, kind="error")
-
-
-def refuse(shown: Shown, error: BadInput | Refused) -> Response:
-    """A page whose fields cannot be used."""
-    part = Markup(render("failure.html", message=message(Failure("bad-input", str(error)))))
-    return HTMLResponse(render(shown.template, **shown.context, answer=part), STATUS["bad-input"])
-
-
-def address(path: str, given: Mapping[str, str]) -> str:
-    """The address of a page with what is given; what is empty is left out."""
-    return f"{path}?{urlencode({name: value for name, value in given.items() if value})}"
+        raise Refused(STATUS[failure.code], _TITLES[failure.code], failure.text) from None
 
 
 _TITLES = {
@@ -213,9 +177,3 @@ _TITLES = {
     "busy": "Too much to do",
     "bug": "A fault in Weft",
 }
-
-
-def download(content: str | bytes, name: str, media_type: str) -> Response:
-    """A file to save; ``name`` is made of letters, digits, dots and dashes."""
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=media_type, headers=headers)

@@ -1,4 +1,4 @@
-"""Models, clusters and networks as a browser may give them: a known name, or the name of a text that was pasted.
+"""Models, clusters, sites and runs as a browser may give them: a known name, or the name of a text that was pasted.
 
 No name of a file is taken.  A pasted text is kept under a name made of its content, so that an address that holds the
 name shows the same page later.
@@ -18,14 +18,13 @@ from weft.files import CONTROLS, read_text, write_text
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
-    from weft.fabric.spec import Fabric
     from weft.model import Job, RecipeChanges
 
 PASTED = "pasted-"
 TEXT_BYTES = 4_000_000
-Kind = Literal["model", "cluster", "fabric", "site", "runs"]
+Kind = Literal["model", "cluster", "site", "runs"]
 _NAME = re.compile(r"pasted-[0-9a-f]{24}")
-_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "fabric": ".txt", "site": ".toml", "runs": ".csv"}
+_ENDINGS: dict[Kind, str] = {"model": ".json", "cluster": ".toml", "site": ".toml", "runs": ".csv"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +133,3 @@ def cluster_of_text(source: Text) -> Cluster:
 
     where = "the pasted cluster"
     return cluster_from_dict(parse_toml(source.pasted, where), where=where)
-
-
-def fabric_of_text(source: Text, cluster: Cluster, *, radix: int) -> tuple[str, Fabric]:
-    """The network of a known kind (of what the cluster's tiers suggest, where the name is empty) or of a pasted text,
-    and what it is called; links of a text that says no speed have that of the cluster's NICs.
-
-    Raises:
-        BadInput: a text that cannot be used, or no network of these sizes.
-    """
-    from weft.fabric.catalogue import default_kind, for_cluster
-
-    if source.pasted is None:
-        kind = source.name or default_kind(cluster)
-        return kind, for_cluster(kind, cluster, radix=radix)
-    from weft.interop.fabrics.formats import Asked, fabric_in
-
-    fabric = fabric_in(source.pasted, Asked(where="the pasted network", capacity_Bps=cluster.accelerator.nic_Bps))
-    return fabric.name, fabric

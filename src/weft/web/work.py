@@ -2,7 +2,7 @@
 
 A question is a function of a module and hashable arguments.  Processes stay warm from one question to the next; one
 that is cancelled, takes too long or dies is replaced.  Tabs wait for tickets: a question whose last ticket is let go
-is cancelled, unless it is to be kept.
+is cancelled.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ class Question:
         progress: whether the function takes ``progress(done, total)``.
         time_s: the limit; None: that of the pool.
         long: may run for minutes, so that one process is left for others.
-        kept: goes on when nobody waits.
-        cached: whether the answer is kept for who asks again.
     """
 
     function: Callable[..., Any]
@@ -68,8 +66,6 @@ class Question:
     progress: bool = False
     time_s: float | None = None
     long: bool = False
-    kept: bool = False
-    cached: bool = True
 
 
 class Failure(Exception):
@@ -98,7 +94,7 @@ class _Job:
 
     @property
     def wanted(self) -> bool:
-        return not self.cancelled and (self.tickets > 0 or self.question.kept)
+        return not self.cancelled and self.tickets > 0
 
     def fail(self, code: str, text: str, detail: str = "") -> None:
         self.future.set_exception(Failure(code, text, detail))
@@ -190,12 +186,6 @@ class Pool:
             self._changed.notify_all()
             return self._hold(job)
 
-    def find(self, question: Question) -> Ticket | None:
-        """A ticket for a question that runs or has ended; None: nobody asked it, or that is forgotten."""
-        with self._changed:
-            job = self._jobs.get(question)
-            return None if job is None else self._hold(job)
-
     def _hold(self, job: _Job) -> Ticket:
         job.tickets += 1
         ticket = Ticket(self, job)
@@ -231,9 +221,6 @@ class Pool:
         done = [question for question, job in self._jobs.items() if job.future.done() and not job.tickets]
         for question in done[: max(0, len(self._jobs) - self.limits.answers)]:
             del self._jobs[question]
-        for question in done:
-            if not question.cached:
-                self._jobs.pop(question, None)
 
     def _next(self, number: int) -> _Job | None:
         """The first waiting job that a process may take; process 0 takes no long ones."""

@@ -1,0 +1,148 @@
+"""Blocks as HTML, for pages of the server and for reports alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+from weft.errors import BadInput
+from weft.views.blocks import Block, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.charts.charts import Chart, embedded
+from weft.views.page import Markup, render
+
+_NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
+_FACTORS = {
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "ns": 1e-9,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "y": 31557600.0,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "KiB": 2.0**10,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+    "TiB": 2.0**40,
+    "kB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "kW": 1e3,
+    "MW": 1e6,
+}
+"""What units, and the letters before them, are worth."""
+FIGURES_BYTES = 2_400_000
+"""What the figures of a page may have together; those beyond are left out, and named."""
+
+
+@dataclass(slots=True)
+class Section:
+    """A heading, the name of its element, whether the navigation of a report names it, and the parts below it."""
+
+    title: str = ""
+    name: str = ""
+    linked: bool = False
+    parts: list[tuple[str, Any]] = field(default_factory=list)
+
+
+def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) -> list[Section]:
+    """Blocks by section, prepared for ``blocks.html``; the first section has no heading.
+
+    Args:
+        link: the address of a row of a grid by its value; without it rows lead nowhere.
+    """
+    found, names, room = [Section()], {""}, FIGURES_BYTES
+    for block in blocks:
+        parts = found[-1].parts
+        match block:
+            case Heading(text=text, top=top):
+                name = stem = re.sub(r"[^a-z0-9]+", "-", re.split(r"[:,(]", text)[0].lower()).strip("-") or "section"
+                number = 1
+                while name in names:
+                    number += 1
+                    name = f"{stem}-{number}"
+                names.add(name)
+                found.append(Section(text, name, top))
+            case Fact():
+                if not parts or parts[-1][0] != "facts":
+                    parts.append(("facts", []))
+                parts[-1][1].append((block.name.rstrip(":"), block.text))
+            case Paragraph():
+                parts.append(("paragraph", block))
+            case Grid(columns=columns) if any(column.shares for column in columns):
+                parts.append(("bars", _bars(columns)))
+            case Grid(columns=columns):
+                tables = sum(kind == "table" for kind, _ in parts)
+                name = f"{found[-1].name or 'first'}-table{tables or ''}"
+                parts.append(("table", {"name": name, "columns": columns, "rows": list(_rows(columns, link))}))
+            case Figure(chart=chart):
+                drawn = _drawn(chart)
+                room -= len(drawn)
+                if drawn and room >= 0:
+                    parts.append(("figure", (Markup(drawn), block.caption)))
+                else:
+                    room += len(drawn)
+                    why = "too large for this page" if drawn else "too much for a chart"
+                    parts.append(("paragraph", Paragraph(f"Not drawn, {why}: {block.caption}")))
+            case Copied():
+                parts.append(("copied", (block.text.strip("\n"), block.label)))
+    return [section for section in found if section.name or section.parts]
+
+
+def to_page(title: str, blocks: Iterable[Block]) -> str:
+    """A report: one file that loads nothing."""
+    return render("report.html", frozen=True, title=title, sections=sections(blocks))
+
+
+def to_html(blocks: Iterable[Block], link: Callable[[str], str] | None = None) -> str:
+    """Blocks as a part of a page."""
+    return render("blocks.html", sections=sections(blocks, link))
+
+
+def sort_key(text: str) -> float | None:
+    """The number with its unit that a cell begins with, in SI units; None where it begins with a word.
+
+    >>> sort_key("1.5 GiB"), sort_key("-3.2%"), sort_key("rail")
+    (1610612736.0, -3.2, None)
+    """
+    number = _NUMBER.match(text.removeprefix("~"))
+    if number is None:
+        return None
+    value = float(number[2].replace(",", "")) * _FACTORS.get(number[3], 1.0)
+    return -value if number[1] == "-" else value
+
+
+def _drawn(chart: str | Callable[[], Chart]) -> str:
+    """The SVG element of a figure; empty where the chart is refused."""
+    if isinstance(chart, str):
+        return chart
+    try:
+        return embedded(chart())
+    except BadInput:
+        return ""
+
+
+def _rows(columns: Iterable[Column], link: Callable[[str], str] | None) -> Iterator[list[tuple[str, Any, str]]]:
+    """Text, key and address of each cell, row by row."""
+    cells = []
+    for column in columns:
+        keys = [None if column.left else sort_key(text) for text in column.cells]
+        addresses = [link(value) if value else "" for value in column.values] if link is not None else []
+        cells.append(zip_longest(column.cells, keys, addresses[: len(column.cells)], fillvalue=""))
+    yield from (list(row) for row in zip(*cells, strict=True))
+
+
+def _bars(columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """Label, value and share of each row of bars."""
+    shares = next(column.shares for column in columns if column.shares)
+    rows = zip(columns[0].cells, columns[1].cells, shares, strict=True)
+    return [{"label": label, "value": value, "share": share} for label, value, share in rows]

@@ -1,0 +1,145 @@
+"""Reports to hand around: a plan, an arrangement or a study with its figures, launch files and provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from weft import __version__
+from weft.results import Result
+from weft.units import format_seconds
+from weft.views import words
+from weft.views.arrangement import arrangement_view
+from weft.views.blocks import Block, Copied, Fact, Figure, Heading, Paragraph
+from weft.views.comparison import comparison_view
+from weft.views.launch import launch_view
+from weft.views.ranking import plan_view
+
+if TYPE_CHECKING:
+    from weft.arrangement.bundle import Arrangement
+    from weft.interop.training.launchers import LaunchArguments
+    from weft.search.comparison import Comparison
+    from weft.search.ranking import Plan
+
+COMPARED = 5
+"""Layouts that are held against each other: the first ones."""
+_TOKENS = 1e12
+
+
+def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tools: tuple[str, ...]) -> Iterator[Block]:
+    """A plan in full; ``launch`` gives what a tool runs of its best layout, or why it cannot."""
+    if not plan.layouts:
+        yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
+    yield from plan_view(plan)
+    if plan.layouts:
+        yield from plan_figures(plan)
+        if (compared := compared_layouts(plan)) is not None:
+            yield Heading("Comparison", top=True)
+            yield from comparison_view(compared)
+        yield Heading("Launch", top=True)
+        for tool in tools:
+            written = launch(tool)
+            yield from (Paragraph(f"{tool}: {written}"),) if isinstance(written, str) else launch_view(written)
+    document = plan.to_dict()
+    yield Heading("Provenance", top=True)
+    yield Fact("Weft:", __version__)
+    yield Fact("Software:", words.software(plan.stack, plan.space.name, plan.job))
+    yield Fact("Constants:", "shipped, fitted to measured runs" if plan.constants.shipped else "given")
+    yield Fact("Plan, SHA-256:", sha256(plan.to_json().encode()).hexdigest())
+    inputs = {name: document[name] for name in ("job", "cluster", "stack", "space", "search", "calibration")}
+    yield Copied(json.dumps(inputs, indent=1, sort_keys=True), "Inputs and constants")
+
+
+def plan_figures(plan: Plan) -> Iterator[Block]:
+    """Where time and memory go, and what less memory costs."""
+    from weft.views.charts.layouts import breakdown_chart, pareto_chart
+
+    yield Heading("Charts", top=True)
+    yield Figure(partial(breakdown_chart, plan), "Where time and memory of the first layouts go")
+    if plan.pareto:
+        yield Figure(partial(pareto_chart, plan), "Less memory for more time")
+
+
+def compared_layouts(plan: Plan) -> Comparison | None:
+    """The first layouts held against the first of them."""
+    from weft.layout.text import format_degrees
+    from weft.search.comparison import Side, compare
+
+    sides = [
+        Side(
+            label=f"{rank}. {format_degrees(estimate.layout)}",
+            job=plan.job,
+            cluster=plan.cluster,
+            estimate=estimate,
+            constants=plan.constants,
+            stack=plan.stack,
+        )
+        for rank, estimate in enumerate(plan.layouts[:COMPARED], 1)
+    ]
+    return compare(sides, _TOKENS) if len(sides) > 1 else None
+
+
+def arrangement_report(found: Arrangement, document: Mapping[str, Any], file: str) -> Iterator[Block]:
+    """An arrangement in full; ``document`` has its fields as ``file`` has them, which commands name."""
+    yield from arrangement_view(found)
+    yield from arrangement_figures(found)
+    yield Heading("Launch", top=True)
+    for row in document["jobs"]:
+        yield from _start(row, file)
+    text = json.dumps(document, indent=Result.INDENT, allow_nan=False) + "\n"
+    yield Heading("Provenance", top=True)
+    yield Fact("Weft:", __version__)
+    yield Fact("Seed:", str(found.seed))
+    yield Fact("Constants:", f"shipped, of {found.site.cluster.accelerator.name}")
+    yield Fact(f"{file}, SHA-256:", sha256(text.encode()).hexdigest())
+    yield Copied(_inputs(document), "Inputs")
+
+
+def arrangement_figures(found: Arrangement) -> Iterator[Block]:
+    """Seats, links before and after, and one common period."""
+    from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
+
+    yield Heading("Charts", top=True)
+    yield Figure(partial(seats_chart, found), "Who sits where: a square is a host, a number and a colour a job")
+    yield Figure(partial(loads_chart, found), "How busy links are before and after")
+    yield Figure(
+        partial(timeline_chart, found), "One common period: when jobs send, and the busiest link that they share"
+    )
+
+
+def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
+    """How a job is started where it was put: commands, and files to copy."""
+    given = f"--arrangement {quote(file)} --job {quote(row['name'])}"
+    name = row["name"].replace("/", "-")
+    hosts = f"SLURM_HOSTFILE={quote(f'{name}-files/slurm_hostfile')}"
+    yield Copied(
+        f"weft launch {given} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
+        f"{hosts} {row['slurm']['command']} PROGRAM\n"
+        f"weft simulate {given} --full\n",
+        row["name"],
+    )
+    if row["offset_s"]:
+        yield Paragraph(f"Begin its first step {format_seconds(row['offset_s'])} after the first job's.")
+    yield Copied(row["hostfile"], f"hostfile of {row['name']}")
+    if row["nccl_env"]:
+        yield Copied(row["nccl_env"], f"nccl.env of {row['name']}")
+
+
+def _inputs(document: Mapping[str, Any]) -> str:
+    """What was arranged: all that is not an answer, the network by its size."""
+    fabric, goal = document["fabric"], document["objective"]
+    kept = ("name", "model", "first_layout_text", "may", "cut", "weight", "iterations", "job")
+    sizes = {name: len(value) for name, value in fabric.items() if isinstance(value, list)}
+    inputs = {
+        "site": document["site"],
+        "objective": {name: goal[name] for name in ("kind", "max_slowdown", "usd_per_accelerator_hour")},
+        "classes": document["classes"],
+        "jobs": [{name: row[name] for name in kept} for row in document["jobs"]],
+        "cluster": document["cluster"],
+        "fabric": {"name": fabric["name"]} | sizes,
+    }
+    return json.dumps(inputs, indent=1, sort_keys=True)

@@ -1,0 +1,531 @@
+"""The pages: plan, network, schedule, arrange and accuracy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from weft.arrangement.site import Goal
+from weft.cluster.scaled import Scales, oversubscribed, resized, rewired, scaled, with_domain
+from weft.collectives.stages import STAGE_KINDS
+from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.units import format_seconds
+from weft.verbs.design import DesignOptions, design
+from weft.verbs.launch import TOOLS, launch_arguments
+from weft.verbs.plan import PlanOptions, plan
+from weft.verbs.schedule import ScheduleOptions, schedule
+from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
+from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of
+from weft.web.texts import cluster_of_text, job_of_text
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.search import Plan
+    from weft.search.design import DesignStudy
+    from weft.validation.summary import Validation
+
+FACTORS = {
+    "nic": "NIC bandwidth",
+    "scale_up": "Scale-up bandwidth",
+    "hbm": "HBM bandwidth",
+    "latency": "Network latency",
+    "peak": "Matrix peak",
+}
+"""Fields of what the hardware is multiplied with, and what they are called."""
+_LONG_S = 600.0
+_MOST_SEARCH_S = 300
+_MOST_LAYOUTS, _MOST_HOSTS = 200, 1024
+_COUNT = re.compile(r"-\d+$")
+_JSON, _CSV, _TEXT, _HTML = "application/json", "text/csv", "text/plain", "text/html"
+
+
+def _json(name: str) -> Any:
+    return lambda result, asked: (name, _JSON, result.to_json())
+
+
+def _csv(name: str) -> Any:
+    def written(result: Any, asked: Asked) -> tuple[str, str, str]:
+        from weft.views.files.csv_out import rows_to_csv
+
+        rows = result.to_dicts()
+        return name, _CSV, rows_to_csv(rows, result.COLUMNS or tuple(rows[0]))
+
+    return written
+
+
+def _models() -> tuple[str, ...]:
+    from weft.model.catalogue import names
+
+    return tuple(names())
+
+
+def _clusters() -> tuple[str, ...]:
+    from weft.cluster.catalogue import names
+
+    return tuple(names())
+
+
+_MODEL = Field(name="model", label="Model", choices=_models(), placeholder="llama-3.1-8b")
+_CLUSTER = Field(name="cluster", label="Cluster", choices=_clusters(), placeholder="h100-64")
+_PASTED = Group(
+    title="Paste a model or a cluster",
+    fields=(
+        Field(name="model_text", label="Model: a Hugging Face config.json", kind="area"),
+        Field(name="cluster_text", label="Cluster: TOML", kind="area"),
+    ),
+)
+
+# Plan ---------------------------------------------------------------------------------------------------------------
+
+_RECIPE = ("batch", "sequence")
+_SEARCH = ("fix", "max", "space", "order", "precision", "stack", "top")
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A plan, and the same on the hardware as it is where the plan is of other hardware."""
+
+    plan: Plan
+    as_it_is: Plan | None
+
+
+def _cluster_of(asked: Asked) -> Cluster:
+    source, count = asked.text("cluster"), asked.whole("count")
+    if count is not None and source.pasted is None:
+        source = replace(source, name=f"{_COUNT.sub('', source.name)}-{count}")
+    cluster = cluster_of_text(source)
+    return resized(cluster, count) if count is not None and cluster.count != count else cluster
+
+
+def _supposed(asked: Asked, cluster: Cluster) -> Cluster:
+    """The cluster as the what-if fields make it; the same one where all are empty."""
+    given = {name: asked.number(name, 0.01, 100) for name in FACTORS}
+    scales = Scales(**{name: value for name, value in given.items() if value is not None})
+    domain, ratio = asked.whole("domain"), asked.number("oversubscription", 1, 1000)
+    words = [scales.words] if scales.words else []
+    words += [] if domain is None else [f"domains of {domain}"]
+    words += [] if ratio is None else [f"oversubscription {ratio:g}"]
+    if not words:
+        return cluster
+    notes = [f"what if: {', '.join(words)}"]
+    if domain is not None:
+        other = with_domain(cluster, domain, where="domain")
+        notes, cluster = [*notes, rewired(cluster, other)], other
+    if ratio is not None:
+        cluster = oversubscribed(cluster, ratio)
+    cluster = scaled(cluster, scales)
+    return replace(cluster, defaults=(*cluster.defaults, "; ".join(filter(None, notes))))
+
+
+def _plan(asked: Asked, progress: Progress) -> _Planned:
+    cluster = _cluster_of(asked)
+    top = min(asked.whole("top") or 10, _MOST_LAYOUTS)
+    options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
+    job = job_of_text(asked.text("model"), options.changes(), cluster.count)
+    other = _supposed(asked, cluster)
+    found = plan(job, other, options, progress=progress)
+    return _Planned(found, plan(job, cluster, options, progress=progress) if other is not cluster else None)
+
+
+def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.layout.text import format_layout
+    from weft.search.comparison import Side, compare
+    from weft.verbs.estimate import estimate
+    from weft.verbs.shared import stack_of
+    from weft.views.breakdown import estimate_view
+    from weft.views.comparison import comparison_view
+    from weft.views.launch import launch_view
+    from weft.views.ranking import plan_view
+    from weft.views.reports import plan_figures
+
+    made = found.plan
+    if found.as_it_is is not None:
+        yield Paragraph(_effect(made, found.as_it_is), style="bold")
+    if not made.layouts:
+        yield Paragraph(f"{made.shortage}. Use more accelerators or free a pinned degree.", style="bold")
+    elif show == "charts":
+        yield from plan_figures(made)
+        return
+    elif show == "launch":
+        tool = asked.get("tool", TOOLS[0])
+        if tool not in TOOLS:
+            raise UnknownName("tool", tool[:40], TOOLS)
+        layout = _chosen(made, asked)
+        try:
+            yield from launch_view(launch_arguments(tool, made.job, made.cluster, layout))
+        except NothingFeasible as error:
+            yield Paragraph(str(error), style="bold")
+        return
+    yield from plan_view(made)
+    if not asked.get("layout"):
+        return
+    options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
+    stack = stack_of(options, made.job, made.cluster)
+    chosen = estimate(made.job, made.cluster, _chosen(made, asked), stack=stack)
+    yield Heading(f"The layout {format_layout(chosen.layout)}")
+    yield from estimate_view(chosen)
+    if made.layouts and chosen.layout != made.best.layout:
+        sides = [
+            Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
+            for label, one in (("best", made.best), ("chosen", chosen.estimate))
+        ]
+        yield from comparison_view(compare(sides, 1e12))
+
+
+def _chosen(made: Plan, asked: Asked) -> Any:
+    from weft.verbs.shared import layout_of
+
+    text = asked.get("layout")
+    return layout_of(text, made.job, made.cluster) if text else made.best.layout
+
+
+def _effect(made: Plan, as_it_is: Plan) -> str:
+    """What other hardware changes, in a sentence."""
+    if not made.layouts or not as_it_is.layouts:
+        return f"What if: on the hardware as it is, {'layouts fit' if as_it_is.layouts else 'nothing fits'}"
+    best, before = made.layouts[0], as_it_is.layouts[0]
+    same = "the same layout" if best.layout == before.layout else "another layout"
+    change = round(best.iteration_s / before.iteration_s - 1, 3) + 0.0
+    return (
+        f"What if: {format_seconds(best.iteration_s)} per iteration in place of {format_seconds(before.iteration_s)}"
+        f" ({change:+.1%}); on the hardware as it is, {same} is first"
+    )
+
+
+def _launch_file(found: _Planned, asked: Asked) -> tuple[str, str, str]:
+    tool = asked.get("tool", TOOLS[0])
+    if tool not in TOOLS:
+        raise UnknownName("tool", tool[:40], TOOLS)
+    if not found.plan.layouts:
+        raise NothingFeasible(found.plan.shortage)
+    written = launch_arguments(tool, found.plan.job, found.plan.cluster, _chosen(found.plan, asked))
+    return written.file, _TEXT, written.text
+
+
+_FACTOR_FIELDS = tuple(
+    Field(name=name, label=f"{label} x", kind="number", placeholder="1", slide=(0.125, 8, 4))
+    for name, label in FACTORS.items()
+)
+PLAN = Page(
+    title="Plan",
+    groups=(
+        Group(
+            fields=(
+                _MODEL,
+                _CLUSTER,
+                Field(
+                    name="count",
+                    label="Accelerators",
+                    kind="number",
+                    help="In place of the name's",
+                    slide=(8, 131072, 1),
+                ),
+                *fields_of(PlanOptions, *_RECIPE),
+            )
+        ),
+        Group(title="Pin degrees, choose the space", fields=fields_of(PlanOptions, *_SEARCH)),
+        Group(
+            title="What if the hardware were different",
+            fields=(
+                *_FACTOR_FIELDS,
+                Field(
+                    name="domain",
+                    label="Scale-up domain (accelerators)",
+                    kind="number",
+                    slide=(1, 4096, 1),
+                    placeholder="8",
+                ),
+                Field(
+                    name="oversubscription",
+                    label="Oversubscription",
+                    kind="number",
+                    slide=(1, 16, 2),
+                    help="Of the outermost network",
+                    placeholder="1",
+                ),
+            ),
+        ),
+        Group(
+            title="Look at a layout, write its launch file",
+            fields=(
+                Field(name="layout", label="Layout", help="As tp=8,pp=4; the best by default"),
+                Field(name="tool", label="Tool", kind="choice", choices=TOOLS),
+            ),
+        ),
+        _PASTED,
+    ),
+    needed=("model", "cluster"),
+    sources={"model": "model", "cluster": "cluster"},
+    looks=("layout", "tool"),
+    shows=("layouts", "charts", "launch"),
+    row="layout",
+    compute=_plan,
+    view=_plan_view,
+    files={
+        "JSON": lambda found, asked: ("plan.json", _JSON, found.plan.to_json()),
+        "CSV": lambda found, asked: _csv("plan.csv")(found.plan, asked),
+        "Launch file": _launch_file,
+    },
+)
+
+# Network ------------------------------------------------------------------------------------------------------------
+
+_DESIGN = ("fabrics", "oversubscription", "sizes", "batches", "layout", "routing", "radix", "batch")
+
+
+def _design(asked: Asked, progress: Progress) -> DesignStudy:
+    cluster = _cluster_of(asked)
+    options = asked.options(DesignOptions, _DESIGN)
+    job = job_of_text(asked.text("model"), options.changes(), cluster.count)
+    return design(job, cluster, options, progress=progress)
+
+
+def _design_view(study: DesignStudy, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.fabric.catalogue import for_cluster
+    from weft.views.charts.designs import design_chart
+    from weft.views.charts.fabric import fabric_svg
+    from weft.views.design import design_view
+
+    if show == "networks":
+        yield from design_view(study)
+        return
+    yield Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
+    radix = asked.whole("radix") or 64
+    for kind in dict.fromkeys(one.kind for one in study.designs):
+        yield Figure(fabric_svg(for_cluster(kind, study.cluster, radix=radix)), kind)
+
+
+NETWORK = Page(
+    title="Network",
+    groups=(
+        Group(fields=(_MODEL, _CLUSTER, Field(name="count", label="Accelerators", kind="number"))),
+        Group(title="Which networks", fields=fields_of(DesignOptions, *_DESIGN)),
+        _PASTED,
+    ),
+    needed=("model", "cluster"),
+    sources={"model": "model", "cluster": "cluster"},
+    shows=("networks", "charts"),
+    compute=_design,
+    view=_design_view,
+    files={"JSON": _json("design.json"), "CSV": _csv("design.csv")},
+    time_s=_LONG_S,
+)
+
+# Schedule -----------------------------------------------------------------------------------------------------------
+
+CHUNK_COUNTS = (4, 8, 16, 32, 64, 128, 256, 512)
+_SCHEDULE = ("dims", "chunks", "active", "algorithms")
+_DRAWN = ("baseline", "themis scf", "weft")
+"""Policies that are drawn beside the one that is looked at."""
+
+
+def _schedule(asked: Asked, progress: Progress) -> Any:
+    more: dict[str, Any] = {"policy": "baseline", "compare": True}
+    if asked.get("cluster") and not asked.get("dims"):
+        more["cluster"] = cluster_of_text(asked.text("cluster"))
+    return schedule(asked.get("collective"), asked.get("size"), asked.options(ScheduleOptions, _SCHEDULE, **more))
+
+
+def _looked_at(found: Any, asked: Asked) -> Any:
+    policy = asked.get("policy", "weft")
+    if policy not in found.others:
+        raise UnknownName("policy", policy[:40], tuple(found.others))
+    return replace(found, timed=found.others[policy])
+
+
+def _schedule_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.views.charts.schedules import counts_chart, policies_chart
+    from weft.views.collective import schedule_view
+
+    shown = _looked_at(found, asked)
+    if show == "policies":
+        yield from schedule_view(shown)
+        return
+    policy = asked.get("policy", "weft")
+    drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
+    yield Figure(partial(policies_chart, drawn, found.bound_s), "Chunks of the policies over time")
+    counts = tuple(count for count in CHUNK_COUNTS if count <= shown.timed.schedule.request.bytes) or (1,)
+    request = shown.timed.schedule.request
+    options = ScheduleOptions(dims=request.dimensions, policy="baseline", chunk_counts=counts)
+    swept: Any = schedule(request.kind, request.bytes, options)
+    yield Figure(partial(counts_chart, swept.counts, found.bound_s), "Bandwidth used by the number of chunks")
+
+
+SCHEDULE = Page(
+    title="Schedule",
+    groups=(
+        Group(
+            fields=(
+                Field(name="collective", label="Collective", kind="choice", choices=tuple(STAGE_KINDS)),
+                Field(name="size", label="Size of the full buffer", placeholder="1GiB"),
+                *fields_of(ScheduleOptions, "dims"),
+                replace(_CLUSTER, help="In place of dimensions: those of a cluster"),
+            )
+        ),
+        Group(title="Chunks and algorithms", fields=fields_of(ScheduleOptions, *_SCHEDULE[1:])),
+    ),
+    needed=("collective", "size"),
+    sources={"cluster": "cluster"},
+    looks=("policy",),
+    shows=("policies", "charts"),
+    row="policy",
+    compute=_schedule,
+    view=_schedule_view,
+    files={
+        "JSON": lambda found, asked: _json("schedule.json")(_looked_at(found, asked), asked),
+        "CSV": lambda found, asked: _csv("schedule.csv")(_looked_at(found, asked), asked),
+    },
+)
+
+# Arrange ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _examples() -> dict[str, str]:
+    """Sites to begin with, as TOML by name."""
+    folder = Path(__file__).parent / "examples"
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))}
+
+
+def _arrange(asked: Asked, progress: Progress) -> Any:
+    from weft.arrangement.site import site_of
+    from weft.documents import parse_toml
+    from weft.verbs.arrange import arrange
+
+    source, where = asked.text("site"), "the site"
+    text = _examples().get(source.name) if source.pasted is None else source.pasted
+    if text is None:
+        raise UnknownName("site", source.name[:40], tuple(_examples()), where="site")
+    table = parse_toml(text, where)
+    if goal := asked.get("objective"):
+        stated = table.get("objective")
+        table["objective"] = (stated if isinstance(stated, dict) else {}) | {"kind": goal}
+    if (ratio := asked.number("oversubscription", 1, 1000)) is not None:
+        table["oversubscription"] = [ratio]
+    seconds = asked.number("seconds", 0.1, _MOST_SEARCH_S) or 10.0
+    site = site_of(table, where, None)
+    if len(site.host_names) > _MOST_HOSTS:
+        problem = f"has {len(site.host_names):,} hosts; the page takes {_MOST_HOSTS:,}"
+        raise BadInput(problem, where=where, remedy="use weft arrange SITE.toml")
+
+    def spent(used_s: float, most_s: float) -> None:
+        if progress is not None:
+            progress(min(round(used_s), round(most_s)), round(most_s))
+
+    return arrange(site, budget=seconds, spent=spent)
+
+
+def _arrange_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.views.arrangement import arrangement_view
+    from weft.views.reports import arrangement_figures
+
+    yield from arrangement_view(found) if show == "jobs" else arrangement_figures(found)
+
+
+def _arrange_report(found: Any, asked: Asked) -> tuple[str, str, str]:
+    from weft.verbs.report import arrangement_page
+
+    return "report.html", _HTML, arrangement_page(found, found.to_dict(), "arranged.json")
+
+
+ARRANGE = Page(
+    title="Arrange",
+    groups=(
+        Group(
+            fields=(
+                Field(name="site", label="Site", choices=tuple(_examples()), placeholder="scattered"),
+                Field(name="objective", label="Objective", kind="choice", choices=("", *get_args(Goal))),
+                Field(name="oversubscription", label="Oversubscription", kind="number", help="In place of the site's"),
+                Field(
+                    name="seconds",
+                    label="Seconds to search",
+                    kind="number",
+                    placeholder="10",
+                    help=f"Of a processor; {_MOST_SEARCH_S} at most",
+                ),
+            )
+        ),
+        Group(
+            title="Paste a site",
+            fields=(Field(name="site_text", label="Site: TOML, as weft arrange reads it", kind="area"),),
+        ),
+    ),
+    needed=("site",),
+    sources={"site": "site"},
+    shows=("jobs", "charts"),
+    compute=_arrange,
+    view=_arrange_view,
+    files={"JSON": _json("arranged.json"), "Report": _arrange_report},
+    time_s=2 * _MOST_SEARCH_S + 120,
+)
+
+# Accuracy -----------------------------------------------------------------------------------------------------------
+
+
+def _validate(asked: Asked, progress: Progress) -> Validation:
+    from weft.validation.runs import runs_of_text, shipped_runs
+    from weft.verbs.validate import validate
+
+    source = asked.text("runs")
+    rows = shipped_runs() if source.pasted is None else runs_of_text(source.pasted, "the pasted runs")
+    return validate(rows, family=(asked.get("family"),) if asked.get("family") else ())
+
+
+def _accuracy_view(found: Validation, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.views.charts.validation import validation_chart
+    from weft.views.validation import cause_view, validation_view
+
+    yield Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
+    if show == "causes":
+        yield from cause_view(found)
+        return
+    yield from validation_view(found)
+    if asked.get("family"):
+        yield Heading("Runs")
+        rows = [
+            (
+                outcome.prepared.run.name,
+                format_seconds(outcome.prepared.measured_s),
+                format_seconds(outcome.predicted_s),
+                f"{outcome.error:+.1%}",
+            )
+            for outcome in found.outcomes
+        ]
+        yield rows_grid(("run", "measured", "predicted", "error"), rows, left=("run",))
+
+
+_EXAMPLE_RUNS = """\
+id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s
+one,mine,llama-2-7b,4096,a100-80gb,8,8,1,1,16,bf16,2.9
+two,mine,llama-2-7b,4096,a100-80gb,8,4,2,1,16,bf16,2.7
+"""
+ACCURACY = Page(
+    title="Accuracy",
+    groups=(
+        Group(
+            fields=(
+                Field(name="family", label="Family", help="Only runs of this family"),
+                Field(name="runs", label="Runs", help="Published ones that Weft has, or those that you paste"),
+            )
+        ),
+        Group(
+            title="Hold runs of your own against Weft",
+            fields=(Field(name="runs_text", label="Runs: CSV", kind="area", placeholder=_EXAMPLE_RUNS),),
+        ),
+    ),
+    needed=(),
+    sources={"runs": "runs"},
+    shows=("families", "causes"),
+    row="family",
+    compute=_validate,
+    view=_accuracy_view,
+    files={"JSON": _json("validation.json"), "CSV": _csv("validation.csv")},
+    time_s=_LONG_S,
+)
+
+PAGES = {page.path: page for page in (PLAN, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
+"""The pages by their paths."""

@@ -1,1 +1,0 @@
-"""The pages of ``weft serve``, one module each, with its ``ROUTES``."""

@@ -1,0 +1,235 @@
+"""What a page asks: its form from the options record of a verb, its answer from the views of the result.
+
+A page is worked out in a worker, which keeps the last results for the views that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
+
+from weft.errors import BadInput
+from weft.verbs.options import Options, options_of
+from weft.web.texts import Kind, Text
+
+if TYPE_CHECKING:
+    from weft.views.blocks import Block
+
+Progress = Callable[[int, int], None] | None
+_Record = TypeVar("_Record", bound=Options)
+_KEPT_RESULTS = 16
+_YES = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A field of a form.
+
+    Attributes:
+        kind: "text", "number", "choice" or "area".
+        choices: all values of a choice, values that a text suggests.
+        placeholder: the value that counts where none is given.
+        slide: least, most and steps per doubling of a slider.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    help: str = ""
+    choices: tuple[str, ...] = ()
+    placeholder: str = ""
+    slide: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Fields that stand together; those with a title are folded."""
+
+    title: str = ""
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What an address asks of a page.
+
+    Attributes:
+        path: of the page.
+        given: name and text of each field; what is empty is left out.
+        texts: the fields that name a model, a cluster, a site or runs, with the texts that were pasted.
+    """
+
+    path: str
+    given: tuple[tuple[str, str], ...]
+    texts: tuple[tuple[str, Text], ...]
+
+    def get(self, name: str, default: str = "") -> str:
+        """The text of a field."""
+        return dict(self.given).get(name, default)
+
+    def text(self, name: str) -> Text:
+        """What a field names."""
+        return dict(self.texts).get(name, Text(""))
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        """The number of a field, None where it is empty.
+
+        Raises:
+            BadInput: it is no number, or out of range.
+        """
+        text = self.get(name).replace(",", "")
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not low <= value <= high:
+            raise BadInput(f"{text[:40]!r} is no number from {low:g} to {high:,g}", where=name)
+        return value
+
+    def whole(self, name: str, low: int = 1, high: int = 10**9) -> int | None:
+        """The whole number of a field, None where it is empty.
+
+        Raises:
+            BadInput: it is none, or out of range.
+        """
+        value = self.number(name, low, high)
+        if value is not None and value != int(value):
+            raise BadInput(f"{value:g} is no whole number", where=name)
+        return None if value is None else int(value)
+
+    def options(self, record: type[_Record], names: Iterable[str], **more: Any) -> _Record:
+        """The options record of the fields among ``names``.
+
+        Raises:
+            BadInput: a value that cannot be used.
+        """
+        values: dict[str, Any] = {}
+        for option in options_of(record):
+            text = self.get(option.name)
+            if option.name not in names or not text:
+                continue
+            if option.kind == "switch":
+                values[option.name] = text == _YES
+            elif option.kind == "number":
+                values[option.name] = self.number(option.name, -1e18, 1e18)
+            else:
+                values[option.name] = (text,) if option.kind in ("texts", "integers") else text
+        return record(**values | more)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A question: its form, what is worked out, and what is shown of that.
+
+    Attributes:
+        needed: fields without which nothing is asked; one of those in a tuple is enough.
+        sources: the fields that name a text which may be pasted.
+        looks: fields that only choose what is shown of a result.
+        shows: views of a result, the first by default.
+        row: the field that a row of a table leads to.
+        compute: the result; called in a worker.
+        view: the blocks of a view of a result.
+        files: by name, what makes the name, the type and the content of a file.
+        time_s: limit of the work, where it may take long.
+    """
+
+    title: str
+    groups: tuple[Group, ...]
+    needed: tuple[str, ...]
+    sources: Mapping[str, Kind] = field(default_factory=dict)
+    looks: tuple[str, ...] = ()
+    shows: tuple[str, ...]
+    row: str = ""
+    compute: Callable[[Asked, Progress], Any]
+    view: Callable[[Any, Asked, str], Iterable[Block]]
+    files: Mapping[str, Callable[[Any, Asked], tuple[str, str, str]]] = field(default_factory=dict)
+    time_s: float | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return f"/{self.title.lower()}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All fields of its address."""
+        fields = [each.name for group in self.groups for each in group.fields if each.kind != "area"]
+        return tuple(dict.fromkeys((*fields, *self.looks, "show")))
+
+    def address(self, given: Mapping[str, str], path: str = "", **changed: str) -> str:
+        """The address of what is given; what is empty is left out."""
+        fields = {name: value for name, value in {**given, **changed}.items() if value}
+        return f"{path or self.path}?{urlencode(fields)}"
+
+
+def fields_of(record: type[Options], *names: str, **slides: tuple[float, ...]) -> tuple[Field, ...]:
+    """The fields of options."""
+    options = {option.name: option for option in options_of(record)}
+    return tuple(_field(options[name], slides.get(name, ())) for name in names)
+
+
+def _field(option: Any, slide: tuple[float, ...]) -> Field:
+    kind, choices = "text", ()
+    if option.choices or option.kind == "switch":
+        kind, choices = "choice", ("", *(option.choices or (_YES,)))
+    elif option.kind in ("integer", "number"):
+        kind = "number"
+    shown = "" if option.default in (None, False, ()) else str(option.default)
+    label = option.name.replace("_", " ").capitalize()
+    return Field(
+        name=option.name, label=label, kind=kind, help=option.help, choices=choices, placeholder=shown, slide=slide
+    )
+
+
+_kept: dict[Asked, Any] = {}
+
+
+def _result(page: Page, asked: Asked, progress: Progress) -> Any:
+    """The result of a question, whichever view is looked at."""
+    core = tuple(pair for pair in asked.given if pair[0] not in (*page.looks, "show"))
+    question = Asked(asked.path, core, asked.texts)
+    if question not in _kept:
+        result = page.compute(question, progress)
+        while len(_kept) >= _KEPT_RESULTS:
+            del _kept[next(iter(_kept))]
+        _kept[question] = result
+    return _kept[question]
+
+
+def answer(asked: Asked, *, progress: Progress = None) -> str:
+    """The HTML of what a page shows.
+
+    Raises:
+        BadInput: a field that cannot be used.
+        NothingFeasible: there is no answer.
+    """
+    from weft.views.html import to_html
+    from weft.web.pages import PAGES
+
+    page = PAGES[asked.path]
+    result = _result(page, asked, progress)
+    given = dict(asked.given)
+
+    def link(value: str) -> str:
+        return page.address(given, **{page.row: value})
+
+    show = given.get("show", "")
+    blocks = page.view(result, asked, show if show in page.shows else page.shows[0])
+    return to_html(blocks, link if page.row else None)
+
+
+def file(asked: Asked, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
+    """Name, type and content of a file of a page.
+
+    Raises:
+        BadInput: a field that cannot be used.
+        NothingFeasible: there is none.
+    """
+    from weft.web.pages import PAGES
+
+    page = PAGES[asked.path]
+    return page.files[name](_result(page, asked, progress), asked)
