@@ -107,16 +107,6 @@ class State:
         self.base.close()
 
 
-def in_use(path: Path) -> bool:
-    """Whether a process has the state of a file; nothing is changed by looking."""
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.0)) as base:
-            base.execute(_TABLES).fetchall()
-    except sqlite3.Error as error:
-        return "locked" in str(error)
-    return False
-
-
 _PATIENCE_S = 0.5
-"""How long a state is waited for: somebody may only look whether it is in use."""
+"""How long a state is waited for."""
 _TABLES = "select name from sqlite_master where type = 'table'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sqlite3
 from collections.abc import Callable
@@ -660,14 +659,6 @@ spares = 0
 of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
 
 
-def pasted_site(raw: bytes, folder: Path) -> object:
-    text = called("web.texts.Text")("pasted", raw.decode("utf-8", "replace"))
-    return called("web.sites.site_of_text")(called("web.sites.Asked")(site=text))
-
-
-add("web.sites.site_of_text", pasted_site, "toml", words(SITE, SITE + FREE))
-
-
 @cache
 def idle() -> Any:
     """A site for jobs that arrive."""
@@ -736,21 +727,6 @@ def sweep_of_state(raw: bytes, folder: Path) -> object:
         return found.to_dicts()
 
 
-of_text("web.studies.checked", "toml", example("study.toml"))
-
-
-def progress_of_state(raw: bytes, folder: Path) -> object:
-    written(raw, folder / "progress.json")
-    called("web.studies.at")(folder, folder)
-    return called("studies.progress.read_progress")(folder)
-
-
-add(
-    "studies.progress.read_progress web.studies.at",
-    progress_of_state,
-    "json",
-    words('{"study": "nics", "compute": "plan", "points": 10, "known": 4, "left": 6}'),
-)
 of_file("studies.study.read_study", "toml", example("study.toml"), computation_of_verbs, file="given.toml")
 of_tree("studies.study.study_from_dict", words(STUDY), computation_of_verbs)
 add(
@@ -916,11 +892,10 @@ def measured() -> list[str | bytes]:
 
 def flights(raw: bytes, folder: Path) -> object:
     """What ``weft explain`` says of a folder with one rank's record."""
-    from rich.console import Console
 
     written(raw, folder / "rank-0.json")
     found = called("flights.explain")(*called("flights.read_flights")(folder))
-    return called("report.tables.flight.flight_table")(found, Console(file=io.StringIO()))
+    return list(called("views.flight.flight_view")(found))
 
 
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")

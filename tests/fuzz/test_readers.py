@@ -67,7 +67,6 @@ NOT_READERS = {
     "verbs.networks.routes_of": "gives a file to routes_json.read",
     "cli.route_watch.counter_events": "gives files to counters.event_lines",
     "verbs.route.installed_routes": "gives files to installed.read_paths and read_tables",
-    "web.studies.computed": "takes texts that checked has taken",
 }
 """Public functions that look like readers, and why no input is made for them."""
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+import weft
 from weft.errors import BadInput
+from weft.studies.kept import Kept
 from weft.studies.view import chosen, filtered
+from weft.verbs.sweep import open_sweep
 
 COLUMNS = ("usd", "name", "failed")
 ROWS = [
@@ -31,3 +34,14 @@ def test_columns_are_known() -> None:
     assert chosen("usd, name", COLUMNS, "--columns") == ["usd", "name"]
     with pytest.raises(BadInput, match="did you mean name"):
         chosen("nam", COLUMNS, "--columns")
+
+
+def test_what_a_state_lacks_is_counted(tmp_path):
+    axes = {"model": "gpt2-124m", "cluster": "a100-8", "layout": "dp=8", "batch": [8, 16, 24]}
+    weft.sweep({"name": "p", "compute": "estimate", "axes": axes}, state=str(tmp_path), workers=1).close()
+    kept = Kept(tmp_path)
+    with kept._state.transaction() as base:
+        base.execute("delete from results where key = (select min(key) from results)")
+    kept.close()
+    with open_sweep(tmp_path) as found:
+        assert (found.counts.known, found.counts.left, len(list(found.rows()))) == (2, 1, 2)

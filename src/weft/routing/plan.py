@@ -247,11 +247,6 @@ class Efficiency:
         """How far the slowest group is from its bound, as a share of the bound; 0 is optimal."""
         return max(0.0, 1.0 - self.value / self.bound)
 
-    def better_than(self, other: Efficiency) -> bool:
-        """Whether the sorted paces are lexicographically larger (differences below 1e-9 are none)."""
-        apart = np.flatnonzero(np.abs(self.paces - other.paces) > TIE)
-        return bool(len(apart)) and bool(self.paces[apart[0]] > other.paces[apart[0]])
-
 
 def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
     """Max-min fair rates in bytes/s while all flows send at once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from weft.errors import BadInput
 from weft.studies.kept import Kept
 from weft.studies.points import Points
-from weft.studies.progress import Progress, write_progress
 from weft.studies.runners import AHEAD, Runner
 from weft.studies.version import version
 from weft.studies.work import Answer, Task
@@ -22,8 +20,6 @@ from weft.studies.work import Answer, Task
 BATCH_S = 0.4
 """A task's aim: long beside what it costs to send one."""
 LARGEST_BATCH = 2000
-TOLD_S = 1.0
-"""How often a run says how far it is."""
 ATTEMPTS = 5
 """Deaths of workers without a result between them, after which a point that was alone is given up."""
 
@@ -80,17 +76,6 @@ class Run:
     def __post_init__(self) -> None:
         self.keys = self.points.keys(version())
         self.counts, self.missing = Counts.of(self.keys, self.kept)
-        self._told_s = 0.0
-
-    def tell(self) -> None:
-        """Write how far the run is, for those who cannot read its state."""
-        study, counts = self.points.study, self.counts
-        known = counts.known + counts.computed
-        progress = Progress(
-            study=study.name, compute=study.computation.name, points=counts.points, known=known, left=counts.left
-        )
-        write_progress(self.kept.folder, progress)
-        self._told_s = time.monotonic()
 
     def task(self, numbers: Sequence[int]) -> Task:
         """The task of some points."""
@@ -160,8 +145,6 @@ class Run:
         self.counts.failed += len(failed)
         if self.progress is not None:
             self.progress(self.counts)
-        if not self.counts.left or time.monotonic() > self._told_s + TOLD_S:
-            self.tell()
         if failed and self.strict:
             self._refuse(min(failed))
 

@@ -82,7 +82,6 @@ def sweep(
 
     run, temporary = _run(study, asked, progress)
     try:
-        run.tell()
         if len(run.missing):
             chosen = runner(asked.workers if len(run.missing) > 1 or _is_ray(asked.workers) else 1)
             try:

@@ -111,26 +111,3 @@ def test_loads_have_colours_and_a_scale(aggregate):
     assert sum(f'stroke="{LOAD_COLOURS[0]}"' in one for one in lines) == len(lines) - 1
     assert "to 50%" in words(parsed(text))
     assert not any(f'stroke="{colour}"' in "".join(lines) for colour in TIER_COLOURS if colour not in LOAD_COLOURS)
-
-
-def test_switches_and_links_lead_somewhere():
-    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
-    root = parsed(fabric_svg(fabric, address=lambda name: f"/x?a=<b>&failed={name}"))
-    assert root.get("role") == "group"
-    found = {one.get("href").removeprefix("/x?a=<b>&failed=") for one in root.iter(f"{SVG}a")}
-    outside = fabric.tier > 0
-    ends = zip(fabric.source[outside], fabric.target[outside], strict=True)
-    expected = {f"{fabric.names[a]}:{fabric.names[b]}" for a, b in ends if a < b}
-    switches = set(fabric.nodes_of("leaf")) | set(fabric.nodes_of("spine"))
-    assert found == expected | {fabric.names[one] for one in switches}
-
-
-def test_groups_lead_to_the_next_that_is_up():
-    fabric = clos.build(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
-    leaves = fabric.nodes_of("leaf")
-    broken = fabric.failed(nodes=leaves[:1])
-    for state, first in ((fabric, 0), (broken, 1)):
-        root = parsed(fabric_svg(state, aggregate=True, address=str))
-        found = [one.get("href") for one in root.iter(f"{SVG}a")]
-        assert fabric.names[leaves[first]] in found
-        assert fabric.names[leaves[1 - first]] not in found

@@ -1,15 +1,14 @@
 """A picture of a fabric as SVG text: every node and link where it is small, groups of nodes where it is not.
 
 Rows are hops from the accelerators; colours tell the tiers apart, widths the capacity, dashed red what has
-failed.  A picture of loads has colours and widths that tell how busy links are; one for a page leads somewhere from
-each switch and link.
+failed.  A picture of loads has colours and widths that tell how busy links are.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
@@ -31,8 +30,6 @@ LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
 _STEPS = (0.1, 0.3, 0.6, 0.9)
 ROUNDING = 1e-9
 """Share of the highest load that is none."""
-MOST_LINKS_LED = 1500
-"""Where more links are drawn, only switches lead somewhere."""
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
 _BELOW = -1
 """Row of the scale-up switches, under the accelerators."""
@@ -79,17 +76,6 @@ class _Look:
     """What a picture tells beside the wiring."""
 
     load: Load | None
-    address: Callable[[str], str] | None
-
-    def led(self, item: str, name: str, *, stop: bool = True) -> str:
-        """A drawn part that leads to the address of its name; ``stop``: the Tab key stops there."""
-        if self.address is None or not name:
-            return item
-        words = escape(printable(name.replace(":", " to ")))
-        href = escape(self.address(name))
-        inner = item if "<title>" in item else f"{item}<title>{words}</title>"
-        index = "" if stop else ' tabindex="-1"'
-        return f'<a href="{href}" aria-label="{words}"{index}>{inner}</a>'
 
     def value(self, links: Ints | Mask) -> float:
         """The highest load among some links; 0 without loads."""
@@ -107,20 +93,12 @@ class _Look:
         return min(1.0, value / self.load.most) if self.load.most > 0 else 0.0
 
 
-def fabric_svg(
-    fabric: Fabric,
-    *,
-    aggregate: bool | None = None,
-    load: Load | None = None,
-    address: Callable[[str], str] | None = None,
-) -> str:
+def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | None = None) -> str:
     """The fabric as an SVG picture.
 
     Args:
         aggregate: groups instead of single nodes; by default where there are too many to tell apart.
         load: colours links by how busy they are.
-        address: where a scale-out switch, or a link (its ends with a colon between), leads to; of a group, that of
-            the first one that is up.
     """
     if aggregate is None:
         links = int((fabric.source < fabric.target).sum())
@@ -129,7 +107,7 @@ def fabric_svg(
             or fabric.accelerators > MOST_ACCELERATORS_DRAWN
             or links > MOST_LINKS_DRAWN
         )
-    rows, look = _rows(fabric), _Look(load=load, address=address)
+    rows, look = _rows(fabric), _Look(load=load)
     return _aggregated(fabric, rows, look) if aggregate else _drawn(fabric, rows, look)
 
 
@@ -176,18 +154,14 @@ def _drawn(fabric: Fabric, rows: list[int], look: _Look) -> str:
     first = min(place.y for place in places)
     widest = max((pair.capacity_Bps for pair in pairs.values()), default=1.0)
     items = _framed(fabric, blocks(fabric, np.array(rows)), places)
-    few = len(pairs) <= MOST_LINKS_LED
     for (a, b, tier), pair in sorted(pairs.items(), key=lambda item: (item[1].load, item[1].capacity_Bps)):
         colour = FAILED if pair.down else look.colour(tier, pair.load)
         thick = 1.5 if pair.down else 0.6 + 2.4 * look.width(pair.capacity_Bps / widest, pair.load)
-        line = _line(places[a], places[b], colour, thick, pair.down, first)
-        name = f"{fabric.names[a]}:{fabric.names[b]}" if few and tier != SCALE_UP else ""
-        items.append(look.led(line, name, stop=False))
+        items.append(_line(places[a], places[b], colour, thick, pair.down, first))
     degree = np.bincount(fabric.source, minlength=fabric.nodes)
     down = degree - np.bincount(fabric.source[fabric.up], minlength=fabric.nodes)
     for node, place in enumerate(places):
-        drawn = _node(fabric, node, place, failed=bool(degree[node] and degree[node] == down[node]))
-        items.append(look.led(drawn, fabric.names[node] if rows[node] > 0 else ""))
+        items.append(_node(fabric, node, place, failed=bool(degree[node] and degree[node] == down[node])))
     if not direct:
         items += _row_names(fabric, rows, places)
     return _document(fabric, width, height, items, look)
@@ -324,14 +298,12 @@ def _aggregated(fabric: Fabric, rows: list[int], look: _Look) -> str:
             a, b, bundle, widest, taken[bundle.a, bundle.b], _plural(fabric.roles[groups[bundle.of][1]], 1), look
         )
         taken[bundle.a, bundle.b] += 1
-        items.append(look.led(line, bundle.next))
+        items.append(line)
         labels += label
     ports = np.bincount(fabric.source, fabric.cables, fabric.nodes).astype(np.int64)
     failed = _dead(fabric)
     for i, key in enumerate(groups):
-        box = _box(fabric, key[1], places[i], ports[group == i], int(failed[group == i].sum()))
-        alive = np.flatnonzero((group == i) & ~failed)
-        items.append(look.led("".join(box), fabric.names[alive[0]] if key[0] > 0 and len(alive) else ""))
+        items += _box(fabric, key[1], places[i], ports[group == i], int(failed[group == i].sum()))
     height = max(place.y for place in places) + 90 + _LEGEND
     return _document(fabric, width, height, [*items, *labels], look)
 
@@ -339,7 +311,7 @@ def _aggregated(fabric: Fabric, rows: list[int], look: _Look) -> str:
 @dataclass(frozen=True, slots=True)
 class _Bundle:
     """All links of one tier between two groups; ``each`` is the cables of one node of group ``of``, ``load`` the
-    highest of a link, and ``next`` the first link that is up, by its ends."""
+    highest of a link."""
 
     a: int
     b: int
@@ -352,7 +324,6 @@ class _Bundle:
     of: int
     down: int
     load: float
-    next: str
 
 
 def _bundles(fabric: Fabric, group: Ints, look: _Look) -> list[_Bundle]:
@@ -367,7 +338,6 @@ def _bundles(fabric: Fabric, group: Ints, look: _Look) -> list[_Bundle]:
         forth = forth if forth.any() else chosen
         per_cable = fabric.capacity_Bps[forth] / fabric.cables[forth]
         one = x if tier == SCALE_UP else y
-        left = np.flatnonzero(forth & fabric.up) if tier != SCALE_UP else np.zeros(0, dtype=np.int64)
         of_node = np.bincount(fabric.source[chosen], fabric.cables[chosen], fabric.nodes)[group == one]
         of_node = of_node[of_node > 0].astype(np.int64)
         if not len(of_node):
@@ -385,9 +355,6 @@ def _bundles(fabric: Fabric, group: Ints, look: _Look) -> list[_Bundle]:
                 of=one,
                 down=int((~fabric.up[forth]).sum()),
                 load=look.value(chosen),
-                next=":".join(fabric.names[end[left[0]]] for end in (fabric.source, fabric.target))
-                if len(left)
-                else "",
             )
         )
     return found
@@ -508,7 +475,7 @@ def _document(fabric: Fabric, width: float, height: float, items: Sequence[str],
     body = "\n".join([*items, *heading, *legend])
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
-        f' viewBox="0 0 {width:.0f} {height:.0f}" role="{"img" if look.address is None else "group"}"'
+        f' viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
         ' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n'
         f"<title>{escape(printable(fabric.name))}</title>\n"
         f'<rect width="100%" height="100%" fill="{PAPER}"/>\n{body}\n</svg>\n'
