@@ -36,7 +36,7 @@ LAYERS = {
     "studies": 5,
     "calibration": 5,
     "validation": 5,
-    "report": 5.5,
+    "views": 5.5,
     "verbs": 6,
     "web": 6,
     "cli": 7,
@@ -195,9 +195,9 @@ def test_no_dangerous_calls():
     """
     forbidden = {"eval", "exec", "compile", "__import__"}
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
-    writer = ROOT / "report/formats/memory.py"
+    writer = ROOT / "views/files/memory.py"
     readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "solvers/_kept.py": {"pickle"}}
-    readers[ROOT / "cli/route_push.py"] = readers[ROOT / "report/pictures/charts.py"] = {"subprocess"}
+    readers[ROOT / "cli/route_push.py"] = readers[ROOT / "views/charts/charts.py"] = {"subprocess"}
     assert "shell" not in (ROOT / "cli/route_push.py").read_text().partition("import os")[2].replace("a shell", "")
     assert {name for name in ("load", "loads", "Unpickler") if f"pickle.{name}" in writer.read_text()} == set()
     found = []

@@ -17,12 +17,13 @@ from starlette.routing import Route
 
 from weft.errors import WeftError
 from weft.views.page import STATIC, render, static
+from weft.web.answers import file
 from weft.web.guard import Guard, Refused
 from weft.web.pages import PAGES, PLAN
-from weft.web.questions import Page, file
-from weft.web.showing import asked_of, fetch, form_of, show
+from weft.web.questions import Page
+from weft.web.showing import asked_of, fetch, form_of, question, show
 from weft.web.texts import Texts
-from weft.web.work import Pool, Question, Ticket
+from weft.web.work import Pool, Ticket
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -93,8 +94,7 @@ def _sent(page: Page) -> Handler:
 def _file(page: Page, name: str) -> Handler:
     async def sent(request: Request) -> Response:
         asked = asked_of(request, page, _given(request, page))
-        work = Question(file, (asked, name), progress=True, long=page.time_s is not None, time_s=page.time_s)
-        named, kind, text = await fetch(request, work)
+        named, kind, text = await fetch(request, question(file, asked, page, name))
         headers = {"Content-Disposition": f'attachment; filename="{named}"'}
         return Response(text, media_type=kind, headers=headers)
 

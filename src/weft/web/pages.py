@@ -66,11 +66,14 @@ def _models() -> tuple[str, ...]:
 def _clusters() -> tuple[str, ...]:
     from weft.cluster.catalogue import names
 
-    return tuple(names())
+    return tuple(name.replace("<count>", "64") for name in names())
 
 
 _MODEL = Field(name="model", label="Model", choices=_models(), placeholder="llama-3.1-8b")
 _CLUSTER = Field(name="cluster", label="Cluster", choices=_clusters(), placeholder="h100-64")
+_ACCELERATORS = Field(
+    name="count", label="Accelerators", kind="number", help="In place of the cluster's", slide=(8, 131072, 1)
+)
 _PASTED = Group(
     title="Paste a model or a cluster",
     fields=(
@@ -166,7 +169,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
     stack = stack_of(options, made.job, made.cluster)
     chosen = estimate(made.job, made.cluster, _chosen(made, asked), stack=stack)
-    yield Heading(f"The layout {format_layout(chosen.layout)}")
+    yield Heading(f"The layout: {format_layout(chosen.layout)}")
     yield from estimate_view(chosen)
     if made.layouts and chosen.layout != made.best.layout:
         sides = [
@@ -213,21 +216,8 @@ _FACTOR_FIELDS = tuple(
 PLAN = Page(
     title="Plan",
     groups=(
-        Group(
-            fields=(
-                _MODEL,
-                _CLUSTER,
-                Field(
-                    name="count",
-                    label="Accelerators",
-                    kind="number",
-                    help="In place of the name's",
-                    slide=(8, 131072, 1),
-                ),
-                *fields_of(PlanOptions, *_RECIPE),
-            )
-        ),
-        Group(title="Pin degrees, choose the space", fields=fields_of(PlanOptions, *_SEARCH)),
+        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(PlanOptions, *_RECIPE))),
+        Group(title="What layouts may be", fields=fields_of(PlanOptions, *_SEARCH)),
         Group(
             title="What if the hardware were different",
             fields=(
@@ -302,7 +292,7 @@ def _design_view(study: DesignStudy, asked: Asked, show: str) -> Iterator[Block]
 NETWORK = Page(
     title="Network",
     groups=(
-        Group(fields=(_MODEL, _CLUSTER, Field(name="count", label="Accelerators", kind="number"))),
+        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS)),
         Group(title="Which networks", fields=fields_of(DesignOptions, *_DESIGN)),
         _PASTED,
     ),

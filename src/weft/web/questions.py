@@ -1,17 +1,15 @@
-"""What a page asks: its form from the options record of a verb, its answer from the views of the result.
-
-A page is worked out in a worker, which keeps the last results for the views that follow.
-"""
+"""What a page asks: its form from the options record of a verb, its answer from the views of the result."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
 from weft.errors import BadInput
-from weft.verbs.options import Options, options_of
+from weft.verbs.options import Option, Options, options_of
 from weft.web.texts import Kind, Text
 
 if TYPE_CHECKING:
@@ -19,8 +17,26 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None] | None
 _Record = TypeVar("_Record", bound=Options)
-_KEPT_RESULTS = 16
 _YES = "yes"
+_FLAGS = re.compile(r" \([^()]*(?:--|repeats)[^()]*\)")
+"""What the help of an option says of the command line alone."""
+_LABELS = {
+    "fix": "Fixed degrees and switches",
+    "max": "Largest degrees",
+    "space": "Layouts to try",
+    "order": "Rank by",
+    "stack": "Training software",
+    "top": "Layouts shown",
+    "batch": "Batch (sequences)",
+    "sequence": "Sequence (tokens)",
+    "fabrics": "Kinds of network",
+    "sizes": "Scale-up domain sizes",
+    "batches": "Batches to compare",
+    "radix": "Ports of a switch",
+    "dims": "Dimensions",
+    "active": "Chunks at a time",
+}
+"""Labels of options whose names say too little beside a field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +142,7 @@ class Page:
     """A question: its form, what is worked out, and what is shown of that.
 
     Attributes:
-        needed: fields without which nothing is asked; one of those in a tuple is enough.
+        needed: fields without which nothing is asked.
         sources: the fields that name a text which may be pasted.
         looks: fields that only choose what is shown of a result.
         shows: views of a result, the first by default.
@@ -166,70 +182,19 @@ class Page:
         return f"{path or self.path}?{urlencode(fields)}"
 
 
-def fields_of(record: type[Options], *names: str, **slides: tuple[float, ...]) -> tuple[Field, ...]:
+def fields_of(record: type[Options], *names: str) -> tuple[Field, ...]:
     """The fields of options."""
     options = {option.name: option for option in options_of(record)}
-    return tuple(_field(options[name], slides.get(name, ())) for name in names)
+    return tuple(_field(options[name]) for name in names)
 
 
-def _field(option: Any, slide: tuple[float, ...]) -> Field:
+def _field(option: Option) -> Field:
     kind, choices = "text", ()
     if option.choices or option.kind == "switch":
         kind, choices = "choice", ("", *(option.choices or (_YES,)))
     elif option.kind in ("integer", "number"):
         kind = "number"
     shown = "" if option.default in (None, False, ()) else str(option.default)
-    label = option.name.replace("_", " ").capitalize()
-    return Field(
-        name=option.name, label=label, kind=kind, help=option.help, choices=choices, placeholder=shown, slide=slide
-    )
-
-
-_kept: dict[Asked, Any] = {}
-
-
-def _result(page: Page, asked: Asked, progress: Progress) -> Any:
-    """The result of a question, whichever view is looked at."""
-    core = tuple(pair for pair in asked.given if pair[0] not in (*page.looks, "show"))
-    question = Asked(asked.path, core, asked.texts)
-    if question not in _kept:
-        result = page.compute(question, progress)
-        while len(_kept) >= _KEPT_RESULTS:
-            del _kept[next(iter(_kept))]
-        _kept[question] = result
-    return _kept[question]
-
-
-def answer(asked: Asked, *, progress: Progress = None) -> str:
-    """The HTML of what a page shows.
-
-    Raises:
-        BadInput: a field that cannot be used.
-        NothingFeasible: there is no answer.
-    """
-    from weft.views.html import to_html
-    from weft.web.pages import PAGES
-
-    page = PAGES[asked.path]
-    result = _result(page, asked, progress)
-    given = dict(asked.given)
-
-    def link(value: str) -> str:
-        return page.address(given, **{page.row: value})
-
-    show = given.get("show", "")
-    blocks = page.view(result, asked, show if show in page.shows else page.shows[0])
-    return to_html(blocks, link if page.row else None)
-
-
-def file(asked: Asked, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
-    """Name, type and content of a file of a page.
-
-    Raises:
-        BadInput: a field that cannot be used.
-        NothingFeasible: there is none.
-    """
-    from weft.web.pages import PAGES
-
-    page = PAGES[asked.path]
-    return page.files[name](_result(page, asked, progress), asked)
+    label = _LABELS.get(option.name) or option.name.capitalize()
+    text = _FLAGS.sub("", option.help)
+    return Field(name=option.name, label=label, kind=kind, help=text, choices=choices, placeholder=shown)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -18,8 +18,9 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from weft.errors import BadInput
 from weft.views.page import Markup, render
+from weft.web.answers import answer
 from weft.web.guard import Refused
-from weft.web.questions import Asked, Page, answer
+from weft.web.questions import Asked, Page
 from weft.web.texts import Texts
 from weft.web.work import Failure, Pool, Question, Ticket
 
@@ -36,18 +37,18 @@ async def show(request: Request, page: Page, given: dict[str, str]) -> Response:
     """The response of a page: its form, and the answer where enough is asked."""
     asked = None
     try:
-        if (not page.needed and any(given.values())) or (page.needed and all(given[name] for name in page.needed)):
+        if all(given[name] for name in page.needed):
             asked = asked_of(request, page, given)
     except BadInput as error:
         return _whole(page, given, _failed(Failure("bad-input", str(error))))
-    if asked is None and page.needed:
+    if asked is None:
         return _whole(page, given, (200, ""))
-    ticket = ask(request, question(page, asked or asked_of(request, page, given)))
+    ticket = ask(request, question(answer, asked, page))
     try:
         if await ticket.wait(AT_ONCE_S):
-            answer = _answer(ticket, page, given)
+            told = _answer(ticket, page, given)
             ticket.close()
-            return _whole(page, given, answer)
+            return _whole(page, given, told)
         mark = secrets.token_hex(16)  # new for each answer: no field of the request can hold it
         head, _, tail = _page(page, given, mark).partition(mark)
     except BaseException:
@@ -68,9 +69,9 @@ def asked_of(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
     return Asked(page.path, fields, named)
 
 
-def question(page: Page, asked: Asked) -> Question:
-    """The work of an answer."""
-    return Question(answer, (asked,), progress=True, long=page.time_s is not None, time_s=page.time_s)
+def question(function: Callable[..., Any], asked: Asked, page: Page, *more: str) -> Question:
+    """The work of what is made of an answer: ``function`` takes what is asked, and more."""
+    return Question(function, (asked, *more), progress=True, long=page.time_s is not None, time_s=page.time_s)
 
 
 def _page(page: Page, given: Mapping[str, str], text: str) -> str:
@@ -78,8 +79,8 @@ def _page(page: Page, given: Mapping[str, str], text: str) -> str:
     return render("question.html", here=page.path, page=page, given=given, filled=filled, answer=Markup(text))
 
 
-def _whole(page: Page, given: Mapping[str, str], answer: tuple[int, str]) -> Response:
-    return HTMLResponse(_page(page, given, answer[1]), answer[0])
+def _whole(page: Page, given: Mapping[str, str], told: tuple[int, str]) -> Response:
+    return HTMLResponse(_page(page, given, told[1]), told[0])
 
 
 async def _streamed(
