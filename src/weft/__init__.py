@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
+    from weft.commands.calibrate import calibrate
+    from weft.commands.compare import compare
+    from weft.commands.design import design
+    from weft.commands.estimate import estimate
+    from weft.commands.goodput import goodput
+    from weft.commands.plan import plan
+    from weft.commands.report import make_report
+    from weft.commands.schedule import schedule
+    from weft.commands.simulate import simulate
+    from weft.commands.validate import validate
     from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
     from weft.estimation import Estimate
     from weft.layout import Layout
@@ -22,22 +32,12 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.verbs.arrange import arrange
     from weft.verbs.bill import bill_of_materials
-    from weft.verbs.calibrate import calibrate
     from weft.verbs.check_fabric import check_fabric
-    from weft.verbs.compare import compare
-    from weft.verbs.design import design
-    from weft.verbs.estimate import estimate
-    from weft.verbs.goodput import goodput
-    from weft.verbs.plan import plan
     from weft.verbs.read import read, read_plan
-    from weft.verbs.report import make_report
     from weft.verbs.route import audit_routes, route
-    from weft.verbs.schedule import schedule
     from weft.verbs.schema import schema
-    from weft.verbs.simulate import simulate
     from weft.verbs.sweep import sweep
     from weft.verbs.train import train
-    from weft.verbs.validate import validate
 
     __version__: str
 
@@ -56,14 +56,14 @@ _HOME = {
     "arrange": "weft.verbs.arrange",
     "audit_routes": "weft.verbs.route",
     "bill_of_materials": "weft.verbs.bill",
-    "calibrate": "weft.verbs.calibrate",
+    "calibrate": "weft.commands.calibrate",
     "check_fabric": "weft.verbs.check_fabric",
-    "compare": "weft.verbs.compare",
-    "design": "weft.verbs.design",
-    "estimate": "weft.verbs.estimate",
-    "goodput": "weft.verbs.goodput",
-    "make_report": "weft.verbs.report",
-    "plan": "weft.verbs.plan",
+    "compare": "weft.commands.compare",
+    "design": "weft.commands.design",
+    "estimate": "weft.commands.estimate",
+    "goodput": "weft.commands.goodput",
+    "make_report": "weft.commands.report",
+    "plan": "weft.commands.plan",
     "read": "weft.verbs.read",
     "read_cluster": "weft.cluster.files",
     "read_config": "weft.model",
@@ -71,12 +71,12 @@ _HOME = {
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
     "route": "weft.verbs.route",
-    "schedule": "weft.verbs.schedule",
+    "schedule": "weft.commands.schedule",
     "schema": "weft.verbs.schema",
-    "simulate": "weft.verbs.simulate",
+    "simulate": "weft.commands.simulate",
     "sweep": "weft.verbs.sweep",
     "train": "weft.verbs.train",
-    "validate": "weft.verbs.validate",
+    "validate": "weft.commands.validate",
 }
 _RENAMED = {"resolve_cluster": "resolve"}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 
 import pytest
-import routing
 import themis
+
+import routing
 
 
 def test_figures_8_and_11() -> None:

@@ -10,13 +10,13 @@ import pytest
 
 import weft
 from weft.cluster import resolve
+from weft.commands.compare import _of_result
 from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
 from weft.search.comparison import Comparison
 from weft.search.why import Traced, causes
-from weft.verbs.compare import _of_result
 from weft.views.comparison import comparison_view
 from weft.views.terminal import Screen, print_blocks
 

@@ -12,15 +12,15 @@ import pytest
 
 import weft
 from weft.cli.app import cli
+from weft.commands.design import DesignOptions
+from weft.commands.estimate import EstimateOptions
+from weft.commands.plan import PlanOptions
+from weft.commands.schedule import ScheduleOptions
+from weft.commands.validate import ValidateOptions
 from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result, html_table
-from weft.verbs.design import DesignOptions
-from weft.verbs.estimate import EstimateOptions
 from weft.verbs.options import options_of
-from weft.verbs.plan import PlanOptions
-from weft.verbs.schedule import ScheduleOptions
 from weft.verbs.train import TrainOptions
-from weft.verbs.validate import ValidateOptions
 
 
 @pytest.fixture(scope="module")

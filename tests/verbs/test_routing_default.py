@@ -7,21 +7,21 @@ import re
 
 import pytest
 from rich.console import Console
+from weft.web.pages.network import ROUTINGS
 
 import weft
+from weft.commands.compare import CompareOptions
+from weft.commands.design import DesignOptions
+from weft.commands.goodput import GoodputOptions
+from weft.commands.plan import PlanOptions
+from weft.commands.schedule import ScheduleOptions
+from weft.commands.simulate import SimulateOptions
 from weft.verbs.check_fabric import CheckOptions
-from weft.verbs.compare import CompareOptions
-from weft.verbs.design import DesignOptions
-from weft.verbs.goodput import GoodputOptions
 from weft.verbs.networks import ROUTING
-from weft.verbs.plan import PlanOptions
-from weft.verbs.schedule import ScheduleOptions
-from weft.verbs.simulate import SimulateOptions
 from weft.views.design import design_view
 from weft.views.network_plan import network_plan_view
 from weft.views.simulation import iteration_view
 from weft.views.terminal import print_blocks
-from weft.web.pages.network import ROUTINGS
 
 RECORDS = (
     *(CheckOptions, CompareOptions, DesignOptions, GoodputOptions, PlanOptions, ScheduleOptions),

@@ -10,15 +10,16 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
+from weft.web.views import ranking
+
 import weft
 from weft.cluster import load
 from weft.cluster.scaled import Scales, oversubscribed, resized, scaled, with_domain
 from weft.errors import BadInput
+from weft.interop.training.launch import launch_arguments
 from weft.layout.text import format_layout
 from weft.units import format_seconds
-from weft.verbs.launch import launch_arguments
 from weft.web import showing
-from weft.web.views import ranking
 
 ASKED = {"model": "llama-3.1-8b", "cluster": "h100-64"}
 OWN = {"origin": "http://testserver"}

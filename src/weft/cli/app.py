@@ -45,6 +45,24 @@ VERBS = {
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
+_JOINED = (
+    "plan",
+    "estimate",
+    "compare",
+    "design",
+    "goodput",
+    "simulate",
+    "validate",
+    "calibrate",
+    "launch",
+    "report",
+    "doctor",
+    "selftest",
+    "schedule",
+    "serve",
+    "bench_comm",
+    "export_checkpoint",
+)
 _LISTS = ("models", "clusters", "stacks", "schema", "explain")
 
 
@@ -58,8 +76,10 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         name = cmd_name.replace("-", "_")
-        module = import_module("weft.cli.lists" if name in _LISTS else f"weft.cli.{name}")
-        command: click.Command = getattr(module, name)
+        if name in _JOINED:
+            command: click.Command = getattr(import_module(f"weft.commands.{name}"), f"{name}_command")
+        else:
+            command = getattr(import_module("weft.cli.lists" if name in _LISTS else f"weft.cli.{name}"), name)
         if COMPLETION in os.environ:
             from weft.cli.build import completing
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.cli.options import deliver
-from weft.verbs.launch import TOOLS
+from weft.interop.training.launch import TOOLS
 from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:

@@ -136,9 +136,9 @@ def _fabric_of(design: Wiring, asked: CheckOptions) -> Fabric:
 
 def _timed(asked: CheckOptions, found: Differences, fabric: Fabric) -> IterationTimes:
     """Times of an iteration on the design and as built."""
+    from weft.commands.simulate import SimulateOptions, simulate
     from weft.fabric.wiring_report import IterationTimes, fabric_as_built
     from weft.simulation.iteration.report import IterationReport
-    from weft.verbs.simulate import SimulateOptions, simulate
 
     record = SimulateOptions(**{name: getattr(asked, name) for name in _TIMED}, radix=asked.radix)
     cluster = None if asked.plan is not None else asked.cluster

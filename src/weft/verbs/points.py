@@ -10,20 +10,20 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
+from weft.commands.design import DesignOptions
+from weft.commands.estimate import EstimateOptions
+from weft.commands.goodput import GoodputOptions
+from weft.commands.plan import PlanOptions
+from weft.commands.schedule import ScheduleOptions
+from weft.commands.simulate import SimulateOptions
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
 from weft.studies.study import AxisKind, Computation, Value
 from weft.units import parse_bytes, parse_count, parse_whole
 from weft.verbs.arrange import ArrangeOptions
-from weft.verbs.design import DesignOptions
-from weft.verbs.estimate import EstimateOptions
-from weft.verbs.goodput import GoodputOptions
 from weft.verbs.networks import is_file
 from weft.verbs.options import Option, Options, options_of
-from weft.verbs.plan import PlanOptions
 from weft.verbs.route import RouteOptions
-from weft.verbs.schedule import ScheduleOptions
 from weft.verbs.shared import RecipeOptions, cluster_of, job_of
-from weft.verbs.simulate import SimulateOptions
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -90,7 +90,7 @@ class _Verb:
 
 
 def _plan(asked: Asked) -> Row:
-    from weft.verbs.plan import plan
+    from weft.commands.plan import plan
 
     found = plan(asked.model, asked.cluster, top=1, **asked.given(*_RECIPE))
     return _estimate_row(found, found.best, found.runs[0] if found.runs else None)
@@ -116,7 +116,7 @@ def _figures(document: Mapping[str, Any]) -> Row:
 
 
 def _estimate(asked: Asked) -> Row:
-    from weft.verbs.estimate import estimate
+    from weft.commands.estimate import estimate
 
     given = asked.given("layout", *_RECIPE)
     found = estimate(asked.model, asked.cluster, asked.layout, **given)
@@ -124,8 +124,8 @@ def _estimate(asked: Asked) -> Row:
 
 
 def _simulate(asked: Asked) -> Row:
+    from weft.commands.simulate import simulate
     from weft.layout.text import format_layout
-    from weft.verbs.simulate import simulate
 
     job = asked.model
     found: Any = simulate(job, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
@@ -135,7 +135,7 @@ def _simulate(asked: Asked) -> Row:
 
 
 def _design(asked: Asked) -> Row:
-    from weft.verbs.design import design
+    from weft.commands.design import design
 
     given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": "none"}
     if "layout" in asked.values:
@@ -153,8 +153,8 @@ def _design(asked: Asked) -> Row:
 
 
 def _goodput(asked: Asked) -> Row:
+    from weft.commands.goodput import goodput
     from weft.layout.text import format_layout
-    from weft.verbs.goodput import goodput
 
     found = goodput(asked.model, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
     run = {f"run_{name}": value for name, value in _figures(found.run.to_dict()).items()}
@@ -163,7 +163,7 @@ def _goodput(asked: Asked) -> Row:
 
 
 def _schedule(asked: Asked) -> Row:
-    from weft.verbs.schedule import schedule
+    from weft.commands.schedule import schedule
 
     given = asked.given("cluster")
     if "cluster" in asked.values:
@@ -342,7 +342,7 @@ def _cluster(items: _Items) -> Cluster:
 
 @lru_cache(_KEPT)
 def _planned(items: _Items) -> Any:
-    from weft.verbs.plan import plan
+    from weft.commands.plan import plan
 
     values = _without_stamps(items)
     software = {"stack": values["stack"]} if "stack" in values else {}

@@ -36,7 +36,7 @@ def answer(asked: Asked, *, progress: Progress = None) -> str:
     given = dict(asked.given)
 
     def link(value: str) -> str:
-        return page.address(given, **{page.row: value})
+        return f"{page.address(given, **{page.row: value})}#{page.section}"
 
     show = given.get("show", "")
     blocks = page.view(result, asked, show if show in page.shows else page.shows[0])

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, get_args
 from weft.arrangement.site import Goal
 from weft.cluster.scaled import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.collectives.stages import STAGE_KINDS
+from weft.commands.design import DesignOptions, design
+from weft.commands.plan import PlanOptions, plan
+from weft.commands.schedule import ScheduleOptions, schedule
 from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.interop.training.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
-from weft.verbs.design import DesignOptions, design
-from weft.verbs.launch import TOOLS, launch_arguments
-from weft.verbs.plan import PlanOptions, plan
-from weft.verbs.schedule import ScheduleOptions, schedule
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
 from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of
 from weft.web.texts import cluster_of_text, job_of_text
@@ -135,9 +135,9 @@ def _plan(asked: Asked, progress: Progress) -> _Planned:
 
 
 def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
+    from weft.commands.estimate import estimate
     from weft.layout.text import format_layout
     from weft.search.comparison import Side, compare
-    from weft.verbs.estimate import estimate
     from weft.verbs.shared import stack_of
     from weft.views.breakdown import estimate_view
     from weft.views.comparison import comparison_view
@@ -253,6 +253,7 @@ PLAN = Page(
     looks=("layout", "tool"),
     shows=("layouts", "charts", "launch"),
     row="layout",
+    section="the-layout",
     compute=_plan,
     view=_plan_view,
     files={
@@ -363,6 +364,7 @@ SCHEDULE = Page(
     looks=("policy",),
     shows=("policies", "charts"),
     row="policy",
+    section="dimensions",
     compute=_schedule,
     view=_schedule_view,
     files={
@@ -417,7 +419,7 @@ def _arrange_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
 
 
 def _arrange_report(found: Any, asked: Asked) -> tuple[str, str, str]:
-    from weft.verbs.report import arrangement_page
+    from weft.commands.report import arrangement_page
 
     return "report.html", _HTML, arrangement_page(found, found.to_dict(), "arranged.json")
 
@@ -457,8 +459,8 @@ ARRANGE = Page(
 
 
 def _validate(asked: Asked, progress: Progress) -> Validation:
+    from weft.commands.validate import validate
     from weft.validation.runs import runs_of_text, shipped_runs
-    from weft.verbs.validate import validate
 
     source = asked.text("runs")
     rows = shipped_runs() if source.pasted is None else runs_of_text(source.pasted, "the pasted runs")
@@ -511,6 +513,7 @@ ACCURACY = Page(
     sources={"runs": "runs"},
     shows=("families", "causes"),
     row="family",
+    section="runs",
     compute=_validate,
     view=_accuracy_view,
     files={"JSON": _json("validation.json"), "CSV": _csv("validation.csv")},

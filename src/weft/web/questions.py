@@ -147,6 +147,7 @@ class Page:
         looks: fields that only choose what is shown of a result.
         shows: views of a result, the first by default.
         row: the field that a row of a table leads to.
+        section: the name of the section about such a row.
         compute: the result; called in a worker.
         view: the blocks of a view of a result.
         files: by name, what makes the name, the type and the content of a file.
@@ -160,6 +161,7 @@ class Page:
     looks: tuple[str, ...] = ()
     shows: tuple[str, ...]
     row: str = ""
+    section: str = ""
     compute: Callable[[Asked, Progress], Any]
     view: Callable[[Any, Asked, str], Iterable[Block]]
     files: Mapping[str, Callable[[Any, Asked], tuple[str, str, str]]] = field(default_factory=dict)
@@ -189,7 +191,8 @@ def fields_of(record: type[Options], *names: str) -> tuple[Field, ...]:
 
 
 def _field(option: Option) -> Field:
-    kind, choices = "text", ()
+    kind = "text"
+    choices: tuple[str, ...] = ()
     if option.choices or option.kind == "switch":
         kind, choices = "choice", ("", *(option.choices or (_YES,)))
     elif option.kind in ("integer", "number"):

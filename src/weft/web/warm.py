@@ -5,7 +5,7 @@ The server from which workers are forked imports this module, and they share its
 
 from __future__ import annotations
 
-import weft.verbs.plan
+import weft.commands.plan
 from weft.cluster.catalogue import entries
 from weft.cluster.catalogue import load as cluster_named
 from weft.model.catalogue import load as model_named
@@ -16,4 +16,4 @@ entries()
 def warm() -> None:
     """Load what the first plan needs."""
     entry = model_named("gpt2")
-    weft.verbs.plan.plan(entry.model, cluster_named("a100-8"), top=1)
+    weft.commands.plan.plan(entry.model, cluster_named("a100-8"), top=1)

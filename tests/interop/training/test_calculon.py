@@ -15,11 +15,11 @@ from weft.cluster import load, read_calibration, resolve
 from weft.cluster.calculon import system_cluster
 from weft.errors import BadInput, NothingFeasible, Unsupported
 from weft.interop.training import calculon
+from weft.interop.training.launch import launch_arguments
 from weft.interop.training.launchers import LaunchArguments, NotExpressible
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import Application, application_from, application_model, model_application
 from weft.model.resolve import RecipeChanges, resolve_job
-from weft.verbs.launch import launch_arguments
 
 APPLICATION = {
     "hidden": 6144,

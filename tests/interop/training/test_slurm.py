@@ -8,9 +8,9 @@ import pytest
 
 import weft
 from weft.errors import NothingFeasible
+from weft.interop.training.launch import launch_arguments
 from weft.layout.text import parse_layout
 from weft.model.resolve import RecipeChanges
-from weft.verbs.launch import launch_arguments
 
 JOB = weft.resolve_job("tiny-llama", RecipeChanges(global_batch=32, sequence=64, precision="bf16"))
 CLUSTER = weft.resolve_cluster("h100-16")

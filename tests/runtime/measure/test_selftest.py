@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
 from weft.cli.app import cli, main  # noqa: E402
+from weft.commands.selftest import estimated_bytes  # noqa: E402
 from weft.runtime.measure import selftest  # noqa: E402
 from weft.runtime.run.ranks import gpus  # noqa: E402
-from weft.verbs.selftest import estimated_bytes  # noqa: E402
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 30), st.integers(1, 9)).map(lambda one: (one[0], one[0] + one[1])), max_size=8

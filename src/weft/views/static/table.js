@@ -65,7 +65,7 @@
 
   function prepareFilter(table) {
     const rows = [...table.tBodies[0].rows];
-    if (rows.length < 4) return;
+    if (rows.length < 10) return;
     const bar = document.createElement("div");
     bar.className = "filter";
     const label = document.createElement("label");

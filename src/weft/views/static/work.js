@@ -24,15 +24,11 @@
       bar.value = done;
       words.textContent = `${done.toLocaleString("en")} of ${total.toLocaleString("en")}`;
     };
-    events.addEventListener("end", () => {
-      end();
-      if (waiting.dataset.then === "reload") location.reload();
-    });
+    events.addEventListener("end", end);
     events.onerror = end;
   }
   document.addEventListener("visibilitychange", listen);
   listen();
-  if (!button) return;
   button.hidden = false;
   button.addEventListener("click", () => {
     button.disabled = true;

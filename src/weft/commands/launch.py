@@ -1,9 +1,10 @@
-"""``weft launch``: the launch file of a planned layout."""
+"""Launch arguments of a layout for the tools that run it."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,9 +12,46 @@ from weft.cli.build import takes
 from weft.cli.options import deliver
 from weft.cli.outcome import FileOutput
 from weft.errors import BadInput
-from weft.verbs.launch import TOOLS, launch_arguments
+from weft.interop.training.launch import TOOLS, launch_arguments
 from weft.verbs.options import option
 from weft.verbs.read import read_plan
+
+if TYPE_CHECKING:
+    from weft.interop.training.launchers import LaunchArguments
+
+
+def arranged_arguments(
+    tool: str, path: str, name: str | None, *, start_at: str | None = None, folder: str | None = None
+) -> tuple[LaunchArguments, tuple[str, ...]]:
+    """Launch arguments of a job of an arrangement, and what else starting it there needs.
+
+    Args:
+        start_at: when all jobs of the arrangement begin.
+        folder: host lists, settings, tuner file and schedules of the job go there.
+
+    Raises:
+        BadInput: the file is no arrangement, or no job of it is meant.
+        NothingFeasible: the tool cannot run the layout.
+    """
+    from weft.arrangement.bundle import read_bundle
+    from weft.units import format_moment, format_seconds, parse_moment
+    from weft.verbs.arranged import write_files
+
+    bundle = read_bundle(path)
+    number = bundle.number(name)
+    job, site, offset_s = bundle.site.jobs[number], bundle.site, bundle.choice.offset_s[number]
+    begin_s = None if start_at is None else parse_moment(start_at, "--start-at") + offset_s
+    arguments = launch_arguments(tool, job.job, bundle.subcluster(number), job.layout)
+    notes = [f"hosts in rank order: {' '.join(site.host_names[host] for host in bundle.choice.hosts[number])}"]
+    if folder is not None:
+        notes += [f"file: {one}" for one in write_files(bundle, number, folder)]
+    notes += [f"environment: {key}={value}" for key, value in bundle.settings(number).items()]
+    if begin_s is not None:
+        period = format_seconds(bundle.promised_s[number])
+        notes.append(f"begin the first step at {format_moment(begin_s)} ({begin_s:.3f}), or whole {period} later")
+    elif offset_s > 0:
+        notes.append(f"begin the first step {format_seconds(offset_s)} after the other jobs")
+    return arguments, tuple(notes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +70,10 @@ class LaunchOptions(FileOutput):
     )
 
 
-@click.command()
+@click.command("launch")
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @takes(options=LaunchOptions)
-def launch(plan_file: str | None, options: LaunchOptions) -> None:
+def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
     """Write the launch file of a layout of PLAN.json (weft plan --format json).
 
     With --arrangement it is that of a job of weft arrange -o, and notes say on which hosts, with which NCCL
@@ -55,8 +93,6 @@ def launch(plan_file: str | None, options: LaunchOptions) -> None:
     if plan_file is not None:
         arguments = launch_arguments(options.tool, *read_plan(plan_file, options.rank))
     else:
-        from weft.verbs.launch import arranged_arguments
-
         arguments, notes = arranged_arguments(
             options.tool, str(options.arrangement), options.job, start_at=options.start_at, folder=options.files
         )

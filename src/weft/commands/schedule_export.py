@@ -9,7 +9,7 @@ from weft.verbs.shared import constants_of
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.timing import TimedSchedule
-    from weft.verbs.schedule import Scheduled, ScheduleOptions
+    from weft.commands.schedule import Scheduled, ScheduleOptions
 
 MSCCL_CHUNKS = 32_767
 """Parts of a buffer that MSCCL's executor takes."""

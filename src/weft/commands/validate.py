@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_chart, check_folder, deliver_chart
+from weft.cli.outcome import RowsOutput, report
 from weft.errors import BadInput
 from weft.verbs.options import Options, given_options, option, verb
 from weft.verbs.shared import path_of
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from weft.validation.summary import Validation
 
     RunSource = str | os.PathLike[str] | Sequence[Run | Unparsed]
-    """A CSV file, or what Weft makes of its rows."""
+    "A CSV file, or what Weft makes of its rows."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,3 +99,39 @@ def _constants(path: str | None) -> Callable[[str, str], Calibration]:
         return calibration
     read_calibration(path, "")
     return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOutput(RowsOutput):
+    """What is made of a comparison."""
+
+    by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
+    regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
+    plot: str | None = option(
+        None, "Also draw predicted over measured times (.svg, .png, .pdf, .html).", metavar="FILE"
+    )
+
+
+@click.command("validate")
+@click.argument("runs", metavar="[RUNS.csv]", required=False)
+@takes(options=ValidateOptions, out=ValidateOutput)
+def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOutput) -> None:
+    """Predicted against measured iteration time, run by run and by family.
+
+    RUNS.csv has one measured run a row: id, family, model, shape, accelerators, parallel degrees, batch, and
+    iter_s, tokens_s_gpu, tflops_per_gpu or mfu.  What a row leaves out is assumed as its training software
+    does by default; --format json lists every assumption.  Without RUNS.csv: the published runs that Weft comes
+    with, which its own constants are fitted to.
+    """
+    from weft.views.validation import cause_view, choice_view, validation_view
+
+    check_chart(out.plot, "--plot")
+    check_folder(out.output, "--output")
+    found = validate(runs, options)
+
+    shown = cause_view(found) if out.by == "cause" else validation_view(found)
+    report(found, out, chain(shown, choice_view(found) if out.regret else ()))
+    if out.plot is not None:
+        from weft.views.charts.validation import validation_chart
+
+        deliver_chart(validation_chart(found), out.plot)

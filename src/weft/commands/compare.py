@@ -9,6 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_chart, deliver_chart
+from weft.cli.outcome import RowsOutput, report
 from weft.errors import BadInput, NothingFeasible
 from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions
 from weft.verbs.options import given_options, option, options_of, verb
@@ -208,7 +213,7 @@ def _side(
 
 
 def _planned(job: Any, cluster: Any, stack: str | None, fabric: str | None, asked: CompareOptions) -> Any:
-    from weft.verbs.plan import plan
+    from weft.commands.plan import plan
 
     if fabric is None:
         return plan(job, cluster, stack=stack, top=1).best
@@ -216,7 +221,7 @@ def _planned(job: Any, cluster: Any, stack: str | None, fabric: str | None, aske
 
 
 def _simulated(job: Any, cluster: Any, layout: Layout, fabric: str, asked: CompareOptions) -> float:
-    from weft.verbs.simulate import simulate
+    from weft.commands.simulate import simulate
 
     found = simulate(job, cluster, layout, fabric=fabric, **_crossed(asked))
     seconds: float = found.iteration_s  # type: ignore[union-attr]
@@ -253,3 +258,31 @@ def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
     known = [positive(parse_count(one, "--usd-per-hour"), "--usd-per-hour") for one in prices]
     known = known * len(sides) if len(known) == 1 else known
     return [replace(one, usd_per_hour=price) for one, price in zip(sides, known, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOutput(RowsOutput):
+    """What is made of a comparison."""
+
+    chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
+
+
+@click.command("compare")
+@click.argument("names", nargs=-1, metavar="MODEL CLUSTER... | PLAN.json...")
+@takes(options=CompareOptions, out=CompareOutput)
+def compare_command(names: tuple[str, ...], options: CompareOptions, out: CompareOutput) -> None:
+    """Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.
+
+    MODEL and each CLUSTER as for weft plan; a side without --layout has the best one of a plan. Or plans and
+    estimates that --format json wrote. The first side is the one that the others are held against.
+    """
+    check_chart(out.chart)
+    found = compare(*names, options=options)
+
+    from weft.views.comparison import comparison_view
+
+    report(found, out, comparison_view(found))
+    if out.chart is not None:
+        from weft.views.charts.comparison import comparison_chart
+
+        deliver_chart(comparison_chart(found), out.chart)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 import weft
+from weft.cli.build import takes
+from weft.cli.outcome import Output, report
 from weft.errors import BadInput
 from weft.results import Result
 from weft.units import counted
@@ -16,6 +21,7 @@ from weft.verbs.options import Options, option
 if TYPE_CHECKING:
     from weft.layout import Layout
     from weft.runtime.measure.selftest import Finding
+    from weft.views.blocks import Block
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +124,38 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
     cluster = load(f"{chip}-{layout.world}")
     constants = of_runtime(calibration(cluster.accelerator.name))
     return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes
+
+
+@click.command("selftest")
+@takes(options=SelftestOptions, out=Output)
+@click.pass_context
+def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
+    """Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.
+
+    Every grid of so many ranks is held against one rank in fp64, against the predicted collectives, and against
+    PyTorch's own parallelism; on GPUs also overlap in a trace, and memory against the estimate.
+    Exit code 1 if a check fails; --format json -o FILE is one file to hand in.
+    """
+    found = selftest(options)
+    report(found, out, _view(found))
+    ctx.exit(0 if found.ok else 1)
+
+
+def _view(found: Selftest) -> Iterator[Block]:
+    from weft.views.blocks import Column, Grid, Heading, Paragraph
+
+    facts = ", ".join(f"{name} {value}" for name, value in found.facts.items())
+    yield Paragraph(f"{counted(found.ranks, 'rank')} on {found.device}: {facts}")
+    yield Heading("Checks")
+    verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
+    yield Grid(
+        [
+            Column(heading="grid", cells=[one.grid for one in found.findings], left=True),
+            Column(heading="", cells=[verdicts[one.verdict] for one in found.findings], left=True),
+            Column(heading="check", cells=[one.check for one in found.findings], left=True),
+            Column(heading="found", cells=[one.found for one in found.findings], left=True),
+        ]
+    )
+    failed = sum(one.verdict == "fails" for one in found.findings)
+    held = sum(one.verdict == "holds" for one in found.findings)
+    yield Paragraph(f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")

@@ -55,7 +55,7 @@ class BenchOptions(Options):
 
 @click.command("bench-comm")
 @takes(options=BenchOptions)
-def bench_comm(options: BenchOptions) -> None:
+def bench_comm_command(options: BenchOptions) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
     The command starts the ranks itself, or is one of them under torchrun. It writes a cluster file:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from weft.errors import BadInput, UnknownName
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import Progress, check_chart, deliver_chart
+from weft.cli.outcome import LayoutOutput, report
+from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.interop.training.launch import launch_arguments
 from weft.units import counted
 from weft.verbs.on_fabric import NetworkOptions, network_of
 from weft.verbs.options import given_options, option, verb
@@ -14,7 +20,9 @@ from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, clust
 
 if TYPE_CHECKING:
     from weft.search import Plan, Space
+    from weft.search.network_plan import NetworkPlan
     from weft.verbs.shared import ClusterSource, JobSource
+    from weft.views.blocks import Block
 
 SPARE = 10
 """Meshes searched for per layout shown, of which near-equal ones are left out."""
@@ -141,3 +149,56 @@ def _share(given: str | float, where: str) -> float:
     if not 0 <= share < 1:
         raise BadInput(f"{given!r} is outside 0% to 100%", where=where, remedy="write it like 5% or 0.05")
     return share
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOutput(LayoutOutput):
+    """What is shown of a plan."""
+
+    pareto: bool = option(False, "Also show time against memory.")
+
+
+@click.command("plan")
+@click.argument("model")
+@click.argument("cluster")
+@takes(options=PlanOptions, out=PlanOutput)
+def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> None:
+    """Rank the layouts of MODEL on CLUSTER.
+
+    MODEL is a name (weft models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
+    CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-256, mi300x-64
+    or tpu-v5p-512 (weft clusters lists all), a TOML file or a system of Calculon (system.json:1024).
+
+    The first layout is the fastest but for what makes layouts hard to run: each mechanism must gain 1 % of the
+    time, what hardly any published run does 10 %.
+    """
+    check_chart(out.chart)
+    with Progress("evaluating layouts") as progress:
+        found = plan(model, cluster, options, progress=progress)
+    report(found, out, _view(found, out))
+    if not found.layouts:
+        from weft.views.words import advice_sentence
+
+        advice = "see weft explain CODE" if found.advice is None else advice_sentence(found.advice)
+        raise NothingFeasible(f"{found.shortage} -- {advice}")
+    if out.chart is not None:
+        from weft.views.charts.layouts import breakdown_chart, pareto_chart
+
+        deliver_chart((pareto_chart if out.pareto else breakdown_chart)(found), out.chart)
+
+
+def _view(found: Plan, out: PlanOutput) -> Iterator[Block]:
+    from weft.views.launch import launch_view
+    from weft.views.ranking import plan_view
+    from weft.views.training import training_view
+
+    if "simulated_s" in found.COLUMNS:
+        from weft.views.network_plan import network_plan_view
+
+        yield from network_plan_view(cast("NetworkPlan", found))
+    else:
+        yield from plan_view(found, pareto=out.pareto)
+    if found.runs:
+        yield from training_view(found.runs[0])
+    if out.launch and found.layouts:
+        yield from launch_view(launch_arguments(out.launch, found.job, found.cluster, found.best.layout))

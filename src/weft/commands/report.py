@@ -7,8 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_folder, deliver
+from weft.cli.outcome import FileOutput
 from weft.errors import BadInput, NothingFeasible, printable
-from weft.verbs.launch import launch_arguments
+from weft.interop.training.launch import launch_arguments
 from weft.verbs.options import Options, given_options, option, verb
 
 if TYPE_CHECKING:
@@ -132,3 +137,16 @@ def _refuse_study(subject: object, looked: dict[str, Any]) -> None:
         raise BadInput("is a table, which does not say what computed it", where=path, remedy=remedy)
     if looked:
         raise BadInput("is for studies", where=f"--{next(iter(looked))}", remedy=f"{remedy}, or drop it")
+
+
+@click.command("report")
+@click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
+@takes(options=ReportOptions, out=FileOutput)
+def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:
+    """Write a plan, an arrangement or a study as a page in one file, to hand around.
+
+    PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote, STUDY the folder of
+    weft sweep --state. The page opens from disk and loads nothing.
+    """
+    check_folder(out.output, "--output")
+    deliver(make_report(subject, options=options), out.output)

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import Progress, check_chart, check_count, deliver_chart
+from weft.cli.outcome import RowsOutput, report
 from weft.errors import BadInput
 from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of
 from weft.verbs.options import given_options, option, verb
@@ -112,3 +117,32 @@ def goodput(
     fabric = fabric_of(asked.fabric, subject.cluster, asked.radix)
     constants = constants_of(asked, subject.cluster, subject.job)
     return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodputOutput(RowsOutput):
+    """What is made of a run under failures."""
+
+    chart: str | None = option(None, "Also draw what each class costs (.svg, .png, .pdf, .html).", metavar="FILE")
+
+
+@click.command("goodput")
+@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
+@takes(options=GoodputOptions, out=GoodputOutput)
+def goodput_command(names: tuple[str, ...], options: GoodputOptions, out: GoodputOutput) -> None:
+    """What failures leave of a training run, by class of failure: goodput, days, dollars.
+
+    MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
+    """
+    from weft.views.goodput import goodput_view
+
+    check_chart(out.chart)
+    check_count(names, 2, "goodput", USAGE)
+    model, cluster = (*names, None, None)[:2]
+    with Progress("simulating failures") as progress:
+        found = goodput(model, cluster, options=options, progress=progress)
+    report(found, out, goodput_view(found))
+    if out.chart is not None:
+        from weft.views.charts.goodput import goodput_chart
+
+        deliver_chart(goodput_chart(found), out.chart)

@@ -30,9 +30,9 @@ class ServeOptions(Options):
     open: bool = option(False, "Open the page in a browser.")
 
 
-@click.command()
+@click.command("serve")
 @takes(options=ServeOptions)
-def serve(options: ServeOptions) -> None:
+def serve_command(options: ServeOptions) -> None:
     """Plan, compare and explore on pages in your browser.
 
     The pages are for this machine alone: the server listens on 127.0.0.1, loads nothing from elsewhere, and reads no

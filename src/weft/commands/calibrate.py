@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from weft.cli.build import takes
+from weft.cli.options import check_folder, deliver
+from weft.commands.validate import rows_of
 from weft.errors import BadInput
 from weft.verbs.options import Options, given_options, option, verb
 from weft.verbs.shared import path_of
-from weft.verbs.validate import rows_of
 
 if TYPE_CHECKING:
+    from weft.commands.validate import RunSource
     from weft.interop.traces.kernel_times import Traced
     from weft.validation.fit import Fitted
-    from weft.verbs.validate import RunSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +100,49 @@ def _traced(asked: CalibrateOptions, runs: RunSource | None) -> Traced:
     from weft.interop.traces.kernel_times import read_kernel_times
 
     return read_kernel_times(path_of(asked.trace, "--trace"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOutput(Options):
+    """Where constants and errors go."""
+
+    output: str | None = option(
+        None, "Write the constants there, for --calibration.", "-o", "--output", metavar="FILE.toml"
+    )
+    errors: str | None = option(None, "Write each run's cross-validated error there.", metavar="FILE.json")
+
+
+@click.command("calibrate")
+@click.argument("runs", metavar="[RUNS.csv]", required=False)
+@takes(options=CalibrateOptions, out=CalibrateOutput)
+def calibrate_command(runs: str | None, options: CalibrateOptions, out: CalibrateOutput) -> None:
+    """Fit the constants of accelerators and training software to the measured runs of RUNS.csv.
+
+    The columns are those of weft validate.  One set of constants serves all runs.  To
+    tell what it is worth, runs are predicted by constants fitted without their source, and without their kind.
+    Without RUNS.csv the published runs that Weft comes with are fitted, from what was known before any run: that
+    gives Weft's own constants.
+
+    With --trace nothing is fitted: -o writes the median time of every shape of product and of causal attention that
+    the trace holds, and other verbs take them with --calibration.
+    """
+    for path, flag in ((out.output, "--output"), (out.errors, "--errors")):
+        check_folder(path, flag)
+    if options.trace is not None and out.errors is not None:
+        raise BadInput("goes without --trace: a trace tells no run's error", where="--errors", remedy="leave it out")
+    found = calibrate(runs, options, progress=lambda words: click.echo(words, err=True))
+    from weft.estimation.trust import runs_to_json
+    from weft.interop.traces.kernel_times import Traced
+    from weft.views.calibration import calibration_view, fit_view, traced_view
+    from weft.views.terminal import print_blocks
+
+    if isinstance(found, Traced):
+        print_blocks(traced_view(found))
+        if out.output is not None:
+            deliver(found.to_toml(), out.output)
+        return
+    print_blocks(chain(fit_view(found), calibration_view(found)))
+    if out.output is not None:
+        deliver(found.to_toml(), out.output)
+    if out.errors is not None:
+        deliver(runs_to_json(found.errors()), out.errors)

@@ -20,7 +20,7 @@ from weft.errors import BadInput
 @click.option(
     "--dtype", cls=Once, type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained)."
 )
-def export_checkpoint(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
+def export_checkpoint_command(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
     """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.
 
     To one file under Weft's own names, or with --to hf to a folder that transformers loads; the optimizer's state is
