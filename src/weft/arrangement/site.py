@@ -157,11 +157,8 @@ class Site:
         return order.reshape(len(self.host_names), -1)
 
 
-def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
+def read_site(source: str | os.PathLike[str]) -> Site:
     """The site of a TOML file.  Files that it names are looked for beside it, too.
-
-    Args:
-        idle: whether it may be without jobs.
 
     Raises:
         BadInput: the file cannot be read, a field is unknown or wrong, or hosts and jobs do not fit together.
@@ -169,24 +166,23 @@ def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
     """
     where = os.fspath(source)
     text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a site file (TOML)")
-    return site_of(parse_toml(text, where), where, Path(where).parent, idle=idle)
+    return site_of(parse_toml(text, where), where, Path(where).parent)
 
 
-def site_of(table: Mapping[str, object], where: str, beside: Path | None, *, idle: bool = False) -> Site:
+def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Site:
     """The site of such fields.
 
     Args:
         table: as a site file has them.
         where: names them in messages.
         beside: where files that it names are looked for, too; None: it may name none.
-        idle: whether it may be without jobs.
 
     Raises:
         BadInput: a field is unknown or wrong, or hosts and jobs do not fit together.
         NothingFeasible: a job needs more hosts than are free.
     """
     given = validate(_SiteFields, table, where)
-    if not given.jobs and not idle:
+    if not given.jobs:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
     cluster = named_cluster(given.cluster) if beside is None else resolve_cluster(_beside(given.cluster, beside))
     fabric, origin = _fabric(given, cluster, beside, where)
@@ -211,15 +207,6 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None, *, idl
     )
     _check(site, where)
     return site
-
-
-def read_job(table: Mapping[str, object], site: Site, beside: Path, where: str) -> SiteJob:
-    """A job as a site file has it, from its fields.
-
-    Raises:
-        BadInput: a field is unknown or wrong, or does not fit the site.
-    """
-    return _job(validate(_Job, table, where), where, site.cluster, site.host_names, beside)
 
 
 def _beside(name: str, folder: Path) -> str:
