@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import weft
 from weft.arrangement.bundle import Arrangement, read_bundle
 from weft.arrangement.clock import Choice
-from weft.arrangement.contract import contracted
 from weft.arrangement.reading import read_arrangement
 from weft.arrangement.schedule import BINS, circle, turned
 from weft.arrangement.site import read_site
+from weft.arrangement.template import contracted
 from weft.cli import main
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.spec import SCALE_UP

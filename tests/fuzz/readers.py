@@ -717,7 +717,16 @@ of_file(
     document(arrangement),
     file="given.json",
 )
-of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
+
+
+def site_of_plan(raw: bytes, folder: Path) -> object:
+    """A site whose job is in a plan."""
+    written(raw, folder / "given.json")
+    table = {"schema": "weft.site/1", "name": "two", "cluster": "a100-16", "jobs": [{"name": "a", "plan": "given.json"}]}
+    return called("arrangement.site.site_of")(table, "given", folder)
+
+
+add("arrangement.site.site_of", site_of_plan, "json", document(plan))
 add(
     "search.space.Space.of_bounds",
     lambda raw, _: called("search.space.Space.of_bounds")(*listed(parsed(raw)), where="given"),
