@@ -22,7 +22,7 @@ from pathlib import Path
 import bench
 import numpy as np
 
-from weft.arrangement.search import Found, Search
+from weft.arrangement.search import Search, SearchOutcome
 from weft.arrangement.site import read_site
 
 Job = tuple[str, str, int]
@@ -59,7 +59,7 @@ def site_text(jobs: Sequence[Job], cluster: str, hosts: list[list[int]], may: st
     return "\n".join(lines) + "\n"
 
 
-def arranged(text: str, budget_s: float) -> Found:
+def arranged(text: str, budget_s: float) -> SearchOutcome:
     """The arrangement of a site file's text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "site.toml"

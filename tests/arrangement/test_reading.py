@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.arrangement.bundle import Arrangement, read_bundle
+from weft.arrangement.bundle import Arrangement, arrangement_of, read_bundle
 from weft.arrangement.objective import RATES
 from weft.arrangement.place import as_given
-from weft.arrangement.reading import arrangement_of, read_arrangement
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.errors import BadInput
@@ -54,7 +53,7 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
     site.write_text(text)
     found = weft.arrange(site, budget="1s")
     found.save(path)
-    again = read_arrangement(path)
+    again = weft.read(path)
     goals = [one.to_dict()["objective"] for one in (found, again)]
     assert goals[1]["kind"] == kind
     for name in ("value", "bound", "gap"):
@@ -74,7 +73,7 @@ def test_what_was_before_has_the_first_layouts(tmp_path):
     changed = Arrangement(found=replace(found, clock=other, policies=policies), seed=0)
     path = tmp_path / "arranged.json"
     changed.save(path)
-    again = read_arrangement(path)
+    again = weft.read(path)
     assert again.to_json() == path.read_text()
     for one in (changed, again):
         before, after = loads_before_after(one)
@@ -130,7 +129,7 @@ def test_what_starts_jobs_needs_no_more_than_it_did(tmp_path):
     path.write_text(json.dumps(document))
     assert read_bundle(path).choice == two_jobs().best.choice
     with pytest.raises(BadInput, match="is missing"):
-        read_arrangement(path)
+        weft.read(path)
 
 
 def test_an_arrangement_is_no_side_of_a_comparison(tmp_path):

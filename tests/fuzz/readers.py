@@ -711,18 +711,25 @@ add(
     words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
 )
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
-of_file(
-    "arrangement.reading.read_arrangement arrangement.bundle.read_document",
-    "json",
-    document(arrangement),
-    file="given.json",
-)
+
+
+def whole_arrangement(raw: bytes, folder: Path) -> object:
+    path = written(raw, folder / "given.json")
+    return called("arrangement.bundle.arrangement_of")(called("arrangement.bundle.read_document")(path), "given")
+
+
+add("arrangement.bundle.read_document", whole_arrangement, "json", document(arrangement))
 
 
 def site_of_plan(raw: bytes, folder: Path) -> object:
     """A site whose job is in a plan."""
     written(raw, folder / "given.json")
-    table = {"schema": "weft.site/1", "name": "two", "cluster": "a100-16", "jobs": [{"name": "a", "plan": "given.json"}]}
+    table = {
+        "schema": "weft.site/1",
+        "name": "two",
+        "cluster": "a100-16",
+        "jobs": [{"name": "a", "plan": "given.json"}],
+    }
     return called("arrangement.site.site_of")(table, "given", folder)
 
 

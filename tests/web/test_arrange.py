@@ -166,7 +166,7 @@ def test_the_search_is_beside_and_can_be_taken_over_and_saved(client):
 
 
 def _saved(document):
-    from weft.arrangement.reading import arrangement_of
+    from weft.arrangement.bundle import arrangement_of
 
     return arrangement_of(document, "given")
 

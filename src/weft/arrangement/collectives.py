@@ -256,7 +256,7 @@ def job_collectives(
         routing="spray" if router == "spray" else "ecmp",
         routes=routes,
     )
-    asked = _Asked(job, site.cluster, wires, constants)
+    asked = _CollectiveCosts(job, site.cluster, wires, constants)
     return tuple(asked.collective(*one) for one in _listed(job, site.cluster, constants))
 
 
@@ -291,7 +291,7 @@ def _count(found: Counter[Any], job: SiteJob, call: Call, rounds: float) -> None
         found[call.kind, wide, bytes_] += times  # type: ignore[assignment]
 
 
-class _Asked:
+class _CollectiveCosts:
     """What a job's collectives cost on its hosts."""
 
     def __init__(self, job: SiteJob, cluster: Cluster, wires: Wires, constants: Calibration) -> None:

@@ -15,7 +15,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cuts:
+class FabricCuts:
     """Units of every tier that has several.
 
     ``unit[t]`` numbers the unit of each host in tier ``t`` (inner first), ``capacity_Bps[t]`` is what leaves and
@@ -53,7 +53,7 @@ class Cuts:
         return np.concatenate(self.capacity_Bps) if self.capacity_Bps else np.zeros(0)
 
 
-def cuts_of(fabric: Fabric) -> Cuts:
+def cuts_of(fabric: Fabric) -> FabricCuts:
     """The cuts of a fabric, at the speed of its links; without any where no tier lies above another."""
     top = int(fabric.tier.max(initial=0))
     units, capacities = [], []
@@ -74,7 +74,7 @@ def cuts_of(fabric: Fabric) -> Cuts:
             ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
         units.append(unit.reshape(-1))
         capacities.append(np.minimum(*ways))
-    return Cuts(unit=tuple(units), capacity_Bps=tuple(capacities))
+    return FabricCuts(unit=tuple(units), capacity_Bps=tuple(capacities))
 
 
 def _components(fabric: Fabric, tier: int) -> Ints:

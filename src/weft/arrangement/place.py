@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from weft.arrangement.clock import Hosts
-from weft.arrangement.cuts import Cuts
+from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
@@ -42,13 +42,13 @@ class Places:
     """Placements of a site's jobs, judged by what crosses cuts: the closed form of what the clock steps."""
 
     site: Site
-    cuts: Cuts
+    cuts: FabricCuts
     between: tuple[Floats, ...]
     alone_s: Floats
     weights: Floats
 
     @classmethod
-    def of(cls, site: Site, cuts: Cuts, templates: tuple[Template, ...]) -> Places:
+    def of(cls, site: Site, cuts: FabricCuts, templates: tuple[Template, ...]) -> Places:
         """The places of a site."""
         weights = np.array([job.weight for job in site.jobs])
         return cls(
@@ -213,7 +213,7 @@ class Places:
 
 
 def _packed(
-    wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, limit_s: float, *, spread: bool
+    wanted: list[int], room: Ints, cuts: FabricCuts, worth: Floats, limit_s: float, *, spread: bool
 ) -> Floats | None:
     """Hosts of each job in each inner unit; None where the program ends without a packing.
 
@@ -272,7 +272,7 @@ def _packed(
     return counts if (counts.sum(axis=1) == np.array(wanted)).all() else None
 
 
-def _outer(cuts: Cuts, tier: int) -> list[int]:
+def _outer(cuts: FabricCuts, tier: int) -> list[int]:
     """The unit of a tier in which each inner unit lies."""
     found = [0] * len(cuts.capacity_Bps[0])
     for host, unit in enumerate(cuts.unit[0].tolist()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, repeated, together, window
+from weft.arrangement.clock import Assignment, Clock, repeated, together, window
 from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
 from weft.fabric.placement import Placement
@@ -48,7 +48,7 @@ def verifiable(clock: Clock) -> bool:
     return few and any(one.detail == "phases" for one in clock.templates)
 
 
-def verify(clock: Clock, choice: Choice, found_s: Floats, *, late: bool = False) -> Verified:
+def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = False) -> Verified:
     """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
     nothing = np.full(len(clock.templates), np.nan)
     ranks = sum(one.ranks for one in clock.templates)
@@ -80,7 +80,7 @@ def _burst(names: list[str]) -> str:
     return f"{', '.join(names)}: one burst of bytes an iteration, whose phases were not stepped"
 
 
-def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
+def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes]:
     """The iteration of a job with all phases and flows, and the routes of its messages; its burst where it is one."""
     template, site = clock.templates[job], clock.site
     if template.detail == "burst":
@@ -107,5 +107,5 @@ def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
     return whole, known
 
 
-def _planned(clock: Clock, choice: Choice) -> FlowRoutes | None:
+def _planned(clock: Clock, choice: Assignment) -> FlowRoutes | None:
     return clock.planned(choice.hosts) if choice.router == "planned" else None

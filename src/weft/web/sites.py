@@ -21,8 +21,8 @@ from weft.web.texts import Text
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.arrangement.clock import Choice, Clock, Timed
-    from weft.arrangement.search import Begun
+    from weft.arrangement.clock import Assignment, Clock, Timed
+    from weft.arrangement.search import StartingPoint
     from weft.arrangement.site import Site
     from weft.layout.spec import Layout
     from weft.web.views.parts import Fact, Picture, Table
@@ -135,7 +135,7 @@ class Answer:
     packed: bytes
 
 
-_kept: dict[Asked, Begun] = {}
+_kept: dict[Asked, StartingPoint] = {}
 
 
 @cache
@@ -171,12 +171,12 @@ def site_of_text(asked: Asked) -> Site:
     return site
 
 
-def _begun(asked: Asked) -> Begun:
+def _begun(asked: Asked) -> StartingPoint:
     """What there is of a site before anything is moved."""
-    from weft.arrangement.search import Begun
+    from weft.arrangement.search import StartingPoint
 
     if asked not in _kept:
-        found = Begun.of(site_of_text(asked), lambda: _CHOOSING_S)
+        found = StartingPoint.of(site_of_text(asked), lambda: _CHOOSING_S)
         while len(_kept) >= _KEPT_SITES:
             del _kept[next(iter(_kept))]
         _kept[asked] = found
@@ -233,7 +233,7 @@ def seen(asked: Asked, put: Put) -> Seen:
     )
 
 
-def _put(choice: Choice, site: Site, *, layouts: bool) -> Put:
+def _put(choice: Assignment, site: Site, *, layouts: bool) -> Put:
     """A choice as it is put by hand; with layouts, where they are not those that jobs begin with."""
     from weft.arrangement.clock import levels
 
@@ -246,10 +246,10 @@ def _put(choice: Choice, site: Site, *, layouts: bool) -> Put:
     )
 
 
-def _timed(begun: Begun, put: Put) -> tuple[Clock, Timed]:
+def _timed(begun: StartingPoint, put: Put) -> tuple[Clock, Timed]:
     """The clock with the layouts that were put, and what was put, stepped."""
     from weft.arrangement.bundle import order_of
-    from weft.arrangement.clock import Choice
+    from weft.arrangement.clock import Assignment
 
     clock, jobs = begun.clock, len(begun.clock.site.jobs)
     for name in ("hosts", "offset_s", "classes", "layouts"):
@@ -266,7 +266,7 @@ def _timed(begun: Begun, put: Put) -> tuple[Clock, Timed]:
     if router not in ("ecmp", *clock.site.routers):
         known = ", ".join(dict.fromkeys(("ecmp", *clock.site.routers)))
         raise BadInput(f"{router[:40]!r} is not what its switches can do", where="router", remedy=f"choose {known}")
-    choice = Choice(
+    choice = Assignment(
         hosts=hosts,
         router=router,
         offset_s=put.offset_s or (0.0,) * jobs,
@@ -285,7 +285,7 @@ def _layout(text: str, clock: Clock, number: int) -> Layout:
     return layout
 
 
-def _check_hosts(hosts: tuple[tuple[int, ...], ...], begun: Begun) -> None:
+def _check_hosts(hosts: tuple[tuple[int, ...], ...], begun: StartingPoint) -> None:
     """Refuse places that a site does not have, or that its jobs may not take.
 
     Raises:
@@ -335,7 +335,7 @@ def moved(asked: Asked, put: Put, kind: str, number: int, onto: int) -> Put:
     return replace(put, hosts=after)
 
 
-def _packed(begun: Begun, hosts: list[list[int]], job: int, onto: int) -> dict[int, int]:
+def _packed(begun: StartingPoint, hosts: list[list[int]], job: int, onto: int) -> dict[int, int]:
     """What each host's holder gets in its place when a job takes the hosts from one on."""
     site = begun.clock.site
     kept = {host for one, held in zip(site.jobs, hosts, strict=True) if one.may != "move" for host in held}
@@ -389,7 +389,7 @@ def document(packed: bytes) -> str:
 
 def reported(packed: bytes) -> str:
     """The report of an answer."""
-    from weft.arrangement.reading import arrangement_of
+    from weft.arrangement.bundle import arrangement_of
     from weft.web.report import arrangement_page
 
     text: dict[str, Any] = json.loads(document(packed))
