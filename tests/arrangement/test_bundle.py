@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.arrangement.bundle import Arrangement, read_bundle
+from weft.arrangement.bundle import read_bundle
 from weft.arrangement.clock import Assignment, Clock
 from weft.arrangement.schedule import BINS, circle, turned
 from weft.arrangement.site import read_site
@@ -116,9 +116,9 @@ def choices(draw):
 @given(choices())
 @settings(max_examples=15, deadline=None)
 def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
-    found = two_jobs().found
+    found = two_jobs()
     timed = found.clock.timed(choice)
-    one = Arrangement(found=replace(found, policies={**found.policies, "arrange": timed}), seed=0)
+    one = replace(found, policies={**found.policies, "arrange": timed})
     path = tmp_path_factory.mktemp("any") / "arranged.json"
     one.save(path)
     bundle, document = read_bundle(path), json.loads(path.read_text())
@@ -181,10 +181,10 @@ def test_a_damaged_arrangement_is_refused_with_one_message(tmp_path, monkeypatch
 
 
 def planned_document():
-    found = two_jobs().found
+    found = two_jobs()
     choice = Assignment(hosts=((0, 8), (1, 9)), router="planned", offset_s=(0.0, 0.5), order=(1, 0))
     policies = {**found.policies, "arrange": found.clock.timed(choice)}
-    return copy.deepcopy(Arrangement(found=replace(found, policies=policies), seed=0).to_dict())
+    return copy.deepcopy(replace(found, policies=policies).to_dict())
 
 
 def test_a_job_of_an_arrangement_is_named(written):

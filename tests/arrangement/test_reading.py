@@ -34,10 +34,10 @@ def test_what_is_read_back_is_what_was_written(tmp_path, arranged_site):
     assert isinstance(again, Arrangement)
     assert again.to_json() == path.read_text()
     assert again.site.usable.count(False) == 1
-    assert again.found.given == as_given(read_site(EXAMPLES / "site.toml"))
+    assert again.given == as_given(read_site(EXAMPLES / "site.toml"))
     for name in ("hashed", "arrange"):
-        known = again.found.policies[name]
-        stepped = again.found.clock_of(name).timed(known.choice)
+        known = again.policies[name]
+        stepped = again.clock_of(name).timed(known.choice)
         assert known.iteration_s == pytest.approx(stepped.iteration_s, rel=1e-9)
         assert known.score == pytest.approx(stepped.score, rel=1e-9)
 
@@ -58,7 +58,7 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
     assert goals[1]["kind"] == kind
     for name in ("value", "bound", "gap"):
         assert goals[1][name] == pytest.approx(goals[0][name], rel=1e-12, abs=1e-12)
-    text_of = [one.found.clock.objective.text(one.best.score) for one in (found, again)]
+    text_of = [one.clock.objective.text(one.best.score) for one in (found, again)]
     assert text_of[0] == text_of[1]
     assert again.assumptions() == found.assumptions()
 
@@ -66,11 +66,11 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
 def test_what_was_before_has_the_first_layouts(tmp_path):
     """Its loads too: they are those of a clock of which nothing was changed."""
     whole = two_jobs()
-    found, layout = whole.found, Layout(data=2, x=2)
+    found, layout = whole, Layout(data=2, x=2)
     job = found.clock.site.jobs[0]
     other = found.clock.recut(0, layout, template(replace(job, layout=layout), whole.site.cluster))
     policies = {**found.policies, "arrange": other.timed(found.best.choice)}
-    changed = Arrangement(found=replace(found, clock=other, policies=policies), seed=0)
+    changed = replace(found, clock=other, policies=policies)
     path = tmp_path / "arranged.json"
     changed.save(path)
     again = weft.read(path)
@@ -79,7 +79,7 @@ def test_what_was_before_has_the_first_layouts(tmp_path):
         before, after = loads_before_after(one)
         assert before.of_job == pytest.approx(loads_before_after(whole)[0].of_job)
         assert after.of_job[0] != pytest.approx(before.of_job[0])
-        assert (one.site.jobs[0].layout, one.found.began.site.jobs[0].layout) == (layout, job.layout)
+        assert (one.site.jobs[0].layout, one.began.site.jobs[0].layout) == (layout, job.layout)
 
 
 DAMAGED = {

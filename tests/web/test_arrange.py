@@ -69,8 +69,8 @@ def test_what_is_seen_is_what_the_search_compares_with(tmp_path):
     path.write_text(examples()["scattered"])
     found = weft.arrange(path, budget="2s")
     given = seen(SCATTERED, Put())
-    assert [one.slowdown for one in given.jobs] == found.found.policies["hashed"].slowdown.tolist()
-    assert given.bound == found.found.clock.objective.text(found.found.certificate.objective)
+    assert [one.slowdown for one in given.jobs] == found.policies["hashed"].slowdown.tolist()
+    assert given.bound == found.clock.objective.text(found.certificate.objective)
     best = found.best.choice
     put = Put(
         hosts=best.hosts,

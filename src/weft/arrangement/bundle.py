@@ -13,11 +13,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from weft.arrangement.certificate import Certificate
-from weft.arrangement.clock import Assignment, Clock, Reference, Timed, levels
+from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels
 from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
-from weft.arrangement.cuts import cuts_of
+from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
-from weft.arrangement.search import POLICIES, SearchOutcome
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
 from weft.arrangement.verify import Verified
@@ -32,6 +31,7 @@ from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
 from weft.interop.netops import nccl_env, routes_json
 from weft.layout.check import check_layout
+from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
 from weft.model.text import job_from_dict, job_to_dict
 from weft.results import Result
@@ -41,6 +41,8 @@ from weft.simulation.iteration.routed import FlowRoutes
 from weft.units import counted
 
 MAX_FILE_BYTES = 512_000_000
+POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
+"""What an arrangement is compared with, and itself."""
 _WRITE_ONE = "write one with weft arrange SITE.toml -o arranged.json"
 _CLASS_STEP = 32
 """Traffic class of class selector n (RFC 2474): DSCP 8 n, two bits up."""
@@ -48,46 +50,71 @@ _CLASS_STEP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Arrangement(Result):
-    """Where every job of a site runs, when it sends, by which routes and class, and how far from optimal that is."""
+    """Where every job of a site runs, when it sends, by which routes and class, and how far from optimal that is.
+
+    Attributes:
+        clock: with the layouts of the best; ``began`` has those that jobs began with, which are ``first``.
+        given: hosts of jobs before the search.
+        policies: the best ("arrange") and what it is compared with, in order of ``POLICIES``.
+        evaluations: arrangements stepped.
+        layouts: how many were tried beside the other jobs.
+        verified: None where an interrupt came first.
+        ended: "complete", "budget" or "interrupted".
+    """
 
     SCHEMA = "weft.arrangement/1"
 
-    found: SearchOutcome
+    clock: Clock
+    began: Clock
+    cuts: FabricCuts
+    given: Hosts
+    policies: dict[str, Timed]
+    certificate: Certificate
+    evaluations: int
+    placements: int
+    first: tuple[Layout, ...]
+    layouts: int
+    verified: Verified | None
+    ended: str
     seed: int
 
     @property
     def site(self) -> Site:
         """The site, with the layouts of the best arrangement."""
-        return self.found.clock.site
+        return self.clock.site
 
     @property
     def best(self) -> Timed:
         """The arrangement's times."""
-        return self.found.best
+        return self.policies["arrange"]
 
     @property
     def objective(self) -> float:
         """The value reached: a slowdown, seconds, a share of the site's peak, or dollars per token."""
-        return self.found.clock.objective.shown(self.best.score)
+        return self.clock.objective.shown(self.best.score)
 
     @property
     def bound(self) -> float:
         """The value that no arrangement can better, within the model."""
-        return self.found.clock.objective.shown(self.found.certificate.objective)
+        return self.clock.objective.shown(self.certificate.objective)
 
     @property
     def gap(self) -> float:
         """How far the score is above its bound, as a share of the bound; 0 is optimal within the model."""
-        return self.found.certificate.gap(self.best.score)
+        return self.certificate.gap(self.best.score)
+
+    def clock_of(self, policy: str) -> Clock:
+        """The clock with the layouts of a policy."""
+        return self.clock if policy == "arrange" else self.began
 
     def policy(self, name: str) -> float:
         """The objective's value of a policy."""
-        return self.found.clock.objective.shown(self.found.policies[name].score)
+        return self.clock.objective.shown(self.policies[name].score)
 
     @property
     def verification(self) -> str:
         """How far the search's times are from those flow by flow, in a sentence."""
-        verified = self.found.verified
+        verified = self.verified
         if verified is None:
             return "Not verified: interrupted"
         jobs = len(self.site.jobs)
@@ -102,7 +129,7 @@ class Arrangement(Result):
             "iterations repeat without noise; the second half of the stepped ones counts",
             "a job takes whole hosts",
         ]
-        if any(job.detail == "burst" for job in self.found.clock.templates):
+        if any(job.detail == "burst" for job in self.clock.templates):
             lines.append(f"jobs of more than {MOST_RANKS} ranks send all bytes of an iteration in one burst")
         if any(job.cut != "keep" for job in self.site.jobs):
             lines.append("slowdowns of jobs whose layout was free are against their fastest layout alone")
@@ -118,7 +145,7 @@ class Arrangement(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every job."""
-        clock, certificate, choice = self.found.clock, self.found.certificate, self.best.choice
+        clock, certificate, choice = self.clock, self.certificate, self.best.choice
         rows = []
         for number, job in enumerate(self.site.jobs):
             rows.append(
@@ -126,7 +153,7 @@ class Arrangement(Result):
                     "name": job.name,
                     "model": job.model,
                     "layout_text": format_layout(job.layout),
-                    "first_layout_text": format_layout(self.found.first[number]),
+                    "first_layout_text": format_layout(self.first[number]),
                     "hosts": " ".join(self.site.host_names[host] for host in choice.hosts[number]),
                     "offset_s": choice.offset_s[number],
                     "class": self.classes()[number],
@@ -140,8 +167,8 @@ class Arrangement(Result):
         return rows
 
     def _document(self) -> dict[str, Any]:
-        found, choice = self.found, self.best.choice
-        flows, planned = found.clock.flows(choice.hosts, choice.router), None
+        choice = self.best.choice
+        flows, planned = self.clock.flows(choice.hosts, choice.router), None
         between = [job for job in flows if job is not None]
         if choice.router == "planned" and between:  # as ``weft route export json`` writes them
             planned = merged([traffic for traffic, _ in between]), joined([routes for _, routes in between])
@@ -149,18 +176,18 @@ class Arrangement(Result):
         return {
             "site": self.site.name,
             "seed": self.seed,
-            "ended": found.ended,
+            "ended": self.ended,
             "objective": {
                 "kind": self.site.objective,
                 "value": self.objective,
                 "bound": self.bound,
-                "bound_by": found.certificate.proof,
+                "bound_by": self.certificate.proof,
                 "gap": self.gap,
                 "max_slowdown": self.site.max_slowdown,
                 "usd_per_accelerator_hour": self.site.usd_per_hour,
             },
-            "search": {"arrangements": found.evaluations, "placements": found.placements, "layouts": found.layouts},
-            "policies": {name: self._policy(name) for name in found.policies},
+            "search": {"arrangements": self.evaluations, "placements": self.placements, "layouts": self.layouts},
+            "policies": {name: self._policy(name) for name in self.policies},
             "verified": self._verified(),
             "router": choice.router,
             "classes": self.site.classes,
@@ -175,7 +202,7 @@ class Arrangement(Result):
         }
 
     def _policy(self, name: str) -> dict[str, Any]:
-        timed = self.found.policies[name]
+        timed = self.policies[name]
         return {
             "objective": self.policy(name),
             "slowdown": timed.slowdown.tolist(),
@@ -186,7 +213,7 @@ class Arrangement(Result):
         }
 
     def _verified(self) -> dict[str, Any] | None:
-        verified = self.found.verified
+        verified = self.verified
         if verified is None:
             return None
         seconds = [None if np.isnan(value) else value for value in verified.iteration_s.tolist()]
@@ -204,7 +231,7 @@ class Arrangement(Result):
         names = [self.site.host_names[host] for host in choice.hosts[number]]
         size, world = self.site.domain_size, job.layout.world
         lists = host_lists([names[rank // size] for rank in range(world)])
-        placement = Placement(accelerators=self.found.clock.accelerators(choice.hosts[number], number))
+        placement = Placement(accelerators=self.clock.accelerators(choice.hosts[number], number))
         routes = None if planned is None else FlowRoutes(self.site.fabric, *planned, name="planned")
         collectives = job_collectives(self.site, number, placement, choice.router, routes)
         environment = "" if flows is None else nccl_env.write(self.site.fabric, *flows)
@@ -217,8 +244,8 @@ class Arrangement(Result):
             "iterations": job.iterations,
             "job": job_to_dict(job.job),
             "layout": layout_to_dict(job.layout),
-            "detail": self.found.clock.templates[number].detail,
-            "alone_here_s": self.found.clock.alone(choice.hosts, choice.router, number)[0],
+            "detail": self.clock.templates[number].detail,
+            "alone_here_s": self.clock.alone(choice.hosts, choice.router, number)[0],
             "hosts": names,
             "domains": list(choice.hosts[number]),
             "hostfile": lists["hostfile"],
@@ -232,11 +259,11 @@ class Arrangement(Result):
         }
 
     def _facts(self) -> Sequence[str]:
-        text = self.found.clock.objective.text
+        text = self.clock.objective.text
         return (
             f"{counted(len(self.site.jobs), 'job')} on {self.site.name}",
             f"objective {text(self.best.score)}",
-            f"bound {text(self.found.certificate.objective)}",
+            f"bound {text(self.certificate.objective)}",
             f"gap {self.gap:.2%}",
         )
 
@@ -506,7 +533,7 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
     verified = fields.verified
     if verified is not None and len(verified.iteration_s) != len(jobs):
         raise BadInput("has not one value for each job", where=f"{where}: verified", remedy=_WRITE_ONE)
-    outcome = SearchOutcome(
+    return Arrangement(
         clock=clock,
         began=began,
         cuts=cuts_of(clock.fabric),
@@ -530,8 +557,8 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
             left_out=tuple(verified.left_out),
         ),
         ended=fields.ended,
+        seed=fields.seed,
     )
-    return Arrangement(found=outcome, seed=fields.seed)
 
 
 def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[int, ...]:

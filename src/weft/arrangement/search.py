@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from weft.arrangement.bundle import POLICIES, Arrangement
 from weft.arrangement.certificate import Certificate, certify
-from weft.arrangement.clock import Assignment, Clock, Hosts, Timed
+from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.verify import Verified, verifiable, verify
-from weft.layout.spec import Layout
+from weft.arrangement.verify import verifiable, verify
 
-POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
 KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
@@ -35,38 +34,6 @@ WORTHWHILE = 1e-5
 """A score that is less by no more than this is not worth another layout."""
 Progress = Callable[[float, float], object]
 """Told the incumbent's objective and the bound, or processor seconds that are spent and may be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SearchOutcome:
-    """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
-
-    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs.
-    ``clock`` has the layouts of the best, ``began`` those that jobs began with, and ``evaluations`` counts what was
-    stepped.  ``verified`` is None where an interrupt came first.
-    """
-
-    clock: Clock
-    began: Clock
-    cuts: FabricCuts
-    given: Hosts
-    policies: dict[str, Timed]
-    certificate: Certificate
-    evaluations: int
-    placements: int
-    first: tuple[Layout, ...]
-    layouts: int
-    verified: Verified | None
-    ended: str
-
-    @property
-    def best(self) -> Timed:
-        """The arrangement."""
-        return self.policies["arrange"]
-
-    def clock_of(self, policy: str) -> Clock:
-        """The clock with the layouts of a policy."""
-        return self.clock if policy == "arrange" else self.began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,7 +78,7 @@ class Search:
     cut_short: bool = False
     tried: int = 0
 
-    def run(self) -> SearchOutcome:
+    def run(self) -> Arrangement:
         """Search.  An interrupt ends it with the best so far.
 
         Raises:
@@ -138,7 +105,7 @@ class Search:
         if ended == "complete" and self.cut_short:
             ended = "budget"
         policies["arrange"] = self._best
-        return SearchOutcome(
+        return Arrangement(
             clock=self._clock,
             began=clock,
             cuts=cuts,
@@ -151,6 +118,7 @@ class Search:
             layouts=self.tried,
             verified=verified,
             ended=ended,
+            seed=self.seed,
         )
 
     @property
@@ -265,6 +233,3 @@ class Search:
     def _until(self, share: float) -> Callable[[], bool]:
         left = self._left(share)
         return lambda: not left()
-
-
-__all__ = ["POLICIES", "Assignment", "Search", "SearchOutcome"]

@@ -103,8 +103,8 @@ def view(found: Arrangement, document: Mapping[str, Any], file: str, *, drawn: b
 
 def summary(found: Arrangement) -> tuple[str, ...]:
     """What is reached, what bounds it, and whether it was verified, in sentences."""
-    site, text = found.site, found.found.clock.objective.text
-    hashed, reached, proof = found.found.policies["hashed"], found.best, found.found.certificate
+    site, text = found.site, found.clock.objective.text
+    hashed, reached, proof = found.policies["hashed"], found.best, found.certificate
     beyond = "above" if site.objective == "utilization" else "below"
     verdict = "it is optimal within the model" if found.gap == 0 else f"the gap is {found.gap:.2%}"
     slow = int(reached.slowdown.argmax())
@@ -119,10 +119,10 @@ def summary(found: Arrangement) -> tuple[str, ...]:
 
 
 def _facts(found: Arrangement) -> tuple[Fact, ...]:
-    site, one = found.site, found.found
+    site = found.site
     up = sum(site.usable)
     down = len(site.usable) - up
-    layouts = f", {one.layouts:,} other layouts" if one.layouts else ""
+    layouts = f", {found.layouts:,} other layouts" if found.layouts else ""
     facts = [
         Fact(name="Site", text=f"{words.printable(site.name)}: {counted(len(site.jobs), 'job')} on"
              f" {counted(up, 'host')} of"
@@ -131,8 +131,8 @@ def _facts(found: Arrangement) -> tuple[Fact, ...]:
         Fact(name="Network", text=words.printable(site.fabric.name)),
         Fact(name="Objective", text=KINDS[site.objective]),
         Fact(name="Routes", text=ROUTERS[found.best.choice.router]),
-        Fact(name="Search", text=f"{one.evaluations:,} arrangements stepped, {one.placements} placements{layouts};"
-             f" {ENDS[one.ended]}"),
+        Fact(name="Search", text=f"{found.evaluations:,} arrangements stepped, {found.placements} placements{layouts};"
+             f" {ENDS[found.ended]}"),
     ]  # fmt: skip
     if site.max_slowdown is not None:
         facts.insert(4, Fact(name="Limit", text=f"no job slower than {site.max_slowdown:g} times"))
@@ -152,7 +152,7 @@ def jobs_table(found: Arrangement) -> Table:
         Column(heading="hosts", number=False),
         Column(heading="layout", number=False),
     )
-    before = found.found.policies["hashed"].slowdown
+    before = found.policies["hashed"].slowdown
     rows = []
     for number, row in enumerate(found.to_dicts()):
         names = [found.site.host_names[host] for host in found.best.choice.hosts[number]]
@@ -180,9 +180,9 @@ def _hosts(names: Sequence[str]) -> str:
 
 def policies_table(found: Arrangement) -> Table:
     """What each policy comes to."""
-    text, base = found.found.clock.objective.text, found.found.policies["hashed"].score
+    text, base = found.clock.objective.text, found.policies["hashed"].score
     rows = []
-    for name, one in found.found.policies.items():
+    for name, one in found.policies.items():
         mean, worst = float(one.slowdown.mean()), float(one.slowdown.max())
         cells = (
             Cell(text=name),
@@ -206,22 +206,22 @@ def policies_table(found: Arrangement) -> Table:
 
 def reasons(found: Arrangement) -> tuple[Fact, ...]:
     """What was done for each job, and how far it is from its bound."""
-    one, best, classes = found.found, found.best, found.classes()
+    best, classes = found.best, found.classes()
     facts = []
     for number, job in enumerate(found.site.jobs):
-        held, given = best.choice.hosts[number], one.given[number]
+        held, given = best.choice.hosts[number], found.given[number]
         moved = len(set(held) - set(given))
         done = [f"{moved} of its {len(held)} hosts are others" if moved
                 else "keeps its hosts" if held == given else "its hosts in another order"]  # fmt: skip
-        if job.layout != one.first[number]:
-            done.append(f"layout {format_layout(one.first[number])} became {format_layout(job.layout)}")
+        if job.layout != found.first[number]:
+            done.append(f"layout {format_layout(found.first[number])} became {format_layout(job.layout)}")
         if best.choice.offset_s[number] > 0:
             done.append(f"begins {format_seconds(best.choice.offset_s[number])} after the first")
         if max(best.choice.order):
             done.append(f"traffic class {classes[number]}")
-        over = float(best.iteration_s[number] / one.certificate.iteration_s[number]) - 1.0
+        over = float(best.iteration_s[number] / found.certificate.iteration_s[number]) - 1.0
         at = "at its bound" if over < _CLOSE else f"{over:.2%} above its bound"
-        done.append(f"{at} by {HOLDS[one.certificate.proofs[number]]}")
+        done.append(f"{at} by {HOLDS[found.certificate.proofs[number]]}")
         facts.append(Fact(name=words.printable(job.name), text="; ".join(done)))
     return tuple(facts)
 
