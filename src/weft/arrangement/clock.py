@@ -39,8 +39,8 @@ Hosts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What is chosen for a site: hosts of each job in rank order, the router, offsets in seconds, and the place
-    of each job in the order of classes (0 is served first; all 0 without classes)."""
+    """Hosts of each job in rank order, the router, offsets in seconds, and the place of each job in the order of
+    classes (0 is served first; all 0 without classes)."""
 
     hosts: Hosts
     router: Router
@@ -50,8 +50,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timed:
-    """What a choice comes to: steady seconds of an iteration of each job, over those alone on a 1:1 network, the
-    score of the objective, and what is minimised, which is the score where limits are kept."""
+    """Times of an assignment: steady seconds of an iteration of each job, over those alone on a 1:1 network, the
+    score of the objective, and the cost that is minimised, which is the score where limits are kept."""
 
     choice: Assignment
     iteration_s: Floats
@@ -78,7 +78,7 @@ class Reference:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """Evaluates choices for one site.
+    """Times assignments of one site.
 
     Raises:
         BadInput: flows without a path.
@@ -111,11 +111,10 @@ class Clock:
         self._repeat()
 
     def _repeat(self) -> None:
-        longest = max(one.alone_s for one in self.templates)
-        self.epochs = tuple(
-            min(MOST_EPOCHS, max(EPOCHS, int(np.ceil(EPOCHS * longest / one.alone_s)))) for one in self.templates
-        )
-        self.repeats = [repeated(one, count) for one, count in zip(self.templates, self.epochs, strict=True)]
+        longest_s = max(job.alone_s for job in self.templates)
+        counts = [int(np.ceil(EPOCHS * longest_s / job.alone_s)) for job in self.templates]
+        self.epochs = tuple(min(MOST_EPOCHS, max(EPOCHS, count)) for count in counts)
+        self.repeats = [repeated(job, count) for job, count in zip(self.templates, self.epochs, strict=True)]
 
     @property
     def evaluations(self) -> int:
@@ -148,7 +147,7 @@ class Clock:
         return self._routes[hosts, router]
 
     def timed(self, choice: Assignment, jobs: Sequence[int] | None = None) -> Timed:
-        """What a choice comes to, with all jobs or some of them (the others take what they take alone)."""
+        """Times of an assignment with all jobs, or some of them (the others take what they take alone)."""
         chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
         key = (choice, chosen)
         if key not in self._known:
@@ -317,15 +316,7 @@ class Repeated:
             phase=self.phase,
             weight=np.full(count, weight),
             cap_Bps=np.full(count, np.inf),
-            phases=Phases(
-                delay_s=self.phases.delay_s,
-                start_s=start,
-                indptr=self.phases.indptr,
-                waits=self.phases.waits,
-                label=self.phases.label,
-                labels=self.phases.labels,
-                job=self.phases.job,
-            ),
+            phases=replace(self.phases, start_s=start),
         )
 
 

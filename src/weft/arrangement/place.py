@@ -237,11 +237,10 @@ def _packed(
     first = jobs * inner
     busiest = first + jobs * sum(len(one) for one in cuts.capacity_Bps)
     rows: list[tuple[list[int], list[float]]] = []
-    outer_of_inner = [_outer(cuts, tier) for tier in range(len(cuts.unit))]
     for tier, capacity in enumerate(cuts.capacity_Bps):
         fastest = float(capacity.max())
         for unit in range(len(capacity)):
-            inside = [at for at in range(inner) if outer_of_inner[tier][at] == unit]
+            inside = np.unique(cuts.unit[0][cuts.unit[tier] == unit]).tolist()
             load: tuple[list[int], list[float]] = ([busiest], [-1.0])
             for job, count in enumerate(wanted):
                 here = first + job * len(capacity) + unit
@@ -270,11 +269,3 @@ def _packed(
         return None
     counts = np.rint(solution[: jobs * inner]).reshape(jobs, inner)
     return counts if (counts.sum(axis=1) == np.array(wanted)).all() else None
-
-
-def _outer(cuts: FabricCuts, tier: int) -> list[int]:
-    """The unit of a tier in which each inner unit lies."""
-    found = [0] * len(cuts.capacity_Bps[0])
-    for host, unit in enumerate(cuts.unit[0].tolist()):
-        found[unit] = int(cuts.unit[tier][host])
-    return found

@@ -63,11 +63,6 @@ class Template:
     alone_s: float
     network_s: float
 
-    @property
-    def flows(self) -> int:
-        """Flows of an iteration."""
-        return len(self.phase)
-
     def between_hosts(self, size: int) -> Floats:
         """Bytes of an iteration from each host of the job (row) to each other."""
         found = np.zeros((self.domains, self.domains))

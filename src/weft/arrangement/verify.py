@@ -18,7 +18,6 @@ from weft.fabric.spec import Floats
 from weft.fabric.traffic import Routes, joined
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Wires
-from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.simulate import iteration_traffic
 
 MOST_RANKS = 1024
@@ -59,7 +58,7 @@ def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = Fa
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(one.flows * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
+    flows = sum(len(one.phase) * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
@@ -92,7 +91,7 @@ def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes
         calibration(site.cluster.accelerator.name),
         placement=Placement(accelerators=clock.accelerators(choice.hosts[job], job)),
         routing="spray" if choice.router == "spray" else "ecmp",
-        routes=_planned(clock, choice),
+        routes=clock.planned(choice.hosts) if choice.router == "planned" else None,
     )
     full, messages = iteration_traffic(site.jobs[job].job, site.cluster, site.jobs[job].layout, wires)
     known = joined([wave.routes for one in messages.values() for wave in one.waves]).without_latency()
@@ -105,7 +104,3 @@ def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes
         message=full.message,
     )
     return whole, known
-
-
-def _planned(clock: Clock, choice: Assignment) -> FlowRoutes | None:
-    return clock.planned(choice.hosts) if choice.router == "planned" else None
