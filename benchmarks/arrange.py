@@ -22,7 +22,8 @@ from pathlib import Path
 import bench
 import numpy as np
 
-from weft.arrangement.search import Found, Search
+from weft.arrangement.bundle import Arrangement
+from weft.arrangement.search import Search
 from weft.arrangement.site import read_site
 
 Job = tuple[str, str, int]
@@ -59,7 +60,7 @@ def site_text(jobs: Sequence[Job], cluster: str, hosts: list[list[int]], may: st
     return "\n".join(lines) + "\n"
 
 
-def arranged(text: str, budget_s: float) -> Found:
+def arranged(text: str, budget_s: float) -> Arrangement:
     """The arrangement of a site file's text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "site.toml"

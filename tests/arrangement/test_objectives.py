@@ -98,6 +98,11 @@ def test_spares_that_cannot_be_kept_are_refused(site_of):
         site_of("a100-32", [{"layout": "dp=16"}], tail=["[limits]", "spares = 3"])
 
 
+def test_a_site_without_jobs_is_refused(site_of):
+    with pytest.raises(BadInput, match="jobs: a site without jobs"):
+        site_of("a100-32", [])
+
+
 PRICELESS = """name = "priceless"
 count = 32
 [accelerator]

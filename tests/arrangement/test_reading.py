@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.arrangement.bundle import Arrangement, read_bundle
+from weft.arrangement.bundle import Arrangement, arrangement_of, read_bundle
 from weft.arrangement.objective import RATES
 from weft.arrangement.place import as_given
-from weft.arrangement.reading import arrangement_of, read_arrangement
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
 from weft.errors import BadInput
@@ -35,10 +34,10 @@ def test_what_is_read_back_is_what_was_written(tmp_path, arranged_site):
     assert isinstance(again, Arrangement)
     assert again.to_json() == path.read_text()
     assert again.site.usable.count(False) == 1
-    assert again.found.given == as_given(read_site(EXAMPLES / "site.toml"))
+    assert again.given == as_given(read_site(EXAMPLES / "site.toml"))
     for name in ("hashed", "arrange"):
-        known = again.found.policies[name]
-        stepped = again.found.clock_of(name).timed(known.choice)
+        known = again.policies[name]
+        stepped = again.clock_of(name).timed(known.choice)
         assert known.iteration_s == pytest.approx(stepped.iteration_s, rel=1e-9)
         assert known.score == pytest.approx(stepped.score, rel=1e-9)
 
@@ -54,12 +53,12 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
     site.write_text(text)
     found = weft.arrange(site, budget="1s")
     found.save(path)
-    again = read_arrangement(path)
+    again = weft.read(path)
     goals = [one.to_dict()["objective"] for one in (found, again)]
     assert goals[1]["kind"] == kind
     for name in ("value", "bound", "gap"):
         assert goals[1][name] == pytest.approx(goals[0][name], rel=1e-12, abs=1e-12)
-    text_of = [one.found.clock.objective.text(one.best.score) for one in (found, again)]
+    text_of = [one.clock.objective.text(one.best.score) for one in (found, again)]
     assert text_of[0] == text_of[1]
     assert again.assumptions() == found.assumptions()
 
@@ -67,20 +66,20 @@ def test_objectives_keep_their_meaning(tmp_path, kind):
 def test_what_was_before_has_the_first_layouts(tmp_path):
     """Its loads too: they are those of a clock of which nothing was changed."""
     whole = two_jobs()
-    found, layout = whole.found, Layout(data=2, x=2)
+    found, layout = whole, Layout(data=2, x=2)
     job = found.clock.site.jobs[0]
     other = found.clock.recut(0, layout, template(replace(job, layout=layout), whole.site.cluster))
     policies = {**found.policies, "arrange": other.timed(found.best.choice)}
-    changed = Arrangement(found=replace(found, clock=other, policies=policies), seed=0)
+    changed = replace(found, clock=other, policies=policies)
     path = tmp_path / "arranged.json"
     changed.save(path)
-    again = read_arrangement(path)
+    again = weft.read(path)
     assert again.to_json() == path.read_text()
     for one in (changed, again):
         before, after = loads_before_after(one)
         assert before.of_job == pytest.approx(loads_before_after(whole)[0].of_job)
         assert after.of_job[0] != pytest.approx(before.of_job[0])
-        assert (one.site.jobs[0].layout, one.found.began.site.jobs[0].layout) == (layout, job.layout)
+        assert (one.site.jobs[0].layout, one.began.site.jobs[0].layout) == (layout, job.layout)
 
 
 DAMAGED = {
@@ -130,7 +129,7 @@ def test_what_starts_jobs_needs_no_more_than_it_did(tmp_path):
     path.write_text(json.dumps(document))
     assert read_bundle(path).choice == two_jobs().best.choice
     with pytest.raises(BadInput, match="is missing"):
-        read_arrangement(path)
+        weft.read(path)
 
 
 def test_an_arrangement_is_no_side_of_a_comparison(tmp_path):

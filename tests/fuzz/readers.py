@@ -6,7 +6,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -659,55 +659,6 @@ spares = 0
 of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="given.toml")
 
 
-@cache
-def idle() -> Any:
-    """A site for jobs that arrive."""
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = written(SITE.partition("[[jobs]]")[0].encode(), Path(folder) / "site.toml")
-        return called("arrangement.site.read_site")(path, idle=True)
-
-
-ARRIVES = '{"time_s": 1, "event": "job-arrives", "job": "b", "model": "gpt2-124m", "layout": "dp=8", "batch": 8}'
-SITE_EVENTS = (ARRIVES, '{"time_s": 2, "event": "host-down", "host": "host-1"}',
-               '{"time_s": 3, "event": "link-down", "link": ["leaf-0", "host-1"]}')  # fmt: skip
-of_text("arrangement.site_events.read_site_event", "json", words(*SITE_EVENTS), idle, Path(), "given")
-of_tree(
-    "arrangement.site.read_job",
-    words('{"name": "b", "model": "gpt2-124m", "layout": "dp=8", "batch": 8, "weight": 2.0}'),
-    idle,
-    Path(),
-    "given",
-)
-
-
-def site_rows() -> list[str | bytes]:
-    """Every table of the state of a site's controller."""
-    from tempfile import TemporaryDirectory
-
-    with TemporaryDirectory() as folder:
-        controller = called("arrangement.online.SiteController")(idle())
-        with closing(called("arrangement.site_store.SiteStore")(folder, controller)) as store:
-            for line in (ARRIVES.replace('"b"', '"c"').replace("dp=8", "dp=8,mbs=1"), *SITE_EVENTS[1:2]):
-                event = called("arrangement.site_events.read_site_event")(line, idle(), Path(), "given")
-                store.save(line, decision := controller.apply(event), repr(decision))
-        return [json.dumps(tables_of(Path(folder, "site.sqlite")))]
-
-
-def read_site_state(raw: bytes, folder: Path) -> object:
-    """A state with these rows is loaded, and a job arrives."""
-    controller = called("arrangement.online.SiteController")(idle())
-    filled(raw, folder / "site.sqlite", "weft.arrangement.site_store")
-    with closing(called("arrangement.site_store.SiteStore")(folder, controller)) as store:
-        store.load()
-    event = called("arrangement.site_events.read_site_event")(ARRIVES, idle(), Path(), "given")
-    return controller.apply(replace(event, time_s=1e15))
-
-
-add("arrangement.site_store.SiteStore.load", read_site_state, "json", site_rows)
-TRACE = "job,arrival_s,duration_s,accelerators\na,0,100,8\nb,3.5,1e3,16\n"
-of_file("arrangement.trace.read_trace", "text", words(TRACE), file="given.csv")
 STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster": "a100", "count": [8, 16], "batch":
 {"from": 8, "to": 64, "steps": 4, "scale": "log"}}, "skip": [{"count": 16, "batch": [8, 16]}]}"""
 
@@ -736,13 +687,29 @@ add(
     words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
 )
 of_file("arrangement.bundle.read_bundle", "json", document(arrangement), file="given.json")
-of_file(
-    "arrangement.reading.read_arrangement arrangement.bundle.read_document",
-    "json",
-    document(arrangement),
-    file="given.json",
-)
-of_file("arrangement.documents.plan_parts", "json", document(plan), 1, file="given.json")
+
+
+def whole_arrangement(raw: bytes, folder: Path) -> object:
+    path = written(raw, folder / "given.json")
+    return called("arrangement.bundle.arrangement_of")(called("arrangement.bundle.read_document")(path), "given")
+
+
+add("arrangement.bundle.read_document", whole_arrangement, "json", document(arrangement))
+
+
+def site_of_plan(raw: bytes, folder: Path) -> object:
+    """A site whose job is in a plan."""
+    written(raw, folder / "given.json")
+    table = {
+        "schema": "weft.site/1",
+        "name": "two",
+        "cluster": "a100-16",
+        "jobs": [{"name": "a", "plan": "given.json"}],
+    }
+    return called("arrangement.site.site_of")(table, "given", folder)
+
+
+add("arrangement.site.site_of", site_of_plan, "json", document(plan))
 add(
     "search.space.Space.of_bounds",
     lambda raw, _: called("search.space.Space.of_bounds")(*listed(parsed(raw)), where="given"),

@@ -32,7 +32,7 @@ NOT_READERS = {
     "cli.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",
     "cli.route_evaluate.evaluation": "gives lines of files to read_event",
     "cli.route_export.export": "gives files to read_probes and read_subnet",
-    "cli.feed.undecided": "gives lines of files to read_event and read_site_event",
+    "cli.feed.undecided": "gives lines of files to read_event",
     "collectives.schedules.timing.resolve_active": "takes a number, or a word of an option's choices",
     "estimation.trust.runs_from_json": "reads what Weft ships",
     "fabric.cost.preset": "reads what Weft ships",

@@ -12,15 +12,15 @@ pytest.importorskip("httpx")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from weft.web.pages.arrange import fields_of, put_of
+from weft.web.sites import MOST_HOSTS, Asked, Put, examples, moved, seen, site_of_text
+from weft.web.templates import static
+from weft.web.views import board
 
 import weft
 from weft.errors import BadInput
 from weft.web import showing
-from weft.web.pages.arrange import fields_of, put_of
-from weft.web.sites import MOST_HOSTS, Asked, Put, examples, moved, seen, site_of_text
-from weft.web.templates import static
 from weft.web.texts import Text
-from weft.web.views import board
 
 OWN = {"origin": "http://testserver"}
 SCATTERED = Asked(site=Text("scattered"))
@@ -69,8 +69,8 @@ def test_what_is_seen_is_what_the_search_compares_with(tmp_path):
     path.write_text(examples()["scattered"])
     found = weft.arrange(path, budget="2s")
     given = seen(SCATTERED, Put())
-    assert [one.slowdown for one in given.jobs] == found.found.policies["hashed"].slowdown.tolist()
-    assert given.bound == found.found.clock.objective.text(found.found.certificate.objective)
+    assert [one.slowdown for one in given.jobs] == found.policies["hashed"].slowdown.tolist()
+    assert given.bound == found.clock.objective.text(found.certificate.objective)
     best = found.best.choice
     put = Put(
         hosts=best.hosts,
@@ -166,7 +166,7 @@ def test_the_search_is_beside_and_can_be_taken_over_and_saved(client):
 
 
 def _saved(document):
-    from weft.arrangement.reading import arrangement_of
+    from weft.arrangement.bundle import arrangement_of
 
     return arrangement_of(document, "given")
 

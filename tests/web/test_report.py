@@ -101,7 +101,7 @@ def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path, arranged_site)
 
 def test_an_arrangement_says_what_the_verb_found(arranged_site):
     text = weft.make_report(arranged_site, form="md")
-    for name in arranged_site.found.policies:
+    for name in arranged_site.policies:
         assert any(line.startswith(f"| {name} |") for line in text.splitlines())
     for row in arranged_site.to_dict()["jobs"]:
         assert f"| {row['name']} | {row['slowdown']:.4f} |" in text
@@ -114,12 +114,11 @@ def test_an_arrangement_says_what_the_verb_found(arranged_site):
 
 @pytest.mark.parametrize("form", ["html", "md"])
 def test_hostile_names_of_jobs_and_hosts_are_inert(arranged_site, form):
-    found = arranged_site.found
-    names = (HOSTILE, *found.clock.site.host_names[1:])
-    jobs = tuple(replace(job, name=f"{HOSTILE}{number}") for number, job in enumerate(found.clock.site.jobs))
-    clock = copy(found.clock)
+    names = (HOSTILE, *arranged_site.clock.site.host_names[1:])
+    jobs = tuple(replace(job, name=f"{HOSTILE}{number}") for number, job in enumerate(arranged_site.clock.site.jobs))
+    clock = copy(arranged_site.clock)
     clock.site = replace(clock.site, name=HOSTILE, host_names=names, jobs=jobs)
-    text = weft.make_report(replace(arranged_site, found=replace(found, clock=clock)), form=form)
+    text = weft.make_report(replace(arranged_site, clock=clock), form=form)
     shown = re.sub(r"(?ms)^```.*?^```", "", text)
     assert "<script>alert" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown

@@ -6,7 +6,6 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-
 from weft.web.templates import PLACES, STATIC, _environment, static
 from weft.web.views.parts import Cell, Column, Fact, Message, Part, Parts, Picture, Table
 

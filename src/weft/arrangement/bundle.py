@@ -1,4 +1,4 @@
-"""``weft.arrangement/1``: what was arranged, for people and for the tools that start jobs; written, and read back."""
+"""``weft.arrangement/1``: an arrangement for people and for the tools that start jobs, written and read back."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
-from weft.arrangement.clock import Choice, Clock, Timed, levels
+from weft.arrangement.certificate import Certificate
+from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels
 from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
-from weft.arrangement.search import Found
-from weft.arrangement.site import Site, SiteJob
+from weft.arrangement.cuts import FabricCuts, cuts_of
+from weft.arrangement.layouts import Layouts
+from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
+from weft.arrangement.verify import Verified
 from weft.cluster import Cluster
 from weft.cluster.calibration import calibration
 from weft.cluster.files import cluster_from_dict, cluster_to_dict
-from weft.documents import parse_json
+from weft.documents import parse_json, validate
 from weft.errors import BadInput, UnknownName
 from weft.fabric.files import fabric_from_json, fabric_to_json
 from weft.fabric.placement import Placement
@@ -27,7 +31,8 @@ from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
 from weft.interop.netops import nccl_env, routes_json
 from weft.layout.check import check_layout
-from weft.layout.text import format_layout, layout_from_dict, layout_to_dict
+from weft.layout.spec import Layout
+from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
 from weft.model.text import job_from_dict, job_to_dict
 from weft.results import Result
 from weft.routing.report import flow_rows
@@ -36,6 +41,8 @@ from weft.simulation.iteration.routed import FlowRoutes
 from weft.units import counted
 
 MAX_FILE_BYTES = 512_000_000
+POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
+"""What an arrangement is compared with, and itself."""
 _WRITE_ONE = "write one with weft arrange SITE.toml -o arranged.json"
 _CLASS_STEP = 32
 """Traffic class of class selector n (RFC 2474): DSCP 8 n, two bits up."""
@@ -43,73 +50,94 @@ _CLASS_STEP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Arrangement(Result):
-    """Where every job of a site runs, when it sends, by which routes and class, and how far from optimal that is."""
+    """Where every job of a site runs, when it sends, by which routes and class, and how far from optimal that is.
+
+    Attributes:
+        clock: with the layouts of the best; ``began`` has those that jobs began with, which are ``first``.
+        given: hosts of jobs before the search.
+        policies: the best ("arrange") and what it is compared with, in order of ``POLICIES``.
+        evaluations: arrangements stepped.
+        layouts: how many were tried beside the other jobs.
+        verified: None where an interrupt came first.
+        ended: "complete", "budget" or "interrupted".
+    """
 
     SCHEMA = "weft.arrangement/1"
 
-    found: Found
+    clock: Clock
+    began: Clock
+    cuts: FabricCuts
+    given: Hosts
+    policies: dict[str, Timed]
+    certificate: Certificate
+    evaluations: int
+    placements: int
+    first: tuple[Layout, ...]
+    layouts: int
+    verified: Verified | None
+    ended: str
     seed: int
 
     @property
     def site(self) -> Site:
-        """What was arranged."""
-        return self.found.clock.site
+        """The site, with the layouts of the best arrangement."""
+        return self.clock.site
 
     @property
     def best(self) -> Timed:
         """The arrangement's times."""
-        return self.found.best
+        return self.policies["arrange"]
 
     @property
     def objective(self) -> float:
-        """What it reaches: a slowdown, seconds, a share of the site's peak, or dollars per token."""
-        return self.found.clock.objective.shown(self.best.score)
+        """The value reached: a slowdown, seconds, a share of the site's peak, or dollars per token."""
+        return self.clock.objective.shown(self.best.score)
 
     @property
     def bound(self) -> float:
-        """What no arrangement can better, within the model."""
-        return self.found.clock.objective.shown(self.found.certificate.objective)
+        """The value that no arrangement can better, within the model."""
+        return self.clock.objective.shown(self.certificate.objective)
 
     @property
     def gap(self) -> float:
         """How far the score is above its bound, as a share of the bound; 0 is optimal within the model."""
-        return self.found.certificate.gap(self.best.score)
+        return self.certificate.gap(self.best.score)
+
+    def clock_of(self, policy: str) -> Clock:
+        """The clock with the layouts of a policy."""
+        return self.clock if policy == "arrange" else self.began
 
     def policy(self, name: str) -> float:
-        """What a policy reaches."""
-        return self.found.clock.objective.shown(self.found.policies[name].score)
+        """The objective's value of a policy."""
+        return self.clock.objective.shown(self.policies[name].score)
 
     @property
     def verification(self) -> str:
-        """What stepping the winner flow by flow gave, in a sentence."""
-        verified = self.found.verified
+        """How far the search's times are from those flow by flow, in a sentence."""
+        verified = self.verified
         if verified is None:
             return "Not verified: interrupted"
-        which = (
-            ""
-            if verified.jobs == len(self.site.jobs)
-            else f" of {verified.jobs} of {counted(len(self.site.jobs), 'job')}"
-        )
-        said = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
-        return "; ".join([*said, *(f"not verified: {one}" for one in verified.left_out)])
+        jobs = len(self.site.jobs)
+        which = "" if verified.jobs == jobs else f" of {verified.jobs} of {counted(jobs, 'job')}"
+        stepped = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
+        return "; ".join([*stepped, *(f"not verified: {reason}" for reason in verified.left_out)])
 
     def assumptions(self) -> tuple[str, ...]:
-        """What the times rest on."""
-        details = {one.detail for one in self.found.clock.templates}
-        said = [
+        """The assumptions behind the times."""
+        lines = [
             "links are shared max-min fairly; a higher class has 64 times the weight of the next",
             "iterations repeat without noise; the second half of the stepped ones counts",
             "a job takes whole hosts",
         ]
-        if "burst" in details:
-            said.append(f"jobs of more than {MOST_RANKS} ranks send all bytes of an iteration in one burst")
+        if any(job.detail == "burst" for job in self.clock.templates):
+            lines.append(f"jobs of more than {MOST_RANKS} ranks send all bytes of an iteration in one burst")
         if any(job.cut != "keep" for job in self.site.jobs):
-            said.append("slowdowns of jobs whose layout was free are against their fastest layout alone")
+            lines.append("slowdowns of jobs whose layout was free are against their fastest layout alone")
         if self.site.objective == "makespan":
-            said.append("a job that ends leaves its links to the others, whose times change with that alone")
+            lines.append("a job that ends leaves its links to the others, whose times change with that alone")
         if max(self.best.choice.offset_s) > 0:
-            said.append("jobs begin at their offsets and nothing holds them there but the others")
-        return tuple(said)
+            lines.append("jobs begin at their offsets and nothing holds them there but the others")
+        return tuple(lines)
 
     def classes(self) -> tuple[int, ...]:
         """Traffic class of each job; a higher number goes first, 0 where all are alike."""
@@ -117,7 +145,7 @@ class Arrangement(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every job."""
-        clock, certificate, choice = self.found.clock, self.found.certificate, self.best.choice
+        clock, certificate, choice = self.clock, self.certificate, self.best.choice
         rows = []
         for number, job in enumerate(self.site.jobs):
             rows.append(
@@ -125,7 +153,7 @@ class Arrangement(Result):
                     "name": job.name,
                     "model": job.model,
                     "layout_text": format_layout(job.layout),
-                    "first_layout_text": format_layout(self.found.first[number]),
+                    "first_layout_text": format_layout(self.first[number]),
                     "hosts": " ".join(self.site.host_names[host] for host in choice.hosts[number]),
                     "offset_s": choice.offset_s[number],
                     "class": self.classes()[number],
@@ -139,25 +167,27 @@ class Arrangement(Result):
         return rows
 
     def _document(self) -> dict[str, Any]:
-        found, choice = self.found, self.best.choice
-        flows = found.clock.flows(choice.hosts, choice.router)
-        planned = self._planned([one for one in flows if one is not None])
+        choice = self.best.choice
+        flows, planned = self.clock.flows(choice.hosts, choice.router), None
+        between = [job for job in flows if job is not None]
+        if choice.router == "planned" and between:  # as ``weft route export json`` writes them
+            planned = merged([traffic for traffic, _ in between]), joined([routes for _, routes in between])
         jobs = [self._job(number, row, flows[number], planned) for number, row in enumerate(self.to_dicts())]
         return {
             "site": self.site.name,
             "seed": self.seed,
-            "ended": found.ended,
+            "ended": self.ended,
             "objective": {
                 "kind": self.site.objective,
                 "value": self.objective,
                 "bound": self.bound,
-                "bound_by": found.certificate.proof,
+                "bound_by": self.certificate.proof,
                 "gap": self.gap,
                 "max_slowdown": self.site.max_slowdown,
                 "usd_per_accelerator_hour": self.site.usd_per_hour,
             },
-            "search": {"arrangements": found.evaluations, "placements": found.placements, "layouts": found.layouts},
-            "policies": {name: self._policy(name) for name in found.policies},
+            "search": {"arrangements": self.evaluations, "placements": self.placements, "layouts": self.layouts},
+            "policies": {name: self._policy(name) for name in self.policies},
             "verified": self._verified(),
             "router": choice.router,
             "classes": self.site.classes,
@@ -172,42 +202,41 @@ class Arrangement(Result):
         }
 
     def _policy(self, name: str) -> dict[str, Any]:
-        """What a policy chose, and what that comes to."""
-        timed = self.found.policies[name]
+        timed = self.policies[name]
         return {
             "objective": self.policy(name),
             "slowdown": timed.slowdown.tolist(),
             "router": timed.choice.router,
-            "domains": [list(held) for held in timed.choice.hosts],
+            "domains": [list(hosts) for hosts in timed.choice.hosts],
             "offset_s": list(timed.choice.offset_s),
             "class": list(levels(timed.choice.order, self.site.classes)),
         }
 
     def _verified(self) -> dict[str, Any] | None:
-        verified = self.found.verified
+        verified = self.verified
         if verified is None:
             return None
-        seconds = [None if np.isnan(one) else one for one in verified.iteration_s.tolist()]
+        seconds = [None if np.isnan(value) else value for value in verified.iteration_s.tolist()]
         apart = verified.apart if verified.jobs else None
         return {"iteration_s": seconds, "apart": apart, "left_out": list(verified.left_out)}
 
-    def _planned(self, flows: list[Any]) -> tuple[JobTraffic, Routes] | None:
-        """Every flow with its path, as ``weft route export json`` writes them; None where switches choose."""
-        if self.best.choice.router != "planned" or not flows:
-            return None
-        return merged([one for one, _ in flows]), joined([one for _, one in flows])
-
     def _job(
-        self, number: int, row: dict[str, Any], flows: Any, planned: tuple[JobTraffic, Routes] | None
+        self,
+        number: int,
+        row: dict[str, Any],
+        flows: tuple[JobTraffic, Routes] | None,
+        planned: tuple[JobTraffic, Routes] | None,
     ) -> dict[str, Any]:
         job, choice = self.site.jobs[number], self.best.choice
         names = [self.site.host_names[host] for host in choice.hosts[number]]
         size, world = self.site.domain_size, job.layout.world
         lists = host_lists([names[rank // size] for rank in range(world)])
-        alone, _ = self.found.clock.alone(choice.hosts, choice.router, number)
-        placement = Placement(accelerators=self.found.clock.accelerators(choice.hosts[number], number))
+        placement = Placement(accelerators=self.clock.accelerators(choice.hosts[number], number))
         routes = None if planned is None else FlowRoutes(self.site.fabric, *planned, name="planned")
         collectives = job_collectives(self.site, number, placement, choice.router, routes)
+        environment = "" if flows is None else nccl_env.write(self.site.fabric, *flows)
+        if max(choice.order):
+            environment += f"NCCL_IB_SL={row['class']}\nNCCL_IB_TC={_CLASS_STEP * row['class']}\n"
         return row | {
             "weight": job.weight,
             "may": job.may,
@@ -215,8 +244,8 @@ class Arrangement(Result):
             "iterations": job.iterations,
             "job": job_to_dict(job.job),
             "layout": layout_to_dict(job.layout),
-            "detail": self.found.clock.templates[number].detail,
-            "alone_here_s": alone,
+            "detail": self.clock.templates[number].detail,
+            "alone_here_s": self.clock.alone(choice.hosts, choice.router, number)[0],
             "hosts": names,
             "domains": list(choice.hosts[number]),
             "hostfile": lists["hostfile"],
@@ -224,24 +253,17 @@ class Arrangement(Result):
                 "SLURM_HOSTFILE": lists["SLURM_HOSTFILE"],
                 "command": f"srun --distribution=arbitrary --ntasks={world} --nodes={len(names)}",
             },
-            "nccl_env": self._environment(number, flows),
+            "nccl_env": environment,
             "nccl_tuner": tuner_text(collectives, calibration(self.site.cluster.accelerator.name)),
-            "schedules": [one.to_dict() for one in collectives],
+            "schedules": [collective.to_dict() for collective in collectives],
         }
 
-    def _environment(self, number: int, flows: Any) -> str:
-        text = "" if flows is None else nccl_env.write(self.site.fabric, *flows)
-        if max(self.best.choice.order):
-            level = self.classes()[number]
-            text += f"NCCL_IB_SL={level}\nNCCL_IB_TC={_CLASS_STEP * level}\n"
-        return text
-
     def _facts(self) -> Sequence[str]:
-        text = self.found.clock.objective.text
+        text = self.clock.objective.text
         return (
             f"{counted(len(self.site.jobs), 'job')} on {self.site.name}",
             f"objective {text(self.best.score)}",
-            f"bound {text(self.found.certificate.objective)}",
+            f"bound {text(self.certificate.objective)}",
             f"gap {self.gap:.2%}",
         )
 
@@ -257,7 +279,7 @@ def host_lists(hosts: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
-    """An arrangement read back: a site whose jobs stay, what was chosen, and what was promised.
+    """An arrangement read back to start its jobs: a site whose jobs stay, and what was chosen and promised.
 
     ``environments`` are NCCL's settings, and ``tuners`` the text of its tuner file, by job; ``promised_s`` are the
     seconds of each job's iteration with all jobs, ``alone_here_s`` those alone on its hosts.
@@ -265,7 +287,7 @@ class Bundle:
 
     where: str
     site: Site
-    choice: Choice
+    choice: Assignment
     planned: tuple[JobTraffic, Routes] | None
     promised_s: tuple[float, ...]
     alone_here_s: tuple[float, ...]
@@ -274,13 +296,13 @@ class Bundle:
 
     @property
     def routes(self) -> FlowRoutes | None:
-        """The routes of all jobs, to be found again; None where switches choose."""
+        """The planned routes of all jobs; None where switches choose."""
         if self.planned is None:
             return None
         return FlowRoutes(self.site.fabric, *self.planned, name=f"{self.where}: routes")
 
     def number(self, name: str | None, where: str = "--job") -> int:
-        """Which job a name means; the only one without a name.
+        """The number of a job; of the only one without a name.
 
         Raises:
             BadInput: none is named, and there are several.
@@ -297,11 +319,11 @@ class Bundle:
 
     def placement(self, number: int) -> Placement:
         """The accelerators of a job's ranks."""
-        held = self.site.members[np.array(self.choice.hosts[number], dtype=np.int64)].ravel()
-        return Placement(accelerators=held[: self.site.jobs[number].layout.world])
+        accelerators = self.site.members[np.array(self.choice.hosts[number], dtype=np.int64)].ravel()
+        return Placement(accelerators=accelerators[: self.site.jobs[number].layout.world])
 
     def subcluster(self, number: int) -> Cluster:
-        """The hosts of a job as a cluster of its own."""
+        """The hosts of a job as a cluster."""
         return own_cluster(self.site.cluster, self.site.jobs[number].domains)
 
     def classes(self) -> tuple[int, ...]:
@@ -310,9 +332,8 @@ class Bundle:
 
     def host_names(self, number: int) -> tuple[str, ...]:
         """The host of each rank of a job."""
-        size, names = self.site.domain_size, self.site.host_names
-        held = self.choice.hosts[number]
-        return tuple(names[held[rank // size]] for rank in range(self.site.jobs[number].layout.world))
+        size, hosts = self.site.domain_size, self.choice.hosts[number]
+        return tuple(self.site.host_names[hosts[rank // size]] for rank in range(self.site.jobs[number].layout.world))
 
     def settings(self, number: int) -> dict[str, str]:
         """NCCL's settings of a job, by name."""
@@ -324,17 +345,17 @@ class Bundle:
         if self.planned is None:
             return ()
         fabric, name = self.site.fabric, self.site.jobs[number].name
-        found = defaultdict(list)
+        by_source = defaultdict(list)
         for row in flow_rows(fabric, *self.planned):
             if row["job"] == name:
-                found[row["source"]].append(row)
-        held = [fabric.names[at] for at in self.placement(number).accelerators.tolist()]
-        return tuple(tuple(found[one]) for one in held)
+                by_source[row["source"]].append(row)
+        return tuple(tuple(by_source[fabric.names[at]]) for at in self.placement(number).accelerators.tolist())
 
     def schedules(self, number: int) -> JobSchedules:
         """The collectives of a job with their best algorithms, as ``weft arrange`` found them."""
-        found = job_collectives(self.site, number, self.placement(number), self.choice.router, self.routes)
-        return JobSchedules(job=self.site.jobs[number].name, collectives=found)
+        placement, router = self.placement(number), self.choice.router
+        collectives = job_collectives(self.site, number, placement, router, self.routes)
+        return JobSchedules(job=self.site.jobs[number].name, collectives=collectives)
 
     def flows(self) -> JobTraffic:
         """The flows between hosts of all jobs, where they are.
@@ -343,191 +364,363 @@ class Bundle:
             BadInput: nothing leaves any host.
         """
         templates = tuple(template(job, self.site.cluster) for job in self.site.jobs)
-        found = Clock(self.site, templates, given=self.routes).flows(self.choice.hosts, self.choice.router)
-        return merged([one[0] for one in found if one is not None])
-
-    def stepped(self) -> Timed:
-        """All jobs stepped together again, as ``weft arrange`` did."""
-        templates = tuple(template(job, self.site.cluster) for job in self.site.jobs)
-        return Clock(self.site, templates, given=self.routes).timed(self.choice)
+        flows = Clock(self.site, templates, given=self.routes).flows(self.choice.hosts, self.choice.router)
+        return merged([job[0] for job in flows if job is not None])
 
 
-def read_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """The arrangement of a file that ``weft arrange -o`` wrote.
+# Reading ---------------------------------------------------------------------------------------------
 
-    Raises:
-        BadInput: the file is no such document, or was changed into one that means nothing.
-    """
-    return bundle_of(read_document(path), os.fspath(path))
+_Positive = Annotated[float, Field(gt=1e-12, lt=1e12)]
+_NotNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
+_Count = Annotated[int, Field(ge=0, lt=10**15)]
+_Proof = Literal["alone", "cuts", "phases", "time-sharing"]
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class _WrittenLists(_Written):
+    SLURM_HOSTFILE: str
+
+
+class _BundleJob(_Written):
+    name: str
+    model: str
+    job: dict[str, Any]
+    layout: dict[str, Any]
+    domains: list[int] = Field(min_length=1)
+    hosts: list[str]
+    weight: _Positive
+    offset_s: _NotNegative
+    level: int = Field(alias="class")
+    iteration_s: _Positive
+    alone_here_s: _NotNegative
+    hostfile: str
+    slurm: _WrittenLists
+    nccl_env: str
+    nccl_tuner: str
+
+
+class _BundleGoal(_Written):
+    kind: Goal
+
+
+class _BundleFields(_Written):
+    """What starts jobs."""
+
+    site: str
+    router: Router
+    classes: int = Field(ge=1, le=8)
+    objective: _BundleGoal
+    jobs: Sequence[_BundleJob] = Field(min_length=1)
+    cluster: dict[str, Any]
+    fabric: dict[str, Any]
+    routes: dict[str, Any] | None = None
+
+
+class _ArrangedGoal(_BundleGoal):
+    value: _Positive
+    bound: _Positive
+    bound_by: _Proof
+    max_slowdown: Annotated[float, Field(ge=1.0, lt=1e12)] | None
+    usd_per_accelerator_hour: _NotNegative
+
+
+class _WrittenSearch(_Written):
+    arrangements: _Count
+    placements: _Count
+    layouts: _Count
+
+
+class _WrittenPolicy(_Written):
+    objective: _Positive
+    slowdown: list[_Positive]
+    router: Router
+    domains: list[list[int]]
+    offset_s: list[_NotNegative]
+    classes: list[int] = Field(alias="class")
+
+
+class _WrittenVerified(_Written):
+    iteration_s: list[_Positive | None]
+    apart: _NotNegative | None
+    left_out: list[str]
+
+
+class _WrittenHost(_Written):
+    name: str
+    up: bool
+
+
+class _ArrangedJob(_BundleJob):
+    first_layout_text: str
+    alone_s: _Positive
+    bound_s: _Positive
+    bound_by: _Proof
+    may: May
+    cut: Cut
+    iterations: Annotated[int, Field(ge=1, le=10**12)] | None
+
+
+class _ArrangedFields(_BundleFields):
+    """All of a document, for reports and pictures."""
+
+    seed: _Count
+    ended: Literal["complete", "budget", "interrupted"]
+    objective: _ArrangedGoal
+    search: _WrittenSearch
+    policies: dict[str, _WrittenPolicy]
+    verified: _WrittenVerified | None
+    hosts: list[_WrittenHost]
+    jobs: Sequence[_ArrangedJob] = Field(min_length=1)
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields of a file that ``weft arrange -o`` wrote, as they stand there.
+    """The fields of a file that ``weft arrange -o`` wrote.
 
     Raises:
-        BadInput: the file is no such document.
+        BadInput: the file holds something else.
     """
     where = os.fspath(path)
-    text = read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE)
-    document = parse_json(text, where, remedy=_WRITE_ONE)
+    document = parse_json(
+        read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE), where, remedy=_WRITE_ONE
+    )
     if not isinstance(document, dict) or document.get("schema") != Arrangement.SCHEMA:
         raise BadInput(f"is not of schema {Arrangement.SCHEMA}", where=where, remedy=_WRITE_ONE)
     return document
 
 
-def bundle_of(document: Mapping[str, Any], where: str) -> Bundle:
-    """The arrangement of such fields; ``where`` names them in messages.
+def read_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """What starts the jobs of a file that ``weft arrange -o`` wrote.
 
     Raises:
-        BadInput: they mean nothing.
+        BadInput: the file holds something else, or was changed into something that means nothing.
     """
-    site = _site(document, where)
-    rows = document["jobs"]
-    given = [_field(row, "class", int, where) for row in rows]
-    choice = Choice(
-        hosts=tuple(job.hosts for job in site.jobs),
-        router=site.routers[0],
-        offset_s=tuple(_seconds(row, "offset_s", where) for row in rows),
-        order=order_of(given, site.classes, f"{where}: jobs"),
-    )
-    bundle = Bundle(
-        where=where,
-        site=site,
-        choice=choice,
-        planned=_routes(document.get("routes"), site, where),
-        promised_s=tuple(_seconds(row, "iteration_s", where, above=True) for row in rows),
-        alone_here_s=tuple(_seconds(row, "alone_here_s", where) for row in rows),
-        environments=tuple(_field(row, "nccl_env", str, where) for row in rows),
-        tuners=tuple(_field(row, "nccl_tuner", str, where) for row in rows),
-    )
-    for number, row in enumerate(rows):
-        _check_texts(bundle, number, row)
-    return bundle
+    return _bundle(validate(_BundleFields, read_document(path), os.fspath(path)), os.fspath(path))
 
 
-def order_of(given: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
-    """The order of jobs whose traffic classes are given.
+def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
+    """The whole arrangement of a document, with its policies and bounds; nothing is stepped anew.
+
+    Args:
+        where: names it in messages.
 
     Raises:
-        BadInput: no order has these classes.
+        BadInput: its fields mean nothing.
     """
-    order = tuple(classes - 1 - level if max(given) else 0 for level in given)
-    if min(given) < 0 or min(order) < 0 or levels(order, classes) != tuple(given):
-        problem = f"{tuple(given)} are no classes of jobs where there are {classes}"
+    fields = validate(_ArrangedFields, document, where)
+    bundle = _bundle(fields, where)
+    site = _whole_site(bundle, fields, where)
+    first = []
+    for number, (job, row) in enumerate(zip(site.jobs, fields.jobs, strict=True)):
+        place = f"{where}: jobs[{number}]: first_layout_text"
+        first.append(parse_layout(row.first_layout_text, where=place).complete(job.layout.world))
+        check_layout(job.job, job.layout.world, first[-1], where=place)
+    references = tuple(Reference(seconds=row.alone_s, bound_s=row.bound_s) for row in fields.jobs)
+    known = Layouts(site, lambda: 0.0)
+    clock = Clock(site, tuple(known.template(job, job.layout) for job in site.jobs), references, given=bundle.routes)
+    jobs = tuple(replace(job, layout=layout) for job, layout in zip(site.jobs, first, strict=True))
+    began = Clock(replace(site, jobs=jobs), tuple(known.template(job, job.layout) for job in jobs), references)
+    policies = {name: _policy(clock, fields, name, where) for name in POLICIES if name in fields.policies}
+    for name in ("hashed", "arrange"):
+        if name not in policies:
+            raise BadInput(f"holds no policy {name!r}", where=f"{where}: policies", remedy=_WRITE_ONE)
+    policies["arrange"] = replace(policies["arrange"], iteration_s=np.array(bundle.promised_s))
+    if policies["arrange"].choice != bundle.choice:
+        problem = "the policy and the jobs have not the same hosts, times and classes"
+        raise BadInput(problem, where=f"{where}: policies.arrange", remedy=_WRITE_ONE)
+    verified = fields.verified
+    if verified is not None and len(verified.iteration_s) != len(jobs):
+        raise BadInput("has not one value for each job", where=f"{where}: verified", remedy=_WRITE_ONE)
+    return Arrangement(
+        clock=clock,
+        began=began,
+        cuts=cuts_of(clock.fabric),
+        given=policies["hashed"].choice.hosts,
+        policies=policies,
+        certificate=Certificate(
+            iteration_s=np.array([row.bound_s for row in fields.jobs]),
+            proofs=tuple(row.bound_by for row in fields.jobs),
+            objective=clock.objective.score_of(fields.objective.bound),
+            proof=fields.objective.bound_by,
+        ),
+        evaluations=fields.search.arrangements,
+        placements=fields.search.placements,
+        first=tuple(first),
+        layouts=fields.search.layouts,
+        verified=None
+        if verified is None
+        else Verified(
+            iteration_s=np.array(verified.iteration_s, dtype=np.float64),
+            apart=verified.apart or 0.0,
+            left_out=tuple(verified.left_out),
+        ),
+        ended=fields.ended,
+        seed=fields.seed,
+    )
+
+
+def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
+    """The order of jobs that has these traffic classes.
+
+    Raises:
+        BadInput: no order has them.
+    """
+    order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
+    if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
+        problem = f"{tuple(classes_of_jobs)} are no classes of jobs where there are {classes}"
         raise BadInput(problem, where=f"{where}: class", remedy=_WRITE_ONE)
     return order
 
 
-def _site(document: Mapping[str, Any], where: str) -> Site:
+def _bundle(fields: _BundleFields, where: str) -> Bundle:
+    site = _site(fields, where)
+    bundle = Bundle(
+        where=where,
+        site=site,
+        choice=Assignment(
+            hosts=tuple(job.hosts for job in site.jobs),
+            router=fields.router,
+            offset_s=tuple(row.offset_s for row in fields.jobs),
+            order=order_of([row.level for row in fields.jobs], site.classes, f"{where}: jobs"),
+        ),
+        planned=_planned_routes(fields, site, where),
+        promised_s=tuple(row.iteration_s for row in fields.jobs),
+        alone_here_s=tuple(row.alone_here_s for row in fields.jobs),
+        environments=tuple(row.nccl_env for row in fields.jobs),
+        tuners=tuple(row.nccl_tuner for row in fields.jobs),
+    )
+    for number, row in enumerate(fields.jobs):
+        _check_texts(host_lists(bundle.host_names(number)), row, f"{where}: jobs[{number}]")
+    return bundle
+
+
+def _site(fields: _BundleFields, where: str) -> Site:
     """The site, every job on its hosts."""
-    cluster = cluster_from_dict(_field(document, "cluster", dict, where), where=f"{where}: cluster")
-    fabric = fabric_from_json(json.dumps(_field(document, "fabric", dict, where)), where=f"{where}: fabric")
-    size = cluster.tiers[0].size
-    sizes = np.bincount(fabric.domain)
+    cluster = cluster_from_dict(fields.cluster, where=f"{where}: cluster")
+    fabric = fabric_from_json(json.dumps(fields.fabric), where=f"{where}: fabric")
+    size, sizes = cluster.tiers[0].size, np.bincount(fabric.domain)
     if len(cluster.tiers) < 2 or not (sizes == size).all():
         problem = f"its hosts are not those of {cluster.name}, of {size} accelerators"
         raise BadInput(problem, where=f"{where}: fabric", remedy=_WRITE_ONE)
-    rows, hosts = _field(document, "jobs", list, where), len(sizes)
-    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", hosts, size) for number, row in enumerate(rows))
-    if not jobs:
-        raise BadInput("holds no job", where=f"{where}: jobs", remedy=_WRITE_ONE)
-    names = [f"host-{number}" for number in range(hosts)]
-    given = [name for row in rows for name in _field(row, "hosts", list, where)]
-    held = [host for job in jobs for host in job.hosts]
-    alone = all(isinstance(name, str) for name in given) and all(
-        len(set(one)) == len(one) for one in (given, held, [job.name for job in jobs])
-    )
-    if not alone or len(given) != len(held):
+    rows = enumerate(fields.jobs)
+    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", len(sizes), size) for number, row in rows)
+    names = [name for row in fields.jobs for name in row.hosts]
+    hosts = [host for job in jobs for host in job.hosts]
+    distinct = all(len(set(part)) == len(part) for part in (names, hosts, [job.name for job in jobs]))
+    if not distinct or len(names) != len(hosts):
         problem = "hosts and domains do not fit together, or two jobs share a host or a name"
         raise BadInput(problem, where=f"{where}: jobs", remedy=_WRITE_ONE)
-    for host, name in zip(held, given, strict=True):
-        names[host] = name
-    classes, router = _field(document, "classes", int, where), _field(document, "router", str, where)
-    if router not in ("ecmp", "planned", "spray") or not 1 <= classes <= 8:
-        raise BadInput("router or classes mean nothing", where=where, remedy=_WRITE_ONE)
-    objective = _field(_field(document, "objective", dict, where), "kind", str, where)
+    name_of = dict(zip(hosts, names, strict=True))
     return Site(
-        name=_field(document, "site", str, where),
+        name=fields.site,
         cluster=cluster,
         fabric=fabric,
         fabric_source=where,
-        host_names=tuple(names),
-        usable=(True,) * hosts,
-        routers=(router,),
-        classes=classes,
+        host_names=tuple(name_of.get(host, f"host-{host}") for host in range(len(sizes))),
+        usable=(True,) * len(sizes),
+        routers=(fields.router,),
+        classes=fields.classes,
         jobs=jobs,
-        objective="worst" if objective == "worst" else "slowdown",
+        objective="worst" if fields.objective.kind == "worst" else "slowdown",
         max_slowdown=None,
     )
 
 
-def _routes(raw: object, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
-    place, planned = f"{where}: routes", site.routers == ("planned",)
-    if (raw is not None) > planned or (raw is None and planned and max(job.domains for job in site.jobs) > 1):
-        problem = "are missing" if planned else f"are there, but the router is {site.routers[0]}"
-        raise BadInput(problem, where=place, remedy=_WRITE_ONE)
-    if raw is None:
+def _site_job(row: _BundleJob, where: str, hosts: int, size: int) -> SiteJob:
+    job = job_from_dict(row.job, where=f"{where}: job")
+    layout = layout_from_dict(row.layout, where=f"{where}: layout")
+    check_layout(job, layout.world, layout, where=where)
+    if not all(0 <= host < hosts for host in row.domains):
+        raise BadInput(f"domains are no hosts below {hosts}", where=where, remedy=_WRITE_ONE)
+    if len(row.domains) != -(-layout.world // size):
+        problem = f"{len(row.domains)} hosts of {size} for {layout.world} ranks"
+        raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
+    return SiteJob(
+        name=row.name,
+        model=row.model,
+        job=job,
+        layout=layout,
+        domains=len(row.domains),
+        hosts=tuple(row.domains),
+        may="stay",
+        weight=row.weight,
+    )
+
+
+def _planned_routes(fields: _BundleFields, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
+    place, planned = f"{where}: routes", fields.router == "planned"
+    if fields.routes is not None and not planned:
+        raise BadInput(f"are there, but the router is {fields.router}", where=place, remedy=_WRITE_ONE)
+    if fields.routes is None and planned and max(job.domains for job in site.jobs) > 1:
+        raise BadInput("are missing", where=place, remedy=_WRITE_ONE)
+    if fields.routes is None:
         return None
-    return routes_json.read(json.dumps(raw), site.fabric, where=place)
+    return routes_json.read(json.dumps(fields.routes), site.fabric, where=place)
 
 
-def _check_texts(bundle: Bundle, number: int, row: Mapping[str, Any]) -> None:
-    """Refuse texts for launchers that do not say what the fields say.
-
-    Raises:
-        BadInput: a host list that is not that of the job's hosts, or settings that NCCL does not take.
-    """
-    place = f"{bundle.where}: jobs[{number}]"
-    texts = host_lists(bundle.host_names(number))
-    lists = {"hostfile": _field(row, "hostfile", str, place)}
-    lists["SLURM_HOSTFILE"] = _field(_field(row, "slurm", dict, place), "SLURM_HOSTFILE", str, place)
-    for name, text in lists.items():
-        if text != texts[name]:
+def _check_texts(lists: Mapping[str, str], row: _BundleJob, place: str) -> None:
+    """Refuse texts for launchers that contradict the fields, and settings that NCCL does not take."""
+    for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.SLURM_HOSTFILE)):
+        if text != lists[name]:
             raise BadInput("does not list the job's hosts in order", where=f"{place}: {name}", remedy=_WRITE_ONE)
-    for wrong in nccl_env.lint(bundle.environments[number]):
+    for wrong in nccl_env.lint(row.nccl_env):
         raise BadInput(wrong, where=f"{place}: nccl_env", remedy=_WRITE_ONE)
-    for line in bundle.tuners[number].splitlines():
+    for line in row.nccl_tuner.splitlines():
         if not line.startswith("#") and line.count(",") != 7:
             problem = f"{line[:60]!r} is no line of a tuner file"
             raise BadInput(problem, where=f"{place}: nccl_tuner", remedy=_WRITE_ONE)
 
 
-def _site_job(row: object, where: str, hosts: int, size: int) -> SiteJob:
-    job = job_from_dict(_field(row, "job", dict, where), where=f"{where}: job")
-    layout = layout_from_dict(_field(row, "layout", dict, where), where=f"{where}: layout")
-    check_layout(job, layout.world, layout, where=where)
-    held = _field(row, "domains", list, where)
-    if not held or not all(type(host) is int and 0 <= host < hosts for host in held):
-        raise BadInput(f"domains are no hosts below {hosts}", where=where, remedy=_WRITE_ONE)
-    if len(held) != -(-layout.world // size):
-        problem = f"{len(held)} hosts of {size} for {layout.world} ranks"
-        raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
-    return SiteJob(
-        name=_field(row, "name", str, where),
-        model=_field(row, "model", str, where),
-        job=job,
-        layout=layout,
-        domains=len(held),
-        hosts=tuple(held),
-        may="stay",
-        weight=_seconds(row, "weight", where, above=True),
+def _whole_site(bundle: Bundle, fields: _ArrangedFields, where: str) -> Site:
+    """The site of a bundle with what starting jobs does not need."""
+    site, names = bundle.site, [host.name for host in fields.hosts]
+    if len(names) != len(site.host_names) or len(set(names)) != len(names):
+        problem = f"{len(set(names))} different names for the fabric's {len(site.host_names)} hosts"
+        raise BadInput(problem, where=f"{where}: hosts", remedy=_WRITE_ONE)
+    for job in site.jobs:
+        for host in job.hosts:
+            if names[host] != site.host_names[host]:
+                problem = f"{names[host]!r} is called {site.host_names[host]!r} in {job.name}"
+                raise BadInput(problem, where=f"{where}: hosts[{host}]", remedy=_WRITE_ONE)
+    goal = fields.objective
+    if goal.kind == "dollars_per_token" and not goal.usd_per_accelerator_hour:
+        raise BadInput("holds no price", where=f"{where}: objective", remedy=_WRITE_ONE)
+    return replace(
+        site,
+        host_names=tuple(names),
+        usable=tuple(host.up for host in fields.hosts),
+        jobs=tuple(
+            replace(job, may=row.may, cut=row.cut, iterations=row.iterations)
+            for job, row in zip(site.jobs, fields.jobs, strict=True)
+        ),
+        objective=goal.kind,
+        max_slowdown=goal.max_slowdown,
+        usd_per_hour=goal.usd_per_accelerator_hour,
     )
 
 
-def _field(table: object, name: str, kind: type, where: str) -> Any:
-    if not isinstance(table, Mapping):
-        raise BadInput("is not a table of fields", where=where, remedy=_WRITE_ONE)
-    value = table.get(name)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise BadInput(f"{name} is missing, or no {kind.__name__}", where=where, remedy=_WRITE_ONE)
-    return value
-
-
-def _seconds(row: object, name: str, where: str, *, above: bool = False) -> float:
-    """A number of at least 0, or ``above`` it."""
-    value = row.get(name) if isinstance(row, Mapping) else None
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    number = float(value) if known and abs(value) < 1e12 else -1.0  # type: ignore[arg-type]
-    if number < 0 or (above and number == 0):
-        raise BadInput(f"{name} is missing, or out of range", where=where, remedy=_WRITE_ONE)
-    return number
+def _policy(clock: Clock, fields: _ArrangedFields, name: str, where: str) -> Timed:
+    """A policy's assignment, with the times of the file."""
+    policy, site, place = fields.policies[name], clock.site, f"{where}: policies.{name}"
+    hosts = [host for domains in policy.domains for host in domains]
+    sizes = tuple(len(domains) for domains in policy.domains)
+    lengths = {len(policy.slowdown), len(policy.offset_s), len(policy.classes)}
+    if sizes != tuple(job.domains for job in site.jobs) or lengths != {len(site.jobs)}:
+        raise BadInput("has not one value for each job or host", where=place, remedy=_WRITE_ONE)
+    if len(set(hosts)) != len(hosts) or not all(0 <= host < len(site.host_names) for host in hosts):
+        raise BadInput("two places are one host, or none", where=f"{place}.domains", remedy=_WRITE_ONE)
+    slowdown, score = np.array(policy.slowdown), clock.objective.score_of(policy.objective)
+    return Timed(
+        choice=Assignment(
+            hosts=tuple(tuple(domains) for domains in policy.domains),
+            router=policy.router,
+            offset_s=tuple(policy.offset_s),
+            order=order_of(policy.classes, site.classes, place),
+        ),
+        iteration_s=slowdown * clock.objective.against_s,
+        slowdown=slowdown,
+        score=score,
+        cost=score + clock.objective.over(slowdown),
+    )

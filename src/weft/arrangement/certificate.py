@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.arrangement.clock import Clock, Hosts
-from weft.arrangement.cuts import Cuts, least_cut
+from weft.arrangement.cuts import FabricCuts, least_cut
 from weft.arrangement.objective import RATES, Objective
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
@@ -49,7 +49,7 @@ class Certificate:
         return share if share > 1e-6 else 0.0
 
 
-def certify(clock: Clock, cuts: Cuts, given: Hosts) -> Certificate:
+def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
     """The bounds for a site whose jobs that stay are where ``given`` has them."""
     site = clock.site
     between = [one.between_hosts(site.domain_size) for one in clock.templates]
@@ -75,7 +75,7 @@ def certify(clock: Clock, cuts: Cuts, given: Hosts) -> Certificate:
     return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=lone, proof=strongest)
 
 
-def _must_cross(clock: Clock, cuts: Cuts, given: Hosts, job: int, between: Floats) -> Floats:
+def _must_cross(clock: Clock, cuts: FabricCuts, given: Hosts, job: int, between: Floats) -> Floats:
     """Bytes of a job that cross each cut in every arrangement: exactly where it stays, the least of any order of
     its hosts where these stay, none known where it may move or have another layout."""
     may = clock.site.jobs[job].may
@@ -95,7 +95,7 @@ def _must_cross(clock: Clock, cuts: Cuts, given: Hosts, job: int, between: Float
     return found
 
 
-def _overflow(clock: Clock, cuts: Cuts, job: int, between: Floats) -> float:
+def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> float:
     """Seconds that a job larger than every unit needs over some cut, wherever it is put."""
     if len(between) > MOST_HOSTS:
         return 0.0
@@ -107,7 +107,7 @@ def _overflow(clock: Clock, cuts: Cuts, job: int, between: Floats) -> float:
     return found
 
 
-def _in_phases(one: Template, cuts: Cuts, at: Ints, clock: Clock) -> float:
+def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
     """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut, and those that
     are under way together sharing it."""
     source, target = at[one.source][one.message], at[one.target][one.message]
@@ -191,7 +191,7 @@ def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
     return best
 
 
-def _time_sharing(objective: Objective, cuts: Cuts, must: Floats, least_s: Floats) -> float:
+def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s: Floats) -> float:
     """The least score when cuts are shared in time; 0 where no cut is too busy for all jobs at their bounds."""
     if not len(cuts.all_Bps):
         return 0.0

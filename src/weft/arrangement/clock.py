@@ -38,9 +38,9 @@ Hosts = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What is chosen for a site: hosts of each job in rank order, the router, offsets in seconds, and the place
-    of each job in the order of classes (0 is served first; all 0 without classes)."""
+class Assignment:
+    """Hosts of each job in rank order, the router, offsets in seconds, and the place of each job in the order of
+    classes (0 is served first; all 0 without classes)."""
 
     hosts: Hosts
     router: Router
@@ -50,10 +50,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Timed:
-    """What a choice comes to: steady seconds of an iteration of each job, over those alone on a 1:1 network, the
-    score of the objective, and what is minimised, which is the score where limits are kept."""
+    """Times of an assignment: steady seconds of an iteration of each job, over those alone on a 1:1 network, the
+    score of the objective, and the cost that is minimised, which is the score where limits are kept."""
 
-    choice: Choice
+    choice: Assignment
     iteration_s: Floats
     slowdown: Floats
     score: float
@@ -78,7 +78,7 @@ class Reference:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """Evaluates choices for one site.
+    """Times assignments of one site.
 
     Raises:
         BadInput: flows without a path.
@@ -98,7 +98,7 @@ class Clock:
     repeats: list[Repeated] = field(init=False)
     _count: list[int] = field(default_factory=lambda: [0])
     _routes: dict[tuple[Hosts, Router], list[Routes]] = field(default_factory=dict)
-    _known: dict[tuple[Choice, tuple[int, ...]], Timed] = field(default_factory=dict)
+    _known: dict[tuple[Assignment, tuple[int, ...]], Timed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fabric = reached(self.site.fabric, calibration(self.site.cluster.accelerator.name))
@@ -111,11 +111,10 @@ class Clock:
         self._repeat()
 
     def _repeat(self) -> None:
-        longest = max(one.alone_s for one in self.templates)
-        self.epochs = tuple(
-            min(MOST_EPOCHS, max(EPOCHS, int(np.ceil(EPOCHS * longest / one.alone_s)))) for one in self.templates
-        )
-        self.repeats = [repeated(one, count) for one, count in zip(self.templates, self.epochs, strict=True)]
+        longest_s = max(job.alone_s for job in self.templates)
+        counts = [int(np.ceil(EPOCHS * longest_s / job.alone_s)) for job in self.templates]
+        self.epochs = tuple(min(MOST_EPOCHS, max(EPOCHS, count)) for count in counts)
+        self.repeats = [repeated(job, count) for job, count in zip(self.templates, self.epochs, strict=True)]
 
     @property
     def evaluations(self) -> int:
@@ -132,10 +131,10 @@ class Clock:
         other._repeat()
         return other
 
-    def plain(self, hosts: Hosts, router: Router = "ecmp") -> Choice:
+    def plain(self, hosts: Hosts, router: Router = "ecmp") -> Assignment:
         """A choice without offsets and classes."""
         none = len(self.templates)
-        return Choice(hosts=hosts, router=router, offset_s=(0.0,) * none, order=(0,) * none)
+        return Assignment(hosts=hosts, router=router, offset_s=(0.0,) * none, order=(0,) * none)
 
     def accelerators(self, hosts: Sequence[int], job: int) -> Ints:
         """The accelerator of every rank of a job."""
@@ -147,15 +146,15 @@ class Clock:
             self._routes[hosts, router] = self._routed(hosts, router)
         return self._routes[hosts, router]
 
-    def timed(self, choice: Choice, jobs: Sequence[int] | None = None) -> Timed:
-        """What a choice comes to, with all jobs or some of them (the others take what they take alone)."""
+    def timed(self, choice: Assignment, jobs: Sequence[int] | None = None) -> Timed:
+        """Times of an assignment with all jobs, or some of them (the others take what they take alone)."""
         chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
         key = (choice, chosen)
         if key not in self._known:
             self._known[key] = self._stepped(choice, chosen)
         return self._known[key]
 
-    def lives(self, choice: Choice, first: Floats) -> Floats:
+    def lives(self, choice: Assignment, first: Floats) -> Floats:
         """Seconds of an iteration of each job on average, until each has done all: jobs that end make room.
 
         Args:
@@ -238,7 +237,7 @@ class Clock:
             found.append((traffic, routes))
         return found
 
-    def weight(self, choice: Choice, job: int) -> float:
+    def weight(self, choice: Assignment, job: int) -> float:
         """Weight of a job's flows, by its class."""
         return float(CLASS_WEIGHT ** levels(choice.order, self.site.classes)[job])
 
@@ -249,7 +248,7 @@ class Clock:
         loads = np.repeat(one.bytes, np.diff(routes.indptr)) * routes.usage
         return np.bincount(routes.links, loads, self.fabric.links).astype(np.float64)
 
-    def together(self, choice: Choice, jobs: Sequence[int]) -> tuple[Traffic, Routes]:
+    def together(self, choice: Assignment, jobs: Sequence[int]) -> tuple[Traffic, Routes]:
         """All iterations of some jobs side by side, ready to be stepped."""
         routes = self.routes(choice.hosts, choice.router)
         parts, known = [], []
@@ -258,7 +257,7 @@ class Clock:
             known.append(routes[job].of(self.repeats[job].message))
         return together(parts), joined(known)
 
-    def _stepped(self, choice: Choice, jobs: tuple[int, ...]) -> Timed:
+    def _stepped(self, choice: Assignment, jobs: tuple[int, ...]) -> Timed:
         self._count[0] += 1
         result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         iteration = np.array([one.alone_s for one in self.templates])
@@ -317,15 +316,7 @@ class Repeated:
             phase=self.phase,
             weight=np.full(count, weight),
             cap_Bps=np.full(count, np.inf),
-            phases=Phases(
-                delay_s=self.phases.delay_s,
-                start_s=start,
-                indptr=self.phases.indptr,
-                waits=self.phases.waits,
-                label=self.phases.label,
-                labels=self.phases.labels,
-                job=self.phases.job,
-            ),
+            phases=replace(self.phases, start_s=start),
         )
 
 

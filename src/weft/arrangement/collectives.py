@@ -195,18 +195,18 @@ def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> 
 
     The plugin tells groups by hosts and ranks alone.  Of groups that agree in both the slowest network counts.
     """
+
+    def reach(one: JobCollective) -> float:
+        return float("inf") if one.reached_Bps is None else one.reached_Bps
+
     slowest: dict[tuple[int, int], JobCollective] = {}
     for one in collectives:
         shape = (one.hosts, one.ranks)
         even = one.ranks % one.hosts == 0 and one.kind in BALANCED_KINDS
-        if even and (shape not in slowest or _reach(one) < _reach(slowest[shape])):
+        if even and (shape not in slowest or reach(one) < reach(slowest[shape])):
             slowest[shape] = one
     groups = [(one.cluster, *shape) for shape, one in sorted(slowest.items())]
     return write_tuners(groups, calibration=constants)
-
-
-def _reach(one: JobCollective) -> float:
-    return float("inf") if one.reached_Bps is None else one.reached_Bps
 
 
 def msccl_text(one: JobCollective) -> str | None:
@@ -256,7 +256,7 @@ def job_collectives(
         routing="spray" if router == "spray" else "ecmp",
         routes=routes,
     )
-    asked = _Asked(job, site.cluster, wires, constants)
+    asked = _CollectiveCosts(job, site.cluster, wires, constants)
     return tuple(asked.collective(*one) for one in _listed(job, site.cluster, constants))
 
 
@@ -291,7 +291,7 @@ def _count(found: Counter[Any], job: SiteJob, call: Call, rounds: float) -> None
         found[call.kind, wide, bytes_] += times  # type: ignore[assignment]
 
 
-class _Asked:
+class _CollectiveCosts:
     """What a job's collectives cost on its hosts."""
 
     def __init__(self, job: SiteJob, cluster: Cluster, wires: Wires, constants: Calibration) -> None:

@@ -15,7 +15,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Cuts:
+class FabricCuts:
     """Units of every tier that has several.
 
     ``unit[t]`` numbers the unit of each host in tier ``t`` (inner first), ``capacity_Bps[t]`` is what leaves and
@@ -25,35 +25,31 @@ class Cuts:
     unit: tuple[Ints, ...]
     capacity_Bps: tuple[Floats, ...]
 
-    def names(self) -> list[tuple[int, int]]:
-        """Tier and unit of every cut."""
-        return [(tier, unit) for tier, sizes in enumerate(self.capacity_Bps) for unit in range(len(sizes))]
-
     def crossing(self, between: Floats, hosts: Sequence[int] | Ints) -> Floats:
-        """Bytes of a job that leave or enter each unit (the larger of both), for all cuts in order of ``names``.
+        """Bytes of a job that leave or enter each unit (the larger of both), for all cuts by tier and unit.
 
         Args:
             between: bytes from each host of the job to each other, in rank order.
             hosts: where these are.
         """
-        held = np.asarray(hosts, dtype=np.int64)
-        found = []
+        at_host = np.asarray(hosts, dtype=np.int64)
+        crossing = []
         for unit, capacity in zip(self.unit, self.capacity_Bps, strict=True):
-            at = unit[held]
+            at = unit[at_host]
             differs = at[:, None] != at[None, :]
-            gone = between * differs
-            out = np.bincount(at, gone.sum(axis=1), len(capacity))
-            into = np.bincount(at, gone.sum(axis=0), len(capacity))
-            found.append(np.maximum(out, into))
-        return np.concatenate(found) if found else np.zeros(0)
+            apart = between * differs
+            out = np.bincount(at, apart.sum(axis=1), len(capacity))
+            into = np.bincount(at, apart.sum(axis=0), len(capacity))
+            crossing.append(np.maximum(out, into))
+        return np.concatenate(crossing) if crossing else np.zeros(0)
 
     @property
     def all_Bps(self) -> Floats:
-        """Capacity of all cuts, in order of ``names``."""
+        """Capacity of all cuts, by tier and unit."""
         return np.concatenate(self.capacity_Bps) if self.capacity_Bps else np.zeros(0)
 
 
-def cuts_of(fabric: Fabric) -> Cuts:
+def cuts_of(fabric: Fabric) -> FabricCuts:
     """The cuts of a fabric, at the speed of its links; without any where no tier lies above another."""
     top = int(fabric.tier.max(initial=0))
     units, capacities = [], []
@@ -74,7 +70,7 @@ def cuts_of(fabric: Fabric) -> Cuts:
             ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
         units.append(unit.reshape(-1))
         capacities.append(np.minimum(*ways))
-    return Cuts(unit=tuple(units), capacity_Bps=tuple(capacities))
+    return FabricCuts(unit=tuple(units), capacity_Bps=tuple(capacities))
 
 
 def _components(fabric: Fabric, tier: int) -> Ints:

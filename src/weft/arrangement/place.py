@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from weft.arrangement.clock import Hosts
-from weft.arrangement.cuts import Cuts
+from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
@@ -42,13 +42,13 @@ class Places:
     """Placements of a site's jobs, judged by what crosses cuts: the closed form of what the clock steps."""
 
     site: Site
-    cuts: Cuts
+    cuts: FabricCuts
     between: tuple[Floats, ...]
     alone_s: Floats
     weights: Floats
 
     @classmethod
-    def of(cls, site: Site, cuts: Cuts, templates: tuple[Template, ...]) -> Places:
+    def of(cls, site: Site, cuts: FabricCuts, templates: tuple[Template, ...]) -> Places:
         """The places of a site."""
         weights = np.array([job.weight for job in site.jobs])
         return cls(
@@ -213,7 +213,7 @@ class Places:
 
 
 def _packed(
-    wanted: list[int], room: Ints, cuts: Cuts, worth: Floats, limit_s: float, *, spread: bool
+    wanted: list[int], room: Ints, cuts: FabricCuts, worth: Floats, limit_s: float, *, spread: bool
 ) -> Floats | None:
     """Hosts of each job in each inner unit; None where the program ends without a packing.
 
@@ -237,11 +237,10 @@ def _packed(
     first = jobs * inner
     busiest = first + jobs * sum(len(one) for one in cuts.capacity_Bps)
     rows: list[tuple[list[int], list[float]]] = []
-    outer_of_inner = [_outer(cuts, tier) for tier in range(len(cuts.unit))]
     for tier, capacity in enumerate(cuts.capacity_Bps):
         fastest = float(capacity.max())
         for unit in range(len(capacity)):
-            inside = [at for at in range(inner) if outer_of_inner[tier][at] == unit]
+            inside = np.unique(cuts.unit[0][cuts.unit[tier] == unit]).tolist()
             load: tuple[list[int], list[float]] = ([busiest], [-1.0])
             for job, count in enumerate(wanted):
                 here = first + job * len(capacity) + unit
@@ -270,11 +269,3 @@ def _packed(
         return None
     counts = np.rint(solution[: jobs * inner]).reshape(jobs, inner)
     return counts if (counts.sum(axis=1) == np.array(wanted)).all() else None
-
-
-def _outer(cuts: Cuts, tier: int) -> list[int]:
-    """The unit of a tier in which each inner unit lies."""
-    found = [0] * len(cuts.capacity_Bps[0])
-    for host, unit in enumerate(cuts.unit[0].tolist()):
-        found[unit] = int(cuts.unit[tier][host])
-    return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, Timed
+from weft.arrangement.clock import Assignment, Clock, Timed
 from weft.fabric.spec import Floats, Mask
 from weft.model.flops import model_flops
 
@@ -55,7 +55,7 @@ def periods(seconds: Floats) -> list[float]:
     return [longest, (best + 1) * longest] if best else [longest]
 
 
-def demands(clock: Clock, choice: Choice) -> list[tuple[Floats, float, Floats]]:
+def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Floats]]:
     """For each circle: the share of each shared link's capacity that each job wants in each part (job, link, part),
     its seconds, and how often it holds each job's iteration.
 
@@ -202,7 +202,7 @@ def by_intensity(clock: Clock, now: Timed) -> Timed:
     return clock.timed(replace(now.choice, order=order))
 
 
-def intensities(clock: Clock, choice: Choice) -> tuple[Floats, Mask]:
+def intensities(clock: Clock, choice: Assignment) -> tuple[Floats, Mask]:
     """Crux's GPU intensity of each job (section 3, equation 2), and which pairs of jobs share a link.
 
     The intensity is the work of an iteration (FLOPs of the model) over the seconds that its bytes keep the job's

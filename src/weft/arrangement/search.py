@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from weft.arrangement.bundle import POLICIES, Arrangement
 from weft.arrangement.certificate import Certificate, certify
-from weft.arrangement.clock import Choice, Clock, Hosts, Timed
-from weft.arrangement.cuts import Cuts, cuts_of
+from weft.arrangement.clock import Clock, Hosts, Timed
+from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.verify import Verified, verifiable, verify
-from weft.layout.spec import Layout
+from weft.arrangement.verify import verifiable, verify
 
-POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
 KEPT = 3
 """Placements with routes that are scheduled in time."""
 ALONE_SHARE = 0.4
@@ -38,49 +37,17 @@ Progress = Callable[[float, float], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
-    """What a search found: the best, each policy on the given placement, the bounds, and how the search ended.
-
-    ``first`` are the layouts that jobs began with; ``layouts`` counts those that were tried beside the other jobs.
-    ``clock`` has the layouts of the best, ``began`` those that jobs began with, and ``evaluations`` counts what was
-    stepped.  ``verified`` is None where an interrupt came first.
-    """
-
-    clock: Clock
-    began: Clock
-    cuts: Cuts
-    given: Hosts
-    policies: dict[str, Timed]
-    certificate: Certificate
-    evaluations: int
-    placements: int
-    first: tuple[Layout, ...]
-    layouts: int
-    verified: Verified | None
-    ended: str
-
-    @property
-    def best(self) -> Timed:
-        """The arrangement."""
-        return self.policies["arrange"]
-
-    def clock_of(self, policy: str) -> Clock:
-        """The clock with the layouts of a policy."""
-        return self.clock if policy == "arrange" else self.began
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Begun:
+class StartingPoint:
     """What there is before anything is searched: layouts, the clock with the first of them, hosts as given, bounds."""
 
     layouts: Layouts
     clock: Clock
-    cuts: Cuts
+    cuts: FabricCuts
     given: Hosts
     certificate: Certificate
 
     @classmethod
-    def of(cls, site: Site, left_s: Callable[[], float]) -> Begun:
+    def of(cls, site: Site, left_s: Callable[[], float]) -> StartingPoint:
         """The begin of a site; ``left_s`` are the seconds that there are to choose layouts.
 
         Raises:
@@ -111,14 +78,14 @@ class Search:
     cut_short: bool = False
     tried: int = 0
 
-    def run(self) -> Found:
+    def run(self) -> Arrangement:
         """Search.  An interrupt ends it with the best so far.
 
         Raises:
             BadInput: a job that cannot run, or flows without a path.
             NothingFeasible: no layout of a job fits.
         """
-        begun = Begun.of(self.site, self._left(ALONE_SHARE))
+        begun = StartingPoint.of(self.site, self._left(ALONE_SHARE))
         clock, cuts, given, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
         self.clock, self.bound = clock, begun.certificate.objective
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
@@ -138,7 +105,7 @@ class Search:
         if ended == "complete" and self.cut_short:
             ended = "budget"
         policies["arrange"] = self._best
-        return Found(
+        return Arrangement(
             clock=self._clock,
             began=clock,
             cuts=cuts,
@@ -151,6 +118,7 @@ class Search:
             layouts=self.tried,
             verified=verified,
             ended=ended,
+            seed=self.seed,
         )
 
     @property
@@ -164,7 +132,7 @@ class Search:
         assert self.clock is not None
         return self.clock
 
-    def _search(self, clock: Clock, cuts: Cuts, given: Hosts, policies: dict[str, Timed]) -> int:
+    def _search(self, clock: Clock, cuts: FabricCuts, given: Hosts, policies: dict[str, Timed]) -> int:
         """Fill in the policies and improve the incumbent; returns how many placements were tried.
 
         What needs no search comes first, whatever the budget.
@@ -188,7 +156,7 @@ class Search:
         """Jobs that may have another layout."""
         return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
 
-    def _placed(self, clock: Clock, cuts: Cuts, given: Hosts, others: list[Timed], share: float) -> int:
+    def _placed(self, clock: Clock, cuts: FabricCuts, given: Hosts, others: list[Timed], share: float) -> int:
         """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
@@ -213,7 +181,7 @@ class Search:
                     self._keep(clock, with_offsets(clock, ordered, self.seed + 1, late, late))
         return placements
 
-    def _recut(self, layouts: Layouts, cuts: Cuts) -> int:
+    def _recut(self, layouts: Layouts, cuts: FabricCuts) -> int:
         """Other layouts, a job at a time, each answering the others, until none is better; then hosts and times once
         more for the new ones.  Returns how many placements were tried."""
         late, placements = self._until(1.0), 0
@@ -265,6 +233,3 @@ class Search:
     def _until(self, share: float) -> Callable[[], bool]:
         left = self._left(share)
         return lambda: not left()
-
-
-__all__ = ["POLICIES", "Choice", "Found", "Search"]

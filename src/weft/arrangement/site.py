@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from weft.cluster import Cluster
 from weft.cluster import load as named_cluster
 from weft.cluster import resolve as resolve_cluster
-from weft.documents import parse_toml, validate
+from weft.documents import parse_json, parse_toml, validate
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.fabric.catalogue import default_kind, for_cluster
 from weft.fabric.placement import host_names
@@ -28,14 +28,16 @@ from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
-from weft.layout.text import parse_layout
+from weft.layout.text import layout_from_dict, parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
 from weft.model.resolve import named_job
+from weft.model.text import job_from_dict
 from weft.search.space import SPACES, STANDARD, Space
 from weft.units import counted
 
 SCHEMA = "weft.site/1"
 MAX_FILE_BYTES = 4_000_000
+MAX_PLAN_BYTES = 64_000_000
 Router = Literal["ecmp", "planned", "spray"]
 May = Literal["move", "reorder", "stay"]
 Cut = Literal["keep", "change", "choose"]
@@ -157,11 +159,8 @@ class Site:
         return order.reshape(len(self.host_names), -1)
 
 
-def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
+def read_site(source: str | os.PathLike[str]) -> Site:
     """The site of a TOML file.  Files that it names are looked for beside it, too.
-
-    Args:
-        idle: whether it may be without jobs.
 
     Raises:
         BadInput: the file cannot be read, a field is unknown or wrong, or hosts and jobs do not fit together.
@@ -169,24 +168,23 @@ def read_site(source: str | os.PathLike[str], *, idle: bool = False) -> Site:
     """
     where = os.fspath(source)
     text = read_text(source, where=where, largest=MAX_FILE_BYTES, remedy="name a site file (TOML)")
-    return site_of(parse_toml(text, where), where, Path(where).parent, idle=idle)
+    return site_of(parse_toml(text, where), where, Path(where).parent)
 
 
-def site_of(table: Mapping[str, object], where: str, beside: Path | None, *, idle: bool = False) -> Site:
+def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Site:
     """The site of such fields.
 
     Args:
         table: as a site file has them.
         where: names them in messages.
         beside: where files that it names are looked for, too; None: it may name none.
-        idle: whether it may be without jobs.
 
     Raises:
         BadInput: a field is unknown or wrong, or hosts and jobs do not fit together.
         NothingFeasible: a job needs more hosts than are free.
     """
     given = validate(_SiteFields, table, where)
-    if not given.jobs and not idle:
+    if not given.jobs:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
     cluster = named_cluster(given.cluster) if beside is None else resolve_cluster(_beside(given.cluster, beside))
     fabric, origin = _fabric(given, cluster, beside, where)
@@ -211,15 +209,6 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None, *, idl
     )
     _check(site, where)
     return site
-
-
-def read_job(table: Mapping[str, object], site: Site, beside: Path, where: str) -> SiteJob:
-    """A job as a site file has it, from its fields.
-
-    Raises:
-        BadInput: a field is unknown or wrong, or does not fit the site.
-    """
-    return _job(validate(_Job, table, where), where, site.cluster, site.host_names, beside)
 
 
 def _beside(name: str, folder: Path) -> str:
@@ -362,20 +351,25 @@ def _work(given: _Job, where: str, cluster: Cluster, beside: Path | None) -> tup
 
 
 def _planned(given: _Job, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
-    """The same of a plan."""
-    from weft.arrangement.documents import plan_parts
-    from weft.layout.text import layout_from_dict
-    from weft.model.text import job_from_dict
-
+    """The job, the plan's name and the layout of a rank (from 1) of a plan that ``weft plan`` wrote."""
     if given.layout is not None or given.batch is not None:
         raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
     if beside is None:
         problem = "names a file, and none is read here"
         raise BadInput(problem, where=f"{where}.plan", remedy="give model and layout instead")
     name = str(given.plan)
-    raw_job, raw_layout = plan_parts(_beside(name, beside), given.rank)
-    job = job_from_dict(raw_job, where=f"{where}.plan: job")
-    layout = layout_from_dict(raw_layout, where=f"{where}.plan: layout")
+    path, remedy = _beside(name, beside), "write one with weft plan --format json -o plan.json"
+    plan = parse_json(read_text(path, where=path, largest=MAX_PLAN_BYTES, remedy=remedy), path)
+    if not isinstance(plan, Mapping) or plan.get("schema") != "weft.plan/1":
+        raise BadInput("is no plan", where=path, remedy=remedy)
+    rows = plan.get("layouts")
+    if not isinstance(rows, list) or not given.rank <= len(rows):
+        raise BadInput(f"there is no rank {given.rank}", where=path, remedy=remedy)
+    row = rows[given.rank - 1]
+    if not isinstance(row, Mapping) or not isinstance(row.get("layout"), Mapping) or "job" not in plan:
+        raise BadInput("holds no job with a layout", where=path, remedy=remedy)
+    job = job_from_dict(plan["job"], where=f"{where}.plan: job")
+    layout = layout_from_dict(row["layout"], where=f"{where}.plan: layout")
     check_layout(job, layout.world, layout, where=f"{where}.plan")
     return job, name, layout
 

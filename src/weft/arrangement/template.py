@@ -13,14 +13,13 @@ from typing import Literal
 
 import numpy as np
 
-from weft.arrangement.contract import contracted
 from weft.arrangement.site import SiteJob
-from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.calibration import calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import Paths
-from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Phases
 from weft.routing.traffic import JobTraffic, merged
 from weft.simulation.flows.engine import run
@@ -32,6 +31,8 @@ from weft.simulation.routes.traffic import planned_traffic
 Detail = Literal["phases", "burst"]
 MOST_RANKS = 256
 """Ranks of a job up to which its iteration is stepped phase by phase."""
+MOST_WAITS = 8
+"""Phases that one may wait for after it took over those of another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,11 +63,6 @@ class Template:
     alone_s: float
     network_s: float
 
-    @property
-    def flows(self) -> int:
-        """Flows of an iteration."""
-        return len(self.phase)
-
     def between_hosts(self, size: int) -> Floats:
         """Bytes of an iteration from each host of the job (row) to each other."""
         found = np.zeros((self.domains, self.domains))
@@ -75,63 +71,43 @@ class Template:
         return found
 
 
-def template(job: SiteJob, cluster: Cluster, *, detail: Detail | None = None) -> Template:
+def template(job: SiteJob, cluster: Cluster) -> Template:
     """The iteration of a job of a site.
-
-    Args:
-        detail: "phases" or "burst"; by the size of the job by default.
 
     Raises:
         BadInput: the layout cannot run the job.
     """
     constants = calibration(cluster.accelerator.name)
-    fabric = reference(job, cluster)
-    traffic = _between(job, cluster, fabric)
-    chosen = detail or ("phases" if job.layout.world <= MOST_RANKS else "burst")
-    if traffic is None or chosen == "phases":
-        return _phased(job, cluster, fabric, constants, traffic)
-    return _burst(job, cluster, fabric, constants, traffic)
-
-
-def reference(job: SiteJob, cluster: Cluster) -> Fabric:
-    """``bare``, at the speed that its links reach."""
-    return reached(bare(job, cluster), _constants(cluster))
+    whole = bare(job, cluster)
+    fabric = reached(whole, constants)
+    try:
+        traffic = planned_traffic(job.job, cluster, job.layout, fabric, name=job.name)
+    except BadInput as error:
+        if "sends nothing over the network" not in error.what:
+            raise
+        traffic = None
+    if traffic is None or job.layout.world <= MOST_RANKS:
+        return _phased(job, Wires(job.layout, cluster, whole, constants, routing="spray"), traffic)
+    return _burst(job, fabric, traffic)
 
 
 def bare(job: SiteJob, cluster: Cluster) -> Fabric:
     """A 1:1 rail-optimized network of the job's size."""
-    size = cluster.tiers[0].size
-    hosts = max(job.domains, 2)
+    size, hosts = cluster.tiers[0].size, max(job.domains, 2)
     rail = replace(cluster.tiers[1], size=hosts, oversubscription=1.0)
     alone = replace(cluster, count=size * hosts, tiers=(cluster.tiers[0], rail))
     return for_cluster("rail-optimized", alone, radix=4096, oversubscription=1.0)
 
 
-def _constants(cluster: Cluster) -> Calibration:
-    return calibration(cluster.accelerator.name)
-
-
-def _between(job: SiteJob, cluster: Cluster, fabric: Fabric) -> JobTraffic | None:
-    try:
-        return planned_traffic(job.job, cluster, job.layout, fabric, name=job.name)
-    except BadInput as error:
-        if "sends nothing over the network" in error.what:
-            return None
-        raise
-
-
-def _phased(
-    job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic | None
-) -> Template:
-    """Every phase of an iteration; what stays inside hosts as delays."""
-    wires = Wires(job.layout, cluster, bare(job, cluster), constants, routing="spray")
-    full, messages = iteration_traffic(job.job, cluster, job.layout, wires)
+def _phased(job: SiteJob, wires: Wires, traffic: JobTraffic | None) -> Template:
+    """Every phase of an iteration; phases that stay inside hosts as delays."""
+    full, messages = iteration_traffic(job.job, wires.cluster, job.layout, wires)
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
-    away = fabric.domain[full.traffic.source] != fabric.domain[full.traffic.target]
+    away = wires.fabric.domain[full.traffic.source] != wires.fabric.domain[full.traffic.target]
     mixed = np.zeros(len(full.traffic.phases), dtype=bool)
     mixed[full.traffic.phase[away]] = True
-    kept = np.flatnonzero(mixed[full.traffic.phase])
+    flows = np.flatnonzero(mixed[full.traffic.phase])
     inside_s = np.where(mixed, 0.0, done.phase_end_s - done.phase_begin_s)
     whole = replace(full.traffic.phases, delay_s=full.traffic.phases.delay_s + inside_s)
     phases, number = contracted(whole, mixed, full.last)
@@ -142,21 +118,21 @@ def _phased(
         domains=job.domains,
         phases=phases,
         last=int(number[full.last]),
-        phase=number[full.traffic.phase[kept]],
-        bytes=full.traffic.bytes[kept],
-        message=full.message[kept],
+        phase=number[full.traffic.phase[flows]],
+        bytes=full.traffic.bytes[flows],
+        message=full.message[flows],
         source=source,
         target=target,
         group=group,
         titles=titles,
         traffic=traffic,
         alone_s=float(done.phase_end_s[full.last]),
-        network_s=_covered(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
+        network_s=_covered_s(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
     )
 
 
 def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[str, ...]]:
-    """Source, target and collective of the messages of all waves, in order."""
+    """Source, target and collective of the messages of all waves, in order, and titles of collectives."""
     titles: dict[str, int] = {}
     sources, targets, groups = [], [], []
     for key, one in messages.items():
@@ -171,8 +147,8 @@ def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[st
     return source, target, group, tuple(titles)
 
 
-def _burst(job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibration, traffic: JobTraffic) -> Template:
-    """All bytes at once, then a pause."""
+def _burst(job: SiteJob, fabric: Fabric, traffic: JobTraffic) -> Template:
+    """All bytes of an iteration at once, then a pause."""
     one = traffic.epochs(1)
     order = np.argsort(traffic.collective, kind="stable")
     pause = len(one.phases) - 1
@@ -198,7 +174,7 @@ def _burst(job: SiteJob, cluster: Cluster, fabric: Fabric, constants: Calibratio
     )
 
 
-def _covered(begin: Floats, end: Floats) -> float:
+def _covered_s(begin: Floats, end: Floats) -> float:
     """Seconds that some spans cover together."""
     order = np.argsort(begin, kind="stable")
     total, reach = 0.0, -np.inf
@@ -206,6 +182,61 @@ def _covered(begin: Floats, end: Floats) -> float:
         total += max(0.0, b - max(a, reach))
         reach = max(reach, b)
     return total
+
+
+def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
+    """The phases that are left, and their number in the new order (-1: gone).
+
+    A phase that waits for nothing but one without flows begins when that one's waits have ended, and both delays
+    have passed.  A phase without flows and delay may be replaced by what it waits for.
+
+    Args:
+        flows: which phases have flows; these stay, as does ``last``.
+    """
+    delay = phases.delay_s.tolist()
+    waits = [list(part) for part in np.split(phases.waits, phases.indptr[1:-1])]
+    bare = (~flows).tolist()
+    changed = True
+    while changed:
+        changed = False
+        for phase, held in enumerate(waits):
+            if len(held) == 1 and bare[held[0]]:
+                before = held[0]
+                delay[phase] += delay[before]
+                waits[phase] = list(waits[before])
+                changed = True
+                continue
+            for before in held:
+                more = waits[before]
+                if bare[before] and delay[before] == 0.0 and more and len(held) + len(more) <= MOST_WAITS:
+                    waits[phase] = sorted({*held, *more} - {before})
+                    changed = True
+                    break
+    kept = flows.copy()
+    kept[last] = True
+    stack = np.flatnonzero(kept).tolist()
+    while stack:
+        for before in waits[stack.pop()]:
+            if not kept[before]:
+                kept[before] = True
+                stack.append(before)
+    left = np.flatnonzero(kept)
+    number = np.full(len(waits), -1, dtype=np.int64)
+    number[left] = np.arange(len(left))
+    lengths = [len(waits[phase]) for phase in left.tolist()]
+    every = [before for phase in left.tolist() for before in waits[phase]]
+    return (
+        replace(
+            phases,
+            delay_s=np.array(delay)[left],
+            start_s=phases.start_s[left],
+            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            waits=number[np.array(every, dtype=np.int64)],
+            label=phases.label[left],
+            job=phases.job[left],
+        ),
+        number,
+    )
 
 
 def merged_traffic(parts: list[tuple[JobTraffic, Ints]]) -> JobTraffic:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.arrangement.clock import Choice, Clock, repeated, together, window
+from weft.arrangement.clock import Assignment, Clock, repeated, together, window
 from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
 from weft.fabric.placement import Placement
@@ -18,7 +18,6 @@ from weft.fabric.spec import Floats
 from weft.fabric.traffic import Routes, joined
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Wires
-from weft.simulation.iteration.routed import FlowRoutes
 from weft.simulation.iteration.simulate import iteration_traffic
 
 MOST_RANKS = 1024
@@ -48,7 +47,7 @@ def verifiable(clock: Clock) -> bool:
     return few and any(one.detail == "phases" for one in clock.templates)
 
 
-def verify(clock: Clock, choice: Choice, found_s: Floats, *, late: bool = False) -> Verified:
+def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = False) -> Verified:
     """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
     nothing = np.full(len(clock.templates), np.nan)
     ranks = sum(one.ranks for one in clock.templates)
@@ -59,7 +58,7 @@ def verify(clock: Clock, choice: Choice, found_s: Floats, *, late: bool = False)
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(one.flows * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
+    flows = sum(len(one.phase) * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
@@ -80,7 +79,7 @@ def _burst(names: list[str]) -> str:
     return f"{', '.join(names)}: one burst of bytes an iteration, whose phases were not stepped"
 
 
-def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
+def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes]:
     """The iteration of a job with all phases and flows, and the routes of its messages; its burst where it is one."""
     template, site = clock.templates[job], clock.site
     if template.detail == "burst":
@@ -92,7 +91,7 @@ def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
         calibration(site.cluster.accelerator.name),
         placement=Placement(accelerators=clock.accelerators(choice.hosts[job], job)),
         routing="spray" if choice.router == "spray" else "ecmp",
-        routes=_planned(clock, choice),
+        routes=clock.planned(choice.hosts) if choice.router == "planned" else None,
     )
     full, messages = iteration_traffic(site.jobs[job].job, site.cluster, site.jobs[job].layout, wires)
     known = joined([wave.routes for one in messages.values() for wave in one.waves]).without_latency()
@@ -105,7 +104,3 @@ def _whole(clock: Clock, choice: Choice, job: int) -> tuple[Template, Routes]:
         message=full.message,
     )
     return whole, known
-
-
-def _planned(clock: Clock, choice: Choice) -> FlowRoutes | None:
-    return clock.planned(choice.hosts) if choice.router == "planned" else None

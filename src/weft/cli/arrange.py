@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import click
 
-from weft.cli.arrange_watch import OnlineOptions, check_online, replay, watch
 from weft.cli.build import takes
 from weft.cli.options import check_chart, check_folder, console, deliver, deliver_chart
 from weft.cli.outcome import Output
@@ -28,22 +27,15 @@ class ArrangeOutput(Output):
 
 @click.command()
 @click.argument("site", metavar="SITE.toml")
-@takes(options=ArrangeOptions, online=OnlineOptions, out=ArrangeOutput)
-def arrange(site: str, options: ArrangeOptions, online: OnlineOptions, out: ArrangeOutput) -> None:
+@takes(options=ArrangeOptions, out=ArrangeOutput)
+def arrange(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
     """Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.
 
     SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
     search with the best so far. What -o writes, weft simulate, route, schedule, launch and train read
     (--arrangement).
     """
-    check_online(online, output=out.output, chart=out.chart)
     check_folder(out.output, "-o")
-    if online.watch is not None:
-        watch(site, online.watch, online, seed=options.seed, form=out.form)
-        return
-    if online.trace is not None:
-        replay(site, online.trace, online, seed=options.seed, form=out.form, output=out.output)
-        return
     check_chart(out.chart)
     screen = console(error=True)
 

@@ -59,8 +59,7 @@ def make_report(
         BadInput: the file is no plan and no arrangement, the folder no state, or an option cannot be used.
         MissingExtra: the extra ``page`` is not installed.
     """
-    from weft.arrangement.bundle import Arrangement, read_document
-    from weft.arrangement.reading import arrangement_of
+    from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
     from weft.search import Plan
     from weft.studies.result import Sweep
     from weft.verbs.read import read, schema_of

@@ -59,7 +59,6 @@ def arrange(
         NothingFeasible: a job is larger than what is free, or a limit cannot be kept; says the best reachable.
     """
     asked = given_options(ArrangeOptions, options, given)
-    from weft.arrangement.bundle import Arrangement
     from weft.arrangement.search import Search
     from weft.arrangement.site import Site, read_site
     from weft.units import parse_seconds
@@ -68,12 +67,12 @@ def arrange(
     if not budget_s > 0:
         raise BadInput(f"{asked.budget!r} is no time to search in", where="--budget", remedy="write it like 60s")
     read = site if isinstance(site, Site) else read_site(path_of(site, "SITE"))
-    found = Search(read, budget_s=budget_s, seed=asked.seed, progress=progress, spent=spent).run()
-    worst = float(found.best.slowdown.max())
+    arrangement = Search(read, budget_s=budget_s, seed=asked.seed, progress=progress, spent=spent).run()
+    worst = float(arrangement.best.slowdown.max())
     if read.max_slowdown is not None and worst > read.max_slowdown * (1 + 1e-9):
-        name = read.jobs[int(found.best.slowdown.argmax())].name
+        name = read.jobs[int(arrangement.best.slowdown.argmax())].name
         raise NothingFeasible(
             f"max_slowdown {read.max_slowdown:g} cannot be kept: the best found is {worst:.4f}, of {name}"
             f" -- raise the limit to {worst * 1.0001:.4f}, or take a job out"
         )
-    return Arrangement(found=found, seed=asked.seed)
+    return arrangement

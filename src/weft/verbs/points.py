@@ -187,9 +187,9 @@ def _arrange(asked: Asked) -> Row:
     from weft.verbs.arrange import arrange
 
     found = arrange(str(asked.values["site"]), **asked.given())
-    worst = float(found.found.best.slowdown.max())
+    worst = float(found.best.slowdown.max())
     figures: Row = {"objective": found.objective, "bound": found.bound, "gap": found.gap, "worst_slowdown": worst}
-    return figures | {f"policy_{name}": found.policy(name) for name in found.found.policies}
+    return figures | {f"policy_{name}": found.policy(name) for name in found.policies}
 
 
 _PLANS = ("rank", "plan")

@@ -52,7 +52,7 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport | Arrangement:
         if schema == kind.SCHEMA:
             return kind.from_dict(document, where=where)
     if schema == ARRANGEMENT:
-        from weft.arrangement.reading import arrangement_of
+        from weft.arrangement.bundle import arrangement_of
 
         return arrangement_of(document, where)
     raise _no_schema(schema, f"{Plan.SCHEMA!r}, {EstimateReport.SCHEMA!r} or {ARRANGEMENT!r}", where)

@@ -47,9 +47,6 @@ INPUTS = {
     "floor": _Input(title="A floor plan (TOML)", module="weft.fabric.floor", model="_Fields"),
     "prices": _Input(title="Prices of network parts (TOML)", module="weft.fabric.cost", model="_Fields"),
     "site": _Input(title="A site and its jobs (TOML)", module="weft.arrangement.site", model="_SiteFields"),
-    "site-event": _Input(
-        title="An event of a site, a line of JSON", module="weft.arrangement.site_events", model="_Line"
-    ),
     "study": _Input(title="A study (TOML)", module="weft.studies.study", model="_Study"),
 }
 """Files that people write, whose schemas are made from the models that check them."""

@@ -51,7 +51,7 @@ BUSIEST = 3
 
 def arrangement_view(found: Arrangement) -> Iterator[Block]:
     """What an arrangement reaches, and who sits where."""
-    site, certificate = found.site, found.found.certificate
+    site, certificate = found.site, found.certificate
     up = sum(site.usable)
     yield Paragraph(
         f"Site: {site.name}, {counted(len(site.jobs), 'job')} on {counted(up, 'host')}"
@@ -59,24 +59,24 @@ def arrangement_view(found: Arrangement) -> Iterator[Block]:
         f" ({len(site.usable) - up} drained or not there), {site.fabric.name}"
     )
     verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    text, beyond = found.found.clock.objective.text, "above" if site.objective == "utilization" else "below"
+    text, beyond = found.clock.objective.text, "above" if site.objective == "utilization" else "below"
     yield Paragraph(
         f"Objective ({KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
         f" {text(certificate.objective)} (by {HOLDS[certificate.proof]}): {verdict}"
     )
-    layouts = f" {found.found.layouts} other layouts," if found.found.layouts else ""
+    layouts = f" {found.layouts} other layouts," if found.layouts else ""
     yield Paragraph(
-        f"Search: {found.found.evaluations:,} arrangements stepped,{layouts} {found.found.placements}"
-        f" placements; {ENDS[found.found.ended]}"
+        f"Search: {found.evaluations:,} arrangements stepped,{layouts} {found.placements}"
+        f" placements; {ENDS[found.ended]}"
     )
     yield Paragraph(found.verification)
     yield Heading("Policies on this site (slowdown against a 1:1 network)")
-    names = list(found.found.policies)
-    slow = [found.found.policies[name].slowdown for name in names]
+    names = list(found.policies)
+    slow = [found.policies[name].slowdown for name in names]
     yield Grid(
         [
             Column(heading="policy", cells=names, left=True),
-            Column(heading="objective", cells=[text(found.found.policies[name].score) for name in names]),
+            Column(heading="objective", cells=[text(found.policies[name].score) for name in names]),
             Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
             Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
             Column(heading="what", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
@@ -118,20 +118,19 @@ def seat_of(found: Arrangement) -> dict[int, tuple[int, int]]:
 def router_words(found: Arrangement, policy: str) -> str:
     """Where hosts are and how routes are chosen under a policy."""
     hosts = "hosts as given" if policy != "arrange" else "arranged"
-    return f"{hosts}, {ROUTERS[found.found.policies[policy].choice.router]}"
+    return f"{hosts}, {ROUTERS[found.policies[policy].choice.router]}"
 
 
 def loads_before_after(found: Arrangement) -> tuple[LinkLoads, LinkLoads]:
     """Loads of links with hashed routes on the hosts as given, and as arranged."""
-    one = found.found
-    before, after = (link_loads(one.clock_of(name), one.policies[name]) for name in ("hashed", "arrange"))
+    before, after = (link_loads(found.clock_of(name), found.policies[name]) for name in ("hashed", "arrange"))
     return before, after
 
 
 def link_rows(found: Arrangement) -> list[dict[str, object]]:
     """A row for each of the busiest links before or after, the busiest before first: the mean share of what it can
     carry, and how many jobs use it."""
-    fabric, loads = found.found.clock.fabric, loads_before_after(found)
+    fabric, loads = found.clock.fabric, loads_before_after(found)
     chosen = dict.fromkeys(link for one in loads for link in one.busiest(BUSIEST).tolist())
     before, after = loads
     return [
@@ -149,7 +148,7 @@ def link_rows(found: Arrangement) -> list[dict[str, object]]:
 
 def seats(found: Arrangement) -> list[dict[str, object]]:
     """A row for every unit (leaf) and job: how many hosts of the job lie there; also free and drained ones."""
-    site, cuts = found.site, found.found.cuts
+    site, cuts = found.site, found.cuts
     unit = cuts.unit[0] if cuts.unit else np.zeros(len(site.host_names), dtype=np.int64)
     taken = {host: number for host, (number, _) in seat_of(found).items()}
     rows: list[dict[str, object]] = []

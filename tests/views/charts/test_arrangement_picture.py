@@ -36,7 +36,7 @@ def test_every_host_is_a_square_of_its_job_inside_its_leaf(found, drawn):
     assert len(hosts) == len(found.site.host_names)
     for number, job in enumerate(found.site.jobs):
         assert sum(item.look["fill"] == COLOURS[number] for item in hosts) == job.domains
-    unit = found.found.cuts.unit[0]
+    unit = found.cuts.unit[0]
     frames = [item for item in marks(items, "rect") if item.look["width"] > 22]
     assert len(frames) == unit.max() + 1
     inside = [
@@ -53,7 +53,7 @@ def test_every_host_is_a_square_of_its_job_inside_its_leaf(found, drawn):
 
 
 def test_loads_are_bytes_over_time_and_capacity(found):
-    clock, best = found.found.clock, found.best
+    clock, best = found.clock, found.best
     loads = link_loads(clock, best)
     outer = clock.fabric.tier > SCALE_UP
     assert not loads.share[~outer].any()
@@ -80,7 +80,7 @@ def test_heat_maps_name_the_busiest_links(found, drawn):
 
 
 def test_spans_of_the_timeline_are_those_stepped(found, drawn):
-    clock, best = found.found.clock, found.best
+    clock, best = found.clock, found.best
     link = link_loads(clock, best).shared()
     seen = window(clock, best, link, 2.0)
     assert seen.seconds == pytest.approx(2.0)

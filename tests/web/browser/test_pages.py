@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-
 from weft.web.templates import PLACES
 
 WIDTHS = (360, 768, 1440, 3840)

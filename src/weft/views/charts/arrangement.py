@@ -46,17 +46,17 @@ def arrangement_chart(found: Arrangement) -> Chart:
     ]
     chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
     gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    text = found.found.clock.objective.text
-    before, after = (text(found.found.policies[name].score) for name in ("hashed", "arrange"))
-    bound = text(found.found.certificate.objective)
+    text = found.clock.objective.text
+    before, after = (text(found.policies[name].score) for name in ("hashed", "arrange"))
+    bound = text(found.certificate.objective)
     words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
     return finished(chart, f"The arrangement of {found.site.name}", words)
 
 
 def seats_chart(found: Arrangement) -> Chart:
     """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
-    text = found.found.clock.objective.text
-    words = f"objective {text(found.best.score)}, bound {text(found.found.certificate.objective)}"
+    text = found.clock.objective.text
+    words = f"objective {text(found.best.score)}, bound {text(found.certificate.objective)}"
     return finished(_seats(found), f"Who sits where on {found.site.name}", words)
 
 
@@ -150,7 +150,7 @@ def _seats(found: Arrangement) -> Chart:
     site = found.site
     hosts = range(len(site.host_names))
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
-    units = found.found.cuts.unit
+    units = found.cuts.unit
     places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
     jobs, colours = _jobs(found)
     kinds = [*jobs, "free", "down"]
@@ -252,7 +252,7 @@ def _placed(blocks: dict[int, dict[int, list[tuple[int, list[int]]]]]) -> tuple[
 
 
 def _loads(found: Arrangement) -> alt.HConcatChart:
-    fabric = found.found.clock.fabric
+    fabric = found.clock.fabric
     cells, width, height = _cells(fabric)
     panels = [
         _panel(fabric, loads, cells, (width, height), words)
@@ -344,8 +344,8 @@ def _timeline(found: Arrangement) -> alt.VConcatChart:
     seconds = periods(found.best.iteration_s)[-1]
     panels = []
     for name, loads in zip(("hashed", "arrange"), loads_before_after(found), strict=True):
-        timed = found.found.policies[name]
-        seen = window(found.found.clock_of(name), timed, loads.shared(), seconds)
+        timed = found.policies[name]
+        seen = window(found.clock_of(name), timed, loads.shared(), seconds)
         before = "before" if name == "hashed" else "after"
         panels.append(_lanes(found, loads, seen, f"{before}: {router_words(found, name)}", seconds))
     return alt.vconcat(*panels, spacing=26)
@@ -403,7 +403,7 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
 def _link_told(found: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
     if seen.link < 0:
         return "nothing leaves", "any host"
-    words = found.found.clock.fabric.link_name(seen.link)
+    words = found.clock.fabric.link_name(seen.link)
     jobs = int((loads.of_job[:, seen.link] > 0).sum())
     return words, f"{float(seen.share.mean()):.0%}, {jobs} {'jobs' if jobs > 1 else 'job'}"
 
