@@ -293,7 +293,7 @@ def test_command_surface():
                     "--profile-ranks",
                     "--profile-steps",
                 ),
-                *("--freeze", "--from", "--lora", "--lora-alpha", "--slow"),
+                *("--from", "--slow"),
                 *("--document-end", "--eval-batches", "--eval-data", "--eval-every", "--eval-share"),
                 *("--expert-balance", "--expert-capacity"),
                 *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),

@@ -68,10 +68,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     weights: str | None = option(
         None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
     )
-    lora: int | None = option(None, "Train adapters of this rank, and nothing else.", metavar="RANK", least=1)
-    lora_alpha: float | None = option(
-        None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
-    )
     expert_balance: float | None = option(
         None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
     )
@@ -79,7 +75,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "Copies of a sequence that an expert takes, times its even share (default: all).",
         metavar="X", least=0, above=True,
     )  # fmt: skip
-    freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
     precision: str | None = option(None, "Of products: fp32, tf32 (GPUs) or bf16.", metavar="P")
     attention: str | None = option(None, "Attention kernel: ranks compute flash.", choices=("flash",))
     data: tuple[str, ...] = option(
@@ -157,9 +152,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
                 raise BadInput(f"{given[name]} needs --{needed.replace('_', '-')}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
-        if self.compare and (self.lora or self.freeze):
-            problem = "--compare predicts a step that trains all of a model"
-            raise BadInput(problem, where="train", remedy="drop it, or --lora and --freeze")
         if self.compare and self.expert_capacity is not None:
             problem = "--compare predicts a step that sends all copies of tokens to experts"
             raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
@@ -175,7 +167,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 _NEEDS = (
     ("tokenizer", "data"),
     ("document_end", "data"),
-    ("lora_alpha", "lora"),
     ("eval_data", "eval_every"),
     ("eval_share", "eval_every"),
     ("eval_batches", "eval_every"),
@@ -400,7 +391,7 @@ def _request(
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
-    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of, lora_of
+    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of
     from weft.verbs.train_profile import parse_ranks, parse_steps
     from weft.verbs.train_rank import TrainingRequest
 
@@ -417,8 +408,7 @@ def _request(
     details, assumed = details_of_model(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
     settings = replace(_settings(job, layout, asked, details_of_run(details, job, asked)), slow=slow)
-    settings = replace(settings, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
-    settings = replace(settings, compiled="inductor" if asked.compile else None)
+    settings = replace(settings, weights=asked.weights, compiled="inductor" if asked.compile else None)
     return TrainingRequest(
         job=job,
         config=config_text(asked.weights or model, job),

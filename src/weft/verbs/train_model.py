@@ -1,4 +1,4 @@
-"""What ``weft train`` makes of its model and of what it trains of it."""
+"""What ``weft train`` makes of its model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from weft.verbs.shared import path_of
 if TYPE_CHECKING:
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.layers.lora import LoRA
     from weft.verbs.shared import JobSource
     from weft.verbs.train import TrainOptions
     from weft.verbs.train_rank import Evaluation
@@ -65,12 +64,6 @@ def config_text(model: JobSource | None, job: Job) -> str | None:
     else:
         table = catalogue.configuration(job.model)
     return None if table is None else json.dumps(table, indent=2) + "\n"
-
-
-def lora_of(asked: TrainOptions) -> LoRA | None:
-    from weft.runtime.layers.lora import LoRA
-
-    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
 
 
 def evaluation_of(asked: TrainOptions) -> Evaluation | None:

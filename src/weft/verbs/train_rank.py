@@ -410,8 +410,6 @@ class _Run:
         )
         micro_batches = counted(self.session.micro_batches, "micro-batch")
         self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
-        if frozen := sum(one.parameter.numel() for one in self.session.flat.frozen):
-            self._say(f"frozen: {frozen:,} parameters of this rank")
         shown = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
         self._say(f"data: {shown or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):

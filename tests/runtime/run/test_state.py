@@ -31,9 +31,7 @@ TABLE = {
 
 
 def test_what_is_written_is_read():
-    trained = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}, "frozen": ["norm"]}
-    assert State.read(TABLE | trained, "here").model_dump() == TABLE | trained
-    assert State.read(TABLE, "here").model_dump() == TABLE | {"lora": None, "frozen": []}
+    assert State.read(TABLE, "here").model_dump() == TABLE
     assert State.read(TABLE, "here").settings().betas == (0.9, 0.95)
 
 
@@ -81,8 +79,6 @@ def test_only_steps_and_the_optimizer_may_change():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}}, "without --lora, this run is with --lora 4 -- give"),
-        ({"frozen": ["head", "norm"]}, "without --freeze, this run is with --freeze head norm -- give"),
         ({"data": "another"}, r"was trained on other data \(files, weights, --tokenizer"),
         ({"details": TABLE["details"] | {"document_end": 3}}, "without --document-end, this run is with"),
         ({"precision": TABLE["precision"] | {"compute": "bfloat16"}}, "with --precision bf16 -- give"),

@@ -16,12 +16,10 @@ from torch import Tensor
 from weft.errors import BadInput
 from weft.files import write_text, writing
 from weft.model.huggingface import read_config, read_text_part
-from weft.runtime.checkpoints.checkpoint import read_state
 from weft.runtime.checkpoints.export import parameters, whole
 from weft.runtime.checkpoints.files import FolderReader, read_metadata
 from weft.runtime.checkpoints.hub import FAMILIES, INDEX, SINGLE, Part, family_of, parts
 from weft.runtime.checkpoints.safetensors import Shape, header, values
-from weft.runtime.core.parameters import DOWN, UP
 
 CONFIG = "config.json"
 LARGEST_SHARD_BYTES = 5_000_000_000
@@ -59,8 +57,6 @@ def export_hub(
 ) -> None:
     """Write a checkpoint's parameters to a folder that ``transformers`` loads, with one in memory at a time.
 
-    What adapters add is added to the weights.
-
     Args:
         config: the model's ``config.json``, or a folder that holds it; by default that beside the checkpoint, where
             ``weft train --out`` writes it.
@@ -73,8 +69,6 @@ def export_hub(
         Unsupported: the hub has no names for weights of such models.
     """
     source, target = Path(folder), Path(out)
-    lora = read_state(source).get("lora")
-    scale = lora["alpha"] / lora["rank"] if isinstance(lora, dict) else 0.0
     place = _config_of(source) if config is None else Path(config)
     family, model = family_of(place), read_config(place)
     pieces = list(_pieces(source, parts(model, family), None if dtype is None else DTYPES[dtype]))
@@ -87,7 +81,7 @@ def export_hub(
             parameter, loaded = torch.empty(0), ""
             for one in held:
                 if one.source != loaded:
-                    parameter, loaded = _merged(reader, one.source, source, scale), one.source
+                    parameter, loaded = whole(reader, one.source, source), one.source
                 file.write(values(one.of(parameter)))
     if len(files) > 1:
         size = sum(one.size_bytes for one in pieces)
@@ -101,21 +95,6 @@ def export_hub(
 
 def _write(path: Path, table: dict[str, Any]) -> None:
     write_text(path, json.dumps(table, indent=2) + "\n")
-
-
-def _merged(reader: FolderReader, name: str, source: Path, scale: float) -> Tensor:
-    """A parameter with what its adapters add, in fp32 where there are such."""
-    parameter = whole(reader, name, source)
-    layer, what = name.rpartition(".")[::2]
-    known = reader.read_metadata().state_dict_metadata
-    if what != "weight" or f"{layer}.0.{DOWN}" not in known:
-        return parameter
-    added, i = [], 0
-    while f"{layer}.{i}.{DOWN}" in known:
-        down, up = (whole(reader, f"{layer}.{i}.{end}", source) for end in (DOWN, UP))
-        added.append(up.float() @ down.float())
-        i += 1
-    return parameter.float() + scale * torch.cat(added)
 
 
 def _config_of(source: Path) -> Path:
@@ -142,7 +121,7 @@ def _make(target: Path) -> None:
 def _pieces(source: Path, made: dict[str, Part], dtype: torch.dtype | None) -> Iterator[_Piece]:
     """The hub's tensors, in the order of Weft's parameters."""
     known = parameters(read_metadata(source))
-    held = {name: (own, shape) for name, own, shape in known if not name.endswith((DOWN, UP))}
+    held = {name: (own, shape) for name, own, shape in known}
     different = sorted(held.keys() ^ made.keys())
     if different:
         raise _other_model(source, f"{different[0]} is in one of them only")

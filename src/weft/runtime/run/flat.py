@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.layout.step import buckets
 from weft.runtime.core.collectives import Pending, settle
@@ -123,12 +123,18 @@ class Owned:
 
 
 class Flat:
-    """All that a rank holds of a model or stage; ``owned`` is what it updates, ``frozen`` what it does not."""
+    """All that a rank holds of a model or stage; ``owned`` is what it updates.
+
+    Raises:
+        Unsupported: a parameter is frozen.
+    """
 
     def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
         self.machine = machine
-        self.frozen = tuple(holding for holding in holdings if not holding.parameter.requires_grad)
-        holdings = [holding for holding in holdings if holding.parameter.requires_grad]
+        for holding in holdings:
+            if not holding.parameter.requires_grad:
+                remedy = "the runtime trains all parameters: call requires_grad_(True)"
+                raise Unsupported("is frozen", where=holding.name, remedy=remedy)
         layout = machine.grid.layout
         self._matrices = []
         for routed in (False, True):
@@ -168,7 +174,7 @@ class Flat:
                 holding.parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
         self._uses: dict[nn.Parameter, int] = {}
         for module in model.modules():
-            if isinstance(module, Matrix) and module.shard.requires_grad:
+            if isinstance(module, Matrix):
                 module.accumulated = tell
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}

@@ -188,11 +188,7 @@ class Optimizer:
     def pieces(self) -> list[Piece]:
         """Parameters and moments of this rank, for checkpoints."""
         self._make_state()
-        frozen = (
-            Piece(name=one.name, values=one.parameter.detach().view(-1), placement=one.placement)
-            for one in self.flat.frozen
-        )
-        return [*frozen, *(piece for name in ("", *MOMENTS) for piece in self._pieces(name))]
+        return [piece for name in ("", *MOMENTS) for piece in self._pieces(name)]
 
     def restored(self, updates: int) -> None:
         """The pieces have been filled from a checkpoint written after so many updates."""

@@ -26,19 +26,17 @@ from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import DOWN, UP, Holding, holdings, initialize
+from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.experts import Drops
-from weft.runtime.layers.lora import LoRA
 from weft.runtime.run.data import Batches, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
-from weft.runtime.run.partial import add_adapters, freeze, narrow
 from weft.runtime.run.pipeline import Passes, build_stages
 from weft.runtime.run.saving import Saving
 
@@ -49,8 +47,7 @@ class RunSettings:
 
     ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.  ``lora`` trains adapters and nothing else; ``frozen`` are patterns of names of what
-    is not trained.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
+    with the values to begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
@@ -61,8 +58,6 @@ class RunSettings:
     tuned: bool = False
     slow: tuple[float, ...] = ()
     weights: str | None = None
-    lora: LoRA | None = None
-    frozen: tuple[str, ...] = ()
     compiled: str | None = None
 
 
@@ -126,12 +121,13 @@ class Session:
             slow=settings.slow[grid.rank] if settings.slow else 1.0,
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
-        if settings.lora is not None:
-            add_adapters(self.machine, self.stages, settings.lora)
         held = holdings(self.stages)
-        self._begin(held)
-        freeze(held, settings.frozen, whole=grid.size("pipeline") == 1)
-        narrow(self.machine, held)
+        if settings.weights is None:
+            initialize(held, job.model, settings.seed)
+        else:
+            whole = HubWeights(settings.weights, job.model)
+            for holding in held:
+                holding.fill(whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
@@ -155,16 +151,6 @@ class Session:
             seed=self.settings.seed,
             vocabulary=self.job.model.vocab,
         )
-
-    def _begin(self, held: list[Holding]) -> None:
-        """The values before the first step: of the hub where there are such, else drawn."""
-        given: list[Holding] = []
-        if self.settings.weights is not None:
-            whole = HubWeights(self.settings.weights, self.job.model)
-            given = [holding for holding in held if not holding.name.endswith((DOWN, UP))]
-            for holding in given:
-                holding.fill(whole)
-        initialize([holding for holding in held if holding not in given], self.job.model, self.settings.seed)
 
     @property
     def steps_done(self) -> int:
@@ -275,16 +261,9 @@ class Session:
                 "details": asdict(self.settings.details),
                 "precision": {name: _name(value) for name, value in asdict(precision).items()},
                 "adam": asdict(adam) | {"betas": list(adam.betas)},
-                "lora": _written(self.settings.lora),
-                "frozen": list(self.settings.frozen),
             },
             "session",
         )
-
-
-def _written(lora: LoRA | None) -> dict[str, Any] | None:
-    """LoRA as JSON has it."""
-    return None if lora is None else asdict(lora) | {"targets": list(lora.targets)}
 
 
 def _name(format_: torch.dtype) -> str:
@@ -308,12 +287,6 @@ class _Adam(_Strict):
     clip: float | None
 
 
-class _LoRA(_Strict):
-    rank: int
-    alpha: float
-    targets: list[str]
-
-
 _OPTIONS = {
     "seed": "--seed",
     "global_batch": "--batch",
@@ -323,15 +296,12 @@ _OPTIONS = {
     "details.document_end": "--document-end",
     "precision": "--precision",
     "precision.reduce": "--reduce-bf16",
-    "lora.rank": "--lora",
-    "lora.alpha": "--lora-alpha",
-    "frozen": "--freeze",
 }
 """The options of ``weft train`` that set the fields of a state; a part of a field may have its own."""
 
 
 def _given(option: str, value: Any) -> str:
-    """A value as people gave it: "with --lora 16", "without --freeze"."""
+    """A value as people gave it: "with --seed 1", "without --document-end"."""
     if option == "--reduce-bf16":
         return f"with{'' if value == 'bfloat16' else 'out'} {option}"
     if value is None or value == []:
@@ -353,8 +323,6 @@ class State(_Strict):
     details: dict[str, str | int | float | bool | None]
     precision: dict[str, str]
     adam: _Adam
-    lora: _LoRA | None = None
-    frozen: list[str] = []
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> State:
