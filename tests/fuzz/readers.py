@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sqlite3
 from collections.abc import Callable
@@ -887,15 +886,6 @@ def sealed(raw: bytes, folder: Path) -> object:
     return called("runtime.run.session.State.read")(table, "given").settings()
 
 
-def flight_records() -> list[str | bytes]:
-    from weft.flights import Entry, Flight
-
-    entry = Entry(record_id=0, step=1, kind="all-reduce", process_group="x", state="waiting", time_created_s=1.0)
-    groups, ends = {"x": [0, 1]}, {"cause": "ended", "reason": "SIGTERM", "time_s": 2.0}
-    one = Flight(rank=0, world=2, host="a", pid=1, step=1, groups=groups, issued={"x": 1}, entries=[entry], **ends)
-    return [one.model_dump_json()]
-
-
 def metrics(raw: bytes, folder: Path) -> None:
     with called("runtime.run.folder.metrics_file")(written(raw, folder / "metrics.jsonl"), 2):
         pass
@@ -914,20 +904,10 @@ def measured() -> list[str | bytes]:
     return [measured_to_json(whole)]
 
 
-def flights(raw: bytes, folder: Path) -> object:
-    """What ``weft explain`` says of a folder with one rank's record."""
-    from rich.console import Console
-
-    written(raw, folder / "rank-0.json")
-    found = called("flights.explain")(*called("flights.read_flights")(folder))
-    return called("report.tables.flight.flight_table")(found, Console(file=io.StringIO()))
-
-
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
-add("flights.read_flights flights.read_flight", flights, "json", flight_records)
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))

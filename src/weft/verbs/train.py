@@ -110,7 +110,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "Compare copies of parameters every N steps too, not only before checkpoints.", metavar="N", least=1
     )
     timeout: float | None = option(
-        None, "Give up on a collective that takes longer, and name the rank.", metavar="SECONDS", least=0, above=True
+        None, "Give up on a collective that takes longer.", metavar="SECONDS", least=0, above=True
     )
     restart: str = option(
         "never",

@@ -38,7 +38,6 @@ from weft.report.tables.training_run import (
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
-from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
@@ -59,8 +58,6 @@ LARGE_VOCABULARY = 256
 """From here on the synthetic text's entropy hardly depends on the vocabulary."""
 RECENT = 100
 """Last steps whose median times are compared."""
-LONGEST_STAND_S = 10.0
-"""A rank that has stood still for so long tells the others where."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -225,7 +222,7 @@ class _Run:
         if begun_later and not self.request.restarts:
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
-        with self._records() as tellers, self._watched():
+        with self._records() as tellers:
             begun = self._begin()
             while self.session.steps_done < self.request.steps:
                 self._step(tellers)
@@ -265,8 +262,6 @@ class _Run:
 
     def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.steps
-        if self.session.machine.collectives.watch is not None:
-            self.session.machine.collectives.watch.step = self.session.steps_done + 1
         with self._profiled(), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         if self.stood:
@@ -355,27 +350,11 @@ class _Run:
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
-        with self.session.machine.collectives.passing("checkpoint"):
-            seconds = self.session.save(folder, self.saving)
+        seconds = self.session.save(folder, self.saving)
         if self.reports:
             still = f" in the background (training stood {format_seconds(seconds)})"
             self._say(f"saving {folder}{still}" if self.request.background else f"saved {folder}")
         return seconds
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Inside, a collective that takes too long names the rank that it waits for."""
-        if not dist.is_initialized():
-            yield
-            return
-        timeout_s, collectives = self.request.timeout_s, self.session.machine.collectives
-        every_s = min((timeout_s or LONGEST_STAND_S) / 8, LONGEST_STAND_S)
-        watch = collectives.watch = Watch(every_s, self.out, timeout_s)
-        try:
-            with watch.on_guard():
-                yield
-        finally:
-            collectives.watch = None
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from weft.errors import WeftError
 from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.pace import Pace
-from weft.runtime.core.watch import Noted, Watch
 
 _OWN_PACE = Pace()
 """As fast as the rank is: it has no state then."""
@@ -42,6 +42,13 @@ class Log:
         return found
 
 
+class CollectiveFailed(WeftError):
+    """A collective did not end in time, or lost a rank; another try may be better off."""
+
+    exit_code = 1
+    temporary = True
+
+
 @dataclass(frozen=True, slots=True)
 class _Works:
     """Several waited for as one."""
@@ -63,7 +70,7 @@ class Work(Protocol):
 class Pending:
     """A collective or a cast under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_log", "_noted", "_pace", "_result", "_work")
+    __slots__ = ("_axes", "_inputs", "_kind", "_log", "_pace", "_result", "_work")
 
     def __init__(
         self,
@@ -73,10 +80,10 @@ class Pending:
         axes: tuple[str, ...] = (),
         log: Log | None = None,
         pace: Pace | None = None,
-        noted: Noted | None = None,
+        kind: str = "",
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace, self._noted = pace or _OWN_PACE, noted
+        self._pace, self._kind = pace or _OWN_PACE, kind
 
     @property
     def under_way(self) -> bool:
@@ -88,20 +95,14 @@ class Pending:
         if self._work is not None:
             work, self._work = self._work, None
             self._pace.pay()
-            noted = self._noted
-            if noted is not None:
-                noted.waits = True
             try:
                 if self._log is None:
                     work.wait()
                 else:
                     _timed_wait(work, self._log, self._axes, self._result)
             except RuntimeError as error:
-                if noted is None:
-                    raise
-                raise noted.explained(error) from error
-            if noted is not None:
-                noted.ended(self._result)
+                where, reason = f"{self._kind} over {' '.join(self._axes)}", str(error).partition("\n")[0]
+                raise CollectiveFailed(f"rank {dist.get_rank()} gave up waiting in {where}: {reason}") from error
             self._pace.resume()
             self._inputs = None
         return self._result
@@ -137,8 +138,6 @@ class Collectives:
 
     def __init__(self, grid: Grid, pace: Pace | None = None) -> None:
         self.grid, self.pace = grid, pace or Pace()
-        self.watch: Watch | None = None
-        """What says who keeps others waiting, where it is wanted."""
         self._log: Log | None = None
 
     @contextmanager
@@ -149,10 +148,6 @@ class Collectives:
             yield self._log
         finally:
             self._log = outer
-
-    def passing(self, kind: str, of: str = "") -> AbstractContextManager[None]:
-        """A pass, or a checkpoint, is what happens inside; it is kept for the flight record."""
-        return nullcontext() if self.watch is None else self.watch.passing(kind, of)
 
     def all_reduce(self, values: Tensor, *axes: str, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Pending:
         """Sum (or maximum) over a group, in place."""
@@ -167,7 +162,7 @@ class Collectives:
         """Sum over the first and the last pipeline stage, in place."""
         self.pace.pay()
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
-        return self._issued("all-reduce", ("pipeline",), values, values, work, None, self.grid.ends)
+        return self._issued("all-reduce", ("pipeline",), values, values, work, None)
 
     def all_gather(self, shard: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
         """The shards of a group one after the other along the first dimension.
@@ -253,12 +248,6 @@ class Collectives:
         result: Tensor,
         work: Work | None,
         inputs: Tensor | None,
-        ends: dist.ProcessGroup | None = None,
     ) -> Pending:
         self.note(kind, axes, full)
-        wide, noted = self.grid.axes(*axes), None
-        group = ends or self.grid.group(*axes)
-        if self.watch is not None and group is not None:
-            size = full.numel() * full.element_size()
-            noted = self.watch.issued(kind, ("ends",) if ends else wide, group, size)
-        return Pending(result, work, inputs, wide, self._log, self.pace, noted)
+        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, self.pace, kind)
