@@ -286,7 +286,7 @@ def test_command_surface():
                     "--background-save",
                     "--check-replicas",
                     "--keep",
-                    "--log",
+                    "--tensorboard",
                     "--restart",
                     "--restart-layout",
                     "--timeout",

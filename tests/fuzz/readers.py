@@ -505,7 +505,6 @@ of_text("model._script.read", "text", lambda: scripts() + SCRIPTS(), where="run.
 of_file("runtime.layers.details.read_details", "json", trained)
 of_text("cluster.files.parse_latency", "text", words("1 us", "5e-6"), where="x")
 of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "multi-plane-4 1.5:1"))
-of_text("runtime.run.loggers.parse_log", "text", words("tensorboard=runs", "wandb=mine"))
 of_text("units.parse_bytes", "text", words("1 GB", "2GiB", "5e8"))
 of_text("units.parse_bandwidth", "text", words("400 Gb/s", "50 GB/s", "1e9"))
 of_text("units.parse_flops", "text", words("989 TFLOP/s", "1e15", "2 PFLOP/s"))

@@ -122,7 +122,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         metavar="LAYOUT",
     )  # fmt: skip
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
-    log: tuple[str, ...] = option((), "Also to tensorboard=DIR or wandb=PROJECT (repeats).", metavar="WHERE")
+    tensorboard: str | None = option(None, "Metrics for TensorBoard too.", metavar="DIR")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
     profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
     profile_ranks: str | None = option(
@@ -429,7 +429,7 @@ def _request(
         resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
         metrics=asked.metrics,
-        logs=_logs(asked),
+        tensorboard=asked.tensorboard,
         profile=asked.profile,
         profile_steps=parse_steps(asked.profile_steps, asked.steps),
         profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
@@ -442,15 +442,6 @@ def _request(
         restarts=asked.restart != "never",
         deterministic=asked.deterministic,
     )
-
-
-def _logs(asked: TrainOptions) -> tuple[str, ...]:
-    """Logs that can be begun as far as their names tell."""
-    from weft.runtime.run.loggers import parse_log
-
-    for one in asked.log:
-        parse_log(one)
-    return asked.log
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:

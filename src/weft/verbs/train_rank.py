@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +24,6 @@ from weft.launched import variable
 from weft.layout import Layout
 from weft.layout.schedule import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
-from weft.layout.text import format_layout
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.report.tables.grid import terminal
@@ -41,8 +42,7 @@ from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import Begun, Start
 from weft.runtime.run.data import markov_corpus
-from weft.runtime.run.folder import locked, metrics_file, write_record
-from weft.runtime.run.loggers import Tell, logged
+from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.mixture import Data, Mixture
 from weft.runtime.run.resume import Resumed, load_latest
 from weft.runtime.run.saving import Saving
@@ -52,6 +52,8 @@ from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
 from weft.verbs.train_profile import Profile, profile_path
 
+Tell = Callable[[Mapping[str, Any]], None]
+"""Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
 LARGE_VOCABULARY = 256
@@ -118,7 +120,7 @@ class TrainingRequest:
     resume: bool
     resume_from: str | None
     metrics: str | None
-    logs: tuple[str, ...]
+    tensorboard: str | None
     profile: str | None
     compare: bool
     quiet: bool
@@ -312,17 +314,15 @@ class _Run:
 
     @contextmanager
     def _records(self) -> Iterator[list[Tell]]:
-        """What takes the record of each step: the file of metrics, and logs that were asked for."""
-        path, job = self.request.metrics_path, self.request.job
+        """What takes the record of each step: the file of metrics, and TensorBoard's."""
+        path, folder = self.request.metrics_path, self.request.tensorboard
         with ExitStack() as stack:
             tellers: list[Tell] = []
             if self.reports and path is not None:
-                file = stack.enter_context(metrics_file(path, self.started_at))
-                tellers.append(lambda record: write_record(file, record))
-            config = {"model": job.model.name, "layout": format_layout(self.request.layout), **asdict(job.recipe)}
-            logs = self.request.logs if self.reports else ()
-            begun = (logged(log, config, done=self.started_at, out=self.out) for log in logs)
-            yield [*tellers, *map(stack.enter_context, begun)]
+                tellers.append(partial(write_record, stack.enter_context(metrics_file(path, self.started_at))))
+            if self.reports and folder is not None:
+                tellers.append(stack.enter_context(tensorboard_log(folder, self.started_at)))
+            yield tellers
 
     def _profiled(self) -> AbstractContextManager[None]:
         return nullcontext() if self.profile is None else self.profile.step(self.session.steps_done + 1)
