@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
+from alive import alive, alive_on  # noqa: E402
 from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
 from ranks import grid_of  # noqa: E402
@@ -30,7 +31,6 @@ from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.measure.alive import alive, alive_on  # noqa: E402
 from weft.runtime.run.pipeline import Passes, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
