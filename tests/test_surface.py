@@ -281,7 +281,7 @@ def test_command_surface():
                     "--layout",
                 ),
                 *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
-                *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer", "--tune-products"),
+                *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer"),
                 *(
                     "--background-save",
                     "--check-replicas",

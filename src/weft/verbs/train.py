@@ -130,7 +130,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     )
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
-    tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
     compile: bool = option(False, "Compile each block (torch.compile): slow first steps, faster ones behind.")
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
     slow: tuple[str, ...] = option(
@@ -665,5 +664,4 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
         details=details or Details(),
         precision=precision,
         switches=replace(Switches.of(layout), weight_cache=asked.weight_cache),
-        tuned=asked.tune_products,
     )

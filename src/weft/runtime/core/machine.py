@@ -1,4 +1,4 @@
-"""What every layer of one rank works with: grid, collectives, scheduler, products and number formats."""
+"""What every layer of one rank works with: grid, collectives, scheduler and number formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from weft.runtime.core.beside import Beside
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.later import Later
-from weft.runtime.core.matmul import Matmul
 from weft.runtime.core.overlap import Overlap, Switches
 from weft.runtime.core.pace import Pace
 from weft.runtime.core.precision import Precision
@@ -22,7 +21,6 @@ class Machine:
     grid: Grid
     collectives: Collectives
     overlap: Overlap
-    matmul: Matmul = field(default_factory=Matmul)
     precision: Precision = field(default_factory=Precision)
     last: LastTaken = field(default_factory=LastTaken)
     later: Later = field(default_factory=Later)
@@ -30,13 +28,7 @@ class Machine:
 
     @classmethod
     def of(
-        cls,
-        grid: Grid,
-        *,
-        precision: Precision | None = None,
-        switches: Switches | None = None,
-        tuned: bool = False,
-        slow: float = 1.0,
+        cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None, slow: float = 1.0
     ) -> Machine:
         """The means of a grid's rank; overlaps are those of its layout unless given.  ``slow``: how many times
         longer it computes."""
@@ -44,7 +36,6 @@ class Machine:
             grid=grid,
             collectives=Collectives(grid, Pace(slow)),
             overlap=Overlap(switches or Switches.of(grid.layout)),
-            matmul=Matmul(tuned=tuned),
             precision=precision or Precision(),
             beside=Beside(grid.device),
         )

@@ -189,9 +189,13 @@ class Matrix(nn.Module):
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
         machine, kept = self.machine, self.shard.grad
         if kept is None or machine.grid.size(*self.cut_over) > 1 or machine.precision.reduce != gradient.dtype:
-            self.scatter(machine.matmul(gradient.t(), rows))
+            self.scatter(gradient.t() @ rows)
             return
-        machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
+        total = kept.view(self.block_shape)
+        if total.dtype == gradient.dtype:
+            total.addmm_(gradient.t(), rows)
+        else:
+            total.add_(gradient.t() @ rows)
         self._tell()
 
     def start_gather(self) -> Pending:

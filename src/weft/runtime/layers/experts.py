@@ -126,23 +126,21 @@ class _Grouped(Function):
         ctx.layer, ctx.counts = layer, counts
         ctx.save_for_backward(rows)
         parts = zip(torch.split(rows, list(counts)), layer.matrices(), strict=True)
-        return torch.cat([layer.machine.matmul(part, weight.t()) for part, weight in parts])
+        return torch.cat([part @ weight.t() for part, weight in parts])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         layer: ExpertLinear = ctx.layer
         (rows,) = ctx.saved_tensors
-        matmul, weights = layer.machine.matmul, layer.matrices()
         slopes = torch.split(gradients[0].contiguous(), ctx.counts)
-        for_rows = torch.cat([matmul(slope, weight) for slope, weight in zip(slopes, weights, strict=True)])
+        for_rows = torch.cat([slope @ weight for slope, weight in zip(slopes, layer.matrices(), strict=True)])
 
         def scatter() -> None:
             parts = zip(slopes, torch.split(rows, ctx.counts), strict=True)
-            layer.weight.scatter(torch.cat([matmul(slope.t(), part) for slope, part in parts]))
+            layer.weight.scatter(torch.cat([slope.t() @ part for slope, part in parts]))
 
-        if ctx.needs_input_grad[1]:
-            layer.machine.later.do(scatter)
+        layer.machine.later.do(scatter)
         return for_rows, None, None, None
 
 

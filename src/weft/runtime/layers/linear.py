@@ -195,10 +195,10 @@ class Linear4D(Layer4D):
     """
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
-        return self.machine.matmul(rows, weight.t())
+        return rows @ weight.t()
 
     def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
-        return self.machine.matmul(gradient, weight)
+        return gradient @ weight
 
     def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
         self.weight.scatter_product(gradient, rows)

@@ -45,7 +45,7 @@ from weft.runtime.run.saving import Saving
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
+    ``switches`` None takes the layout's overlaps; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
     with the values to begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
@@ -55,7 +55,6 @@ class RunSettings:
     details: Details = field(default_factory=Details)
     precision: Precision = field(default_factory=Precision)
     switches: Switches | None = None
-    tuned: bool = False
     slow: tuple[float, ...] = ()
     weights: str | None = None
     compiled: str | None = None
@@ -117,7 +116,6 @@ class Session:
             grid,
             precision=settings.precision,
             switches=settings.switches,
-            tuned=settings.tuned,
             slow=settings.slow[grid.rank] if settings.slow else 1.0,
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
