@@ -882,7 +882,7 @@ def sealed(raw: bytes, folder: Path) -> object:
     whole = json.loads(checkpoint()["weft.json"]) | {"state": state, "digest": digest}
     written(json.dumps(whole).encode(), folder / "weft.json")
     table = called("runtime.checkpoints.checkpoint.read_state")(folder)
-    return called("runtime.run.session.State.read")(table, "given").settings()
+    return called("runtime.run.session.RunState.read")(table, "given").settings()
 
 
 def metrics(raw: bytes, folder: Path) -> None:
@@ -905,7 +905,7 @@ def measured() -> list[str | bytes]:
 
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
-add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
+add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)

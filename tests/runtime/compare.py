@@ -24,7 +24,7 @@ from weft.runtime.core.precision import Precision
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 
 
 def tokens(model: Model, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -83,7 +83,7 @@ class Run:
         self.own = BATCH // layout.data_parallel
         self.columns = own_tokens(self.grid, SEQUENCE)
         self.micro_batches = self.own // layout.micro_batch
-        self.passes = Passes(
+        self.passes = StepPasses(
             self.machine,
             self.stages,
             micro_batch=layout.micro_batch,

@@ -119,10 +119,10 @@ def go_on(layout, folder, dies_at):
     from weft.checkpoints import latest, step_folder
     from weft.runtime.core.grid import Grid
     from weft.runtime.run.folder import metrics_file, write_record
-    from weft.runtime.run.resume import load_latest
-    from weft.runtime.run.saving import Saving
+    from weft.runtime.run.saving import CheckpointSaving
+    from weft.runtime.run.session import load_latest
 
-    root, saving = Path(folder), Saving(background=True, keep=2)
+    root, saving = Path(folder), CheckpointSaving(background=True, keep=2)
     running = session(Grid.of(layout), "stages")
     if latest(root) is not None:
         load_latest(running, root)

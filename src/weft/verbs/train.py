@@ -240,7 +240,7 @@ class Trained(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedRank:
     """Collectives of one rank as traced without hardware, beside those predicted for its stage."""
 
     rank: int
@@ -263,7 +263,7 @@ class DryRun(Result):
 
     job: Job
     layout: Layout
-    ends: tuple[Traced, ...]
+    ends: tuple[TracedRank, ...]
 
     @property
     def equal(self) -> bool:
@@ -471,7 +471,7 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
         found = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
         predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
         ends.append(
-            Traced(
+            TracedRank(
                 rank=rank,
                 stage=stage,
                 predicted=predicted,

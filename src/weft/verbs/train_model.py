@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.runtime.layers.decoder import Details
     from weft.verbs.shared import JobSource
     from weft.verbs.train import TrainOptions
-    from weft.verbs.train_rank import Evaluation
+    from weft.verbs.train_rank import EvaluationRequest
 
 HELD_OUT = 0.05
 """Share of the data that is evaluated where nobody says."""
@@ -66,13 +66,13 @@ def config_text(model: JobSource | None, job: Job) -> str | None:
     return None if table is None else json.dumps(table, indent=2) + "\n"
 
 
-def evaluation_of(asked: TrainOptions) -> Evaluation | None:
+def evaluation_of(asked: TrainOptions) -> EvaluationRequest | None:
     from weft.verbs.train_data import parse_data
-    from weft.verbs.train_rank import Evaluation
+    from weft.verbs.train_rank import EvaluationRequest
 
     if asked.eval_every is None:
         return None
-    return Evaluation(
+    return EvaluationRequest(
         every=asked.eval_every,
         batches=asked.eval_batches,
         data=parse_data(asked.eval_data, "--eval-data"),

@@ -40,13 +40,12 @@ from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
-from weft.runtime.run.arranged import Begun, Start
+from weft.runtime.run.arranged import JobStart, RankStart
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.mixture import Data, Mixture
-from weft.runtime.run.resume import Resumed, load_latest
-from weft.runtime.run.saving import Saving
-from weft.runtime.run.session import RunSettings, Session, StepResult
+from weft.runtime.run.saving import CheckpointSaving
+from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
@@ -71,7 +70,7 @@ class Differs(WeftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationRequest:
     """When and on what a run is evaluated: on ``data``, else on the last ``share`` of what it is trained on."""
 
     every: int
@@ -113,7 +112,7 @@ class TrainingRequest:
     calibration: Calibration | None
     data: Files
     tokenizer: str | None
-    evaluation: Evaluation | None
+    evaluation: EvaluationRequest | None
     steps: int
     out: str | None
     save_every: int | None
@@ -132,7 +131,7 @@ class TrainingRequest:
     timeout_s: float | None = None
     restarts: bool = False
     deterministic: bool = False
-    start: Start | None = None
+    start: JobStart | None = None
     tuner: str = ""
     seen: str | None = None
 
@@ -161,7 +160,7 @@ def train_rank(request: TrainingRequest) -> None:
         session = Session(request.job, grid, request.settings, *_data(request, grid))
         if out is not None and reports and request.config is not None:
             write_text(out / "config.json", request.config)
-        _Run(request, session, reports=reports).run()
+        _TrainingRun(request, session, reports=reports).run()
 
 
 def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
@@ -189,7 +188,7 @@ def _meet() -> None:
         dist.barrier()
 
 
-class _Run:
+class _TrainingRun:
     """One rank's run; ``reports`` says that it prints and writes metrics."""
 
     def __init__(self, request: TrainingRequest, session: Session, *, reports: bool) -> None:
@@ -202,7 +201,7 @@ class _Run:
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.profile = self._profile()
-        self.saving = Saving(background=request.background, keep=request.keep)
+        self.saving = CheckpointSaving(background=request.background, keep=request.keep)
         self.stood: dict[str, float] = {}
         """How long training stood still for a checkpoint before the step."""
 
@@ -235,7 +234,7 @@ class _Run:
         if self.request.compare:
             self._compare()
 
-    def _begin(self) -> Begun | None:
+    def _begin(self) -> RankStart | None:
         """Wait until an arranged job begins."""
         if self.request.start is None:
             return None
@@ -245,7 +244,7 @@ class _Run:
         if self.reports:
             self._say(words)
 
-    def _tell(self, begun: Begun) -> None:
+    def _tell(self, begun: RankStart) -> None:
         """Write what every rank of an arranged job saw."""
         rows = begun.rows()
         if self.reports and self.request.seen is not None:

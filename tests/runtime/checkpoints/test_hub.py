@@ -17,8 +17,7 @@ from ranks import grid_of  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe, read_config  # noqa: E402
-from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, parts  # noqa: E402
-from weft.runtime.checkpoints.hub_export import export_hub  # noqa: E402
+from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, parts  # noqa: E402
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402

@@ -22,7 +22,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
-from weft.runtime.run.saving import Saving  # noqa: E402
+from weft.runtime.run.saving import CheckpointSaving  # noqa: E402
 from weft.verbs import train_rank  # noqa: E402
 from weft.verbs.train import _for_launched  # noqa: E402
 
@@ -36,7 +36,7 @@ def contents(folder):
 def save_both_ways(layout, root):
     """The same run's checkpoints, at once and in the background, while it trains on."""
     running, root = session(grid_of(layout), "gpt"), Path(root)
-    behind = Saving(background=True, keep=2)
+    behind = CheckpointSaving(background=True, keep=2)
     for step in range(1, 4):
         running.step()
         running.save(step_folder(root / "now", step))
@@ -64,7 +64,7 @@ def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
         return plain(*given, **options)
 
     monkeypatch.setattr(checkpoint, "save_planned", slowly)
-    saving = Saving(background=True)
+    saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
     running.step()
@@ -78,7 +78,7 @@ def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
 def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
     """The update of the next step waits for a copy that is late, and its gradients do not."""
     running, passed = session(Grid.of(ALONE), "gpt"), []
-    copy_of, run = Saving._copy_of, running._passes.run
+    copy_of, run = CheckpointSaving._copy_of, running._passes.run
 
     def late(saving, *given):
         while not passed:
@@ -90,9 +90,9 @@ def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
         passed.append(True)
         return loss
 
-    monkeypatch.setattr(Saving, "_copy_of", late)
+    monkeypatch.setattr(CheckpointSaving, "_copy_of", late)
     monkeypatch.setattr(running._passes, "run", noted)
-    saving = Saving(background=True)
+    saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
     running.step()
@@ -103,7 +103,7 @@ def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
 
 
 def test_a_problem_in_the_background_is_told(tmp_path):
-    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=True)
+    running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=True)
     (tmp_path / "file").touch()
     running.save(tmp_path / "file" / "saved", saving)
     with pytest.raises(BadInput, match="Not a directory"):
@@ -113,7 +113,7 @@ def test_a_problem_in_the_background_is_told(tmp_path):
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch, background):
-    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=background)
+    running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=background)
     finish = files.Writer.finish
 
     def spoil(writer, **given):

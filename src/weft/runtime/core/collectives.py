@@ -60,7 +60,7 @@ class _Works:
             work.wait()
 
 
-class Work(Protocol):
+class Waitable(Protocol):
     """Something to wait for."""
 
     def wait(self) -> object:
@@ -75,7 +75,7 @@ class Pending:
     def __init__(
         self,
         result: Tensor,
-        work: Work | None = None,
+        work: Waitable | None = None,
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
@@ -120,7 +120,7 @@ def settle(pendings: Iterable[Pending]) -> None:
         raise problem
 
 
-def _timed_wait(work: Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
+def _timed_wait(work: Waitable, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
@@ -246,7 +246,7 @@ class Collectives:
         axes: tuple[str, ...],
         full: Tensor,
         result: Tensor,
-        work: Work | None,
+        work: Waitable | None,
         inputs: Tensor | None,
     ) -> Pending:
         self.note(kind, axes, full)

@@ -31,7 +31,7 @@ from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 from weft.runtime.run.session import micro_batches_of
 
 _OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
@@ -139,7 +139,7 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
     recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
     stages = build_stages(machine, job.model, sequence=recipe.sequence)
     flat = Flat(machine, stages, holdings(stages))
-    passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
+    passes = StepPasses(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
     own = recipe.sequence // grid.size("context")
     ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device=grid.device)
 

@@ -7,10 +7,10 @@ of its share alone.  Vectors are few: one buffer per set of axes, summed at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from weakref import ref
 
 import torch
@@ -25,7 +25,41 @@ from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
-from weft.runtime.run.parts import as_part
+
+_NORMS = frozenset(
+    {torch._foreach_norm, torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch.norm_except_dim}
+)
+WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+"""Optimizers of torch whose update of an element depends on others of its parameter."""
+
+
+class PartGradient(Tensor):
+    """A gradient, or a part of one, of this rank alone: its norm is not the model's."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _NORMS:
+            raise Unsupported(
+                "the norm of a rank's part of a gradient is not the model's",
+                where=getattr(func, "__name__", "norm"),
+                remedy="call clip() or norm() of the model's Flat instead of clip_grad_norm_",
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def as_part(machine: Machine, gradient: Tensor) -> Tensor:
+    """A gradient that refuses what is only right of a whole model's, where a rank has a part of that."""
+    layout = machine.grid.layout
+    if layout.world == layout.data and not machine.shares_updates:
+        return gradient
+    return gradient.as_subclass(PartGradient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

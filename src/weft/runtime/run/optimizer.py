@@ -13,8 +13,7 @@ from torch import Tensor
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.checkpoints.checkpoint import MOMENTS, Piece
-from weft.runtime.run.flat import Flat
-from weft.runtime.run.parts import WHOLE
+from weft.runtime.run.flat import WHOLE, Flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ def build_stages(machine: Machine, model: Model, *, sequence: int, details: Deta
     )
 
 
-class Passes:
+class StepPasses:
     """Forward and backward passes of one step's micro-batches.
 
     Args:

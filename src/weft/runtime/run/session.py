@@ -1,6 +1,6 @@
 """A training run of one rank: model, optimizer and data, step by step.
 
-``State`` is what a run writes into its checkpoints beside the tensors, and takes back from them.
+``RunState`` is what a run writes into its checkpoints beside the tensors, and takes back from them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import torch
+import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from weft.checkpoints import last_checkpoint, set_aside, whole_folders
 from weft.documents import validate
 from weft.errors import BadInput
 from weft.layout.mesh import ROWS
@@ -22,6 +24,7 @@ from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
+from weft.runtime.checkpoints.files import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
@@ -37,8 +40,8 @@ from weft.runtime.run.data import Batches, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
-from weft.runtime.run.pipeline import Passes, build_stages
-from weft.runtime.run.saving import Saving
+from weft.runtime.run.pipeline import StepPasses, build_stages
+from weft.runtime.run.saving import CheckpointSaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ class Session:
         self.micro_batches = micro_batches_of(job, grid.layout)
         self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
         """The batch of the next step, by its number."""
-        self._saving: Saving | None = None
+        self._saving: CheckpointSaving | None = None
         """What may still copy values."""
         self.machine = Machine.of(
             grid,
@@ -132,7 +135,7 @@ class Session:
         if settings.compiled is not None:
             for stage in self.stages:
                 compile_blocks(stage, self.machine, settings.compiled)
-        self._passes = Passes(
+        self._passes = StepPasses(
             self.machine,
             self.stages,
             micro_batch=grid.layout.micro_batch,
@@ -206,7 +209,7 @@ class Session:
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
 
-    def save(self, folder: Path, saving: Saving | None = None) -> float:
+    def save(self, folder: Path, saving: CheckpointSaving | None = None) -> float:
         """Write a checkpoint that loads on any grid; how long the run stood still for it, in seconds.
 
         Raises:
@@ -217,7 +220,9 @@ class Session:
         self.check_replicas()
         checked_s = perf_counter() - start
         self._saving = saving
-        return checked_s + (saving or Saving()).save(folder, self.optimizer.pieces(), self._state().model_dump())
+        return checked_s + (saving or CheckpointSaving()).save(
+            folder, self.optimizer.pieces(), self._state().model_dump()
+        )
 
     def check_replicas(self) -> None:
         """Refuse to go on where copies of a parameter differ; every rank calls it.
@@ -227,7 +232,7 @@ class Session:
         """
         check_replicas(self.machine, self.flat.holdings)
 
-    def load(self, folder: Path) -> State:
+    def load(self, folder: Path) -> RunState:
         """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
 
         Raises:
@@ -239,16 +244,16 @@ class Session:
 
         def accept(table: Mapping[str, Any]) -> None:
             nonlocal found
-            found = State.read(table, where)
+            found = RunState.read(table, where)
             found.check_goes_on(own, where)
 
         checkpoint.load(folder, self.optimizer.pieces(), accept)
         self.optimizer.restored(found.step)
         return found
 
-    def _state(self) -> State:
+    def _state(self) -> RunState:
         recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
-        return State.read(
+        return RunState.read(
             {
                 "step": self.steps_done,
                 "seed": self.settings.seed,
@@ -309,7 +314,7 @@ def _given(option: str, value: Any) -> str:
     return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-class State(_Strict):
+class RunState(_Strict):
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
     step: _Count
@@ -323,7 +328,7 @@ class State(_Strict):
     adam: _Adam
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], where: str) -> State:
+    def read(cls, table: Mapping[str, Any], where: str) -> RunState:
         """The state of a checkpoint.
 
         Raises:
@@ -331,7 +336,7 @@ class State(_Strict):
         """
         return validate(cls, dict(table), where)
 
-    def check_goes_on(self, run: State, where: str) -> None:
+    def check_goes_on(self, run: RunState, where: str) -> None:
         """Refuse to go on with another run.
 
         Raises:
@@ -359,3 +364,73 @@ class State(_Strict):
                 yield from ((f"{name}.{inner}", entry) for inner, entry in value.items())
             else:
                 yield name, value
+
+
+# Which checkpoint --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where a run goes on; ``skipped`` are damaged checkpoints, each with what is wrong in words."""
+
+    source: Path
+    state: RunState
+    skipped: tuple[str, ...] = ()
+
+
+def load_latest(session: Session, root: Path) -> Resumed:
+    """Go on from the newest checkpoint of a folder that is not damaged; every rank calls it.
+
+    The first rank chooses; damaged ones that are newer are renamed to ``NAME.damaged``.
+
+    Raises:
+        BadInput: on every rank: there is none, all are damaged, or one is of another run.
+    """
+    skipped: list[str] = []
+    damaged: list[Path] = []
+    for source in _of_first_rank(root):
+        try:
+            state = session.load(source)
+        except Damaged as error:
+            damaged.append(source)
+            skipped.append(str(error.what if error.where is None else f"{error.where}: {error.what}"))
+            continue
+        _set_aside(damaged)
+        return Resumed(source=source, state=state, skipped=tuple(skipped))
+    raise BadInput(
+        f"every checkpoint is damaged; the newest: {skipped[0]}",
+        where=str(root),
+        remedy="begin anew in another folder",
+    )
+
+
+def _of_first_rank(root: Path) -> list[Path]:
+    """Checkpoints as the first rank sees them, newest first."""
+    found: list[object] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            last_checkpoint(root)
+            found = [whole_folders(root)[::-1]]
+        except BadInput as error:
+            found = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(found, src=0)
+    if isinstance(found[0], BadInput):
+        raise found[0]
+    assert isinstance(found[0], list)
+    return found[0]
+
+
+def _set_aside(damaged: list[Path]) -> None:
+    """Rename on the first rank; the others wait for it."""
+    problem: list[object] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            for folder in damaged:
+                set_aside(folder)
+        except OSError as error:
+            problem = [BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename))]
+    if dist.is_initialized():
+        dist.broadcast_object_list(problem, src=0)
+    if isinstance(problem[0], BadInput):
+        raise problem[0]
