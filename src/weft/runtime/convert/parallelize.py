@@ -162,7 +162,9 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     for module, attribute, value in smaller:
         setattr(module, attribute, value)
     if easy:
-        _leave_fast_paths(model)
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = 0  # its fast path reads weights that are cut over the grid
     draws = share_draws(model, machine, EVERY_ROW if easy else ROWS)
     for one in converted.values():
         one.draws = draws
@@ -232,11 +234,7 @@ def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
 
 
 def _is_easy(roles: Mapping[str, Role]) -> bool:
-    """Whether the plan is one of easy mode.
-
-    Raises:
-        BadInput: it has roles of both ways.
-    """
+    """Whether the plan is one of easy mode; roles of both ways are refused."""
     easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
     if easy and len(easy) < len(roles):
         other = next(name for name in roles if name not in easy)
@@ -434,13 +432,6 @@ def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) 
         for key, parameter in list(module._parameters.items()):
             if parameter is not None and parameter in replicated:
                 setattr(module, key, replicated[parameter])
-
-
-def _leave_fast_paths(model: nn.Module) -> None:
-    """Encoder layers compute as in training: their fast path reads weights that are cut over the grid."""
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0
 
 
 def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:

@@ -70,11 +70,7 @@ class Split(Tensor):
 
 
 def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], found: Any, given: list[Split]) -> Any:
-    """The cut of what a function gives.
-
-    Raises:
-        Unsupported: a part of the features does not say it.
-    """
+    """The cut of what a function gives; refused where a part of the features does not say it."""
     known = [one for one in given if one.cut is not None]
     first = found[0] if isinstance(found, list | tuple) and found else found
     again = torch._C._current_graph_task_id() != -1

@@ -161,8 +161,7 @@ class Deal:
         return self.machine.collectives.reduce_scatter(rows, TENSOR, counted=self._counted(rows)).wait()
 
     def _counted(self, rows: Tensor) -> Tensor:
-        """As many elements as this rank's own copies cause on all ranks of the cut: what is gathered here depends on
-        the router, and adds up to the same over all ranks, but for padding."""
+        """As many elements as this rank's own copies cause on all ranks of the cut; the sum over ranks is fixed."""
         shape = len(self.gathered), sum(self.sent), rows.shape[1]
         return torch.empty(shape, dtype=rows.dtype, device="meta")
 

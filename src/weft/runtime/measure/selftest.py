@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Literal
@@ -122,11 +122,7 @@ def selftest_rank(
         found.append(_parity(name, grid, alone))
         found += _timed(name, grid, timed, steps, bytes_)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        write_text(path, json.dumps([_fields(one) for one in found]))
-
-
-def _fields(one: SelftestFinding) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in SelftestFinding.__slots__}
+        write_text(path, json.dumps([asdict(one) for one in found]))
 
 
 def _name(layout: Layout) -> str:

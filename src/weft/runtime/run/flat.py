@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 from weakref import ref
 
@@ -82,7 +83,8 @@ class Buffer:
     def __init__(
         self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
     ) -> None:
-        self.machine, self.sum_over, self.bounds = machine, sum_over, _bounds(sizes)
+        self.machine, self.sum_over = machine, sum_over
+        self.bounds = list(pairwise(accumulate(sizes, initial=0)))
         self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
         self.passing = machine.grid.layout.zero == 2 and holdings[0].matrix and machine.cuts_updates(sum_over)
         self.gradients = torch.zeros_like(self.values[: 0 if self.passing else None])
@@ -128,14 +130,6 @@ class Buffer:
             low, high = max(start, slot.start), min(stop, slot.stop)
             if low < high:
                 yield slot, (low, high)
-
-
-def _bounds(sizes: Sequence[int]) -> list[Range]:
-    found, start = [], 0
-    for size in sizes:
-        found.append((start, start + size))
-        start += size
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -301,7 +295,7 @@ class Flat:
         if self._left.get(parameter, 0) < 0 or not self._micro_batches:
             raise BadInput(
                 f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
-                where=self._name_of(parameter),
+                where=next(one.name for one in self.holdings if one.parameter is parameter),
                 remedy="count every backward pass; call each module once in a pass, inside Flat.step",
             )
         for index in self._buckets_of.get(parameter, ()):
@@ -331,9 +325,6 @@ class Flat:
         """Add what is under way of passing gradients to this rank's share."""
         if index in self._summing:
             self.owned[index].gradient.add_(self._summing.pop(index).wait())
-
-    def _name_of(self, parameter: nn.Parameter) -> str:
-        return next(holding.name for holding in self.holdings if holding.parameter is parameter)
 
     def _sum(self, index: int) -> Pending:
         buffer, (start, stop) = self._buckets[index]

@@ -196,13 +196,9 @@ class Optimizer:
             state["step"].fill_(float(updates))
         self.flat.publish()
 
-    def _values(self, leaf: Tensor, moment: str) -> Tensor:
-        values: Tensor = self._adam.state[leaf][moment] if moment else leaf.detach()
-        return values
-
     def _pieces(self, moment: str) -> Iterator[Piece]:
         for owned in self.flat.owned:
-            source = self._values(owned.leaf, moment)
+            source = self._adam.state[owned.leaf][moment] if moment else owned.leaf.detach()
             for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
                 name = slot.holding.name
                 yield Piece(

@@ -234,12 +234,7 @@ class _Ordered(_PipelineScheduleRuntime):
 
 
 class _Between(nn.Module):
-    """A stage with what happens at its boundaries.
-
-    Args:
-        arrives: its input comes from another rank.
-        leaves: its output goes to another rank.
-    """
+    """A stage whose input ``arrives`` from another rank, or whose output ``leaves`` for one."""
 
     def __init__(self, stage: StageModule, *, arrives: bool, leaves: bool) -> None:
         super().__init__()
@@ -342,13 +337,11 @@ class _CountedStage(PipelineStage):
 
     def _setup_forward_recv_info(self, *given: Any) -> None:
         super()._setup_forward_recv_info(*given)
-        for messages in self.args_recv_info.values():
-            _drop(messages)
+        _drop(one for messages in self.args_recv_info.values() for one in messages)
 
     def _setup_backward_recv_info(self, *given: Any) -> None:
         super()._setup_backward_recv_info(*given)
-        for messages in self.grad_recv_info.values():
-            _drop(messages)
+        _drop(one for messages in self.grad_recv_info.values() for one in messages)
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         """All stages state their shapes, so there is nothing to vote on."""
