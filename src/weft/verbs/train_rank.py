@@ -41,9 +41,8 @@ from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart, RankStart
-from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.data import Data, Mixture, markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
-from weft.runtime.run.mixture import Data, Mixture
 from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.collectives import Collectives, Pace
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.overlap import Overlap, Switches
-from weft.runtime.core.pace import Pace
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.siblings import LastTaken
 

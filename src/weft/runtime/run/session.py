@@ -36,9 +36,8 @@ from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.experts import Drops
-from weft.runtime.run.data import Batches, rows_of
+from weft.runtime.run.data import Batches, Data, MixedBatches, batches_of, rows_of
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import StepPasses, build_stages
 from weft.runtime.run.saving import CheckpointSaving
