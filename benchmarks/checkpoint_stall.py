@@ -27,7 +27,7 @@ from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.ranks import run_ranks
-from weft.runtime.run.saving import Saving
+from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 512, 8, 1536, 4, 1024
@@ -68,7 +68,7 @@ def measure(root: str, layers: int, rounds: int) -> None:
     """One rank's times; the first rank writes them."""
     layout = Layout(data=2, zero=1, micro_batch=BATCH // 2)
     session = Session(job(layers), Grid.of(layout), RunSettings(), markov_corpus(VOCABULARY, tokens=1 << 16, seed=0))
-    at_once, behind = Saving(keep=1), Saving(background=True, keep=1)
+    at_once, behind = CheckpointSaving(keep=1), CheckpointSaving(background=True, keep=1)
     times: dict[str, list[Spent]] = {name: [] for name in ("plain", "replicas", "foreground", "background", "beside")}
     held = []
     for number in range(rounds + 1):

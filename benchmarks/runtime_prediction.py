@@ -29,9 +29,9 @@ from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.measure.emulate import bare_step
 from weft.runtime.measure.measured import KINDS, Sample
 from weft.runtime.measure.timing import WARM_UP, Stopwatch
+from weft.runtime.measure.trace import bare_step
 from weft.runtime.run.ranks import run_ranks
 from weft.simulation.step.clock import StepTime, predict_step
 

@@ -24,7 +24,7 @@ from weft.layout import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
-from weft.runtime.measure.peers import Peer
+from weft.runtime.measure.selftest import Peer
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.ranks import run_ranks

@@ -24,7 +24,7 @@ from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Head4D, cross_entropy
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
-from weft.runtime.run.pipeline import Passes
+from weft.runtime.run.pipeline import StepPasses
 from weft.runtime.run.ranks import run_ranks
 
 HIDDEN, HEADS, BLOCKS, DIGITS, PATCHES = 64, 4, 2, 10, 16
@@ -156,7 +156,7 @@ class Training:
         self.flat = Flat(self.machine, stages, held)
         self.optimizer = Optimizer(self.flat, ADAM)
         self.own = self.grid.divided(BATCH, "z", "data", what="images of a step")
-        self.passes = Passes(
+        self.passes = StepPasses(
             self.machine, stages, micro_batch=self.own // MICRO_BATCHES, micro_batches=MICRO_BATCHES, tokens=BATCH
         )
         self.images, self.digits = images_and_digits()

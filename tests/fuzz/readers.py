@@ -505,7 +505,6 @@ of_text("model._script.read", "text", lambda: scripts() + SCRIPTS(), where="run.
 of_file("runtime.layers.details.read_details", "json", trained)
 of_text("cluster.files.parse_latency", "text", words("1 us", "5e-6"), where="x")
 of_text("fabric.catalogue.parse_kind", "text", words("fat-tree 2:1", "rail-only", "multi-plane-4 1.5:1"))
-of_text("runtime.run.loggers.parse_log", "text", words("tensorboard=runs", "wandb=mine"))
 of_text("units.parse_bytes", "text", words("1 GB", "2GiB", "5e8"))
 of_text("units.parse_bandwidth", "text", words("400 Gb/s", "50 GB/s", "1e9"))
 of_text("units.parse_flops", "text", words("989 TFLOP/s", "1e15", "2 PFLOP/s"))
@@ -827,16 +826,7 @@ def sealed(raw: bytes, folder: Path) -> object:
     whole = json.loads(checkpoint()["weft.json"]) | {"state": state, "digest": digest}
     written(json.dumps(whole).encode(), folder / "weft.json")
     table = called("runtime.checkpoints.checkpoint.read_state")(folder)
-    return called("runtime.run.session.State.read")(table, "given").settings()
-
-
-def flight_records() -> list[str | bytes]:
-    from weft.flights import Entry, Flight
-
-    entry = Entry(record_id=0, step=1, kind="all-reduce", process_group="x", state="waiting", time_created_s=1.0)
-    groups, ends = {"x": [0, 1]}, {"cause": "ended", "reason": "SIGTERM", "time_s": 2.0}
-    one = Flight(rank=0, world=2, host="a", pid=1, step=1, groups=groups, issued={"x": 1}, entries=[entry], **ends)
-    return [one.model_dump_json()]
+    return called("runtime.run.session.RunState.read")(table, "given").settings()
 
 
 def metrics(raw: bytes, folder: Path) -> None:
@@ -857,19 +847,10 @@ def measured() -> list[str | bytes]:
     return [measured_to_json(whole)]
 
 
-def flights(raw: bytes, folder: Path) -> object:
-    """What ``weft explain`` says of a folder with one rank's record."""
-
-    written(raw, folder / "rank-0.json")
-    found = called("flights.explain")(*called("flights.read_flights")(folder))
-    return list(called("views.flight.flight_view")(found))
-
-
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
-add("runtime.run.session.State.read", sealed, "json", words(json.dumps(STATE)))
+add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
-add("flights.read_flights flights.read_flight", flights, "json", flight_records)
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
 of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))

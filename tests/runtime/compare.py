@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -19,12 +19,12 @@ from weft.model.spec import Model
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import Holding, holdings
+from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 
 
 def tokens(model: Model, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -70,33 +70,26 @@ class Run:
         switches: Switches | None = None,
         collectives: type[Collectives] = Collectives,
         details: Details | None = None,
-        prepare: Callable[[list[Holding]], None] | None = None,
     ) -> None:
         self.model, self.grid = model, grid_of(layout)
         machine = Machine.of(self.grid, precision=Precision.of(precision), switches=switches)
         self.machine = replace(machine, collectives=collectives(self.grid))
         self.stages = build_stages(self.machine, model, sequence=SEQUENCE, details=details)
         self.serial = solved(model, self.machine.precision.master, details)
-        self.prepare()
         held = holdings(self.stages)
         for holding in held:
             holding.fill(self.whole)
-        if prepare is not None:
-            prepare(held)
         self.flat = Flat(self.machine, self.stages, held)
         self.own = BATCH // layout.data_parallel
         self.columns = own_tokens(self.grid, SEQUENCE)
         self.micro_batches = self.own // layout.micro_batch
-        self.passes = Passes(
+        self.passes = StepPasses(
             self.machine,
             self.stages,
             micro_batch=layout.micro_batch,
             micro_batches=self.micro_batches,
             tokens=BATCH * SEQUENCE,
         )
-
-    def prepare(self) -> None:
-        """What is to be changed in the modules before they are filled."""
 
     def whole(self, name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
         values = self.serial.parameters[name].detach()

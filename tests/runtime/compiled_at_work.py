@@ -23,7 +23,7 @@ from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.vocabulary import cross_entropy
 from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 
 LAYERS = 3
 CLOSE = 1e-10
@@ -89,7 +89,7 @@ def faked(layout, which, precision, backend):
         if counter is not None:
             compile_blocks(stages[0], machine, counter)
         flat = Flat(machine, stages, held)
-        passes = Passes(machine, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
+        passes = StepPasses(machine, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
         ids = torch.arange(4 * SEQUENCE).view(4, -1) % 53
         with ordered() as events:
             for _ in range(2):

@@ -37,7 +37,7 @@ from weft.runtime.core.precision import Precision
 from weft.runtime.run import flat
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 from weft.runtime.run.session import micro_batches_of
 
 DEVICE = "gpu:0"
@@ -94,7 +94,7 @@ def prepared(job: Job, layout: Layout) -> tuple[Machine, Optimizer, Callable[[],
     machine = Machine.of(Grid.of(layout, DEVICE), precision=Precision.of(job.recipe.precision))
     stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
     optimizer = Optimizer(Flat(machine, stages, holdings(stages)), AdamSettings())
-    passes = Passes(
+    passes = StepPasses(
         machine,
         stages,
         micro_batch=layout.micro_batch,

@@ -38,7 +38,7 @@ class Block:
 
 
 class Streams:
-    """The device's module as far as ``weft.runtime.core.beside`` asks for it, and the checker behind it.
+    """The device's module as far as ``weft.runtime.core.machine`` asks for it, and the checker behind it.
 
     Attributes:
         forgets: a kind of wait that is left out, to see that the checker notices.

@@ -68,31 +68,17 @@ def wait_long(folder: str) -> None:
     dist.all_reduce(torch.ones(1))
 
 
-def hang(seconds, run, how):
-    """Rank 2 of data does not come to the third sum, is killed before it, or issues something else."""
+def hang():
+    """Rank 2 of data does not come to the third sum."""
     from weft.layout.spec import Layout
     from weft.runtime.core.collectives import Collectives
     from weft.runtime.core.grid import Grid
-    from weft.runtime.core.watch import Watch
 
     collectives = Collectives(Grid.of(Layout(data=3, zero=0)))
-    collectives.watch = Watch(seconds / 8, Path(run), seconds)
-    with collectives.watch.on_guard():
-        for number in range(4):
-            collectives.watch.step = number + 1
-            if (dist.get_rank(), number) == (2, 2):
-                stumble_as(how, collectives)
-            collectives.all_reduce(torch.ones(6), "data").wait()
-
-
-def stumble_as(how, collectives):
-    if how == "sleeps":
-        time.sleep(60)
-    elif how == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
-    else:
-        collectives.reduce_scatter(torch.ones(6), "data").wait()
-        time.sleep(60)
+    for number in range(3):
+        if (dist.get_rank(), number) == (2, 2):
+            time.sleep(60)
+        collectives.all_reduce(torch.ones(6), "data").wait()
 
 
 def end_once(mark):
@@ -122,23 +108,6 @@ def train_mortally(request):
     (plain_train_rank or train_rank)(request)
 
 
-def hang_between(seconds):
-    """Rank 1 does not take what rank 0 sends."""
-    from weft.runtime.core.watch import Watch
-
-    watch = Watch(seconds / 8)
-    watch.issued("all-reduce", ("data",), dist.group.WORLD, 16)
-    if dist.get_rank() == 1:
-        time.sleep(60)
-    try:
-        dist.recv(torch.ones(4), src=1)
-    except RuntimeError as error:
-        hung = watch.between_stages(error)
-        if hung is not None:
-            raise hung from error
-        raise
-
-
 CHAINED = 12
 """Steps of a run that is killed again and again."""
 
@@ -150,10 +119,10 @@ def go_on(layout, folder, dies_at):
     from weft.checkpoints import latest, step_folder
     from weft.runtime.core.grid import Grid
     from weft.runtime.run.folder import metrics_file, write_record
-    from weft.runtime.run.resume import load_latest
-    from weft.runtime.run.saving import Saving
+    from weft.runtime.run.saving import CheckpointSaving
+    from weft.runtime.run.session import load_latest
 
-    root, saving = Path(folder), Saving(background=True, keep=2)
+    root, saving = Path(folder), CheckpointSaving(background=True, keep=2)
     running = session(Grid.of(layout), "stages")
     if latest(root) is not None:
         load_latest(running, root)

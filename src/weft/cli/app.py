@@ -40,7 +40,7 @@ VERBS = {
     "clusters": "List the accelerators and the patterns of cluster names (those whose name holds WORD).",
     "stacks": "List the training software whose constants are known, for --stack.",
     "schema": "Print the JSON Schema of a file or document (their list without a NAME).",
-    "explain": "Say what a rejection CODE means (all of them without one), or why RUN stopped.",
+    "explain": "Say what a rejection CODE means (all of them without one).",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from weft.errors import UnknownName
@@ -68,23 +66,11 @@ def stacks() -> None:
 
 
 @click.command()
-@click.argument("code", required=False, metavar="[CODE|RUN]")
+@click.argument("code", required=False, metavar="[CODE]")
 def explain(code: str | None) -> None:
-    """Say what a rejection CODE means (all of them without one), or why RUN stopped.
-
-    RUN is the folder of weft train --out. Of a run of several ranks that failed or hung, the flight records say which
-    rank stopped first, in which collective, and who waits for it.
-    """
+    """Say what a rejection CODE means (all of them without one)."""
     from weft.layout.check import REASONS, REMEDIES
 
-    if code is not None and os.path.isdir(code):
-        from weft.flights import explain as explained
-        from weft.flights import read_flights
-        from weft.views.flight import flight_view
-        from weft.views.terminal import print_blocks
-
-        print_blocks(flight_view(explained(*read_flights(code))))
-        return
     if code is not None and code not in REASONS:
         raise UnknownName("rejection code", code, REASONS, listed="weft explain")
     for name, reason in REASONS.items():

@@ -28,9 +28,8 @@ EXTRAS = {
     "chakra": ("Chakra traces", ("protobuf",)),
     "ray": ("sweeps on a cluster", ("ray",)),
     "runtime": ("weft train, weft bench-comm", ("torch",)),
-    "tensorboard": ("weft train --log tensorboard=DIR", ("tensorboard",)),
+    "tensorboard": ("weft train --tensorboard", ("tensorboard",)),
     "tokenizers": ("weft train on text", ("tokenizers",)),
-    "wandb": ("weft train --log wandb=PROJECT", ("wandb",)),
 }
 """Each extra: what it serves, and its packages."""
 

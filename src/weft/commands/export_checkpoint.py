@@ -30,7 +30,7 @@ def export_checkpoint_command(folder: str, file: str, to: str, config: str | Non
 
     check_checkpoint(Path(folder))
     if to == "hf":
-        from weft.runtime.checkpoints.hub_export import export_hub
+        from weft.runtime.checkpoints.hub import export_hub
 
         export_hub(folder, file, config=config, dtype=dtype)
     else:

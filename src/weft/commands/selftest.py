@@ -20,7 +20,7 @@ from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from weft.layout import Layout
-    from weft.runtime.measure.selftest import Finding
+    from weft.runtime.measure.selftest import SelftestFinding
     from weft.views.blocks import Block
 
 
@@ -42,7 +42,7 @@ class Selftest(Result):
     device: str
     ranks: int
     facts: dict[str, str]
-    findings: tuple[Finding, ...]
+    findings: tuple[SelftestFinding, ...]
 
     @property
     def ok(self) -> bool:
@@ -92,7 +92,7 @@ def selftest(options: SelftestOptions) -> Selftest:
         raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
     every = layouts(ranks, timed_job(device).recipe.global_batch)
     tensor = [layout for layout in every if device == "cuda" and layout.x * layout.y > 1]
-    findings: list[Finding] = []
+    findings: list[SelftestFinding] = []
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         path = Path(folder) / "findings.json"
         for grids in (tensor, [layout for layout in every if layout not in tensor]):  # GPUs are set up for either

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
-    from weft.runtime.run.arranged import Start
+    from weft.runtime.run.arranged import JobStart
 
 TUNER = "nccl_tuner.csv"
 TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
 
 
-def start_of(bundle: Bundle, number: int, start_at: str | float | None) -> Start:
+def start_of(bundle: Bundle, number: int, start_at: str | float | None) -> JobStart:
     """What the ranks of a job need to know of the arrangement.
 
     Raises:
         BadInput: ``start_at`` is no time.
         MissingExtra: PyTorch is not there.
     """
-    from weft.runtime.run.arranged import Start
+    from weft.runtime.run.arranged import JobStart
     from weft.units import parse_moment
 
-    return Start(
+    return JobStart(
         arrangement=bundle.where,
         job=bundle.site.jobs[number].name,
         hosts=bundle.host_names(number),

@@ -68,10 +68,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     weights: str | None = option(
         None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
     )
-    lora: int | None = option(None, "Train adapters of this rank, and nothing else.", metavar="RANK", least=1)
-    lora_alpha: float | None = option(
-        None, "They are multiplied by X / RANK (default: 2 RANK).", metavar="X", least=0, above=True
-    )
     expert_balance: float | None = option(
         None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
     )
@@ -79,7 +75,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "Copies of a sequence that an expert takes, times its even share (default: all).",
         metavar="X", least=0, above=True,
     )  # fmt: skip
-    freeze: tuple[str, ...] = option((), "Do not train what has PATTERN in its name (repeats).", metavar="PATTERN")
     precision: str | None = option(None, "Of products: fp32, tf32 (GPUs) or bf16.", metavar="P")
     attention: str | None = option(None, "Attention kernel: ranks compute flash.", choices=("flash",))
     data: tuple[str, ...] = option(
@@ -115,7 +110,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         None, "Compare copies of parameters every N steps too, not only before checkpoints.", metavar="N", least=1
     )
     timeout: float | None = option(
-        None, "Give up on a collective that takes longer, and name the rank.", metavar="SECONDS", least=0, above=True
+        None, "Give up on a collective that takes longer.", metavar="SECONDS", least=0, above=True
     )
     restart: str = option(
         "never",
@@ -127,7 +122,7 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
         metavar="LAYOUT",
     )  # fmt: skip
     metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
-    log: tuple[str, ...] = option((), "Also to tensorboard=DIR or wandb=PROJECT (repeats).", metavar="WHERE")
+    tensorboard: str | None = option(None, "Metrics for TensorBoard too.", metavar="DIR")
     profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
     profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
     profile_ranks: str | None = option(
@@ -135,7 +130,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
     )
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
-    tune_products: bool = option(False, "Time operand layouts of products (last bits vary).")
     compile: bool = option(False, "Compile each block (torch.compile): slow first steps, faster ones behind.")
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
     slow: tuple[str, ...] = option(
@@ -157,9 +151,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
                 raise BadInput(f"{given[name]} needs --{needed.replace('_', '-')}", where="train")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
-        if self.compare and (self.lora or self.freeze):
-            problem = "--compare predicts a step that trains all of a model"
-            raise BadInput(problem, where="train", remedy="drop it, or --lora and --freeze")
         if self.compare and self.expert_capacity is not None:
             problem = "--compare predicts a step that sends all copies of tokens to experts"
             raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
@@ -175,7 +166,6 @@ class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
 _NEEDS = (
     ("tokenizer", "data"),
     ("document_end", "data"),
-    ("lora_alpha", "lora"),
     ("eval_data", "eval_every"),
     ("eval_share", "eval_every"),
     ("eval_batches", "eval_every"),
@@ -250,7 +240,7 @@ class Trained(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class TracedRank:
     """Collectives of one rank as traced without hardware, beside those predicted for its stage."""
 
     rank: int
@@ -273,7 +263,7 @@ class DryRun(Result):
 
     job: Job
     layout: Layout
-    ends: tuple[Traced, ...]
+    ends: tuple[TracedRank, ...]
 
     @property
     def equal(self) -> bool:
@@ -400,7 +390,7 @@ def _request(
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
-    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of, lora_of
+    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of
     from weft.verbs.train_profile import parse_ranks, parse_steps
     from weft.verbs.train_rank import TrainingRequest
 
@@ -417,8 +407,7 @@ def _request(
     details, assumed = details_of_model(asked.weights or model, job)
     slow = _slow(asked, layout.world, device)
     settings = replace(_settings(job, layout, asked, details_of_run(details, job, asked)), slow=slow)
-    settings = replace(settings, weights=asked.weights, lora=lora_of(asked), frozen=asked.freeze)
-    settings = replace(settings, compiled="inductor" if asked.compile else None)
+    settings = replace(settings, weights=asked.weights, compiled="inductor" if asked.compile else None)
     return TrainingRequest(
         job=job,
         config=config_text(asked.weights or model, job),
@@ -439,7 +428,7 @@ def _request(
         resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
         metrics=asked.metrics,
-        logs=_logs(asked),
+        tensorboard=asked.tensorboard,
         profile=asked.profile,
         profile_steps=parse_steps(asked.profile_steps, asked.steps),
         profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
@@ -452,15 +441,6 @@ def _request(
         restarts=asked.restart != "never",
         deterministic=asked.deterministic,
     )
-
-
-def _logs(asked: TrainOptions) -> tuple[str, ...]:
-    """Logs that can be begun as far as their names tell."""
-    from weft.runtime.run.loggers import parse_log
-
-    for one in asked.log:
-        parse_log(one)
-    return asked.log
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
@@ -491,7 +471,7 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
         found = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
         predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
         ends.append(
-            Traced(
+            TracedRank(
                 rank=rank,
                 stage=stage,
                 predicted=predicted,
@@ -684,5 +664,4 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
         details=details or Details(),
         precision=precision,
         switches=replace(Switches.of(layout), weight_cache=asked.weight_cache),
-        tuned=asked.tune_products,
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from weft.checkpoints import latest
 from weft.errors import WeftError
-from weft.flights import next_folder
 from weft.launched import launched
 from weft.layout import Layout
 from weft.runtime.run.ranks import run_ranks
@@ -33,14 +31,11 @@ def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) ->
     """
     failures, newest, left = 0, _newest(request), list(others)
     while True:
-        flight = next_folder(request.out or ".")
         try:
             layout = request.layout
             run_ranks(train_rank.train_rank, (request,), layout.world, request.device, request.timeout_s, layout)
             return layout
         except (WeftError, RuntimeError) as error:
-            if request.out is not None and os.path.isdir(flight) and not request.quiet:
-                print(f"what each rank did last: {flight} (weft explain {request.out})", flush=True)
             if not request.restarts or launched() or not getattr(error, "temporary", True):
                 raise
             failures = failures + 1 if _newest(request) == newest else 1

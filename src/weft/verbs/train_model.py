@@ -1,4 +1,4 @@
-"""What ``weft train`` makes of its model and of what it trains of it."""
+"""What ``weft train`` makes of its model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from weft.verbs.shared import path_of
 if TYPE_CHECKING:
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.layers.lora import LoRA
     from weft.verbs.shared import JobSource
     from weft.verbs.train import TrainOptions
-    from weft.verbs.train_rank import Evaluation
+    from weft.verbs.train_rank import EvaluationRequest
 
 HELD_OUT = 0.05
 """Share of the data that is evaluated where nobody says."""
@@ -67,19 +66,13 @@ def config_text(model: JobSource | None, job: Job) -> str | None:
     return None if table is None else json.dumps(table, indent=2) + "\n"
 
 
-def lora_of(asked: TrainOptions) -> LoRA | None:
-    from weft.runtime.layers.lora import LoRA
-
-    return LoRA(rank=asked.lora, alpha=asked.lora_alpha or 2.0 * asked.lora) if asked.lora else None
-
-
-def evaluation_of(asked: TrainOptions) -> Evaluation | None:
+def evaluation_of(asked: TrainOptions) -> EvaluationRequest | None:
     from weft.verbs.train_data import parse_data
-    from weft.verbs.train_rank import Evaluation
+    from weft.verbs.train_rank import EvaluationRequest
 
     if asked.eval_every is None:
         return None
-    return Evaluation(
+    return EvaluationRequest(
         every=asked.eval_every,
         batches=asked.eval_batches,
         data=parse_data(asked.eval_data, "--eval-data"),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,22 +24,17 @@ from weft.launched import variable
 from weft.layout import Layout
 from weft.layout.schedule import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
-from weft.layout.text import format_layout
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
-from weft.runtime.core.watch import Watch
 from weft.runtime.measure.peak import accelerator_of, peak_flops
-from weft.runtime.run.arranged import Begun, Start
-from weft.runtime.run.data import markov_corpus
-from weft.runtime.run.folder import locked, metrics_file, write_record
-from weft.runtime.run.loggers import Tell, logged
-from weft.runtime.run.mixture import Data, Mixture
-from weft.runtime.run.resume import Resumed, load_latest
-from weft.runtime.run.saving import Saving
-from weft.runtime.run.session import RunSettings, Session, StepResult
+from weft.runtime.run.arranged import JobStart, RankStart
+from weft.runtime.run.data import Data, Mixture, markov_corpus
+from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
+from weft.runtime.run.saving import CheckpointSaving
+from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.verbs.train_data import Files
@@ -53,14 +50,14 @@ from weft.views.training_run import (
     step_record,
 )
 
+Tell = Callable[[Mapping[str, Any]], None]
+"""Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
 """Tokens of the synthetic text."""
 LARGE_VOCABULARY = 256
 """From here on the synthetic text's entropy hardly depends on the vocabulary."""
 RECENT = 100
 """Last steps whose median times are compared."""
-LONGEST_STAND_S = 10.0
-"""A rank that has stood still for so long tells the others where."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -72,7 +69,7 @@ class Differs(WeftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class EvaluationRequest:
     """When and on what a run is evaluated: on ``data``, else on the last ``share`` of what it is trained on."""
 
     every: int
@@ -114,14 +111,14 @@ class TrainingRequest:
     calibration: Calibration | None
     data: Files
     tokenizer: str | None
-    evaluation: Evaluation | None
+    evaluation: EvaluationRequest | None
     steps: int
     out: str | None
     save_every: int | None
     resume: bool
     resume_from: str | None
     metrics: str | None
-    logs: tuple[str, ...]
+    tensorboard: str | None
     profile: str | None
     compare: bool
     quiet: bool
@@ -133,7 +130,7 @@ class TrainingRequest:
     timeout_s: float | None = None
     restarts: bool = False
     deterministic: bool = False
-    start: Start | None = None
+    start: JobStart | None = None
     tuner: str = ""
     seen: str | None = None
 
@@ -162,7 +159,7 @@ def train_rank(request: TrainingRequest) -> None:
         session = Session(request.job, grid, request.settings, *_data(request, grid))
         if out is not None and reports and request.config is not None:
             write_text(out / "config.json", request.config)
-        _Run(request, session, reports=reports).run()
+        _TrainingRun(request, session, reports=reports).run()
 
 
 def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
@@ -190,7 +187,7 @@ def _meet() -> None:
         dist.barrier()
 
 
-class _Run:
+class _TrainingRun:
     """One rank's run; ``reports`` says that it prints and writes metrics."""
 
     def __init__(self, request: TrainingRequest, session: Session, *, reports: bool) -> None:
@@ -203,7 +200,7 @@ class _Run:
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.profile = self._profile()
-        self.saving = Saving(background=request.background, keep=request.keep)
+        self.saving = CheckpointSaving(background=request.background, keep=request.keep)
         self.stood: dict[str, float] = {}
         """How long training stood still for a checkpoint before the step."""
 
@@ -225,7 +222,7 @@ class _Run:
         if begun_later and not self.request.restarts:
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
-        with self._records() as tellers, self._watched():
+        with self._records() as tellers:
             begun = self._begin()
             while self.session.steps_done < self.request.steps:
                 self._step(tellers)
@@ -236,7 +233,7 @@ class _Run:
         if self.request.compare:
             self._compare()
 
-    def _begin(self) -> Begun | None:
+    def _begin(self) -> RankStart | None:
         """Wait until an arranged job begins."""
         if self.request.start is None:
             return None
@@ -246,7 +243,7 @@ class _Run:
         if self.reports:
             self._say(words)
 
-    def _tell(self, begun: Begun) -> None:
+    def _tell(self, begun: RankStart) -> None:
         """Write what every rank of an arranged job saw."""
         rows = begun.rows()
         if self.reports and self.request.seen is not None:
@@ -265,8 +262,6 @@ class _Run:
 
     def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.steps
-        if self.session.machine.collectives.watch is not None:
-            self.session.machine.collectives.watch.step = self.session.steps_done + 1
         with self._profiled(), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         if self.stood:
@@ -317,17 +312,15 @@ class _Run:
 
     @contextmanager
     def _records(self) -> Iterator[list[Tell]]:
-        """What takes the record of each step: the file of metrics, and logs that were asked for."""
-        path, job = self.request.metrics_path, self.request.job
+        """What takes the record of each step: the file of metrics, and TensorBoard's."""
+        path, folder = self.request.metrics_path, self.request.tensorboard
         with ExitStack() as stack:
             tellers: list[Tell] = []
             if self.reports and path is not None:
-                file = stack.enter_context(metrics_file(path, self.started_at))
-                tellers.append(lambda record: write_record(file, record))
-            config = {"model": job.model.name, "layout": format_layout(self.request.layout), **asdict(job.recipe)}
-            logs = self.request.logs if self.reports else ()
-            begun = (logged(log, config, done=self.started_at, out=self.out) for log in logs)
-            yield [*tellers, *map(stack.enter_context, begun)]
+                tellers.append(partial(write_record, stack.enter_context(metrics_file(path, self.started_at))))
+            if self.reports and folder is not None:
+                tellers.append(stack.enter_context(tensorboard_log(folder, self.started_at)))
+            yield tellers
 
     def _profiled(self) -> AbstractContextManager[None]:
         return nullcontext() if self.profile is None else self.profile.step(self.session.steps_done + 1)
@@ -355,27 +348,11 @@ class _Run:
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
-        with self.session.machine.collectives.passing("checkpoint"):
-            seconds = self.session.save(folder, self.saving)
+        seconds = self.session.save(folder, self.saving)
         if self.reports:
             still = f" in the background (training stood {format_seconds(seconds)})"
             self._say(f"saving {folder}{still}" if self.request.background else f"saved {folder}")
         return seconds
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
-        """Inside, a collective that takes too long names the rank that it waits for."""
-        if not dist.is_initialized():
-            yield
-            return
-        timeout_s, collectives = self.request.timeout_s, self.session.machine.collectives
-        every_s = min((timeout_s or LONGEST_STAND_S) / 8, LONGEST_STAND_S)
-        watch = collectives.watch = Watch(every_s, self.out, timeout_s)
-        try:
-            with watch.on_guard():
-                yield
-        finally:
-            collectives.watch = None
 
     def _resume(self) -> None:
         """Go on from the checkpoint that was asked for, if one was."""
@@ -410,8 +387,6 @@ class _Run:
         )
         micro_batches = counted(self.session.micro_batches, "micro-batch")
         self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
-        if frozen := sum(one.parameter.numel() for one in self.session.flat.frozen):
-            self._say(f"frozen: {frozen:,} parameters of this rank")
         shown = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
         self._say(f"data: {shown or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):

@@ -17,14 +17,12 @@ from ranks import grid_of  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe, read_config  # noqa: E402
-from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, parts  # noqa: E402
-from weft.runtime.checkpoints.hub_export import export_hub  # noqa: E402
+from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, parts  # noqa: E402
 from weft.runtime.checkpoints.safetensors import SafetensorsFile, header, values  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.details import read_details  # noqa: E402
-from weft.runtime.layers.lora import LoRA  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.pipeline import build_stages  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
@@ -291,23 +289,6 @@ def test_transformers_loads_what_goes_out(published, tmp_path):
         with torch.no_grad():
             found = transformers.AutoModelForCausalLM.from_pretrained(out).eval()(tokens()).logits
         assert worst(found, want) <= CLOSE
-
-
-def test_adapters_are_added_to_what_goes_out(tmp_path):
-    tensors = written(tmp_path / "hub", "qwen2")
-    running = session(Grid.of(Layout(micro_batch=BATCH)), tmp_path / "hub", lora=LoRA(rank=2, alpha=3.0))
-    running.step()
-    running.step()
-    running.save(tmp_path / "run" / "step-00000002")
-    export_hub(tmp_path / "run" / "step-00000002", tmp_path / "out", config=tmp_path / "hub")
-    found, held = read(tmp_path / "out"), {one.name: one.parameter.detach() for one in holdings(running.stages)}
-    assert found.keys() == tensors.keys()
-    for part, hub in enumerate(("gate_proj", "up_proj")):
-        narrow = [held[f"blocks.1.fc1.{part}.lora_{which}.weight"] for which in "ba"]
-        name = f"model.layers.1.mlp.{hub}.weight"
-        assert worst(found[name], tensors[name] + 1.5 * narrow[0] @ narrow[1]) < 1e-6
-        assert worst(found[name], tensors[name]) > 1e-6
-    assert torch.equal(found["model.norm.weight"], tensors["model.norm.weight"])
 
 
 def test_a_text_part_within_several_modalities(tmp_path):

@@ -17,7 +17,7 @@ from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.core.cuts import Cut  # noqa: E402
+from weft.runtime.core.cuts import TensorCut  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.core.split import Split, marked  # noqa: E402
@@ -29,7 +29,7 @@ PARTS = 2
 
 
 def cut(values, dim, axis="x", fused=1):
-    return marked(values, DRAWS, axis, cut=Cut(frozenset({dim}), fused), origin="up")
+    return marked(values, DRAWS, axis, cut=TensorCut(frozenset({dim}), fused), origin="up")
 
 
 def positive():
@@ -236,13 +236,13 @@ def test_readings_of_one_head():
 def test_fused_parts():
     """Queries, keys and values of one layer."""
     fused = cut(torch.rand(4, 6, 24), 2, fused=3)
-    assert [one.cut for one in fused.chunk(3, -1)] == [Cut(frozenset({2}))] * 3
-    assert [one.cut for one in fused.split(8, dim=2)] == [Cut(frozenset({2}))] * 3
-    assert fused[..., :8].cut == Cut(frozenset({2}))
+    assert [one.cut for one in fused.chunk(3, -1)] == [TensorCut(frozenset({2}))] * 3
+    assert [one.cut for one in fused.split(8, dim=2)] == [TensorCut(frozenset({2}))] * 3
+    assert fused[..., :8].cut == TensorCut(frozenset({2}))
     assert fused.exp().cut == fused.cut
     heads = fused.unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
-    assert heads.cut == Cut(frozenset({2}))
-    assert all(one.cut == Cut(frozenset({1})) for one in heads)
+    assert heads.cut == TensorCut(frozenset({2}))
+    assert all(one.cut == TensorCut(frozenset({1})) for one in heads)
     for wrong in (
         lambda: fused.view(4, 6, 2, 12),
         lambda: fused + cut(torch.rand(4, 6, 24), 2),

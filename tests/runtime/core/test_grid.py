@@ -26,7 +26,6 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import GRID_AXES, Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.matmul import Matmul  # noqa: E402
 from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import Matrix, Vector  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
@@ -230,7 +229,6 @@ JOB = Job(model=models.gpt(), recipe=Recipe(global_batch=8, sequence=8))
         lambda **more: Precision(**more),
         lambda **more: Details(**more),
         lambda **more: Stage(blocks=(), **more),
-        lambda **more: Matmul(**more),
     ],
 )
 def test_unknown_arguments_are_refused(call):

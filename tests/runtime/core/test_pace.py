@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from weft.runtime.core import pace
-from weft.runtime.core.pace import Pace
+from weft.runtime.core import collectives
+from weft.runtime.core.collectives import Pace
 
 LATE_S = 0.01
 """Sleeps last longer than asked for."""
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(collectives, "time", made)
     return made
 
 

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
+from alive import alive  # noqa: E402
 
 from weft.cluster import calibration, load  # noqa: E402
 from weft.estimation import Estimator, of_runtime  # noqa: E402
@@ -18,7 +19,6 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.measure.alive import alive  # noqa: E402
 
 COUNT, STAGES = 8, 4
 SCHEDULES = {

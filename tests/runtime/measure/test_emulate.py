@@ -18,6 +18,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
+from emulation import Emulation, Link, emulated, measure_steps, ring_times  # noqa: E402
 from models import EVERY, gpt, layout_of, llama  # noqa: E402
 
 import weft.layout.step  # noqa: E402
@@ -28,7 +29,6 @@ from weft.layout.step import StepOptions  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
-from weft.runtime.measure.emulate import Emulation, Link, emulated, measure_steps, ring_times  # noqa: E402
 from weft.simulation.step.clock import StepTime, predict_step  # noqa: E402
 from weft.simulation.step.program import step_program  # noqa: E402
 
@@ -226,7 +226,7 @@ def test_a_paced_wait_takes_its_time_and_computation_hides_it():
         calls, ones = Collectives(rank.machine.grid), torch.ones(2, 2)
         under_way = [calls.all_reduce(ones, "x") for _ in range(2)]
         stamps = [start]
-        assert torch.equal(rank.machine.matmul(ones, ones), 2 * ones)
+        assert torch.equal(ones @ ones, 2 * ones)
         stamps.append(time.perf_counter())
         for pending in under_way:
             pending.wait()

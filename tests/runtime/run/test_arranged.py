@@ -18,7 +18,7 @@ import weft
 import weft.cli
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput
-from weft.runtime.run.arranged import Start, environment
+from weft.runtime.run.arranged import JobStart, environment
 from weft.units import parse_moment
 
 SITE = Path(__file__).parents[3] / "examples" / "two-jobs.toml"
@@ -36,7 +36,7 @@ def start(**given):
         "period_s": 1.5,
         "start_at_s": 1000.0,
     }
-    return Start(**(usual | given))
+    return JobStart(**(usual | given))
 
 
 @given(st.floats(0.0, 2e9), st.floats(0.0, 2e9), st.floats(0.0, 100.0), st.floats(1e-3, 1e3))

@@ -16,14 +16,13 @@ from ranks import grid_of  # noqa: E402
 from test_training import session  # noqa: E402
 
 import weft  # noqa: E402
-from weft import flights  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
-from weft.runtime.run.saving import Saving  # noqa: E402
+from weft.runtime.run.saving import CheckpointSaving  # noqa: E402
 from weft.verbs import train_rank  # noqa: E402
 from weft.verbs.train import _for_launched  # noqa: E402
 
@@ -37,7 +36,7 @@ def contents(folder):
 def save_both_ways(layout, root):
     """The same run's checkpoints, at once and in the background, while it trains on."""
     running, root = session(grid_of(layout), "gpt"), Path(root)
-    behind = Saving(background=True, keep=2)
+    behind = CheckpointSaving(background=True, keep=2)
     for step in range(1, 4):
         running.step()
         running.save(step_folder(root / "now", step))
@@ -65,7 +64,7 @@ def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
         return plain(*given, **options)
 
     monkeypatch.setattr(checkpoint, "save_planned", slowly)
-    saving = Saving(background=True)
+    saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
     running.step()
@@ -79,7 +78,7 @@ def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
 def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
     """The update of the next step waits for a copy that is late, and its gradients do not."""
     running, passed = session(Grid.of(ALONE), "gpt"), []
-    copy_of, run = Saving._copy_of, running._passes.run
+    copy_of, run = CheckpointSaving._copy_of, running._passes.run
 
     def late(saving, *given):
         while not passed:
@@ -91,9 +90,9 @@ def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
         passed.append(True)
         return loss
 
-    monkeypatch.setattr(Saving, "_copy_of", late)
+    monkeypatch.setattr(CheckpointSaving, "_copy_of", late)
     monkeypatch.setattr(running._passes, "run", noted)
-    saving = Saving(background=True)
+    saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
     running.step()
@@ -104,7 +103,7 @@ def test_values_do_not_change_before_they_are_copied(tmp_path, monkeypatch):
 
 
 def test_a_problem_in_the_background_is_told(tmp_path):
-    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=True)
+    running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=True)
     (tmp_path / "file").touch()
     running.save(tmp_path / "file" / "saved", saving)
     with pytest.raises(BadInput, match="Not a directory"):
@@ -114,7 +113,7 @@ def test_a_problem_in_the_background_is_told(tmp_path):
 
 @pytest.mark.parametrize("background", [False, True])
 def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch, background):
-    running, saving = session(Grid.of(ALONE), "gpt"), Saving(background=background)
+    running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=background)
     finish = files.Writer.finish
 
     def spoil(writer, **given):
@@ -138,52 +137,10 @@ def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monke
 # Ranks that hang or die ---------------------------------------------------------------------------
 
 
-def hung(folder, how):
-    """What a run says whose rank 2 stumbles, and what its flight records say."""
-    with pytest.raises(WeftError) as found:
-        run_ranks(ranks_at_work.hang, (4.0, str(folder), how), 3, "cpu", 4.0)
+def test_a_collective_that_a_rank_does_not_come_to_is_named():
+    with pytest.raises(WeftError, match=r"rank [01] gave up waiting in all-reduce over data: .*[Tt]imed out") as found:
+        run_ranks(ranks_at_work.hang, (), 3, "cpu", 4.0)
     assert found.value.temporary
-    return str(found.value), flights.explain(*flights.read_flights(folder))
-
-
-def test_a_rank_that_hangs_is_named(tmp_path):
-    text, found = hung(tmp_path, "sleeps")
-    assert "gave up waiting in all-reduce 3 over data: not come to: rank 2 (last: all-reduce 2 over data," in text
-    assert found.first == (2,)
-    assert found.mismatch is None
-    for stand in found.stands[:2]:
-        assert stand.waits_for == (2,)
-        assert stand.at.words == "all-reduce 3 over data"
-        assert (stand.at.step, stand.at.size_bytes, stand.at.state) == (3, 24, "waiting")
-    stopped = found.stands[2].flight
-    assert stopped.groups == {"data": [0, 1, 2]}
-    assert [(entry.words, entry.state) for entry in stopped.entries] == [
-        (f"all-reduce {number} over data", "completed") for number in (1, 2)
-    ]
-
-
-@pytest.mark.slow
-def test_a_rank_that_is_killed_leaves_the_records_of_the_others(tmp_path):
-    text, found = hung(tmp_path, "dies")
-    assert "rank 2 was killed by SIGKILL" in text
-    assert found.first == (2,)
-    assert [stand.flight is None for stand in found.stands] == [False, False, True]
-    assert found.waiters(2)[0].at.words == "all-reduce 3 over data"
-
-
-@pytest.mark.slow
-def test_ranks_that_issue_different_collectives_are_named(tmp_path):
-    _, found = hung(tmp_path, "differs")
-    whats = "rank 0 issued all-reduce of 24 bytes, rank 2 issued reduce-scatter of 24 bytes"
-    assert found.mismatch.words == f"collective 3 over data (step 3): {whats}"
-
-
-@pytest.mark.slow
-def test_a_stage_that_hangs_is_named():
-    with pytest.raises(
-        WeftError, match=r"rank 0 gave up waiting: rank 1 stands longest \(last: all-reduce 1 over data"
-    ):
-        run_ranks(ranks_at_work.hang_between, (4.0,), 2, "cpu", 4.0)
 
 
 TRAINED = {"layout": "x=2", "steps": 5, "batch": 4, "sequence": 16, "save_every": 2, "device": "cpu"}
@@ -216,8 +173,7 @@ def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys)
     found = weft.train("tiny-gpt", **TRAINED, out=str(out), **again)
     assert (tmp_path / "died").exists()
     said = capsys.readouterr().out
-    assert f"what each rank did last: {out / 'flight-0001'} (weft explain {out})" in said
-    assert flights.explain(*flights.read_flights(out)).first == (1,)
+    assert "going on from" in said
     assert found.layout == Layout(micro_batch=2)
     assert [one.loss for one in found.steps] == pytest.approx([one.loss for one in wanted.steps], rel=1e-5)
     assert list(step_folders(out)) == [2, 4, 5]

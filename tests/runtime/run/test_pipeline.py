@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
+from alive import alive, alive_on  # noqa: E402
 from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
 from ranks import grid_of  # noqa: E402
@@ -30,8 +31,7 @@ from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.measure.alive import alive, alive_on  # noqa: E402
-from weft.runtime.run.pipeline import Passes, build_stages, stages_of  # noqa: E402
+from weft.runtime.run.pipeline import StepPasses, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -261,7 +261,7 @@ def test_chunks_without_a_pipeline_are_refused():
 def test_rows_are_those_of_all_micro_batches(inputs, targets, match):
     one = machine(Layout())
     stages = build_stages(one, MODELS["llama"], sequence=SEQUENCE)
-    passes = Passes(one, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
+    passes = StepPasses(one, stages, micro_batch=2, micro_batches=2, tokens=4 * SEQUENCE)
     with pytest.raises(BadInput, match=match):
         passes.run(*(torch.zeros(shape, dtype=torch.int64) for shape in (inputs, targets)))
 

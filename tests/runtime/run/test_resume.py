@@ -16,7 +16,7 @@ from weft.checkpoints import remove_old, step_folder, step_folders  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.run.resume import load_latest  # noqa: E402
+from weft.runtime.run.session import load_latest  # noqa: E402
 
 ALONE = Layout(micro_batch=16)
 

@@ -6,15 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import weft  # noqa: E402
 from weft.checkpoints import check_checkpoint, check_free, last_checkpoint, step_folder  # noqa: E402
-from weft.errors import BadInput  # noqa: E402
+from weft.errors import BadInput, MissingExtra  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import save  # noqa: E402
-from weft.runtime.run.folder import locked, metrics_file, write_record  # noqa: E402
+from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record  # noqa: E402
 
 
 def test_one_run_at_a_time(tmp_path):
@@ -130,3 +132,46 @@ def test_a_full_device_is_named():
 def test_numbers_are_finite(tmp_path):
     with metrics_file(tmp_path / "m", 0) as file, pytest.raises(ValueError, match="JSON"):
         write_record(file, {"loss": float("nan")})
+
+
+def test_tensorboard_reads_what_was_told(tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for after, losses in ((0, [3.0, 2.0, 9.0]), (2, [1.0])):
+        with tensorboard_log(str(tmp_path), after) as tell:
+            for step, loss in enumerate(losses, after + 1):
+                tell({"step": step, "loss": loss, "mfu": None, "axes": [{"axes": ["x"], "exposed_s": 0.25}]})
+    events = reader.EventAccumulator(str(tmp_path)).Reload()
+    assert events.Tags()["scalars"] == ["loss", "exposed_s/x"]
+    assert [(one.step, one.value) for one in events.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0)]
+
+
+class Writer(list):
+    """What stands for TensorBoard's: it keeps what it is told."""
+
+    def __init__(self, log_dir, purge_step):
+        self.append((log_dir, purge_step))
+
+    def add_scalar(self, *given):
+        self.append(given)
+
+    flush = close = lambda self: None
+
+
+def test_training_tells_tensorboard_every_step(tmp_path, monkeypatch):
+    writers = []
+
+    def writer(**how):
+        writers.append(Writer(**how))
+        return writers[-1]
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=writer))
+    found = weft.train("tiny-gpt", steps=2, batch=2, sequence=16, tensorboard=str(tmp_path))
+    (told,) = writers
+    assert told[0] == (str(tmp_path), 1)
+    assert [one[1:] for one in told if one[0] == "loss"] == [(one.loss, one.step) for one in found.steps]
+
+
+def test_tensorboard_that_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtra, match="tensorboard"), tensorboard_log(str(tmp_path), 0):
+        pass

@@ -21,8 +21,7 @@ from weft.model import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.run import shards  # noqa: E402
-from weft.runtime.run.data import Batches, Corpus, markov_corpus  # noqa: E402
-from weft.runtime.run.mixture import BLOCK, MixedBatches, Mixture  # noqa: E402
+from weft.runtime.run.data import BLOCK, Batches, Corpus, MixedBatches, Mixture, markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 from weft.runtime.run.shards import Shards, shard_corpus, text_corpus  # noqa: E402
 

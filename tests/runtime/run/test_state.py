@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput  # noqa: E402
-from weft.runtime.run.session import State  # noqa: E402
+from weft.runtime.run.session import RunState  # noqa: E402
 
 TABLE = {
     "step": 3,
@@ -31,10 +31,8 @@ TABLE = {
 
 
 def test_what_is_written_is_read():
-    trained = {"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}, "frozen": ["norm"]}
-    assert State.read(TABLE | trained, "here").model_dump() == TABLE | trained
-    assert State.read(TABLE, "here").model_dump() == TABLE | {"lora": None, "frozen": []}
-    assert State.read(TABLE, "here").settings().betas == (0.9, 0.95)
+    assert RunState.read(TABLE, "here").model_dump() == TABLE
+    assert RunState.read(TABLE, "here").settings().betas == (0.9, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -55,34 +53,32 @@ def test_what_is_written_is_read():
 )
 def test_fields_that_are_wrong(changed, place):
     with pytest.raises(BadInput, match=f"weft.json: {place}: "):
-        State.read(TABLE | changed, "weft.json")
+        RunState.read(TABLE | changed, "weft.json")
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_fields_that_are_missing(name):
     with pytest.raises(BadInput, match=f"{name}: is missing"):
-        State.read({key: value for key, value in TABLE.items() if key != name}, "weft.json")
+        RunState.read({key: value for key, value in TABLE.items() if key != name}, "weft.json")
 
 
 def test_settings_that_no_run_has():
     with pytest.raises(BadInput, match="rate = -1"):
-        State.read(TABLE | {"adam": TABLE["adam"] | {"rate": -1.0}}, "weft.json").settings()
+        RunState.read(TABLE | {"adam": TABLE["adam"] | {"rate": -1.0}}, "weft.json").settings()
 
 
 def test_only_steps_and_the_optimizer_may_change():
-    run = State.read(TABLE, "here")
+    run = RunState.read(TABLE, "here")
     changed = TABLE | {"step": 0, "adam": TABLE["adam"] | {"rate": 1.0}}
-    run.check_goes_on(State.read(changed, "here"), "there")
+    run.check_goes_on(RunState.read(changed, "here"), "there")
     more = TABLE | {"details": {"activation": None, "norm_epsilon": 1e-5, "new": 1.0}}
     with pytest.raises(BadInput, match=r"without details.new, this run is with details.new 1.0 -- give the same"):
-        run.check_goes_on(State.read(more, "here"), "there")
+        run.check_goes_on(RunState.read(more, "here"), "there")
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"lora": {"rank": 4, "alpha": 8.0, "targets": ["qkv"]}}, "without --lora, this run is with --lora 4 -- give"),
-        ({"frozen": ["head", "norm"]}, "without --freeze, this run is with --freeze head norm -- give"),
         ({"data": "another"}, r"was trained on other data \(files, weights, --tokenizer"),
         ({"details": TABLE["details"] | {"document_end": 3}}, "without --document-end, this run is with"),
         ({"precision": TABLE["precision"] | {"compute": "bfloat16"}}, "with --precision bf16 -- give"),
@@ -91,4 +87,4 @@ def test_only_steps_and_the_optimizer_may_change():
 )
 def test_what_must_be_the_same_is_told_by_its_option(changed, message):
     with pytest.raises(BadInput, match=message):
-        State.read(TABLE, "here").check_goes_on(State.read(TABLE | changed, "here"), "there")
+        RunState.read(TABLE, "here").check_goes_on(RunState.read(TABLE | changed, "here"), "there")

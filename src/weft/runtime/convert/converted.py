@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
-from weft.runtime.core.cuts import Cut
+from weft.runtime.core.cuts import TensorCut
 from weft.runtime.core.draws import Draws
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.split import Split, marked, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Site:
+class ModuleSite:
     """A module to convert.
 
     Attributes:
@@ -78,7 +78,7 @@ class Converted(nn.Module):
 
     def __init__(
         self,
-        site: Site,
+        site: ModuleSite,
         layer: nn.Module,
         *,
         takes: int | None,
@@ -114,7 +114,7 @@ class Converted(nn.Module):
         found = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
         if self._says_axes():
             self._check_known(isinstance(input, Split))
-            cut = Cut(frozenset({found.ndim + self.features_at}), self.fused)
+            cut = TensorCut(frozenset({found.ndim + self.features_at}), self.fused)
             found = marked(found, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
         return found
 

@@ -24,21 +24,26 @@ many, and losses are plain: ``loss="mean"`` is of ``functional.cross_entropy`` a
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from math import prod
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from weft.errors import BadInput, Unsupported
+from weft.layout.easy import EasyLayer, easy_axes, easy_collectives
 from weft.layout.mesh import ROWS
-from weft.runtime.convert.converted import Converted, Site, Stored
+from weft.layout.spec import Layout
+from weft.layout.step import Issue
+from weft.runtime.convert.converted import Converted, ModuleSite, Stored
 from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
 from weft.runtime.convert.state_dict import fill, stored_of
 from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, Replicated, holdings
+from weft.runtime.core.precision import Precision
 from weft.runtime.core.recomputed import blocks_of, check_recomputable, recompute_blocks
 from weft.runtime.core.replicas import differing
 
@@ -157,7 +162,9 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     for module, attribute, value in smaller:
         setattr(module, attribute, value)
     if easy:
-        _leave_fast_paths(model)
+        for module in model.modules():
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = 0  # its fast path reads weights that are cut over the grid
     draws = share_draws(model, machine, EVERY_ROW if easy else ROWS)
     for one in converted.values():
         one.draws = draws
@@ -227,11 +234,7 @@ def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
 
 
 def _is_easy(roles: Mapping[str, Role]) -> bool:
-    """Whether the plan is one of easy mode.
-
-    Raises:
-        BadInput: it has roles of both ways.
-    """
+    """Whether the plan is one of easy mode; roles of both ways are refused."""
     easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
     if easy and len(easy) < len(roles):
         other = next(name for name in roles if name not in easy)
@@ -400,8 +403,8 @@ def _converted(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) ->
     return built
 
 
-def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Converted]) -> Site:
-    return Site(
+def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Converted]) -> ModuleSite:
+    return ModuleSite(
         machine=machine,
         name=name,
         module=model.get_submodule(name),
@@ -431,16 +434,99 @@ def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) 
                 setattr(module, key, replicated[parameter])
 
 
-def _leave_fast_paths(model: nn.Module) -> None:
-    """Encoder layers compute as in training: their fast path reads weights that are cut over the grid."""
-    for module in model.modules():
-        if isinstance(module, nn.TransformerEncoderLayer):
-            module.activation_relu_or_gelu = 0
-
-
 def _take_values(model: nn.Module, converted: Mapping[str, Converted]) -> None:
     """Fill what has been built from the plain model."""
     plain, built = dict(model.named_parameters()), nn.ModuleList(converted.values())
     stored = stored_of(built)
     for holding in holdings(built):
         fill(holding, plain[holding.name].detach(), stored.get(holding.name))
+
+
+# What easy mode communicates ---------------------------------------------------------------------
+
+
+def predict_easy(
+    model: nn.Module,
+    rows: Tensor,
+    layout: Layout,
+    *,
+    plan: Mapping[str, Role] | None = None,
+    precision: Precision | None = None,
+    micro_batches: int = 1,
+    clip: bool = True,
+) -> Counter[Issue]:
+    """What each rank issues in a training step of a model that ``parallelize`` converts in easy mode.
+
+    Args:
+        model: plain, on any device; the meta device asks for no memory.
+        rows: what the model takes of one rank's micro-batch, on the same device.
+        plan: as ``parallelize`` takes it; ``easy_plan`` by default.
+        precision: as the machine's, fp32 by default.
+    """
+    formats, roles = precision or Precision(), easy_plan(model) if plan is None else plan
+    reader = _EasyReader(layout, formats)
+    easy = [model.get_submodule(name) for name, role in roles.items() if isinstance(role, Easy)]
+    hooks = [module.register_forward_hook(reader.read) for module in easy]
+    try:
+        model(rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    cut = {id(module.weight) for module in easy}
+    whole = sum(one.numel() for one in model.parameters() if one.requires_grad and id(one) not in cut)
+    return easy_collectives(
+        reader.layers,
+        layout,
+        whole=whole,
+        micro_batches=micro_batches,
+        element_bytes=formats.compute.itemsize,
+        gradient_bytes=formats.reduce.itemsize,
+        clip=clip,
+    )
+
+
+class _EasyReader:
+    """Notes layers as they run; knows, as ``LastTaken`` does, what is made once for the tensor that was taken last."""
+
+    def __init__(self, layout: Layout, formats: Precision) -> None:
+        self.layers: list[EasyLayer] = []
+        self._layout, self._compute = layout, formats.compute
+        self._taken: tuple[Tensor, int] | None = None
+        self._exchanged: set[str] = set()
+        self._joined: str | None = None
+        self._summed: set[str] = set()
+
+    def read(self, module: nn.Module, inputs: tuple[Any, ...], out: Tensor) -> None:
+        """Note a layer that has run."""
+        (taken,) = inputs
+        features, weights = (int(taken.shape[-1]), int(out.shape[-1])), 1
+        if isinstance(module, nn.Conv2d):
+            features, weights = (module.in_channels, module.out_channels), prod(module.kernel_size)
+        over_in, over_out = easy_axes(self._layout, *features)
+        exchanged, summed = self._made(taken, over_in, over_out) if taken.requires_grad else (False, False)
+        self.layers.append(
+            EasyLayer(
+                inputs=features[0],
+                outputs=features[1],
+                taken=taken.numel() // features[0],
+                given=out.numel() // features[1],
+                weights=weights,
+                gradient=taken.requires_grad,
+                exchanged=exchanged,
+                summed=summed,
+            )
+        )
+
+    def _made(self, taken: Tensor, over_in: str, over_out: str) -> tuple[bool, bool]:
+        """Whether a tensor has been exchanged over an axis before, and whether its gradient is summed with others."""
+        if self._taken is None or self._taken[0] is not taken or self._taken[1] != taken._version:
+            self._taken, self._exchanged, self._joined = (taken, taken._version), set(), None
+        exchanged, summed = over_in in self._exchanged, False
+        self._exchanged.add(over_in)
+        apart = getattr(self._layout, over_in) > 1 or taken.dtype != self._compute
+        given = over_in if apart else ""
+        if given != self._joined:
+            self._joined, self._summed = given, set()
+        summed = over_out in self._summed
+        self._summed.add(over_out)
+        return exchanged, summed

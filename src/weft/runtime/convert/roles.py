@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.easy import easy_axes
-from weft.runtime.convert.converted import Converted, Site, Stored
+from weft.runtime.convert.converted import Converted, ModuleSite, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, Replicated, Vector
 from weft.runtime.core.placement import share
@@ -48,7 +48,7 @@ class Normal:
     parts: int | tuple[int, ...] = 1
     unit: str | None = None
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         plain = layer_of(site, "Normal")
         sizes = self._sizes(site, plain.outputs)
         if self.unit is not None:
@@ -58,7 +58,7 @@ class Normal:
                 site.machine.grid.divided(whole_part(size, width, what, site), "x", what=what)
         return _split(site, plain, sizes, "normal")
 
-    def _sizes(self, site: Site, outputs: int) -> tuple[int, ...]:
+    def _sizes(self, site: ModuleSite, outputs: int) -> tuple[int, ...]:
         if isinstance(self.parts, int):
             what = f"{site.name}: parts of {outputs} outputs"
             return (whole_part(outputs, self.parts, what, site),) * self.parts
@@ -71,7 +71,7 @@ class Normal:
 class Transposed:
     """A linear layer or convolution that takes features split over x and gives features split over y."""
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         plain = layer_of(site, "Transposed")
         return _split(site, plain, (plain.outputs,), "transposed")
 
@@ -80,7 +80,7 @@ class Transposed:
 class Vocabulary:
     """The table of token embeddings: ids to features split over y, its rows split over x and y."""
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         vocab, hidden, padding = table_of(site, "Vocabulary")
         layer = Embedding4D(site.machine, site.name, vocab, hidden, padding_index=padding)
         return Converted(site, layer, takes=None, stream=hidden, splits=("y",))
@@ -90,7 +90,7 @@ class Vocabulary:
 class Positions:
     """A table of learned positions, small enough to be whole along x: ids to features split over y."""
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         positions, hidden, padding = table_of(site, "Positions")
         layer = _Positions4D(site.machine, site.name, positions, hidden, padding)
         return Converted(site, layer, takes=None, stream=hidden, splits=("y",))
@@ -109,7 +109,7 @@ class Head:
 
     tied: str | None = None
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         plain = linear_of(site, "Head")
         table = None
         if self.tied is not None:
@@ -140,7 +140,7 @@ class Norm:
     The last have one ``weight`` and an epsilon of a usual name; they are called once, to see that they do.
     """
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         features, centred, epsilon = norm_of(site)
         machine = site.machine
         layer = Norm4D(machine, site.name, features, centred=centred, epsilon=epsilon)
@@ -174,7 +174,7 @@ class Heads:
 class Easy:
     """A linear layer or convolution in easy mode: all features of rows of this rank's own, in and out."""
 
-    def build(self, site: Site) -> Converted:
+    def build(self, site: ModuleSite) -> Converted:
         plain = layer_of(site, "Easy")
         over_in, _ = easy_axes(site.machine.grid.layout, plain.inputs, plain.outputs)
         kind: Kind = "normal" if over_in == "y" else "transposed"
@@ -194,7 +194,7 @@ class Easy:
 class Whole:
     """A module that stays, in easy mode: every rank has its parameters, and applies it to rows of its own."""
 
-    def parameters(self, site: Site) -> Iterator[nn.Parameter]:
+    def parameters(self, site: ModuleSite) -> Iterator[nn.Parameter]:
         """The module's own parameters, which all ranks are to hold.
 
         Raises:
@@ -212,7 +212,7 @@ Role = Normal | Transposed | Vocabulary | Positions | Head | Norm | Heads | Easy
 # What takes their places --------------------------------------------------------------------------
 
 
-def _split(site: Site, plain: PlainLinear | PlainConvolution, outputs: tuple[int, ...], kind: Kind) -> Converted:
+def _split(site: ModuleSite, plain: PlainLinear | PlainConvolution, outputs: tuple[int, ...], kind: Kind) -> Converted:
     """A layer between features that are split over y and features that are split over x."""
     layer: Layer4D = plain.built(site, outputs, kind, bias=plain.bias)
     return Converted(
@@ -342,7 +342,7 @@ class PlainLinear:
     stored: Stored | None = None
     features_at = -1
 
-    def built(self, site: Site, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Linear4D:
+    def built(self, site: ModuleSite, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Linear4D:
         return Linear4D(site.machine, site.name, self.inputs, outputs, kind=kind, bias=bias)
 
 
@@ -360,7 +360,7 @@ class PlainConvolution:
     dilation: Pair
     features_at = -3
 
-    def built(self, site: Site, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Conv4D:
+    def built(self, site: ModuleSite, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Conv4D:
         return Conv4D(
             site.machine,
             site.name,
@@ -375,11 +375,11 @@ class PlainConvolution:
         )
 
 
-def layer_of(site: Site, role: str) -> PlainLinear | PlainConvolution:
+def layer_of(site: ModuleSite, role: str) -> PlainLinear | PlainConvolution:
     return convolution_of(site) if type(site.module) is nn.Conv2d else linear_of(site, role)
 
 
-def convolution_of(site: Site) -> PlainConvolution:
+def convolution_of(site: ModuleSite) -> PlainConvolution:
     module = site.module
     assert isinstance(module, nn.Conv2d)
     _check_own(site, ("weight",), optional=("bias",))
@@ -400,7 +400,7 @@ def convolution_of(site: Site) -> PlainConvolution:
     )
 
 
-def linear_of(site: Site, role: str) -> PlainLinear:
+def linear_of(site: ModuleSite, role: str) -> PlainLinear:
     module = site.module
     if type(module) is nn.Linear:
         _check_own(site, ("weight",), optional=("bias",))
@@ -422,7 +422,7 @@ def linear_of(site: Site, role: str) -> PlainLinear:
     return PlainLinear(inputs=inputs, outputs=outputs, bias=True, stored=Stored((inputs, outputs), flipped=True))
 
 
-def table_of(site: Site, role: str) -> tuple[int, int, int | None]:
+def table_of(site: ModuleSite, role: str) -> tuple[int, int, int | None]:
     """Rows and features of an embedding, and the row that is not trained."""
     module = site.module
     if type(module) is not nn.Embedding:
@@ -434,7 +434,7 @@ def table_of(site: Site, role: str) -> tuple[int, int, int | None]:
     return rows, features, module.padding_idx
 
 
-def check_table(site: Site, module: nn.Embedding | nn.EmbeddingBag) -> None:
+def check_table(site: ModuleSite, module: nn.Embedding | nn.EmbeddingBag) -> None:
     """Refuse a table that is changed, or trained, by which ids one rank sees."""
     if module.max_norm is not None:
         site.refuse(f"has max_norm = {module.max_norm:g}", "set max_norm to None")
@@ -443,7 +443,7 @@ def check_table(site: Site, module: nn.Embedding | nn.EmbeddingBag) -> None:
             site.refuse(f"has {option} on", f"set {option} to False")
 
 
-def norm_of(site: Site) -> tuple[int, bool, float]:
+def norm_of(site: ModuleSite) -> tuple[int, bool, float]:
     """Features, whether it is LayerNorm, epsilon."""
     module = site.module
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
@@ -472,7 +472,7 @@ def norm_of(site: Site) -> tuple[int, bool, float]:
     return features, False, epsilon
 
 
-def _check_computes(site: Site, values: dict[str, Tensor], rows: Tensor, expected: Tensor, what: str) -> None:
+def _check_computes(site: ModuleSite, values: dict[str, Tensor], rows: Tensor, expected: Tensor, what: str) -> None:
     """Call a module whose class says nothing with given values of its parameters."""
     found: Tensor | None = None
     problem = ""
@@ -487,7 +487,7 @@ def _check_computes(site: Site, values: dict[str, Tensor], rows: Tensor, expecte
         site.refuse(f"({site.kind}) does not compute {what}", "write the module in plain torch.nn")
 
 
-def _check_own(site: Site, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+def _check_own(site: ModuleSite, names: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     """Refuse a module that has more to it than its parameters."""
     module = site.module
     own = {name for name, value in module._parameters.items() if value is not None}
@@ -503,7 +503,7 @@ def _check_own(site: Site, names: tuple[str, ...], optional: tuple[str, ...] = (
         check_parameter(site, site.parameter(name), f"{site.name}.{name}")
 
 
-def check_parameter(site: Site, parameter: nn.Parameter, name: str) -> None:
+def check_parameter(site: ModuleSite, parameter: nn.Parameter, name: str) -> None:
     precision = site.machine.precision
     hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
     problem: tuple[str, str] | None = None
@@ -542,7 +542,7 @@ def attribute_of(module: nn.Module, name: str, attribute: str) -> int:
     return value
 
 
-def whole_part(size: int, by: int, what: str, site: Site) -> int:
+def whole_part(size: int, by: int, what: str, site: ModuleSite) -> int:
     if by < 1 or size % by:
         site.refuse(f"{what}: {size} / {by} is not whole")
     return size // by

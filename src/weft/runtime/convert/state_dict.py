@@ -115,14 +115,7 @@ def fill(holding: Holding, plain: Tensor, stored: Stored | None) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A parallelized model's names.
-
-    Attributes:
-        held: parameters.
-        stored: those that the plain model stores in another way.
-        ties: second names of tied parameters, and their first ones.
-        buffers: persistent ones.
-    """
+    """A parallelized model's names; ``stored`` are parameters that the plain model stores in another way."""
 
     machine: Machine
     held: dict[str, Holding]
@@ -176,11 +169,7 @@ class _Known:
 
 
 def _known(model: nn.Module) -> _Known:
-    """Names of a model.
-
-    Raises:
-        BadInput: it has not been parallelized, or not as it is given.
-    """
+    """Names of a model that has been parallelized."""
     machines = [one.machine for one in model.parameters() if isinstance(one, Replicated)]
     for name, module in model.named_modules():
         if isinstance(module, Converted):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -12,11 +13,52 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from weft.errors import WeftError
 from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.pace import Pace
-from weft.runtime.core.watch import Noted, Watch
+
+
+class Pace:
+    """Makes what a rank computes last ``factor`` times as long as it does.
+
+    Computation is all that happens between two waits for other ranks.  What it took is measured by the wall's clock,
+    and the rest is slept before the rank next issues or waits for a collective: others see nothing earlier.  The rank
+    sleeps and does not spin, so that ranks that share its cores are as fast as before.
+
+    Attributes:
+        factor: at least 1; may change between steps.
+    """
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.factor = factor
+        self._since = 0.0
+        self._owed = 0.0
+
+    def resume(self) -> None:
+        """Compute from here on; what has passed was waiting."""
+        if self.factor > 1.0:
+            self._since = time.perf_counter()
+
+    def pay(self) -> None:
+        """Sleep for what was computed since; a sleep that was too long shortens the next."""
+        if self.factor <= 1.0:
+            return
+        now = time.perf_counter()
+        self._owed += (self.factor - 1.0) * (now - self._since)
+        self._since = now
+        if self._owed > 0.0:
+            time.sleep(self._owed)
+            self._since = time.perf_counter()
+            self._owed -= self._since - now
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """What is inside is computed, what is outside is not."""
+        self.resume()
+        yield
+        self.pay()
+
 
 _OWN_PACE = Pace()
 """As fast as the rank is: it has no state then."""
@@ -42,6 +84,13 @@ class Log:
         return found
 
 
+class CollectiveFailed(WeftError):
+    """A collective did not end in time, or lost a rank; another try may be better off."""
+
+    exit_code = 1
+    temporary = True
+
+
 @dataclass(frozen=True, slots=True)
 class _Works:
     """Several waited for as one."""
@@ -53,7 +102,7 @@ class _Works:
             work.wait()
 
 
-class Work(Protocol):
+class Waitable(Protocol):
     """Something to wait for."""
 
     def wait(self) -> object:
@@ -63,20 +112,20 @@ class Work(Protocol):
 class Pending:
     """A collective or a cast under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_log", "_noted", "_pace", "_result", "_work")
+    __slots__ = ("_axes", "_inputs", "_kind", "_log", "_pace", "_result", "_work")
 
     def __init__(
         self,
         result: Tensor,
-        work: Work | None = None,
+        work: Waitable | None = None,
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
         pace: Pace | None = None,
-        noted: Noted | None = None,
+        kind: str = "",
     ) -> None:
         self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace, self._noted = pace or _OWN_PACE, noted
+        self._pace, self._kind = pace or _OWN_PACE, kind
 
     @property
     def under_way(self) -> bool:
@@ -88,20 +137,14 @@ class Pending:
         if self._work is not None:
             work, self._work = self._work, None
             self._pace.pay()
-            noted = self._noted
-            if noted is not None:
-                noted.waits = True
             try:
                 if self._log is None:
                     work.wait()
                 else:
                     _timed_wait(work, self._log, self._axes, self._result)
             except RuntimeError as error:
-                if noted is None:
-                    raise
-                raise noted.explained(error) from error
-            if noted is not None:
-                noted.ended(self._result)
+                where, reason = f"{self._kind} over {' '.join(self._axes)}", str(error).partition("\n")[0]
+                raise CollectiveFailed(f"rank {dist.get_rank()} gave up waiting in {where}: {reason}") from error
             self._pace.resume()
             self._inputs = None
         return self._result
@@ -119,7 +162,7 @@ def settle(pendings: Iterable[Pending]) -> None:
         raise problem
 
 
-def _timed_wait(work: Work, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
+def _timed_wait(work: Waitable, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
@@ -137,8 +180,6 @@ class Collectives:
 
     def __init__(self, grid: Grid, pace: Pace | None = None) -> None:
         self.grid, self.pace = grid, pace or Pace()
-        self.watch: Watch | None = None
-        """What says who keeps others waiting, where it is wanted."""
         self._log: Log | None = None
 
     @contextmanager
@@ -149,10 +190,6 @@ class Collectives:
             yield self._log
         finally:
             self._log = outer
-
-    def passing(self, kind: str, of: str = "") -> AbstractContextManager[None]:
-        """A pass, or a checkpoint, is what happens inside; it is kept for the flight record."""
-        return nullcontext() if self.watch is None else self.watch.passing(kind, of)
 
     def all_reduce(self, values: Tensor, *axes: str, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Pending:
         """Sum (or maximum) over a group, in place."""
@@ -167,7 +204,7 @@ class Collectives:
         """Sum over the first and the last pipeline stage, in place."""
         self.pace.pay()
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
-        return self._issued("all-reduce", ("pipeline",), values, values, work, None, self.grid.ends)
+        return self._issued("all-reduce", ("pipeline",), values, values, work, None)
 
     def all_gather(self, shard: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
         """The shards of a group one after the other along the first dimension.
@@ -251,14 +288,8 @@ class Collectives:
         axes: tuple[str, ...],
         full: Tensor,
         result: Tensor,
-        work: Work | None,
+        work: Waitable | None,
         inputs: Tensor | None,
-        ends: dist.ProcessGroup | None = None,
     ) -> Pending:
         self.note(kind, axes, full)
-        wide, noted = self.grid.axes(*axes), None
-        group = ends or self.grid.group(*axes)
-        if self.watch is not None and group is not None:
-            size = full.numel() * full.element_size()
-            noted = self.watch.issued(kind, ("ends",) if ends else wide, group, size)
-        return Pending(result, work, inputs, wide, self._log, self.pace, noted)
+        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, self.pace, kind)

@@ -48,7 +48,7 @@ Operands = list[tuple[Tensor, Sequence[Any]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TensorCut:
     """The dimensions of which one is cut; ``fused``: how many parts a rank has a share of each of."""
 
     dims: frozenset[int]
@@ -60,7 +60,7 @@ class Lost(Exception):
 
 
 def followed(
-    func: Any, args: Sequence[Any], named: Mapping[str, Any], found: Any, cuts: Mapping[int, Cut | None]
+    func: Any, args: Sequence[Any], named: Mapping[str, Any], found: Any, cuts: Mapping[int, TensorCut | None]
 ) -> Any:
     """The cut of what a function gives, one or one for each of a tuple.
 
@@ -87,7 +87,7 @@ def followed(
     cut = cuts.get(id(first))
     pieces = cut is not None and cut.fused > 1 and name in _PIECES and out.ndim == first.ndim
     if cut is not None and pieces and not cut.dims & {*_sources(name, args, named, first, out)}:
-        return Cut(cut.dims)  # parts are taken, which the role Normal(parts=...) names
+        return TensorCut(cut.dims)  # parts are taken, which the role Normal(parts=...) names
     if name in ("cat", "concat", "stack"):
         along = _dims(args, named, (1, 0), out.ndim)
         own = [dim for dim in range(out.ndim) if name != "stack" or dim not in along]
@@ -149,7 +149,7 @@ def _is_pointwise(name: str) -> bool:
     return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads())
 
 
-def _joined(operands: Operands, given: Sequence[Any], cuts: Mapping[int, Cut | None]) -> Cut | None:
+def _joined(operands: Operands, given: Sequence[Any], cuts: Mapping[int, TensorCut | None]) -> TensorCut | None:
     """The cut of a result, of whose dimensions each has a name of the operands' (or None: of nothing)."""
     left: set[Any] | None = None
     fused: set[int] = set()
@@ -170,7 +170,7 @@ def _joined(operands: Operands, given: Sequence[Any], cuts: Mapping[int, Cut | N
         raise Lost(
             "it is given a tensor that is split in another way, or not at all (make that by zeros_like, new_ones)"
         )
-    return Cut(frozenset(dim for dim, label in enumerate(given) if label in left), *fused)
+    return TensorCut(frozenset(dim for dim, label in enumerate(given) if label in left), *fused)
 
 
 def _dims(args: Sequence[Any], named: Mapping[str, Any], place: tuple[int, Any], ndim: int) -> set[int]:
@@ -246,7 +246,7 @@ def _indexed(values: Tensor, index: Any) -> list[int | None]:
     return [*sources, *range(dim, values.ndim)]
 
 
-def _reshaped(before: Sequence[int], after: Sequence[int], cut: Cut | None) -> Cut | None:
+def _reshaped(before: Sequence[int], after: Sequence[int], cut: TensorCut | None) -> TensorCut | None:
     """Dimensions that begin where the cut one begins: a rank's part stays one piece of what lies behind them."""
     if cut is None:
         return None
@@ -261,4 +261,4 @@ def _reshaped(before: Sequence[int], after: Sequence[int], cut: Cut | None) -> C
         dims |= {k for k in range(alike, len(after)) if begins[k] == start}
     if not dims:
         raise Lost("it puts them among others")
-    return Cut(frozenset(dims), fused)
+    return TensorCut(frozenset(dims), fused)

@@ -82,11 +82,7 @@ class Grid:
         return self.world is not None and self.device.type != "meta"
 
     def _join(self, world: dist.ProcessGroup) -> None:
-        """Make this rank's groups of more than one rank.
-
-        Every rank takes the sets of axes in one order and is in one group of each, so that no two wait for each
-        other in turn.
-        """
+        """Make this rank's groups of more than one rank; all take the axes in one order, so that none wait in turn."""
         for axes, made in zip(GROUPS, distinct_groups(LayoutTable.of([self.layout]), GROUPS), strict=True):
             if made[0]:
                 self._join_axes(world, axes)

@@ -189,9 +189,13 @@ class Matrix(nn.Module):
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
         machine, kept = self.machine, self.shard.grad
         if kept is None or machine.grid.size(*self.cut_over) > 1 or machine.precision.reduce != gradient.dtype:
-            self.scatter(machine.matmul(gradient.t(), rows))
+            self.scatter(gradient.t() @ rows)
             return
-        machine.matmul.add(kept.view(self.block_shape), gradient.t(), rows)
+        total = kept.view(self.block_shape)
+        if total.dtype == gradient.dtype:
+            total.addmm_(gradient.t(), rows)
+        else:
+            total.add_(gradient.t() @ rows)
         self._tell()
 
     def start_gather(self) -> Pending:
@@ -340,8 +344,6 @@ def _holdings(model: nn.Module) -> Iterator[Holding]:
     yield from (one.holding() for one in model.parameters() if isinstance(one, Replicated))
 
 
-DOWN, UP = "lora_a.weight", "lora_b.weight"
-"""How names of adapters' narrow matrices end: rank x inputs, and outputs x rank, which begins at zero."""
 TILE = 256
 """Rows and columns of one tile; a rank draws only the tiles that it holds a part of."""
 DEVIATION = 0.02
@@ -352,7 +354,7 @@ class Initial:
     """Whole initial parameters of a model, rectangle by rectangle.
 
     Matrices and the position table are normal with a deviation of 0.02, those that write to the residual
-    stream divided by sqrt(2 layers) (GPT-2); gains are 1, biases and the second matrices of adapters 0.
+    stream divided by sqrt(2 layers) (GPT-2); gains are 1, biases 0.
     """
 
     def __init__(self, model: Model, seed: int) -> None:
@@ -361,8 +363,6 @@ class Initial:
 
     def __call__(self, name: str, shape: tuple[int, ...], offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
         """Values of a rectangle of a whole parameter, fp32."""
-        if name.endswith(UP):
-            return torch.zeros(sizes)
         if len(shape) == 1:
             return torch.full(sizes, 0.0 if name.endswith("bias") else 1.0)
         scale = DEVIATION * (self._residual if name.endswith(("proj.weight", "fc2.weight")) else 1.0)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils._pytree import tree_map_only
 
 from weft.errors import Unsupported
-from weft.runtime.core.cuts import Cut, Lost, followed
+from weft.runtime.core.cuts import Lost, TensorCut, followed
 
 if TYPE_CHECKING:
     from weft.runtime.core.draws import Draws
@@ -42,7 +42,7 @@ class Split(Tensor):
 
     draws: Draws | None = None
     axes: frozenset[str] = frozenset()
-    cut: Cut | None = None
+    cut: TensorCut | None = None
     origin: str = ""
 
     @classmethod
@@ -70,11 +70,7 @@ class Split(Tensor):
 
 
 def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], found: Any, given: list[Split]) -> Any:
-    """The cut of what a function gives.
-
-    Raises:
-        Unsupported: a part of the features does not say it.
-    """
+    """The cut of what a function gives; refused where a part of the features does not say it."""
     known = [one for one in given if one.cut is not None]
     first = found[0] if isinstance(found, list | tuple) and found else found
     again = torch._C._current_graph_task_id() != -1
@@ -97,7 +93,7 @@ def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], 
     )
 
 
-def marked(values: Tensor, draws: Draws, *axes: str, cut: Cut | None = None, origin: str = "") -> Tensor:
+def marked(values: Tensor, draws: Draws, *axes: str, cut: TensorCut | None = None, origin: str = "") -> Tensor:
     """Values that know along which axes ranks hold others, and in which dimension."""
     found = values.as_subclass(Split)
     found.draws, found.axes, found.cut, found.origin = draws, frozenset(axes), cut, origin
@@ -127,7 +123,7 @@ def _drops(func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
     return chance != 0.0 and named.get("training", True) is not False
 
 
-def _marked(found: Any, draws: Draws, axes: frozenset[str], cut: Cut | None, given: list[Split]) -> Any:
+def _marked(found: Any, draws: Draws, axes: frozenset[str], cut: TensorCut | None, given: list[Split]) -> Any:
     if isinstance(found, Split):  # changed in place
         found.draws, found.axes, found.cut = draws, found.axes | axes, cut or found.cut
         return found

@@ -24,7 +24,7 @@ from weft.runtime.core.opaque import number_layers
 from weft.runtime.core.recomputed import Recomputed, blocks_of
 from weft.runtime.core.split import plain
 from weft.runtime.layers.experts import Experts4D
-from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
+from weft.runtime.layers.linear import Conv4D, Layer4D
 from weft.runtime.layers.norm import Norm4D
 
 BACKEND = "inductor"
@@ -67,7 +67,6 @@ def _check(layout: Layout, model: nn.Module) -> None:
     limits = (
         (any(isinstance(part, Experts4D) for part in parts), "model", "experts (shapes depend on data)"),
         (any(isinstance(part, Conv4D) for part in parts), "model", "convolutions"),
-        (any(isinstance(part, Linear4D) and part.adapter is not None for part in parts), "lora", "adapters"),
         (layout.context > 1, "layout.context", f"context = {layout.context}"),
         (layout.schedule.splits_backward, "layout.schedule", f"schedule = {layout.schedule}"),
     )

@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
@@ -28,7 +30,6 @@ from weft.runtime.core.placement import share
 from weft.runtime.layers.attention_core import Core, HeadNorms, capped, documents_of, within
 from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
 from weft.runtime.layers.experts import Experts4D, Routing
-from weft.runtime.layers.fused import gated_silu, split_heads
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, vocabulary_matrix
@@ -119,12 +120,34 @@ class FeedForward4D(nn.Module):
 
 def _between(up: Tensor, activation: Activation, gated: bool) -> Tensor:
     """What a feed-forward layer's second product takes."""
-    if gated and activation == "silu":
-        return gated_silu(up)
+    if gated and activation == "silu" and not torch.compiler.is_compiling():
+        return cast(Tensor, GatedSilu.apply(up))  # type: ignore[no-untyped-call]
     if gated:
         gate, value = up.chunk(2, dim=1)
         return _activate(activation, gate) * value
     return _activate(activation, up)
+
+
+class GatedSilu(Function):
+    """SiLU of the first half of the features times the second; PyTorch's own would also keep the SiLU for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:
+        ctx.save_for_backward(both)
+        gate, value = both.chunk(2, dim=1)
+        return functional.silu(gate).mul_(value)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (both,) = ctx.saved_tensors
+        gate, value = both.chunk(2, dim=1)
+        slope = torch.empty_like(both)
+        for_gate, for_value = slope.chunk(2, dim=1)
+        torch.ops.aten.silu.out(gate, out=for_value).mul_(gradients[0])
+        torch.mul(gradients[0], value, out=for_gate)
+        torch.ops.aten.silu_backward.grad_input(for_gate, gate, grad_input=for_gate)
+        return slope
 
 
 def _experts(
@@ -441,6 +464,30 @@ def _band(features: int, details: Details, *, fastest: float, slowest: float, or
     if details.rotary_ramp == "whole-features":
         first, last = math.floor(first), math.ceil(last)
     return max(first, 0), min(last, features - 1)
+
+
+def split_heads(
+    fused: Tensor, heads: int, kv_heads: int, angles: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of a fused output, the first two rotated.
+
+    The halves of the features turn against each other (arXiv 2104.09864, as in Hugging Face's Llama).
+
+    Args:
+        fused: shape (batch, sequence, heads + 2 kv_heads, features).
+        angles: cosines and sines, shape (at least sequence, features / 2) each; None for no rotation.
+
+    Returns:
+        Queries (batch, heads, sequence, features), keys and values (batch, kv_heads, sequence, features).
+    """
+    both, values = fused.split((heads + kv_heads, kv_heads), dim=2)  # type: ignore[no-untyped-call]
+    if angles is not None:
+        cosine, sine = (table[: fused.shape[1]].unsqueeze(1) for table in angles)
+        first, second = both.chunk(2, dim=-1)
+        both = torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
+        values = values.clone()  # or all of ``fused`` would be kept for backward
+    queries, keys = both.split((heads, kv_heads), dim=2)
+    return queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
 
 
 class Attention4D(nn.Module):

@@ -16,7 +16,7 @@ from typing import Any, cast
 from weft.errors import Unsupported
 from weft.model._fields import Fields
 from weft.model.huggingface import read_text_part
-from weft.model.spec import Block, FeedForward, Model
+from weft.model.spec import FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
 
 DEFAULTS: Mapping[str, Details] = {
@@ -88,7 +88,7 @@ def details_of(table: Mapping[str, Any], where: str) -> Details:
 
 def in_words(details: Details, model: Model) -> str:
     """The details that matter to a model, in a line."""
-    gated = any(_dense(kind).gated for kind in model.kinds)
+    gated = any((kind.moe.expert if kind.moe else cast(FeedForward, kind.feed_forward)).gated for kind in model.kinds)
     words = [
         f"activation {details.activation or ('silu' if gated else 'gelu')}",
         f"norm epsilon {details.norm_epsilon:g}",
@@ -96,11 +96,6 @@ def in_words(details: Details, model: Model) -> str:
     if any(attention.rotary for attention in model.attentions):
         words.append(f"rotary theta {details.rotary_theta:g}")
     return ", ".join(words)
-
-
-def _dense(block: Block) -> FeedForward:
-    """The feed-forward part, or that of an expert."""
-    return block.moe.expert if block.moe is not None else cast(FeedForward, block.feed_forward)
 
 
 def _details(f: Fields) -> Details:
@@ -233,8 +228,7 @@ def _check_rotary_share(f: Fields) -> None:
 
 
 def _check_order_and_scale(f: Fields) -> None:
-    """Refuse attention scores that are not scaled by the square root of a head's features alone, and norms
-    after what they belong before."""
+    """Refuse scores scaled by other than the square root of a head's features, and norms behind their layers."""
     for key, usual in (
         ("scale_attn_weights", True),
         ("scale_attn_by_inverse_layer_idx", False),

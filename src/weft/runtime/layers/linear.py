@@ -11,7 +11,6 @@ layer multiplies, a convolution correlates; gathering, summing and scattering ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from itertools import count
 from math import prod
 from typing import Any, Literal, cast
@@ -32,7 +31,6 @@ from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
 from weft.runtime.core.siblings import Joint, joined
-from weft.runtime.layers.lora import Adapter
 
 Kind = Literal["normal", "transposed"]
 
@@ -93,7 +91,6 @@ class Layer4D(nn.Module, ABC):
         self.parts, self.inputs = parts, inputs
         self.key: Tensor
         """For ``torch.compile``."""
-        self.adapter: Adapter | None = None
         self.bias = None
         if bias:
             self.bias = Vector(
@@ -111,11 +108,7 @@ class Layer4D(nn.Module, ABC):
             out = self._opaque(rows)
         else:
             given, joint = self._joined(rows)
-            added = () if self.adapter is None else self.adapter.local(given.dtype)
-            out = cast(
-                Tensor,
-                _Product.apply(given, self.weight.shard, self, joint, *added),  # type: ignore[no-untyped-call]
-            )
+            out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
 
     def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
@@ -202,67 +195,47 @@ class Linear4D(Layer4D):
     """
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
-        return self.machine.matmul(rows, weight.t())
+        return rows @ weight.t()
 
     def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
-        return self.machine.matmul(gradient, weight)
+        return gradient @ weight
 
     def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
         self.weight.scatter_product(gradient, rows)
 
 
 class _Product(Function):
-    """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler.
-
-    What an adapter adds is added to partial products, so that it asks no collective of its own.
-    """
+    """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
     @without_autocast
-    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None, *added: Tensor) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
-        ctx.save_for_backward(rows, *added)
-        return _multiplied(rows, layer, joint, added)
+        ctx.save_for_backward(rows)
+        return _multiplied(rows, layer, joint)
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        rows, *added = ctx.saved_tensors
-        layer: Layer4D = ctx.layer
-        wanted, trained = ctx.needs_input_grad[:2]
-        partial, more = _gradients(gradients[0], rows, layer, ctx.joint, added, wanted=wanted, trained=trained)
-        return partial, None, None, None, *more
+        (rows,) = ctx.saved_tensors
+        return _gradients(gradients[0], rows, ctx.layer, ctx.joint, wanted=ctx.needs_input_grad[0]), None, None, None
 
 
-def _multiplied(rows: Tensor, layer: Layer4D, joint: Joint | None, added: Sequence[Tensor] = ()) -> Tensor:
+def _multiplied(rows: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
     """Steps 1 to 3."""
     if joint is not None:
         joint.enter()
     whole = layer.gather_rows(rows).wait()
-    partial = layer.product(whole, layer.weight.gather().to(rows.dtype))
-    if layer.adapter is not None:
-        partial = partial + layer.adapter.product(whole, added)
-    return layer.sum_output(partial)
+    return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
 
 
-def _gradients(
-    given: Tensor,
-    rows: Tensor,
-    layer: Layer4D,
-    joint: Joint | None,
-    added: Sequence[Tensor] = (),
-    *,
-    wanted: bool,
-    trained: bool,
-) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """Steps 4 to 6: the gradient of rows, where it is wanted and goes to no joint, and those of what was added."""
-    adapter, machine = layer.adapter, layer.machine
+def _gradients(given: Tensor, rows: Tensor, layer: Layer4D, joint: Joint | None, *, wanted: bool) -> Tensor | None:
+    """Steps 4 to 6: the gradient of rows, where it is wanted and goes to no joint."""
+    machine = layer.machine
     machine.last.forget()
     gradient = layer.gather_gradient(given)
-    gathers = trained or adapter is not None
-    later = machine.later.collects and adapter is None  # an adapter's gradients are autograd's, and due now
-    again = None if later else layer.gather_rows(rows) if gathers else Pending(rows)
+    again = None if machine.later.collects else layer.gather_rows(rows)
     if again is not None and not machine.overlap.switches.all_reduce:
         again.wait()
 
@@ -271,23 +244,18 @@ def _gradients(
 
     outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
     scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
-    if scatter_first and trained:
+    if scatter_first:
         machine.later.do(scatter)
     partial = None
     if wanted:
         weight = layer.weight.gather().to(gradient.dtype)
         partial = layer.input_gradient(gradient, weight, rows.shape[1:])
-        if adapter is not None:
-            partial = partial + adapter.input_gradient(gradient, added)
         if joint is not None:
             joint.add(partial)
             partial = None
-    if trained and not scatter_first:
+    if not scatter_first:
         machine.later.do(scatter)
-    if adapter is None:
-        return partial, ()
-    assert again is not None
-    return partial, adapter.gradients(gradient, again.wait(), added)
+    return partial
 
 
 # For torch.compile -------------------------------------------------------------------------------
@@ -307,23 +275,17 @@ def _opaque_product(rows: Tensor, token: Tensor | None, key: Tensor, shard: Tens
     return _multiplied(rows, thing(key), None if token is None else _joints[int(token)])
 
 
-def _fake_gradient(
-    gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool, trained: bool
-) -> Tensor:
+def _fake_gradient(gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool) -> Tensor:
     if token is not None:
         return torch.empty_like(token)
     return gradient.new_empty(rows.shape if wanted else 0)
 
 
-@operator(
-    "(Tensor gradient, Tensor rows, Tensor? token, Tensor key, bool wanted, bool trained) -> Tensor", _fake_gradient
-)
+@operator("(Tensor gradient, Tensor rows, Tensor? token, Tensor key, bool wanted) -> Tensor", _fake_gradient)
 @without_autocast
-def _opaque_gradient(
-    gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool, trained: bool
-) -> Tensor:
+def _opaque_gradient(gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool) -> Tensor:
     joint = None if token is None else _joints[int(token)]
-    partial, _ = _gradients(gradient, rows, thing(key), joint, wanted=wanted, trained=trained)
+    partial = _gradients(gradient, rows, thing(key), joint, wanted=wanted)
     if token is not None:
         return torch.zeros_like(token)
     return gradient.new_empty(0) if partial is None else partial
@@ -335,8 +297,8 @@ def _keep_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _product_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     rows, token, key = ctx.saved_tensors
-    wanted, trained = token is not None or ctx.needs_input_grad[0], ctx.needs_input_grad[3]
-    found = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted, trained)
+    wanted = token is not None or ctx.needs_input_grad[0]
+    found = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted)
     if token is not None:
         return None, found, None, None, None, None
     return found if wanted else None, None, None, None, None, None

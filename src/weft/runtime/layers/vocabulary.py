@@ -171,7 +171,7 @@ class _Logits(Function):
         whole = whole_rows(machine, rows).wait_whole()
         ctx.table = table
         ctx.save_for_backward(rows if machine.rows_cut else whole)
-        return machine.matmul(whole, table.gather().to(rows.dtype).t())
+        return whole @ table.gather().to(rows.dtype).t()
 
     @staticmethod
     @once_differentiable
@@ -190,16 +190,15 @@ class _Logits(Function):
         again = None if machine.later.collects else gather()
         if again is not None and not machine.overlap.switches.all_reduce:
             again.pending.wait()
-        partial = machine.matmul(gradient, table.gather().to(gradient.dtype))
+        partial = gradient @ table.gather().to(gradient.dtype)
         if machine.rows_cut:
             pending = machine.collectives.reduce_scatter(_to_ranks(machine, partial), "x", "y")
         else:
             pending = machine.collectives.all_reduce(partial, "x", "y")
         if not machine.overlap.switches.all_reduce:
             pending.wait()
-        if ctx.needs_input_grad[1]:
-            again_or = gather if again is None else lambda: again
-            machine.later.do(lambda: table.scatter_product(gradient, again_or().wait_whole()))
+        again_or = gather if again is None else lambda: again
+        machine.later.do(lambda: table.scatter_product(gradient, again_or().wait_whole()))
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 

@@ -1,1 +1,1 @@
-"""Measuring: the present machine, collectives without hardware, emulated links."""
+"""Measuring: the present machine, collectives without hardware."""

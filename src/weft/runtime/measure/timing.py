@@ -204,11 +204,7 @@ def _collective(calls: Collectives, axis: str, kind: MeasuredKind, own: int, ran
 
 
 def _empty(elements: int, kind: torch.dtype, grid: Grid, *, pinned: bool = False) -> Tensor:
-    """Memory of one rank.
-
-    Raises:
-        BadInput: there is not so much.
-    """
+    """Memory of one rank; more than there is is refused."""
     where = "cpu" if pinned else grid.device
     try:
         return torch.empty(elements, dtype=kind, device=where, pin_memory=pinned)

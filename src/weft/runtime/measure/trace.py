@@ -31,7 +31,7 @@ from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
+from weft.runtime.run.pipeline import StepPasses, build_stages
 from weft.runtime.run.session import micro_batches_of
 
 _OPERATIONS: dict[str, tuple[CollectiveKind, int]] = {
@@ -57,7 +57,9 @@ def trace(
         Unsupported: the runtime cannot run the model or the layout.
     """
     check_trainable(job, layout)
-    return trace_step(layout, lambda grid: prepared_step(job, grid, precision, switches)(), rank=rank)
+    return trace_step(
+        layout, lambda grid: bare_step(job, Machine.of(grid, precision=precision, switches=switches))(), rank=rank
+    )
 
 
 def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0) -> Counter[Issue]:
@@ -131,13 +133,13 @@ def extrapolate(
     return Extrapolated(issued=issued, micro_batches=count, traced=(first, second))
 
 
-def prepared_step(job: Job, grid: Grid, precision: Precision | None, switches: Switches | None) -> Callable[[], None]:
-    """As ``Session.step``, without values."""
-    machine = Machine.of(grid, precision=precision, switches=switches)
+def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
+    """A step as ``Session.step`` trains it, but of zeros and without an update."""
+    grid = machine.grid
     recipe, micro_batch, count = job.recipe, grid.layout.micro_batch, micro_batches_of(job, grid.layout)
     stages = build_stages(machine, job.model, sequence=recipe.sequence)
     flat = Flat(machine, stages, holdings(stages))
-    passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
+    passes = StepPasses(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
     own = recipe.sequence // grid.size("context")
     ids = torch.zeros(count * micro_batch, own, dtype=torch.int64, device=grid.device)
 

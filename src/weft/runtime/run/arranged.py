@@ -20,7 +20,7 @@ from weft.units import format_moment, format_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class JobStart:
     """What an arrangement says of a job.
 
     Attributes:
@@ -66,7 +66,7 @@ class Start:
                 remedy="start ranks in the order of its hostfile",
             )
 
-    def begin(self, rank: int, device: torch.device, say: Callable[[str], None]) -> Begun:
+    def begin(self, rank: int, device: torch.device, say: Callable[[str], None]) -> RankStart:
         """Wait, with all ranks, until the first step begins; ``say`` is told where and when."""
         self.check_host(rank)
         ready = torch.tensor([time.time()], dtype=torch.float64, device=device)
@@ -76,7 +76,7 @@ class Start:
         say(self.words(begins_s))
         while (left := begins_s - time.time()) > 0:
             time.sleep(left)
-        return Begun(start=self, rank=rank, begins_s=begins_s, began_s=time.time())
+        return RankStart(start=self, rank=rank, begins_s=begins_s, began_s=time.time())
 
     def words(self, begins_s: float) -> str:
         """Where and when the job begins, for people."""
@@ -90,10 +90,10 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class RankStart:
     """A rank that has begun: when it was to, and when it did (seconds since 1970)."""
 
-    start: Start
+    start: JobStart
     rank: int
     begins_s: float
     began_s: float

@@ -7,17 +7,18 @@ of its share alone.  Vectors are few: one buffer per set of axes, summed at the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal
+from itertools import accumulate, pairwise
+from typing import Any, Literal
 from weakref import ref
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.layout.step import buckets
 from weft.runtime.core.collectives import Pending, settle
@@ -25,7 +26,41 @@ from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
-from weft.runtime.run.parts import as_part
+
+_NORMS = frozenset(
+    {torch._foreach_norm, torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch.norm_except_dim}
+)
+WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
+"""Optimizers of torch whose update of an element depends on others of its parameter."""
+
+
+class PartGradient(Tensor):
+    """A gradient, or a part of one, of this rank alone: its norm is not the model's."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _NORMS:
+            raise Unsupported(
+                "the norm of a rank's part of a gradient is not the model's",
+                where=getattr(func, "__name__", "norm"),
+                remedy="call clip() or norm() of the model's Flat instead of clip_grad_norm_",
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+def as_part(machine: Machine, gradient: Tensor) -> Tensor:
+    """A gradient that refuses what is only right of a whole model's, where a rank has a part of that."""
+    layout = machine.grid.layout
+    if layout.world == layout.data and not machine.shares_updates:
+        return gradient
+    return gradient.as_subclass(PartGradient)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +83,8 @@ class Buffer:
     def __init__(
         self, machine: Machine, holdings: Sequence[Holding], sizes: Sequence[int], sum_over: tuple[str, ...]
     ) -> None:
-        self.machine, self.sum_over, self.bounds = machine, sum_over, _bounds(sizes)
+        self.machine, self.sum_over = machine, sum_over
+        self.bounds = list(pairwise(accumulate(sizes, initial=0)))
         self.values = torch.zeros(sum(sizes), dtype=machine.precision.master, device=machine.grid.device)
         self.passing = machine.grid.layout.zero == 2 and holdings[0].matrix and machine.cuts_updates(sum_over)
         self.gradients = torch.zeros_like(self.values[: 0 if self.passing else None])
@@ -96,14 +132,6 @@ class Buffer:
                 yield slot, (low, high)
 
 
-def _bounds(sizes: Sequence[int]) -> list[Range]:
-    found, start = [], 0
-    for size in sizes:
-        found.append((start, start + size))
-        start += size
-    return found
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Owned:
     """A range of a buffer that this rank updates.
@@ -123,12 +151,18 @@ class Owned:
 
 
 class Flat:
-    """All that a rank holds of a model or stage; ``owned`` is what it updates, ``frozen`` what it does not."""
+    """All that a rank holds of a model or stage; ``owned`` is what it updates.
+
+    Raises:
+        Unsupported: a parameter is frozen.
+    """
 
     def __init__(self, machine: Machine, model: nn.Module, holdings: Sequence[Holding]) -> None:
         self.machine = machine
-        self.frozen = tuple(holding for holding in holdings if not holding.parameter.requires_grad)
-        holdings = [holding for holding in holdings if holding.parameter.requires_grad]
+        for holding in holdings:
+            if not holding.parameter.requires_grad:
+                remedy = "the runtime trains all parameters: call requires_grad_(True)"
+                raise Unsupported("is frozen", where=holding.name, remedy=remedy)
         layout = machine.grid.layout
         self._matrices = []
         for routed in (False, True):
@@ -168,7 +202,7 @@ class Flat:
                 holding.parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
         self._uses: dict[nn.Parameter, int] = {}
         for module in model.modules():
-            if isinstance(module, Matrix) and module.shard.requires_grad:
+            if isinstance(module, Matrix):
                 module.accumulated = tell
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}
@@ -261,7 +295,7 @@ class Flat:
         if self._left.get(parameter, 0) < 0 or not self._micro_batches:
             raise BadInput(
                 f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
-                where=self._name_of(parameter),
+                where=next(one.name for one in self.holdings if one.parameter is parameter),
                 remedy="count every backward pass; call each module once in a pass, inside Flat.step",
             )
         for index in self._buckets_of.get(parameter, ()):
@@ -291,9 +325,6 @@ class Flat:
         """Add what is under way of passing gradients to this rank's share."""
         if index in self._summing:
             self.owned[index].gradient.add_(self._summing.pop(index).wait())
-
-    def _name_of(self, parameter: nn.Parameter) -> str:
-        return next(holding.name for holding in self.holdings if holding.parameter is parameter)
 
     def _sum(self, index: int) -> Pending:
         buffer, (start, stop) = self._buckets[index]

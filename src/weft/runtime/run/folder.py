@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from weft.checkpoints import remove_partial
-from weft.errors import BadInput
+from weft.errors import BadInput, MissingExtra
 from weft.files import read_text, write_text
 
 LOCK = ".weft-lock"
@@ -89,6 +90,32 @@ def write_record(file: IO[str], record: Mapping[str, Any]) -> None:
         raise
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=str(file.name)) from None
+
+
+@contextmanager
+def tensorboard_log(folder: str, after: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A function that tells TensorBoard the numbers of a step's record; those after step ``after`` are dropped.
+
+    Raises:
+        BadInput: it cannot be written.
+        MissingExtra: TensorBoard is not installed.
+    """
+    try:
+        writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=folder, purge_step=after + 1)
+    except ImportError:
+        raise MissingExtra("--tensorboard", "tensorboard") from None
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=folder) from None
+
+    def tell(record: Mapping[str, Any]) -> None:
+        numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
+        numbers |= {f"exposed_s/{' '.join(one['axes'])}": one["exposed_s"] for one in record.get("axes", ())}
+        for name, value in numbers.items():
+            writer.add_scalar(name, float(value), record["step"])
+        writer.flush()
+
+    with closing(writer):
+        yield tell
 
 
 def _kept(path: Path, after: int) -> str:

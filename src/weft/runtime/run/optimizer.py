@@ -13,8 +13,7 @@ from torch import Tensor
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.checkpoints.checkpoint import MOMENTS, Piece
-from weft.runtime.run.flat import Flat
-from weft.runtime.run.parts import WHOLE
+from weft.runtime.run.flat import WHOLE, Flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,11 +187,7 @@ class Optimizer:
     def pieces(self) -> list[Piece]:
         """Parameters and moments of this rank, for checkpoints."""
         self._make_state()
-        frozen = (
-            Piece(name=one.name, values=one.parameter.detach().view(-1), placement=one.placement)
-            for one in self.flat.frozen
-        )
-        return [*frozen, *(piece for name in ("", *MOMENTS) for piece in self._pieces(name))]
+        return [piece for name in ("", *MOMENTS) for piece in self._pieces(name)]
 
     def restored(self, updates: int) -> None:
         """The pieces have been filled from a checkpoint written after so many updates."""
@@ -201,13 +196,9 @@ class Optimizer:
             state["step"].fill_(float(updates))
         self.flat.publish()
 
-    def _values(self, leaf: Tensor, moment: str) -> Tensor:
-        values: Tensor = self._adam.state[leaf][moment] if moment else leaf.detach()
-        return values
-
     def _pieces(self, moment: str) -> Iterator[Piece]:
         for owned in self.flat.owned:
-            source = self._values(owned.leaf, moment)
+            source = self._adam.state[owned.leaf][moment] if moment else owned.leaf.detach()
             for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
                 name = slot.holding.name
                 yield Piece(

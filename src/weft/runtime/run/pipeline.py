@@ -7,8 +7,7 @@ optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sen
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -104,7 +103,7 @@ def build_stages(machine: Machine, model: Model, *, sequence: int, details: Deta
     )
 
 
-class Passes:
+class StepPasses:
     """Forward and backward passes of one step's micro-batches.
 
     Args:
@@ -162,14 +161,10 @@ class Passes:
         self._losses = []
         if self._schedule is None:
             whole = self.stages[0]
-            passing = self.machine.collectives.passing
-            parts = zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True)
-            for number, (given, wanted) in enumerate(parts):
-                with passing("forward", f"micro-batch {number}"):
-                    loss = self._loss(whole(given), wanted)
+            for given, wanted in zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True):
+                loss = self._loss(whole(given), wanted)
                 if trains:
-                    with passing("backward", f"micro-batch {number}"):
-                        loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()  # type: ignore[no-untyped-call]
         else:
             first = (inputs,) if self.stages[0].first else ()
             ends = {"target": targets} if self.has_head else {}
@@ -239,12 +234,7 @@ class _Ordered(_PipelineScheduleRuntime):
 
 
 class _Between(nn.Module):
-    """A stage with what happens at its boundaries.
-
-    Args:
-        arrives: its input comes from another rank.
-        leaves: its output goes to another rank.
-    """
+    """A stage whose input ``arrives`` from another rank, or whose output ``leaves`` for one."""
 
     def __init__(self, stage: StageModule, *, arrives: bool, leaves: bool) -> None:
         super().__init__()
@@ -301,7 +291,7 @@ def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
 
 
 class _CountedStage(PipelineStage):
-    """A stage that counts its sends, notes messages and passes, and computes at the pace of its rank.
+    """A stage that counts its sends, and computes at the pace of its rank.
 
     Its buffers of messages are there from when they are asked for until they are used; PyTorch's are of all
     micro-batches, for good.
@@ -310,31 +300,29 @@ class _CountedStage(PipelineStage):
     machine: Machine
 
     def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        with self._computing("forward", fwd_chunk_id):
+        with self.machine.collectives.pace.computing():
             found = super().forward_one_chunk(fwd_chunk_id, *given, **named)
         _drop(self.args_recv_info[fwd_chunk_id])
         return found
 
     def backward_one_chunk(self, bwd_chunk_id: int, loss: Tensor | None = None, *given: Any, **named: Any) -> None:
-        with self._computing("backward", bwd_chunk_id):
+        with self.machine.collectives.pace.computing():
             super().backward_one_chunk(bwd_chunk_id, loss, *given, **named)
         _drop(self.grad_recv_info.get(bwd_chunk_id, ()))
         if loss is not None:  # which the schedule keeps, and by its graph the chunk's input
             loss.detach_()
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        with self._computing("weight-gradient", bwd_chunk_id):
+        with self.machine.collectives.pace.computing():
             return super().backward_weight_one_chunk(bwd_chunk_id, *given, **named)
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         self._make(self.args_recv_info[fwd_chunk_id])
-        found = super().get_fwd_recv_ops(fwd_chunk_id)
-        return self._noted("receive", _message("forward", fwd_chunk_id, self.stage_index), found)
+        return super().get_fwd_recv_ops(fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         self._make(self.grad_recv_info.get(bwd_chunk_id, ()))
-        found = super().get_bwd_recv_ops(bwd_chunk_id)
-        return self._noted("receive", _message("backward", bwd_chunk_id, self.stage_index), found)
+        return super().get_bwd_recv_ops(bwd_chunk_id)
 
     def _make(self, messages: Iterable[Any]) -> None:
         for one in messages:
@@ -342,41 +330,18 @@ class _CountedStage(PipelineStage):
                 one.buffer = torch.empty(one.tensor_meta.shape, dtype=one.tensor_meta.dtype, device=self.device)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        found = self._counted(super().get_fwd_send_ops(fwd_chunk_id))
-        return self._noted("send", _message("forward", fwd_chunk_id, self.stage_index + 1), found)
+        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        found = self._counted(super().get_bwd_send_ops(bwd_chunk_id))
-        return self._noted("send", _message("backward", bwd_chunk_id, self.stage_index - 1), found)
-
-    @contextmanager
-    def _computing(self, kind: str, micro_batch: int) -> Iterator[None]:
-        """A pass, which begins when what it takes has arrived."""
-        collectives = self.machine.collectives
-        if collectives.watch is not None:
-            collectives.watch.arrived(_message(kind, micro_batch, self.stage_index))
-        with (
-            collectives.passing(kind, f"micro-batch {micro_batch} of stage {self.stage_index}"),
-            collectives.pace.computing(),
-        ):
-            yield
-
-    def _noted(self, kind: str, of: str, operations: list[dist.P2POp]) -> list[dist.P2POp]:
-        watch = self.machine.collectives.watch
-        for operation in operations if watch is not None else ():
-            assert watch is not None
-            watch.message(kind, of, operation.peer, operation.tensor.nbytes)
-        return operations
+        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
 
     def _setup_forward_recv_info(self, *given: Any) -> None:
         super()._setup_forward_recv_info(*given)
-        for messages in self.args_recv_info.values():
-            _drop(messages)
+        _drop(one for messages in self.args_recv_info.values() for one in messages)
 
     def _setup_backward_recv_info(self, *given: Any) -> None:
         super()._setup_backward_recv_info(*given)
-        for messages in self.grad_recv_info.values():
-            _drop(messages)
+        _drop(one for messages in self.grad_recv_info.values() for one in messages)
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         """All stages state their shapes, so there is nothing to vote on."""
@@ -390,11 +355,6 @@ class _CountedStage(PipelineStage):
         for operation in found:
             self.machine.collectives.note("send", ("pipeline",), operation.tensor)
         return found
-
-
-def _message(kind: str, micro_batch: int, stage: int) -> str:
-    """What goes into a stage's pass."""
-    return f"{kind} of micro-batch {micro_batch} to stage {stage}"
 
 
 def _drop(messages: Iterable[Any]) -> None:

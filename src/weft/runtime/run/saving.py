@@ -19,7 +19,7 @@ from weft.runtime.checkpoints.checkpoint import Json, Piece
 from weft.runtime.run.ranks import BACKENDS
 
 
-class Saving:
+class CheckpointSaving:
     """Writes the checkpoints of one run; every rank has one and calls it alike.
 
     In the background a thread of each rank copies the values, while the run computes the gradients of the next step,

@@ -1,6 +1,6 @@
 """A training run of one rank: model, optimizer and data, step by step.
 
-``State`` is what a run writes into its checkpoints beside the tensors, and takes back from them.
+``RunState`` is what a run writes into its checkpoints beside the tensors, and takes back from them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import torch
+import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from weft.checkpoints import last_checkpoint, set_aside, whole_folders
 from weft.documents import validate
 from weft.errors import BadInput
 from weft.layout.mesh import ROWS
@@ -22,35 +24,32 @@ from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
+from weft.runtime.checkpoints.files import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import DOWN, UP, Holding, holdings, initialize
+from weft.runtime.core.parameters import holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.experts import Drops
-from weft.runtime.layers.lora import LoRA
-from weft.runtime.run.data import Batches, rows_of
+from weft.runtime.run.data import Batches, Data, MixedBatches, batches_of, rows_of
 from weft.runtime.run.flat import Flat
-from weft.runtime.run.mixture import Data, MixedBatches, batches_of
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
-from weft.runtime.run.partial import add_adapters, freeze, narrow
-from weft.runtime.run.pipeline import Passes, build_stages
-from weft.runtime.run.saving import Saving
+from weft.runtime.run.pipeline import StepPasses, build_stages
+from weft.runtime.run.saving import CheckpointSaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``tuned`` tries operand layouts of products; ``slow`` says how many
+    ``switches`` None takes the layout's overlaps; ``slow`` says how many
     times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.  ``lora`` trains adapters and nothing else; ``frozen`` are patterns of names of what
-    is not trained.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
+    with the values to begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
@@ -58,11 +57,8 @@ class RunSettings:
     details: Details = field(default_factory=Details)
     precision: Precision = field(default_factory=Precision)
     switches: Switches | None = None
-    tuned: bool = False
     slow: tuple[float, ...] = ()
     weights: str | None = None
-    lora: LoRA | None = None
-    frozen: tuple[str, ...] = ()
     compiled: str | None = None
 
 
@@ -116,29 +112,29 @@ class Session:
         self.micro_batches = micro_batches_of(job, grid.layout)
         self._ahead: dict[int, tuple[Tensor, Tensor]] = {}
         """The batch of the next step, by its number."""
-        self._saving: Saving | None = None
+        self._saving: CheckpointSaving | None = None
         """What may still copy values."""
         self.machine = Machine.of(
             grid,
             precision=settings.precision,
             switches=settings.switches,
-            tuned=settings.tuned,
             slow=settings.slow[grid.rank] if settings.slow else 1.0,
         )
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
-        if settings.lora is not None:
-            add_adapters(self.machine, self.stages, settings.lora)
         held = holdings(self.stages)
-        self._begin(held)
-        freeze(held, settings.frozen, whole=grid.size("pipeline") == 1)
-        narrow(self.machine, held)
+        if settings.weights is None:
+            initialize(held, job.model, settings.seed)
+        else:
+            whole = HubWeights(settings.weights, job.model)
+            for holding in held:
+                holding.fill(whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
         self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
         if settings.compiled is not None:
             for stage in self.stages:
                 compile_blocks(stage, self.machine, settings.compiled)
-        self._passes = Passes(
+        self._passes = StepPasses(
             self.machine,
             self.stages,
             micro_batch=grid.layout.micro_batch,
@@ -155,16 +151,6 @@ class Session:
             seed=self.settings.seed,
             vocabulary=self.job.model.vocab,
         )
-
-    def _begin(self, held: list[Holding]) -> None:
-        """The values before the first step: of the hub where there are such, else drawn."""
-        given: list[Holding] = []
-        if self.settings.weights is not None:
-            whole = HubWeights(self.settings.weights, self.job.model)
-            given = [holding for holding in held if not holding.name.endswith((DOWN, UP))]
-            for holding in given:
-                holding.fill(whole)
-        initialize([holding for holding in held if holding not in given], self.job.model, self.settings.seed)
 
     @property
     def steps_done(self) -> int:
@@ -222,7 +208,7 @@ class Session:
             inputs, targets = inputs.pin_memory(), targets.pin_memory()
         return inputs.to(self.grid.device, non_blocking=True), targets.to(self.grid.device, non_blocking=True)
 
-    def save(self, folder: Path, saving: Saving | None = None) -> float:
+    def save(self, folder: Path, saving: CheckpointSaving | None = None) -> float:
         """Write a checkpoint that loads on any grid; how long the run stood still for it, in seconds.
 
         Raises:
@@ -233,7 +219,9 @@ class Session:
         self.check_replicas()
         checked_s = perf_counter() - start
         self._saving = saving
-        return checked_s + (saving or Saving()).save(folder, self.optimizer.pieces(), self._state().model_dump())
+        return checked_s + (saving or CheckpointSaving()).save(
+            folder, self.optimizer.pieces(), self._state().model_dump()
+        )
 
     def check_replicas(self) -> None:
         """Refuse to go on where copies of a parameter differ; every rank calls it.
@@ -243,7 +231,7 @@ class Session:
         """
         check_replicas(self.machine, self.flat.holdings)
 
-    def load(self, folder: Path) -> State:
+    def load(self, folder: Path) -> RunState:
         """Go on from a checkpoint of any grid; the optimizer's settings are those of this run.
 
         Raises:
@@ -255,16 +243,16 @@ class Session:
 
         def accept(table: Mapping[str, Any]) -> None:
             nonlocal found
-            found = State.read(table, where)
+            found = RunState.read(table, where)
             found.check_goes_on(own, where)
 
         checkpoint.load(folder, self.optimizer.pieces(), accept)
         self.optimizer.restored(found.step)
         return found
 
-    def _state(self) -> State:
+    def _state(self) -> RunState:
         recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
-        return State.read(
+        return RunState.read(
             {
                 "step": self.steps_done,
                 "seed": self.settings.seed,
@@ -275,16 +263,9 @@ class Session:
                 "details": asdict(self.settings.details),
                 "precision": {name: _name(value) for name, value in asdict(precision).items()},
                 "adam": asdict(adam) | {"betas": list(adam.betas)},
-                "lora": _written(self.settings.lora),
-                "frozen": list(self.settings.frozen),
             },
             "session",
         )
-
-
-def _written(lora: LoRA | None) -> dict[str, Any] | None:
-    """LoRA as JSON has it."""
-    return None if lora is None else asdict(lora) | {"targets": list(lora.targets)}
 
 
 def _name(format_: torch.dtype) -> str:
@@ -308,12 +289,6 @@ class _Adam(_Strict):
     clip: float | None
 
 
-class _LoRA(_Strict):
-    rank: int
-    alpha: float
-    targets: list[str]
-
-
 _OPTIONS = {
     "seed": "--seed",
     "global_batch": "--batch",
@@ -323,15 +298,12 @@ _OPTIONS = {
     "details.document_end": "--document-end",
     "precision": "--precision",
     "precision.reduce": "--reduce-bf16",
-    "lora.rank": "--lora",
-    "lora.alpha": "--lora-alpha",
-    "frozen": "--freeze",
 }
 """The options of ``weft train`` that set the fields of a state; a part of a field may have its own."""
 
 
 def _given(option: str, value: Any) -> str:
-    """A value as people gave it: "with --lora 16", "without --freeze"."""
+    """A value as people gave it: "with --seed 1", "without --document-end"."""
     if option == "--reduce-bf16":
         return f"with{'' if value == 'bfloat16' else 'out'} {option}"
     if value is None or value == []:
@@ -341,7 +313,7 @@ def _given(option: str, value: Any) -> str:
     return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-class State(_Strict):
+class RunState(_Strict):
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
     step: _Count
@@ -353,11 +325,9 @@ class State(_Strict):
     details: dict[str, str | int | float | bool | None]
     precision: dict[str, str]
     adam: _Adam
-    lora: _LoRA | None = None
-    frozen: list[str] = []
 
     @classmethod
-    def read(cls, table: Mapping[str, Any], where: str) -> State:
+    def read(cls, table: Mapping[str, Any], where: str) -> RunState:
         """The state of a checkpoint.
 
         Raises:
@@ -365,7 +335,7 @@ class State(_Strict):
         """
         return validate(cls, dict(table), where)
 
-    def check_goes_on(self, run: State, where: str) -> None:
+    def check_goes_on(self, run: RunState, where: str) -> None:
         """Refuse to go on with another run.
 
         Raises:
@@ -393,3 +363,73 @@ class State(_Strict):
                 yield from ((f"{name}.{inner}", entry) for inner, entry in value.items())
             else:
                 yield name, value
+
+
+# Which checkpoint --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Where a run goes on; ``skipped`` are damaged checkpoints, each with what is wrong in words."""
+
+    source: Path
+    state: RunState
+    skipped: tuple[str, ...] = ()
+
+
+def load_latest(session: Session, root: Path) -> Resumed:
+    """Go on from the newest checkpoint of a folder that is not damaged; every rank calls it.
+
+    The first rank chooses; damaged ones that are newer are renamed to ``NAME.damaged``.
+
+    Raises:
+        BadInput: on every rank: there is none, all are damaged, or one is of another run.
+    """
+    skipped: list[str] = []
+    damaged: list[Path] = []
+    for source in _of_first_rank(root):
+        try:
+            state = session.load(source)
+        except Damaged as error:
+            damaged.append(source)
+            skipped.append(str(error.what if error.where is None else f"{error.where}: {error.what}"))
+            continue
+        _set_aside(damaged)
+        return Resumed(source=source, state=state, skipped=tuple(skipped))
+    raise BadInput(
+        f"every checkpoint is damaged; the newest: {skipped[0]}",
+        where=str(root),
+        remedy="begin anew in another folder",
+    )
+
+
+def _of_first_rank(root: Path) -> list[Path]:
+    """Checkpoints as the first rank sees them, newest first."""
+    found: list[object] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            last_checkpoint(root)
+            found = [whole_folders(root)[::-1]]
+        except BadInput as error:
+            found = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(found, src=0)
+    if isinstance(found[0], BadInput):
+        raise found[0]
+    assert isinstance(found[0], list)
+    return found[0]
+
+
+def _set_aside(damaged: list[Path]) -> None:
+    """Rename on the first rank; the others wait for it."""
+    problem: list[object] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            for folder in damaged:
+                set_aside(folder)
+        except OSError as error:
+            problem = [BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename))]
+    if dist.is_initialized():
+        dist.broadcast_object_list(problem, src=0)
+    if isinstance(problem[0], BadInput):
+        raise problem[0]

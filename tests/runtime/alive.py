@@ -15,8 +15,9 @@ from weft.layout.spec import Layout
 from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Machine
 from weft.runtime.core.precision import Precision
-from weft.runtime.measure.trace import on_fake_ranks, prepared_step
+from weft.runtime.measure.trace import bare_step, on_fake_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def alive(
 def alive_on(grid: Grid, job: Job, *, precision: Precision | None = None) -> Alive:
     """The same of this rank of a grid, beside others that run it too."""
     with _Counting() as counting:
-        step = prepared_step(job, grid, precision, None)
+        step = bare_step(job, Machine.of(grid, precision=precision))
         step()  # the first one prepares messages between stages
         before = counting.now
         counting.peak = before

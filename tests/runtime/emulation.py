@@ -11,29 +11,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.mesh import ROWS, coordinates
+from weft.layout.mesh import coordinates
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import AXES, Layout
 from weft.layout.step import Issue, wide_axes
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.matmul import Matmul
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings
 from weft.runtime.core.precision import Precision
-from weft.runtime.run.flat import Flat
-from weft.runtime.run.pipeline import Passes, build_stages
-from weft.runtime.run.session import micro_batches_of
+from weft.runtime.measure.trace import bare_step
 
 Axes = tuple[str, ...]
 ProductTime = Callable[[int, int, int], float]
@@ -155,23 +151,26 @@ class _Group(dist.ProcessGroup):
 # A rank ------------------------------------------------------------------------------------------
 
 
-class _TimedMatmul(Matmul):
-    """Products that are computed and then last as long as they should."""
+PRODUCTS = {"mm": 0, "addmm_": 1}
+"""Products of two matrices, and which argument is the first of them."""
+
+
+class _TimedProducts(TorchDispatchMode):
+    """Inside, products are computed and then last as long as they should."""
 
     def __init__(self, clock: EmulatedClock, gemm_s: ProductTime) -> None:
         super().__init__()
         self._clock, self._gemm_s = clock, gemm_s
 
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        place = PRODUCTS.get(func.overloadpacket.__name__)
+        if place is None:
+            return func(*args, **(kwargs or {}))
+        a, b = args[place : place + 2]
         end = self._clock.now + self._gemm_s(a.shape[0], b.shape[1], a.shape[1])
-        product = super().__call__(a, b)
+        product = func(*args, **(kwargs or {}))
         self._clock.sleep_until(end)
         return product
-
-    def add(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        end = self._clock.now + self._gemm_s(a.shape[0], b.shape[1], a.shape[1])
-        super().add(total, a, b)
-        self._clock.sleep_until(end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +220,9 @@ def emulated(
     _join(layout, links)
     try:
         machine = Machine.of(Grid.of(layout), precision=precision, switches=switches)
-        timed = replace(machine, matmul=_TimedMatmul(links.clock, gemm_s))
         links.clock.begin()
-        yield Emulation(machine=timed, clock=links.clock, exposed_s=links.exposed_s)
+        with _TimedProducts(links.clock, gemm_s):
+            yield Emulation(machine=machine, clock=links.clock, exposed_s=links.exposed_s)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -274,30 +273,6 @@ def measure_steps(job: Job, rank: Emulation, steps: int) -> list[EmulatedStep]:
     """
     step = bare_step(job, rank.machine)
     return [_measured(rank, step) for _ in range(steps)]
-
-
-def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
-    """A step as ``weft.runtime.run.session.Session.step`` trains it, but of zeros and without an update.
-
-    Raises:
-        Unsupported: the runtime cannot run the model or the layout.
-        BadInput: the batch cannot be divided.
-    """
-    grid, recipe, count = machine.grid, job.recipe, micro_batches_of(job, machine.grid.layout)
-    micro_batch = grid.layout.micro_batch
-    stages = build_stages(machine, job.model, sequence=recipe.sequence)
-    flat = Flat(machine, stages, holdings(stages))
-    passes = Passes(machine, stages, micro_batch=micro_batch, micro_batches=count, tokens=recipe.tokens)
-    ids = torch.zeros(count * micro_batch, recipe.sequence, dtype=torch.int64, device=grid.device)
-
-    def step() -> None:
-        with flat.step(count, loss="sum"):
-            loss = passes.run(ids, ids)
-        machine.collectives.all_reduce(loss, *ROWS).wait()
-        flat.clip(1.0)
-        flat.publish()
-
-    return step
 
 
 def _measured(rank: Emulation, step: Callable[[], None]) -> EmulatedStep:

@@ -1,4 +1,4 @@
-"""Fused steps against PyTorch's own operations with their automatic gradients."""
+"""Steps between the decoder's products against PyTorch's own operations with their automatic gradients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers.decoder import Details, Rotary, frequencies  # noqa: E402
-from weft.runtime.layers.fused import gated_silu, split_heads  # noqa: E402
+from weft.runtime.layers.decoder import Details, GatedSilu, Rotary, frequencies, split_heads  # noqa: E402
 
 
 def random(*shape):
@@ -48,7 +47,7 @@ def test_gated_silu(shape):
         gate, value = both.chunk(2, dim=1)
         return functional.silu(gate) * value
 
-    check(gated_silu, plain, random(*shape))
+    check(GatedSilu.apply, plain, random(*shape))
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "width"), [(4, 4, 8), (6, 2, 16), (1, 1, 2)])
