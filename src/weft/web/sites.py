@@ -248,8 +248,7 @@ def _put(choice: Assignment, site: Site, *, layouts: bool) -> Put:
 
 def _timed(begun: StartingPoint, put: Put) -> tuple[Clock, Timed]:
     """The clock with the layouts that were put, and what was put, stepped."""
-    from weft.arrangement.bundle import order_of
-    from weft.arrangement.clock import Assignment
+    from weft.arrangement.clock import Assignment, order_of
 
     clock, jobs = begun.clock, len(begun.clock.site.jobs)
     for name in ("hosts", "offset_s", "classes", "layouts"):
