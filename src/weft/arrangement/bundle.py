@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from weft.arrangement.certificate import Certificate
-from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels
+from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels, order_of
 from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
@@ -56,10 +56,8 @@ class Arrangement(Result):
         clock: with the layouts of the best; ``began`` has those that jobs began with, which are ``first``.
         given: hosts of jobs before the search.
         policies: the best ("arrange") and what it is compared with, in order of ``POLICIES``.
-        evaluations: arrangements stepped.
         layouts: how many were tried beside the other jobs.
         verified: None where an interrupt came first.
-        ended: "complete", "budget" or "interrupted".
     """
 
     SCHEMA = "weft.arrangement/1"
@@ -368,8 +366,6 @@ class Bundle:
         return merged([job[0] for job in flows if job is not None])
 
 
-# Reading ---------------------------------------------------------------------------------------------
-
 _Positive = Annotated[float, Field(gt=1e-12, lt=1e12)]
 _NotNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
 _Count = Annotated[int, Field(ge=0, lt=10**15)]
@@ -378,10 +374,6 @@ _Proof = Literal["alone", "cuts", "phases", "time-sharing"]
 
 class _Written(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
-
-
-class _WrittenLists(_Written):
-    SLURM_HOSTFILE: str
 
 
 class _BundleJob(_Written):
@@ -397,7 +389,7 @@ class _BundleJob(_Written):
     iteration_s: _Positive
     alone_here_s: _NotNegative
     hostfile: str
-    slurm: _WrittenLists
+    slurm: dict[str, Any]
     nccl_env: str
     nccl_tuner: str
 
@@ -407,8 +399,6 @@ class _BundleGoal(_Written):
 
 
 class _BundleFields(_Written):
-    """What starts jobs."""
-
     site: str
     router: Router
     classes: int = Field(ge=1, le=8)
@@ -464,8 +454,6 @@ class _ArrangedJob(_BundleJob):
 
 
 class _ArrangedFields(_BundleFields):
-    """All of a document, for reports and pictures."""
-
     seed: _Count
     ended: Literal["complete", "budget", "interrupted"]
     objective: _ArrangedGoal
@@ -502,9 +490,6 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
     """The whole arrangement of a document, with its policies and bounds; nothing is stepped anew.
-
-    Args:
-        where: names it in messages.
 
     Raises:
         BadInput: its fields mean nothing.
@@ -559,19 +544,6 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
         ended=fields.ended,
         seed=fields.seed,
     )
-
-
-def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
-    """The order of jobs that has these traffic classes.
-
-    Raises:
-        BadInput: no order has them.
-    """
-    order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
-    if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
-        problem = f"{tuple(classes_of_jobs)} are no classes of jobs where there are {classes}"
-        raise BadInput(problem, where=f"{where}: class", remedy=_WRITE_ONE)
-    return order
 
 
 def _bundle(fields: _BundleFields, where: str) -> Bundle:
@@ -662,7 +634,7 @@ def _planned_routes(fields: _BundleFields, site: Site, where: str) -> tuple[JobT
 
 def _check_texts(lists: Mapping[str, str], row: _BundleJob, place: str) -> None:
     """Refuse texts for launchers that contradict the fields, and settings that NCCL does not take."""
-    for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.SLURM_HOSTFILE)):
+    for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.get("SLURM_HOSTFILE"))):
         if text != lists[name]:
             raise BadInput("does not list the job's hosts in order", where=f"{place}: {name}", remedy=_WRITE_ONE)
     for wrong in nccl_env.lint(row.nccl_env):

@@ -17,6 +17,7 @@ from weft.arrangement.objective import Objective
 from weft.arrangement.site import Router, Site
 from weft.arrangement.template import Template, merged_traffic
 from weft.cluster.calibration import calibration
+from weft.errors import BadInput
 from weft.fabric.paths import Mode, Paths
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined, spans
@@ -65,6 +66,21 @@ def levels(order: Sequence[int], classes: int) -> tuple[int, ...]:
     if not max(order):
         return (0,) * len(order)
     return tuple(classes - 1 - min(place, classes - 1) for place in order)
+
+
+def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
+    """The order of jobs that has these traffic classes.
+
+    Raises:
+        BadInput: no order has them.
+    """
+    order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
+    if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
+        problem = f"{tuple(classes_of_jobs)} are no classes of jobs where there are {classes}"
+        raise BadInput(
+            problem, where=f"{where}: class", remedy="write one with weft arrange SITE.toml -o arranged.json"
+        )
+    return order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
