@@ -215,10 +215,7 @@ def test_command_surface():
             [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
         ),
         "fabric bill": sorted(
-            [
-                *files,
-                *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
-            ]
+            [*files, *("--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network")]
         ),
         "route": [],
         "route plan": sorted(

@@ -235,8 +235,6 @@ of_file(
     "toml",
     words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
 )
-FLOOR = 'racks_per_row = 4\nkw_per_rack = 40.5\nmedia = ["DAC", "SR"]\nswitches = { leaf = "rack" }\n'
-of_file("fabric.floor.read_floor fabric.floor.floor_from_toml", "toml", words(FLOOR), 8)
 of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
 add(
     "simulation.iteration.stragglers.parse_slow",
