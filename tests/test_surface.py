@@ -221,36 +221,29 @@ def test_command_surface():
         "route plan": sorted(
             [
                 *traffic,
-                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
-                *("--split", "--time-limit", "-o"),
+                *("--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
+                *("--split", "-o"),
             ]
         ),
-        "route audit": sorted(
-            [
-                *traffic,
-                *("--bound", "--format", "--objective", "--output", "--path-bits", "--router", "--routes", "-o"),
-            ]
-        ),
+        "route audit": sorted([*traffic, *("--format", "--output", "--path-bits", "--routes", "-o")]),
         "route evaluate": sorted(
             [
                 *network,
                 *jobs,
                 *("--chart", "--controller", "--epochs", "--events", "--failed-spines"),
-                *("--format", "--output", "--router", "--split", "--timings", "-o"),
+                *("--format", "--output", "--router", "--split", "-o"),
             ]
         ),
         "route watch": sorted(
             [
                 *traffic,
-                *("--apply", "--apply-limit", "--beyond", "--chart", "--clean", "--counters", "--events"),
-                *("--format", "--hold", "--less", "--lossy", "--moves", "--objective", "--path-bits"),
-                *("--push", "--replan", "--router", "--routes", "--since", "--state", "--timings"),
+                *("--apply", "--counters", "--events", "--format", "--path-bits", "--push", "--routes", "--state"),
             ]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--routes", "--split", "--switch-hash", "-o", "kind"]
         ),
-        "route events": sorted([*traffic, "--at", "--counters", "--output", "-o"]),
+        "route events": sorted([*traffic, "--at", "--output", "-o"]),
         "arrange": sorted(
             [
                 *("--budget", "--chart", "--day", "--draw", "--format", "--output", "--policy", "--seed", "--since"),

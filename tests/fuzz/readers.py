@@ -338,7 +338,7 @@ of_text(
 of_text("interop.netops.dump_fts.parse", "text", words(TABLES))
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
-of_text("interop.netops.counters.event_lines", "text", words(COUNTERS), clos, where="counters.csv")
+of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("interop.traffic.flow_tables.read_matrix", "text", from_tests(TRAFFIC, "MATRIX"))
 of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)

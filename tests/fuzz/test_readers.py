@@ -62,7 +62,6 @@ NOT_READERS = {
     "verbs.check_fabric.check_fabric": "gives files to formats.read_wiring and read_names",
     "verbs.networks.left_out": "gives a file to read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
-    "cli.route_watch.counter_events": "gives files to counters.event_lines",
     "verbs.route.installed_routes": "gives files to installed.read_paths and read_tables",
     "web.studies.computed": "takes texts that checked has taken",
 }

@@ -14,7 +14,7 @@ from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.plan import route
 from weft.routing.store import Store
-from weft.routing.telemetry import Sample, Telemetry, Thresholds
+from weft.routing.telemetry import Sample, Telemetry
 from weft.routing.traffic import job_traffic
 
 NIC = 50e9
@@ -29,8 +29,8 @@ def flows(shift: int = 3):
     return job_traffic(hosts, (hosts + shift) % 18, np.full(18, 1e9), jobs=("a",), collective=hosts)
 
 
-def read(*samples: tuple[float, dict[str, float]], known=NOTHING, **limits) -> Telemetry:
-    found = Telemetry(whole=FABRIC, thresholds=Thresholds(**limits))
+def read(*samples: tuple[float, dict[str, float]], known=NOTHING) -> Telemetry:
+    found = Telemetry(whole=FABRIC)
     for time_s, figures in samples:
         found, _ = found.after((Sample(ends=UP, **figures),), time_s, known)
     return found
@@ -145,19 +145,6 @@ def test_flows_leave_a_link_that_others_use() -> None:
     assert crossing(controller, ends) == 0
 
 
-def test_flows_count_for_less_only_when_asked() -> None:
-    """Four flows of one leaf on three links up: 2 of capacity, unless their NICs send half."""
-    two = job_traffic(np.arange(4) % 3, np.array([3, 6, 9, 12]), np.full(4, 1e9), jobs=("a",), collective=np.arange(4))
-    alphas = []
-    for less in (False, True):
-        controller = Controller(FABRIC, thresholds=Thresholds(less=less))
-        nics = [Sample(ends=(host, NUMBER["leaf-0"]), load=0.25) for host in range(3)]
-        controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=two))
-        alphas.append(told(controller, 1, *nics).alpha)
-    assert alphas[0] == 2
-    assert alphas[1] < 0.6
-
-
 def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
     asked = []
     routed = Controller._routed
@@ -238,5 +225,3 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
     assert second.telemetry.health == first.telemetry.health
     assert second.fabric.up.tolist() == first.fabric.up.tolist()
     store.close()
-    with pytest.raises(BadInput, match="another thresholds"):
-        Store(tmp_path, Controller(FABRIC, thresholds=Thresholds(lossy=0.5)))

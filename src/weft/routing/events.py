@@ -9,9 +9,7 @@ from weft.fabric.traffic import Routes
 from weft.routing.telemetry import Sample
 from weft.routing.traffic import JobTraffic
 
-Kind = Literal[
-    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "counters", "tick"
-]
+Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Those that files of events have."""
 
@@ -27,7 +25,7 @@ class Event:
     """
 
     time_s: float
-    kind: Kind | Literal["installed"]
+    kind: Kind | Literal["counters", "installed"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
