@@ -87,7 +87,7 @@ def test_command_surface():
     files = ["--exclude", "--host-map", "--hosts", "--link-speed", "--scale-up"]
     network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
-    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
+    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines"]
     search = [
         *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
         *("--space", "--top", "--variants"),

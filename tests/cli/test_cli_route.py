@@ -132,9 +132,9 @@ def test_failures_leave_paths(weft: Run, here: Path) -> None:
 
 
 def test_several_sources_together(weft: Run, here: Path) -> None:
-    Path("m.cm").write_text("Nodes 16\nConnections 1\n0->9 start 0 size 1000\n")
-    found = as_json(weft, *SMALL, "--matrix", "m.cm")
-    assert [one["job"] for one in found["jobs"]] == ["a", "b", "matrix"]
+    Path("more.csv").write_text("source,target,bytes,job\n0,9,1000,c\n")
+    found = as_json(weft, *SMALL, "--flows", "more.csv")
+    assert [one["job"] for one in found["jobs"]] == ["a", "b", "c"]
 
 
 def test_planned_jobs_lie_side_by_side(weft: Run) -> None:
@@ -482,8 +482,6 @@ FILES = {
     "strange.csv": "source,target,bytes\n0,99,5\n",
     "self.csv": "source,target,bytes\n3,3,5\n",
     "zero.csv": "source,target,bytes\n3,4,0\n",
-    "far.cm": "Nodes 99\nConnections 1\n0->98 start 0 size 5\n",
-    "none.cm": "Nodes 4\nConnections 0\n",
     "typo.jsonl": '{"time_s": 0, "event": "link-dwn", "link": ["leaf-0", "spine-0"]}\n',
     "end.jsonl": '\n{"time_s": 0, "event": "job-ends", "job": "a"}\n',
     "up.jsonl": '{"time_s": 0, "event": "link-up", "link": ["leaf-0", "spine-0"]}\n',
@@ -500,9 +498,6 @@ BAD = {
     "to itself": ((*NET, "--flows", "self.csv"), "flows to themselves: accelerator-3"),
     "no bytes": ((*NET, "--flows", "zero.csv"), "flows without bytes"),
     "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),
-    "missing matrix": ((*NET, "--matrix", "no.cm"), "no.cm: no such file"),
-    "matrix of another network": ((*NET, "--matrix", "far.cm"), "98 is not one of the 32"),
-    "empty matrix": ((*NET, "--matrix", "none.cm"), "holds no connection"),
     "no ring": ((*NET, "--generate", "BLOOM"), "no ring size"),
     "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),
     "ring of one": (("route", "--generate", "BLOOM:1"), "a ring of 1"),

@@ -328,7 +328,6 @@ of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
-of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))
 of_text(
     "interop.netops.roce.read_probes",
     "text",
@@ -340,7 +339,6 @@ of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "give
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.traffic.flow_tables.read_matrix", "text", from_tests(TRAFFIC, "MATRIX"))
 of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
 add(
     "interop.traffic.routing_jobs.read_jobs",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
-KINDS = ("frr", "jobs", "json", "nccl", "opensm", "roce-csv", "roce-json")
+KINDS = ("frr", "jobs", "json", "nccl", "opensm", "roce-csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def export(kind: str, options: ExportOptions) -> None:
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
     frr           FRR configurations of switches: static routes by destination, BGP
-    roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
+    roce-csv      RoCEv2 UDP source ports by queue pair
     nccl          /etc/nccl.conf
     json          every flow's path
     jobs          the traffic itself, as job files of the paper's code
@@ -106,7 +106,7 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
 
     if options.switch_hash is None and options.probes is None:
         return route_formats.export(kind, found.fabric, found.traffic, found.routes)
-    if not kind.startswith("roce"):
+    if kind != "roce-csv":
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
     from weft.files import read_text
     from weft.interop.netops import roce
@@ -116,9 +116,7 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
     ports = roce.source_ports(
         found.fabric, found.traffic, found.routes, switch_hash=options.switch_hash, probes=probes
     )
-    form = kind.removeprefix("roce-")
-    text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
-    return route_formats.checked(kind, {f"roce-ports.{form}": text})
+    return route_formats.checked(kind, {"roce-ports.csv": roce.write_csv(ports)})
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
