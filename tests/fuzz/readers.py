@@ -324,7 +324,7 @@ def tables() -> list[str | bytes]:
 
 
 add("interop.netops.installed.read_tables", read_tables, "text", tables)
-of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
+of_text("interop.netops.installed.read_paths interop.netops.installed.path_rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
@@ -334,7 +334,7 @@ of_text(
     words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
     clos,
 )
-of_text("interop.netops.dump_fts.parse", "text", words(TABLES))
+of_text("interop.netops.installed.forwarding_tables", "text", words(TABLES))
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
