@@ -29,7 +29,7 @@ from weft.routing.failures import Down, changed, without
 from weft.routing.plan import efficiency, flow_rates
 from weft.routing.problem import Problem, demands, problem
 from weft.routing.routers import ROUTERS, improve
-from weft.routing.telemetry import Change, Telemetry
+from weft.routing.telemetry import LinkChange, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import climbs
 
@@ -92,7 +92,7 @@ class Decision:
     moves: tuple[Move, ...]
     solve_s: float
     gain: Gain = Gain()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[LinkChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -230,7 +230,7 @@ class Controller:
         """The fabric without what is down and what is avoided, with the capacity that is there."""
         return self.telemetry.applied(without(self.whole, self.down))
 
-    def _note(self, event: Event) -> list[Change]:
+    def _note(self, event: Event) -> list[LinkChange]:
         """What is known now, and what measurements changed."""
         if event.kind == "installed":
             self._install(event)
@@ -264,7 +264,7 @@ class Controller:
             self.jobs[name] = event.traffic.only([number])
             self.links = self.links | {name: links[event.traffic.flow_job == number]}
 
-    def _read(self, event: Event) -> list[Change]:
+    def _read(self, event: Event) -> list[LinkChange]:
         """Links were measured."""
         standing, known = self._standing(), self._known_Bps()
         before = self.telemetry.avoided(standing), self.telemetry.lossy()
@@ -275,7 +275,7 @@ class Controller:
             was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
             if was != now:
                 kind: Literal["avoided", "kept", "back"] = "avoided" if now[0] else "kept" if now[1] else "back"
-                changes.append(Change(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
+                changes.append(LinkChange(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
         return changes
 
     def _standing(self) -> Fabric:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.fabric.traffic import Routes
-from weft.routing.telemetry import Sample
+from weft.routing.telemetry import LinkSample
 from weft.routing.traffic import JobTraffic
 
 Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
@@ -29,6 +29,6 @@ class Event:
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[LinkSample, ...] = ()
     routes: Routes | None = None
     text: str = ""

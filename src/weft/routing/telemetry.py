@@ -42,7 +42,7 @@ Kind = Literal["avoided", "kept", "back", "beyond", "released"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class LinkSample:
     """What was read of the links from one node to another.
 
     ``sent_bytes``, ``packets`` and ``lost`` are the sender's counters, ``received`` (packets) and ``damaged`` the
@@ -93,7 +93,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LinkChange:
     """What a measurement changed: links between ``ends`` are ``kind``, for their ``value``.
 
     "avoided" and "kept" (nothing else leads there) for a share of lost packets, "back"; "beyond" for the share of
@@ -120,14 +120,16 @@ class Telemetry:
             found[ends].append(link)
         return {ends: np.array(links) for ends, links in found.items()}
 
-    def after(self, samples: tuple[Sample, ...], time_s: float, known_Bps: Floats) -> tuple[Telemetry, list[Change]]:
+    def after(
+        self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
+    ) -> tuple[Telemetry, list[LinkChange]]:
         """The health after some samples, and what that changes but for routes around lossy links.
 
         Args:
             known_Bps: what the known flows send over each link.
         """
         health = dict(self.health)
-        changes: list[Change] = []
+        changes: list[LinkChange] = []
         for sample in samples:
             links = self._between[sample.ends]
             capacity = float(self.whole.capacity_Bps[links].sum())
@@ -152,7 +154,7 @@ class Telemetry:
         return replace(now, clean_s=since, lossy=now.lossy and time_s - since < hold_s)
 
     @staticmethod
-    def _load_counted(now: Health, ends: Ends, known: float) -> tuple[Health, list[Change]]:
+    def _load_counted(now: Health, ends: Ends, known: float) -> tuple[Health, list[LinkChange]]:
         step = BEYOND / 2
         if now.sending < 0 or abs(now.load - now.sending) >= step:
             now = replace(now, sending=now.load)
@@ -166,7 +168,7 @@ class Telemetry:
         if value == now.beyond:
             return now, []
         kind: Kind = "beyond" if value else "released"
-        return replace(now, beyond=value), [Change(ends=ends, kind=kind, value=value)]
+        return replace(now, beyond=value), [LinkChange(ends=ends, kind=kind, value=value)]
 
     def lossy(self) -> dict[Ends, float]:
         """The ends (lower first) of links that lose packets in either direction, and the share that they lose."""
@@ -220,7 +222,7 @@ class Telemetry:
         return replace(fabric, up=fabric.up & ~self._on(self.avoided(fabric)), capacity_Bps=capacity)
 
 
-def _measured(old: Health | None, sample: Sample, time_s: float, capacity: float) -> Health:
+def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: float) -> Health:
     """The figures of a sample; counters that went back begin anew."""
     before = old or Health(time_s=time_s)
     given = {name: getattr(sample, name) for name in COUNTERS}

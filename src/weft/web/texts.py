@@ -148,7 +148,9 @@ def fabric_of_text(source: Text, cluster: Cluster, *, radix: int) -> tuple[str, 
     if source.pasted is None:
         kind = source.name or default_kind(cluster)
         return kind, for_cluster(kind, cluster, radix=radix)
-    from weft.interop.fabrics.formats import Asked, fabric_in
+    from weft.interop.fabrics.formats import FabricFileHints, fabric_in
 
-    fabric = fabric_in(source.pasted, Asked(where="the pasted network", capacity_Bps=cluster.accelerator.nic_Bps))
+    fabric = fabric_in(
+        source.pasted, FabricFileHints(where="the pasted network", capacity_Bps=cluster.accelerator.nic_Bps)
+    )
     return fabric.name, fabric

@@ -14,7 +14,7 @@ from weft.report.tables.route_decisions import (
     thresholds_line,
 )
 from weft.routing.controller import Decision, Gain, Move
-from weft.routing.telemetry import Change
+from weft.routing.telemetry import LinkChange
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {
@@ -25,11 +25,11 @@ NODES = ["accelerator-0", "leaf-0", "spine-1", "leaf-3", "accelerator-6"]
 MOVE = Move(flow=("a", "ring", 0, 6, 2), path=tuple(LINKS[ends] for ends in pairwise(NODES)), new=False)
 GAIN = Gain(before=0.25, after=0.8, bound=1.0, mean_before=0.5, mean_after=0.9)
 CHANGES = (
-    Change(ends=(8, 12), kind="avoided", value=1e-3),
-    Change(ends=(9, 12), kind="kept", value=1e-3),
-    Change(ends=(8, 13), kind="back", value=0.0),
-    Change(ends=(12, 8), kind="beyond", value=0.35),
-    Change(ends=(12, 8), kind="released", value=0.0),
+    LinkChange(ends=(8, 12), kind="avoided", value=1e-3),
+    LinkChange(ends=(9, 12), kind="kept", value=1e-3),
+    LinkChange(ends=(8, 13), kind="back", value=0.0),
+    LinkChange(ends=(12, 8), kind="beyond", value=0.35),
+    LinkChange(ends=(12, 8), kind="released", value=0.0),
 )
 
 

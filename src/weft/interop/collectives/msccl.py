@@ -65,7 +65,7 @@ class Copy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Buffers:
+class ChunkBuffers:
     """Places of the blocks of each rank, and what it copies before the first message.
 
     ``places[rank]`` maps blocks to places.  Chunk counts are those of input, output and (per rank) scratch.
@@ -125,7 +125,7 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
     return "\n".join([*lines, "</algo>", ""])
 
 
-def _gpu(number: int, rank: RankProgram, buffers: Buffers) -> list[str]:
+def _gpu(number: int, rank: RankProgram, buffers: ChunkBuffers) -> list[str]:
     head = {
         "id": number,
         "i_chunks": buffers.input_chunks,
@@ -168,7 +168,7 @@ def _check(name: str, min_bytes: int, max_bytes: int) -> None:
         raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
 
 
-def _check_limits(buffers: Buffers, ranks: list[RankProgram]) -> None:
+def _check_limits(buffers: ChunkBuffers, ranks: list[RankProgram]) -> None:
     chunks = max(buffers.input_chunks, buffers.output_chunks, *buffers.scratch)
     found = [("chunks in a buffer", chunks, MOST_CHUNKS)]
     for rank in ranks:
@@ -281,7 +281,7 @@ class RankProgram:
         ]
 
 
-def schedule(buffers: Buffers, moves: list[BlockMove], size: int) -> list[RankProgram]:
+def schedule(buffers: ChunkBuffers, moves: list[BlockMove], size: int) -> list[RankProgram]:
     """The threadblocks of each rank; ``moves`` are in the order of their steps.
 
     Raises:
@@ -328,7 +328,7 @@ def _refuse_swaps(together: list[BlockMove]) -> None:
             raise Unsupported(f"rank {move.target} sends and receives a block in one step ({move.step})", where="plan")
 
 
-def buffers_of(plan: MessagePlan, kind: str, size: int) -> Buffers:
+def buffers_of(plan: MessagePlan, kind: str, size: int) -> ChunkBuffers:
     """Where the blocks lie.
 
     Results lie where the input was: an all-gather's input is the rank's share of the output, a reduce-scatter's
@@ -353,7 +353,7 @@ def buffers_of(plan: MessagePlan, kind: str, size: int) -> Buffers:
         gets = set(plan.target.tolist())
         homes[1:] = ["s" if rank in gets else "i" for rank in range(1, size)]
         before = [(_whole("i", home, blocks),) if home != "i" else () for home in homes]
-    return Buffers(
+    return ChunkBuffers(
         input_chunks=blocks,
         output_chunks=blocks,
         scratch=tuple(blocks if home == "s" else 0 for home in homes),
@@ -362,7 +362,7 @@ def buffers_of(plan: MessagePlan, kind: str, size: int) -> Buffers:
     )
 
 
-def moves_of(plan: MessagePlan, buffers: Buffers, *, most: int) -> list[BlockMove]:
+def moves_of(plan: MessagePlan, buffers: ChunkBuffers, *, most: int) -> list[BlockMove]:
     """The plan's messages by step, cut where their blocks are not contiguous on both sides, of ``most`` at most."""
     found: list[BlockMove] = []
     for message in np.argsort(plan.step, kind="stable").tolist():
@@ -410,7 +410,7 @@ def _whole(source: Buffer, target: Buffer, blocks: int) -> Copy:
     return Copy(Place(source, 0), Place(target, 0), range(blocks))
 
 
-def _shares(plan: MessagePlan, kind: str, size: int) -> Buffers:
+def _shares(plan: MessagePlan, kind: str, size: int) -> ChunkBuffers:
     """All-gather and reduce-scatter: the blocks sorted by their owners."""
     blocks = len(plan.owner)
     if (np.bincount(plan.owner, minlength=size) * size != blocks).any():
@@ -419,7 +419,7 @@ def _shares(plan: MessagePlan, kind: str, size: int) -> Buffers:
     number[np.argsort(plan.owner, kind="stable")] = np.arange(blocks)
     gathers = kind == "all-gather"
     home: Buffer = "o" if gathers else "i"
-    return Buffers(
+    return ChunkBuffers(
         input_chunks=blocks // size if gathers else blocks,
         output_chunks=blocks if gathers else blocks // size,
         scratch=(0,) * size,
@@ -428,7 +428,7 @@ def _shares(plan: MessagePlan, kind: str, size: int) -> Buffers:
     )
 
 
-def _all_to_all(plan: MessagePlan, size: int) -> Buffers:
+def _all_to_all(plan: MessagePlan, size: int) -> ChunkBuffers:
     """Blocks from rank i to rank j: chunk j of i's input, chunk i of j's output, scratch elsewhere."""
     pairs, copies = size * size, plan.parts // size
     places: list[dict[int, Place]] = [{} for _ in range(size)]
@@ -449,7 +449,7 @@ def _all_to_all(plan: MessagePlan, size: int) -> Buffers:
                 scratch[target] += 1
     if (plan.source < 0).any() or not _held(plan, places):
         raise BadInput("has a rank that sends a block which never reached it", where="plan")
-    return Buffers(
+    return ChunkBuffers(
         input_chunks=size * copies,
         output_chunks=size * copies,
         scratch=tuple(scratch),

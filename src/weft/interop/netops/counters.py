@@ -14,7 +14,7 @@ from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.routing.events import Event
-from weft.routing.telemetry import FIGURES, Sample
+from weft.routing.telemetry import FIGURES, LinkSample
 
 _ENDS = ("source", "target")
 _NEEDED = ("time_s", *_ENDS)
@@ -51,7 +51,7 @@ def read_counters(text: str, fabric: Fabric, *, where: str) -> list[Event]:
     for time_s, links in sorted(rows.items()):
         table = [{"link": list(ends)} | figures for ends, figures in sorted(links.items())]
         samples = tuple(
-            Sample(ends=(number[source], number[target]), **figures)
+            LinkSample(ends=(number[source], number[target]), **figures)
             for (source, target), figures in sorted(links.items())
         )
         text = json.dumps({"time_s": time_s, "event": "counters", "links": table})
