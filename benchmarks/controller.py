@@ -22,7 +22,7 @@ from weft.routing.events import Event
 from weft.routing.generate import generate
 from weft.routing.problem import problem
 from weft.routing.routers import ROUTERS, route_exact
-from weft.routing.telemetry import Sample
+from weft.routing.telemetry import LinkSample
 from weft.routing.traffic import JobTraffic
 
 MOST_JOBS = 10
@@ -40,7 +40,7 @@ def story(fabric: Fabric, traffic: JobTraffic) -> list[Event]:
     events.append(Event(time_s=last, kind="switch-down", nodes=("spine-0",)))
     used = int(np.bincount(traffic.source // 32, minlength=1).argmax())
     ends = fabric.names.index(f"leaf-{used}"), fabric.names.index("spine-1")
-    return [*events, Event(time_s=last + 1, kind="counters", samples=(Sample(ends=ends, loss=0.01),))]
+    return [*events, Event(time_s=last + 1, kind="counters", samples=(LinkSample(ends=ends, loss=0.01),))]
 
 
 def decided(fabric: Fabric, events: list[Event], repeat: int) -> dict[str, float]:

@@ -87,7 +87,7 @@ def test_command_surface():
     files = ["--exclude", "--host-map", "--hosts", "--link-speed", "--scale-up"]
     network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
     jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
-    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines", "--matrix"]
+    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines"]
     search = [
         *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
         *("--space", "--top", "--variants"),
@@ -215,46 +215,36 @@ def test_command_surface():
             [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
         ),
         "fabric bill": sorted(
-            [
-                *files,
-                *("--floor", "--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network"),
-            ]
+            [*files, *("--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network")]
         ),
         "route": [],
         "route plan": sorted(
             [
                 *traffic,
-                *("--bound", "--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
-                *("--split", "--time-limit", "-o"),
+                *("--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
+                *("--split", "-o"),
             ]
         ),
-        "route audit": sorted(
-            [
-                *traffic,
-                *("--bound", "--format", "--objective", "--output", "--path-bits", "--router", "--routes", "-o"),
-            ]
-        ),
+        "route audit": sorted([*traffic, *("--format", "--output", "--path-bits", "--routes", "-o")]),
         "route evaluate": sorted(
             [
                 *network,
                 *jobs,
                 *("--chart", "--controller", "--epochs", "--events", "--failed-spines"),
-                *("--format", "--output", "--router", "--split", "--timings", "-o"),
+                *("--format", "--output", "--router", "--split", "-o"),
             ]
         ),
         "route watch": sorted(
             [
                 *traffic,
-                *("--apply", "--apply-limit", "--beyond", "--chart", "--clean", "--counters", "--events"),
-                *("--format", "--hold", "--less", "--lossy", "--moves", "--objective", "--path-bits"),
-                *("--push", "--replan", "--router", "--routes", "--since", "--state", "--timings"),
+                *("--apply", "--counters", "--events", "--format", "--path-bits", "--push", "--routes", "--state"),
             ]
         ),
         "route export": sorted(
             [*traffic, "--output", "--probes", "--router", "--routes", "--split", "--switch-hash", "-o", "kind"]
         ),
-        "route events": sorted([*traffic, "--at", "--counters", "--output", "-o"]),
         "arrange": ["--budget", "--chart", "--draw", "--format", "--output", "--seed", "-o", "site"],
+        "route events": sorted([*traffic, "--at", "--output", "-o"]),
         "bench-comm": sorted(
             [
                 *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),

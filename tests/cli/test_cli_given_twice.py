@@ -35,7 +35,6 @@ REFUSED = {
     "events: radix": (("route", "events", *PAPER, "--radix", "7"), "--radix: says nothing"),
     "events: calibration": (("route", "events", *PAPER, "--calibration", "no"), "--calibration: says nothing"),
     "events: failed": (("route", "events", *PAPER, "--failed-spines", "1"), "--failed-spines: says nothing"),
-    "events: counters and jobs": (("route", "events", *PAPER, "--counters", "no"), "--counters: goes without jobs"),
     "evaluate: host map": (("route", "evaluate", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
     "evaluate: radix": (("route", "evaluate", *PAPER, "--radix", "7"), "--radix: says nothing"),
     "evaluate: split": (("route", "evaluate", *PAPER, "--split", "5"), "--split: says nothing without --router split"),

@@ -63,7 +63,7 @@ def test_csv_chart_and_file(jobs: Path, tmp_path: Path) -> None:
     chart, output = tmp_path / "times.svg", tmp_path / "times.csv"
     result = run(
         "--jobs", jobs, "--router", "greedy", "--controller", "paper", "--format", "csv",
-        "-o", output, "--chart", chart, "--timings", "--epochs", 2,
+        "-o", output, "--chart", chart, "--epochs", 2,
     )  # fmt: skip
     assert (result.exit_code, result.output) == (0, "")
     lines = output.read_text().splitlines()

@@ -1,27 +1,18 @@
 """Counts and prices of networks against the tables of "Rail-only" (arXiv 2307.12169)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import weft
 from weft.cluster import load
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.fabric.catalogue import TREES, for_cluster
-from weft.fabric.cost import (
-    DEFAULT,
-    bill,
-    bill_of_kind,
-    clos_counts,
-    preset,
-    presets,
-    prices_from_toml,
-    rail_only_counts,
-    read_prices,
-)
+from weft.fabric.catalogue import TREES, for_cluster, kinds
+from weft.fabric.cost import DEFAULT, bill, preset, presets, prices_from_toml, read_prices
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 
@@ -36,6 +27,36 @@ TABLE = [
     (65536, 128, 2560, 393216, 1536, 262144, 37.5),
     (65536, 256, 1280, 393216, 256, 131072, 75.0),
 ]
+
+
+@dataclass(frozen=True)
+class ClosedCounts:
+    """Switches and transceivers of a network by formula; ``tiers`` of switches, all of the same ``radix``."""
+
+    switches: int
+    transceivers: int
+    tiers: int
+    radix: int
+
+    @property
+    def switch_ports(self):
+        return self.switches * self.radix
+
+
+def clos_counts(accelerators, radix):
+    """A folded Clos at full bisection with the fewest tiers t (2 (R/2)^t ports): (2t-1) n/R switches."""
+    tiers, ports = 1, radix
+    while ports < accelerators:
+        tiers, ports = tiers + 1, ports * radix // 2
+    lower = (tiers - 1) * -(-2 * accelerators // radix)
+    return ClosedCounts(lower + -(-accelerators // radix), 2 * tiers * accelerators, tiers, radix)
+
+
+def rail_only_counts(accelerators, domain, radix):
+    """One Clos per rail of ``accelerators / domain``; rails share a switch where its ports allow."""
+    rail = clos_counts(accelerators // domain, radix)
+    per_switch = radix // (accelerators // domain) if rail.tiers == 1 else 1
+    return ClosedCounts(-(-domain // per_switch) * rail.switches, domain * rail.transceivers, rail.tiers, radix)
 
 
 def usd(counts, prices):
@@ -144,7 +165,7 @@ def test_more_oversubscription_never_costs_more(count):
     for kind, cluster, radix, ratios in trees(count):
         built = [for_cluster(kind, cluster, radix=radix, oversubscription=ratio) for ratio in ratios]
         for name in presets():
-            usd = [bill_of_kind(kind, fabric, preset(name), radix).usd for fabric in built]
+            usd = [bill(fabric, preset(name), radix=radix, kind=kind).usd for fabric in built]
             assert usd == sorted(usd, reverse=True), (kind, cluster.count, cluster.tiers[0].size, radix, ratios, name)
 
 
@@ -199,7 +220,7 @@ def test_planes_share_ports_cables_and_nics():
     """Two planes of half a NIC each cost what one network of whole ports does."""
     market = preset(DEFAULT)
     whole = bill(rail.optimized(64, radix=64, bandwidth_Bps=50e9, scale_up=domain(8)), market, radix=64)
-    halves = bill_of_kind("multi-plane", for_cluster("multi-plane", load("h100-64")), market, 64)
+    halves = bill(for_cluster("multi-plane", load("h100-64")), market, radix=64, kind="multi-plane")
     assert halves.nics_usd == whole.nics_usd == 64 * market.usd_per_nic
     assert halves.cables_usd == whole.cables_usd
 
@@ -215,15 +236,49 @@ def test_too_few_ports_are_named():
         bill(small(), preset("rail-only-v1"), radix=2)
 
 
-@pytest.mark.parametrize(("count", "radix"), [(0, 8), (-1, 8), (8, 0), (8, 7), (8, 2), (10**12, 8)])
-def test_sizes_that_make_no_network(count, radix):
-    with pytest.raises(BadInput):
-        clos_counts(count, radix)
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind != "hierarchical"])
+def test_lines_add_up_to_the_counts_and_sums(kind):
+    """Whatever splits by model and speed, nothing is lost: the lines are the bill."""
+    cluster = load("h100-256")
+    found = bill(for_cluster(kind, cluster, radix=16), preset(DEFAULT), radix=16, kind=kind, spares_share=0.02)
+    count = {
+        category: sum(line.count for line in found.lines if line.category == category)
+        for category in ("switch", "cable", "transceiver", "NIC")
+    }
+    assert list(count.values()) == [found.switches, found.cables, found.transceivers, found.nics]
+    assert sum(line.usd_each * line.count for line in found.lines) == pytest.approx(found.usd)
+    assert sum(line.watts_each * line.count for line in found.lines) == pytest.approx(found.watts)
+    assert [line.spares for line in found.lines] == [-(-2 * line.count // 100) for line in found.lines]
+    assert sum(row["usd"] for row in found.to_dicts()) == pytest.approx(found.usd + found.spares_usd)
 
 
-def test_domains_must_be_whole():
-    with pytest.raises(BadInput, match="whole domains"):
-        rail_only_counts(100, 8, 64)
+def test_lines_name_speeds_and_models():
+    nodes = [Node(name=f"gpu{i}", role="accelerator", domain=i, place="") for i in range(2)]
+    nodes += [Node(name="leaf", role="leaf", place=""), Node(name="spine", role="spine", place="")]
+    links = [Cable(source=f"gpu{i}", target="leaf", capacity_Bps=25e9, cables=1, place="") for i in range(2)]
+    links.append(Cable(source="leaf", target="spine", capacity_Bps=100e9, cables=2, place=""))
+    lines = bill(assemble("mixed", nodes, links, where="test"), preset(DEFAULT), radix=64).lines
+    assert [(line.count, line.part, line.detail) for line in lines] == [
+        (2, "64 x 400G switch", "as QM9700; 1 leaf, 1 spine"),
+        (2, "200G cable", ""),
+        (2, "400G cable", ""),
+        (4, "200G transceiver", "two on a cable"),
+        (4, "400G transceiver", "two on a cable"),
+        (2, "200G NIC", "link of an accelerator to a switch"),
+    ]
+
+
+def test_a_bill_of_a_file_is_that_of_its_network(tmp_path):
+    from weft.interop.fabrics.formats import write_fabric
+
+    path = tmp_path / "fabric.json"
+    path.write_text(write_fabric(for_cluster("rail-only", load("h100-256"), radix=64)), "utf-8")
+    of_file = weft.bill_of_materials(path, radix=64)
+    assert of_file.lines == weft.bill_of_materials("h100-256", kind="rail-only", radix=64).lines
+    with pytest.raises(BadInput, match="not a share"):
+        weft.bill_of_materials("h100-256", spares="many")
+    with pytest.raises(BadInput, match="one scale-up domain"):
+        weft.bill_of_materials("h100-8", kind="fat-tree")
 
 
 @pytest.mark.parametrize(

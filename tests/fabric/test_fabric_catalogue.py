@@ -11,7 +11,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric import catalogue
 from weft.fabric.catalogue import for_cluster, parse_kind
 from weft.fabric.checks import components
-from weft.fabric.cost import bill_of_kind, preset
+from weft.fabric.cost import bill, preset
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import planes
 from weft.fabric.paths import routes
@@ -125,6 +125,6 @@ def test_planes_divide_a_nic(kind: str, count: int) -> None:
     assert (np.bincount(fabric.source[nics]) == count).all()
     assert fabric.capacity_Bps[nics] == pytest.approx(cluster.tiers[1].bandwidth_Bps / count)
     prices = preset("rail-only-v5")
-    found = bill_of_kind(kind, fabric, prices, 16)
+    found = bill(fabric, prices, radix=16, kind=kind)
     assert found.switch_ports == found.switches * 16 * count
     assert found.switches_usd == pytest.approx(found.switches * 16 * prices.usd_per_switch_port)

@@ -234,8 +234,6 @@ of_file(
     "toml",
     words("usd_per_switch_port = 100\nusd_per_transceiver = 10.5\nwatts_per_switch_port = 3\n"),
 )
-FLOOR = 'racks_per_row = 4\nkw_per_rack = 40.5\nmedia = ["DAC", "SR"]\nswitches = { leaf = "rack" }\n'
-of_file("fabric.floor.read_floor fabric.floor.floor_from_toml", "toml", words(FLOOR), 8)
 of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
 add(
     "simulation.iteration.stragglers.parse_slow",
@@ -325,23 +323,21 @@ def tables() -> list[str | bytes]:
 
 
 add("interop.netops.installed.read_tables", read_tables, "text", tables)
-of_text("interop.netops.installed.read_paths interop.netops.path_tables.rows", "text", words(PATHS), clos)
+of_text("interop.netops.installed.read_paths interop.netops.installed.path_rows", "text", words(PATHS), clos)
 of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
 of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
-of_text("interop.netops.roce.lint_json", "json", source_ports("write_json"))
 of_text(
     "interop.netops.roce.read_probes",
     "text",
     words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
     clos,
 )
-of_text("interop.netops.dump_fts.parse", "text", words(TABLES))
+of_text("interop.netops.installed.forwarding_tables", "text", words(TABLES))
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
-of_text("interop.netops.counters.event_lines", "text", words(COUNTERS), clos, where="counters.csv")
+of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.traffic.flow_tables.read_matrix", "text", from_tests(TRAFFIC, "MATRIX"))
 of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
 add(
     "interop.traffic.routing_jobs.read_jobs",

@@ -37,9 +37,6 @@ NOT_READERS = {
     "estimation.trust.runs_from_json": "reads what Weft ships",
     "fabric.cost.preset": "reads what Weft ships",
     "fabric.cost.presets": "reads what Weft ships",
-    "fabric.floor.default_floor": "reads what Weft ships",
-    "fabric.parts.media": "reads what Weft ships",
-    "fabric.parts.switch_models": "reads what Weft ships",
     "reliability.classes.preset": "reads what Weft ships",
     "reliability.classes.presets": "reads what Weft ships",
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
@@ -65,7 +62,6 @@ NOT_READERS = {
     "verbs.check_fabric.check_fabric": "gives files to formats.read_wiring and read_names",
     "verbs.networks.left_out": "gives a file to read_host_map",
     "verbs.networks.routes_of": "gives a file to routes_json.read",
-    "cli.route_watch.counter_events": "gives files to counters.event_lines",
     "verbs.route.installed_routes": "gives files to installed.read_paths and read_tables",
 }
 """Public functions that look like readers, and why no input is made for them."""

@@ -14,7 +14,7 @@ from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.plan import route
 from weft.routing.store import Store
-from weft.routing.telemetry import Sample, Telemetry, Thresholds
+from weft.routing.telemetry import LinkSample, Telemetry
 from weft.routing.traffic import job_traffic
 
 NIC = 50e9
@@ -29,10 +29,10 @@ def flows(shift: int = 3):
     return job_traffic(hosts, (hosts + shift) % 18, np.full(18, 1e9), jobs=("a",), collective=hosts)
 
 
-def read(*samples: tuple[float, dict[str, float]], known=NOTHING, **limits) -> Telemetry:
-    found = Telemetry(whole=FABRIC, thresholds=Thresholds(**limits))
+def read(*samples: tuple[float, dict[str, float]], known=NOTHING) -> Telemetry:
+    found = Telemetry(whole=FABRIC)
     for time_s, figures in samples:
-        found, _ = found.after((Sample(ends=UP, **figures),), time_s, known)
+        found, _ = found.after((LinkSample(ends=UP, **figures),), time_s, known)
     return found
 
 
@@ -60,7 +60,7 @@ def test_a_link_is_lossy_until_it_has_been_clean_for_long_and_longer_after_a_rel
     story += [(340, 2e-4, 1), (350, 0, 1), (660, 0, 1), (949, 0, 1), (950, 0, 0)]
     found = Telemetry(whole=FABRIC)
     for time_s, loss, lossy in story:
-        found, _ = found.after((Sample(ends=UP, loss=loss),), time_s, NOTHING)
+        found, _ = found.after((LinkSample(ends=UP, loss=loss),), time_s, NOTHING)
         assert found.health[UP].lossy == lossy, time_s
 
 
@@ -68,7 +68,7 @@ def test_load_of_others_counts_in_steps() -> None:
     found, said = Telemetry(whole=FABRIC), []
     known = np.where((FABRIC.source == UP[0]) & (FABRIC.target == UP[1]), 0.5 * NIC, 0.0)
     for load in (0.5, 0.59, 0.61, 0.64, 0.57, 0.7, 0.53, 0.59):
-        found, changes = found.after((Sample(ends=UP, load=load),), 0.0, known)
+        found, changes = found.after((LinkSample(ends=UP, load=load),), 0.0, known)
         said.append([(one.kind, round(one.value, 6)) for one in changes])
     assert said == [[], [], [("beyond", 0.11)], [], [], [("beyond", 0.2)], [("released", 0)], []]
 
@@ -83,7 +83,7 @@ def test_what_is_avoided_never_cuts_and_keeps_the_best(pairs, seed) -> None:
     samples = []
     for at, loss in pairs:
         link = [*np.flatnonzero(FABRIC.source < 18), *between][at]
-        samples.append(Sample(ends=(int(FABRIC.source[link]), int(FABRIC.target[link])), loss=loss))
+        samples.append(LinkSample(ends=(int(FABRIC.source[link]), int(FABRIC.target[link])), loss=loss))
     found, _ = Telemetry(whole=FABRIC).after(tuple(samples), 0.0, NOTHING)
     graph, lossy = nx.Graph(), found.lossy()
     for link in np.flatnonzero(fabric.up):
@@ -97,7 +97,7 @@ def test_what_is_avoided_never_cuts_and_keeps_the_best(pairs, seed) -> None:
     assert found.avoided(fabric) <= set(lossy)
 
 
-def told(controller: Controller, time_s: float, *samples: Sample):
+def told(controller: Controller, time_s: float, *samples: LinkSample):
     return controller.apply(Event(time_s=time_s, kind="counters", samples=samples))
 
 
@@ -110,13 +110,13 @@ def test_the_controller_leaves_lossy_links_and_comes_back() -> None:
     controller = Controller(FABRIC, replan_s=0)
     controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=flows()))
     assert crossing(controller, UP) == 1
-    decision = told(controller, 1, Sample(ends=UP, loss=1e-3))
+    decision = told(controller, 1, LinkSample(ends=UP, loss=1e-3))
     assert [(one.kind, one.ends) for one in decision.changes] == [("avoided", UP)]
     assert crossing(controller, UP) == 0
     assert decision.moved > 0
     assert (decision.placed, decision.alpha, decision.gain.before, decision.gain.after) == (0, 2, 1, 0.5)
-    assert told(controller, 2, Sample(ends=UP, loss=0.0)).how == "kept"
-    decision = told(controller, 400, Sample(ends=UP, loss=0.0))
+    assert told(controller, 2, LinkSample(ends=UP, loss=0.0)).how == "kept"
+    decision = told(controller, 400, LinkSample(ends=UP, loss=0.0))
     assert [one.kind for one in decision.changes] == ["back"]
     assert decision.gain.after == 1
 
@@ -124,7 +124,7 @@ def test_the_controller_leaves_lossy_links_and_comes_back() -> None:
 def test_a_link_that_nothing_replaces_is_kept() -> None:
     controller = Controller(FABRIC)
     controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=flows()))
-    decision = told(controller, 1, Sample(ends=(0, NUMBER["leaf-0"]), loss=0.1))
+    decision = told(controller, 1, LinkSample(ends=(0, NUMBER["leaf-0"]), loss=0.1))
     assert [(one.kind, one.value) for one in decision.changes] == [("kept", 0.1)]
     assert (decision.how, decision.cut) == ("kept", 0)
 
@@ -136,26 +136,13 @@ def test_flows_leave_a_link_that_others_use() -> None:
     controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=one))
     (link,) = [at for at in controller.rows()[0].tolist() if FABRIC.source[at] == NUMBER["leaf-0"]]
     ends = int(FABRIC.source[link]), int(FABRIC.target[link])
-    assert told(controller, 1, Sample(ends=ends, load=1.0)).how == "kept"
+    assert told(controller, 1, LinkSample(ends=ends, load=1.0)).how == "kept"
     controller.apply(Event(time_s=2, kind="job-ends", job="a"))
-    decision = told(controller, 3, Sample(ends=ends, load=0.6))
+    decision = told(controller, 3, LinkSample(ends=ends, load=0.6))
     assert [(one.kind, one.value) for one in decision.changes] == [("beyond", 0.6)]
     decision = controller.apply(Event(time_s=4, kind="job-arrives", job="a", traffic=one))
     assert decision.gain.after == 1
     assert crossing(controller, ends) == 0
-
-
-def test_flows_count_for_less_only_when_asked() -> None:
-    """Four flows of one leaf on three links up: 2 of capacity, unless their NICs send half."""
-    two = job_traffic(np.arange(4) % 3, np.array([3, 6, 9, 12]), np.full(4, 1e9), jobs=("a",), collective=np.arange(4))
-    alphas = []
-    for less in (False, True):
-        controller = Controller(FABRIC, thresholds=Thresholds(less=less))
-        nics = [Sample(ends=(host, NUMBER["leaf-0"]), load=0.25) for host in range(3)]
-        controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=two))
-        alphas.append(told(controller, 1, *nics).alpha)
-    assert alphas[0] == 2
-    assert alphas[1] < 0.6
 
 
 def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
@@ -169,9 +156,9 @@ def test_counters_that_change_nothing_plan_nothing_anew(monkeypatch) -> None:
     monkeypatch.setattr(Controller, "_routed", noted)
     controller = Controller(FABRIC)
     controller.apply(Event(time_s=0, kind="job-arrives", job="a", traffic=flows()))
-    told(controller, 1, Sample(ends=UP, load=0.01))
-    told(controller, 2, Sample(ends=UP, loss=0.01))
-    told(controller, 3, Sample(ends=UP, loss=0.01))
+    told(controller, 1, LinkSample(ends=UP, load=0.01))
+    told(controller, 2, LinkSample(ends=UP, loss=0.01))
+    told(controller, 3, LinkSample(ends=UP, loss=0.01))
     assert asked == [True, False, True, False]
 
 
@@ -226,7 +213,7 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
     store = Store(tmp_path, first)
     events = [
         Event(time_s=0, kind="job-arrives", job="a", traffic=flows()),
-        Event(time_s=1, kind="counters", samples=(Sample(ends=UP, loss=1e-3, sent_bytes=1e9),)),
+        Event(time_s=1, kind="counters", samples=(LinkSample(ends=UP, loss=1e-3, sent_bytes=1e9),)),
     ]
     for event in events:
         decision = first.apply(event)
@@ -238,5 +225,3 @@ def test_what_was_measured_survives_a_restart(tmp_path) -> None:
     assert second.telemetry.health == first.telemetry.health
     assert second.fabric.up.tolist() == first.fabric.up.tolist()
     store.close()
-    with pytest.raises(BadInput, match="another thresholds"):
-        Store(tmp_path, Controller(FABRIC, thresholds=Thresholds(lossy=0.5)))

@@ -91,13 +91,6 @@ def test_json_has_every_row_and_job(evaluation: Evaluation) -> None:
     assert text == evaluation_to_json(evaluation)
 
 
-def test_timings_are_shown_when_asked_for(evaluation: Evaluation) -> None:
-    rows = json.loads(evaluation_to_json(evaluation, timings=True))["rows"]
-    assert [len(row["decision_s"]) for row in rows] == [0, 1] * 4
-    assert "decision_mean_s" in evaluation_to_csv(evaluation, timings=True).splitlines()[0]
-    assert table(evaluation, 200, timings=True).count(" -\n") == 4
-
-
 def test_csv_has_a_line_a_job_and_no_formulas(evaluation: Evaluation) -> None:
     rows = list(csv.DictReader(io.StringIO(evaluation_to_csv(evaluation))))
     assert len(rows) == 2 * 2 * (1 + 4)
@@ -108,9 +101,9 @@ def test_csv_has_a_line_a_job_and_no_formulas(evaluation: Evaluation) -> None:
         assert float(row["all_reduce_s"]) == pytest.approx(float(row["alone_s"]) * EXPECTED[key])
 
 
-def table(evaluation: Evaluation, width: int, *, timings: bool = False) -> str:
+def table(evaluation: Evaluation, width: int) -> str:
     screen = Console(file=io.StringIO(), width=width)
-    print_blocks(evaluation_view(evaluation, timings=timings), screen)
+    print_blocks(evaluation_view(evaluation), screen)
     return screen.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -32,7 +32,7 @@ def fabric() -> None:
     weft fabric h100-1024 --kind rail-only                what it is made of, what it costs; or of a file
     weft fabric h100-1024 --kind rail-only --export p2p   its cabling plan
     weft fabric check lldp.json --against plan.csv        cables as built against it
-    weft fabric bill h100-1024 --floor floor.toml         the bill of materials: cables by length, racks, spares
+    weft fabric bill h100-1024 --spares 3%                the bill of materials, with spares
 
     Arguments without a verb are those of show: weft fabric show --help.
     """
@@ -63,10 +63,10 @@ def network(cluster: str, options: FabricOptions) -> None:
 
         deliver(write_fabric(built, options.export), options.output)
     else:
-        from weft.fabric.cost import bill_of_kind
+        from weft.fabric.cost import bill
         from weft.views.design import fabric_view
 
-        price = bill_of_kind(kind, built, options.price_list(), options.radix)
+        price = bill(built, options.price_list(), radix=options.radix, kind=kind)
         show(fabric_view(built, price), options.output)
     if options.picture is not None:
         from weft.views.charts.fabric import fabric_svg
@@ -75,15 +75,13 @@ def network(cluster: str, options: FabricOptions) -> None:
         deliver(alone(fabric_svg(built)), options.picture)
 
 
-@fabric.command()
+@fabric.command("bill")
 @click.argument("network", metavar="CLUSTER|FABRIC")
 @takes(options=BillOptions, out=RowsOutput)
-def bill(network: str, options: BillOptions, out: RowsOutput) -> None:
-    """Print the bill of materials of a network: what a vendor could quote.
+def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
+    """Print the bill of materials of a network: switches by model, cables, transceivers and NICs, with spares.
 
-    Switches by model, cables by length (copper, active optical, fiber with its transceivers, by what reaches), NICs,
-    racks and their power, spares, and the energy of some years.  The floor plan says where racks and switches stand.
-    Parts without a price are counted without dollars; --prices FILE takes yours by the names that the bill prints.
+    Its sums are those of weft fabric and weft design: every cable is a fiber with two transceivers.
     """
     from weft.views.bill import bill_view
 

@@ -47,7 +47,6 @@ class EvaluateOptions(JobOptions):
 class EvaluateOutput(RowsOutput):
     """What is shown of a comparison."""
 
-    timings: bool = option(False, "Also how long the controller took to decide.")
     chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
@@ -149,8 +148,8 @@ def write(result: Evaluation, out: EvaluateOutput) -> None:
     from weft.views import route_evaluation as report
 
     if out.form == "json":
-        deliver(report.evaluation_to_json(result, timings=out.timings), out.output)
+        deliver(report.evaluation_to_json(result), out.output)
     elif out.form == "csv":
-        deliver(report.evaluation_to_csv(result, timings=out.timings), out.output)
+        deliver(report.evaluation_to_csv(result), out.output)
     else:
-        show(report.evaluation_view(result, timings=out.timings), out.output)
+        show(report.evaluation_view(result), out.output)

@@ -18,14 +18,14 @@ from weft.files import write_folder
 from weft.units import counted
 from weft.verbs.options import option
 from weft.verbs.route import PINNED, installed
-from weft.verbs.traffic import TrafficOptions, names_traffic, network_of, traffic_of
+from weft.verbs.traffic import TrafficOptions, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
-KINDS = ("frr", "jobs", "json", "nccl", "opensm", "roce-csv", "roce-json")
+KINDS = ("frr", "jobs", "json", "nccl", "opensm", "roce-csv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,9 @@ class ExportOptions(TrafficOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EventsOptions(TrafficOptions):
-    """Whose flows arrive when, or what links were measured to carry."""
+    """Whose flows arrive when."""
 
-    time_s: float | None = option(None, "Time in s of the arrivals (default: 0).", "--at", least=0)
-    counters: tuple[str, ...] = option(
-        (), "Counters of links instead: CSV of time_s,source,target and values.", metavar="FILE"
-    )
+    time_s: float = option(0.0, "Time in s of the arrivals.", "--at", least=0)
 
 
 @click.command()
@@ -61,7 +58,7 @@ def export(kind: str, options: ExportOptions) -> None:
     \b
     opensm        forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)
     frr           FRR configurations of switches: static routes by destination, BGP
-    roce-csv      RoCEv2 UDP source ports by queue pair;  roce-json
+    roce-csv      RoCEv2 UDP source ports by queue pair
     nccl          /etc/nccl.conf
     json          every flow's path
     jobs          the traffic itself, as job files of the paper's code
@@ -79,25 +76,15 @@ def export(kind: str, options: ExportOptions) -> None:
 @click.command()
 @takes(options=EventsOptions, out=FileOutput)
 def events(options: EventsOptions, out: FileOutput) -> None:
-    """Print the arrival of every job, or counters of links, as events for weft route watch."""
+    """Print the arrival of every job as events for weft route watch."""
     from weft.interop.traffic.events import arrival_line
 
     if options.failed or options.failed_spines:
         where = "--failed" if options.failed else "--failed-spines"
         raise BadInput("says nothing of events", where=where, remedy="drop it; weft route watch takes it")
-    if options.counters and names_traffic(options):
-        raise BadInput("goes without jobs and flows", where="--counters", remedy="drop them, or print them apart")
-    if options.counters:
-        from weft.cli.route_watch import counter_events
-
-        if options.time_s is not None:
-            raise BadInput("does not go with --counters", where="--at", remedy="their rows have times: leave it out")
-        found = counter_events(options.counters, network_of(options).fabric)
-        deliver("".join(f"{line}\n" for _, _, line in found), out.output)
-        return
     fabric, traffic = traffic_of(options)
     jobs = range(len(traffic.jobs))
-    lines = [arrival_line(traffic.only([job]), fabric, options.time_s or 0.0) for job in jobs]
+    lines = [arrival_line(traffic.only([job]), fabric, options.time_s) for job in jobs]
     deliver("\n".join(lines) + "\n", out.output)
 
 
@@ -119,7 +106,7 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
 
     if options.switch_hash is None and options.probes is None:
         return route_formats.export(kind, found.fabric, found.traffic, found.routes)
-    if not kind.startswith("roce"):
+    if kind != "roce-csv":
         raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
     from weft.files import read_text
     from weft.interop.netops import roce
@@ -129,9 +116,7 @@ def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str
     ports = roce.source_ports(
         found.fabric, found.traffic, found.routes, switch_hash=options.switch_hash, probes=probes
     )
-    form = kind.removeprefix("roce-")
-    text = roce.write_csv(ports) if form == "csv" else roce.write_json(ports)
-    return route_formats.checked(kind, {f"roce-ports.{form}": text})
+    return route_formats.checked(kind, {"roce-ports.csv": roce.write_csv(ports)})
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from weft.routing.controller import Controller, Decision
 
 Action = Literal["apply", "rollback"]
+LIMIT_S = 60.0
+"""Seconds that a command may run."""
 SHOWN = 4
 """Flows of a difference that are printed."""
 
@@ -46,13 +48,12 @@ class Hook:
 
     Args:
         push: whether to run it; otherwise it is only said what would be pushed.
-        limit_s: how long it may run.
 
     Raises:
         BadInput: there is no such command.
     """
 
-    def __init__(self, command: str, *, push: bool, limit_s: float) -> None:
+    def __init__(self, command: str, *, push: bool) -> None:
         try:
             self.words = shlex.split(command)
         except ValueError as error:
@@ -62,7 +63,7 @@ class Hook:
         if not self.words or shutil.which(self.words[0]) is None:
             name = printable(self.words[0] if self.words else "", 60)
             raise BadInput(f"{name!r} is no command", where="--apply", remedy="give a program that can be run")
-        self.push, self.limit_s = push, limit_s
+        self.push = push
 
     def carry(self, controller: Controller, decision: Decision, text: str) -> Outcome:
         """Push what a decision moves, or say that it would be.
@@ -113,11 +114,11 @@ class Hook:
 
     def _end(self, running: subprocess.Popen[bytes], text: str) -> str:
         try:
-            _, said = running.communicate(f"{text}\n".encode(), timeout=self.limit_s)
+            _, said = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
-            return f"ran for more than {self.limit_s:g} s"
+            return f"ran for more than {LIMIT_S:g} s"
         except BaseException:
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
@@ -168,7 +169,5 @@ def _few(lines: list[str]) -> list[str]:
     begin = [at for at, line in enumerate(lines) if line.startswith("@@")]
     if len(begin) <= SHOWN:
         return lines
-    rest = (
-        f"... and {counted(len(begin) - SHOWN, 'flow')} more (all: in CMD's ROUTES.diff, and by --format json --moves)"
-    )
+    rest = f"... and {counted(len(begin) - SHOWN, 'flow')} more (all: in CMD's ROUTES.diff, and by --format json)"
     return [*lines[: begin[SHOWN]], rest]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.cli.build import takes
-from weft.cli.feed import Timed, undecided
-from weft.cli.options import check_chart, deliver_chart
+from weft.cli.feed import undecided
 from weft.errors import BadInput
 from weft.verbs.options import option
 from weft.verbs.route import installed_routes
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
     from weft.routing.controller import Controller, Decision
     from weft.routing.events import Event
     from weft.routing.store import Store
-    from weft.routing.telemetry import Thresholds
-
-PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,41 +43,12 @@ class WatchOptions(TrafficOptions):
     counters: tuple[str, ...] = option(
         (), "Counters of links: CSV of time_s,source,target and values.", metavar="FILE"
     )
-    lossy: float = option(1e-4, "Avoid links that lose this share of packets.", least=0, most=1, above=True)
-    clean: float = option(1e-6, "Take them again when they lose at most this ...", least=0, most=1)
-    hold_s: float = option(300.0, "... for so many seconds, twice as many after each relapse.", "--hold", least=0)
-    beyond: float = option(
-        0.1, "Share of a link beyond the known flows that counts, until half of it.", least=0, most=1, above=True
-    )
-    less: bool = option(False, "Flows count for what their NICs are measured to send, if less than planned.")
     state: str | None = option(None, "Keep the state there; go on from it after a restart.", metavar="DIR")
-    router: str = option("auto", "Plans everything anew.", choices=PINNED)
-    objective: str = option("collective", "Groups whose pace counts.", choices=("flow", "collective", "job"))
-    replan_s: float = option(60.0, "Seconds.", "--replan", least=0)
     apply: str | None = option(
         None, "Say what CMD ROUTES.json ROUTES.diff would be run for each change of routes.", metavar="CMD"
     )
     push: bool = option(False, "Run it; if it fails, once more with the former routes, which are held.")
-    apply_limit_s: float = option(60.0, "Seconds that it may run.", "--apply-limit", least=0, above=True)
-    moves: bool = option(False, "With --format json: every changed path.")
-    since: int | None = option(None, "First print the decisions from N on in --state.", metavar="N", least=1)
-    timings: bool = option(False, "Also show how long each decision took.")
-    chart: str | None = option(None, "Draw efficiency over time (.svg, .png, .pdf, .html).", metavar="FILE")
     form: str = option("table", "Output.", "--format", choices=("table", "json"))
-
-    def thresholds(self) -> Thresholds:
-        """When measurements count.
-
-        Raises:
-            BadInput: links that are clean would be lossy.
-        """
-        from weft.routing.telemetry import Thresholds
-
-        if self.clean >= self.lossy:
-            raise BadInput(
-                f"{self.clean:g} is not below --lossy {self.lossy:g}", where="--clean", remedy="give a smaller share"
-            )
-        return Thresholds(lossy=self.lossy, clean=self.clean, hold_s=self.hold_s, beyond=self.beyond, less=self.less)
 
 
 @click.command()
@@ -92,31 +59,19 @@ def watch(options: WatchOptions) -> None:
     \b
     {"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 32, "bytes": 1e9}]}
     {"time_s": 5, "event": "switch-down", "switch": "spine-3"}
-    {"time_s": 9, "event": "counters", "links": [{"link": ["leaf-0", "spine-3"], "load": 0.8, "loss": 2e-4}]}
 
     Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a collective was measured to
-    begin), counters and tick. One decision is printed for each: flows placed, flows moved although their path was
-    live (the churn), and the pace of the slowest collective before, after and at most. With --routes the first says
-    what moving flows gains on what is installed. With --state a decision is on disk before it is printed; events of
-    FILE that were decided on are skipped after a restart. weft route events writes arrivals, and counters as events.
+    begin) and tick; --counters are events too. One decision is printed for each: flows placed, flows moved although
+    their path was live (the churn), and the pace of the slowest collective before, after and at most. With --routes
+    the first says what moving flows gains on what is installed. With --state a decision is on disk before it is
+    printed; events of files that were decided on are skipped after a restart. weft route events writes arrivals.
     """
     from weft.routing.controller import Controller
 
-    check_chart(options.chart)
     hook = _hook(options)
     fabric, flows = _network(options)
-    controller = Controller(
-        fabric,
-        router=options.router,
-        seed=options.seed,
-        replan_s=options.replan_s,
-        objective=options.objective,
-        thresholds=options.thresholds(),
-    )
-    if options.since is not None and (options.state is None or options.form != "json" or options.timings):
-        problem = "goes with --state and --format json, without --timings"
-        raise BadInput(problem, where="--since", remedy="change these options")
-    feed = _Feed(controller, options, hook)
+    controller = Controller(fabric, seed=options.seed)
+    feed = _RouteFeed(controller, options, hook)
     if options.state is None:
         feed.run(None, 0, flows)
         return
@@ -124,13 +79,8 @@ def watch(options: WatchOptions) -> None:
 
     with closing(Store(options.state, controller)) as store:
         done = store.load()
-        for text in store.decisions()[options.since - 1 :] if options.since else ():
-            document = json.loads(text)
-            if not options.moves:
-                del document["moves"]
-            click.echo(json.dumps(document))
         if done and options.form == "table":
-            click.echo(f"{done:,} events were decided before; see --since to print them again", err=True)
+            click.echo(f"{done:,} events were decided before", err=True)
         feed.run(store, done, flows)
 
 
@@ -141,7 +91,7 @@ def _hook(options: WatchOptions) -> Hook | None:
         return None
     from weft.cli.route_push import Hook
 
-    return Hook(options.apply, push=options.push, limit_s=options.apply_limit_s)
+    return Hook(options.apply, push=options.push)
 
 
 def _network(options: WatchOptions) -> tuple[Fabric, JobTraffic | None]:
@@ -159,28 +109,11 @@ def _network(options: WatchOptions) -> tuple[Fabric, JobTraffic | None]:
     return fabric, traffic_of(options)[1] if names_traffic(options) else None
 
 
-def counter_events(files: tuple[str, ...], fabric: Fabric) -> list[Timed]:
-    """The events of files of counters in order of time.
-
-    Raises:
-        BadInput: a file that cannot be read.
-    """
-    from weft.files import read_text
-    from weft.interop.netops.counters import event_lines
-
-    events: list[Timed] = []
-    for path in files:
-        lines = event_lines(read_text(path, where=path), fabric, where=path)
-        events += [(time_s, f"{path}: at {time_s:g} s", line) for time_s, line in lines]
-    return sorted(events, key=lambda event: event[0])
-
-
-class _Feed:
+class _RouteFeed:
     """What goes into a controller, and what comes out."""
 
     def __init__(self, controller: Controller, options: WatchOptions, hook: Hook | None) -> None:
         self.controller, self.options, self.hook = controller, options, hook
-        self.said: list[str] = []
         self.told_thresholds = False
         self.stuck = ""
 
@@ -190,21 +123,16 @@ class _Feed:
 
         options = self.options
         if options.form == "table":
-            click.echo(heading_line(timings=options.timings))
-        if store is not None and options.chart is not None:
-            self.said += store.decisions()
-        try:
-            for place, event in self._events(store, done, flows):
-                try:
-                    decision = self.controller.apply(event)
-                except BadInput as error:
-                    raise BadInput(error.what, where=place, remedy=error.remedy) from None
-                self._tell(event, decision, store)
-                if self.stuck:
-                    remedy = "see what is installed: weft route audit"
-                    raise BadInput(f"leaves routes open: {self.stuck}", where="--apply", remedy=remedy)
-        finally:
-            self._draw()
+            click.echo(heading_line())
+        for place, event in self._events(store, done, flows):
+            try:
+                decision = self.controller.apply(event)
+            except BadInput as error:
+                raise BadInput(error.what, where=place, remedy=error.remedy) from None
+            self._tell(event, decision, store)
+            if self.stuck:
+                remedy = "see what is installed: weft route audit"
+                raise BadInput(f"leaves routes open: {self.stuck}", where="--apply", remedy=remedy)
 
     def _events(self, store: Store | None, done: int, flows: JobTraffic | None) -> Iterator[tuple[str, Event]]:
         """What is installed, then all events that were not decided on, with their places.
@@ -223,13 +151,26 @@ class _Feed:
                     where=options.routes,
                     remedy="give them, or an empty --state folder",
                 )
-        beside = counter_events(options.counters, fabric) if options.counters else None
+        measured = self._measured() if options.counters else None
+        beside = None if measured is None else [(event.time_s, place, event.text) for place, event in measured]
+        counters = {event.text: event for _, event in measured or ()}
         lines = undecided(options.events, store, done, first=int(began), beside=beside)
-        later = ((place, read_event(line, fabric, place)) for place, line in lines)
+        later = ((place, counters.get(line) or read_event(line, fabric, place)) for place, line in lines)
         first = list(islice(later, 1)) if options.events or options.counters else []
         if options.routes is not None and not done:
             yield options.routes, event
         yield from chain(first, later)
+
+    def _measured(self) -> list[tuple[str, Event]]:
+        """The events of files of counters in order of time, with their places."""
+        from weft.files import read_text
+        from weft.interop.netops.counters import read_counters
+
+        events: list[tuple[str, Event]] = []
+        for path in self.options.counters:
+            found = read_counters(read_text(path, where=path), self.controller.whole, where=path)
+            events += [(f"{path}: at {event.time_s:g} s", event) for event in found]
+        return sorted(events, key=lambda each: each[1].time_s)
 
     def _installed(self, path: str, flows: JobTraffic | None) -> Event:
         """The routes that a network has, as an event."""
@@ -252,28 +193,18 @@ class _Feed:
         told: dict[str, Any] = {}
         lines: list[str] = []
         if event.kind == "counters" and not self.told_thresholds:
-            lines.append(thresholds_line(self.controller.telemetry.thresholds))
+            lines.append(thresholds_line())
             self.told_thresholds = True
         lines += change_lines(decision, whole)
         if self.hook is not None:
-            outcome = self.hook.carry(self.controller, decision, decision_to_json(decision, whole, moves=True))
+            outcome = self.hook.carry(self.controller, decision, decision_to_json(decision, whole))
             decision, self.stuck = outcome.decision, outcome.stuck
             told["push"] = outcome.push
             lines += outcome.lines
-        text = decision_to_json(decision, whole, moves=True, **told)
+        text = decision_to_json(decision, whole, **told)
         if store is not None:
             store.save(event.text, decision, text)
-        if options.chart is not None:
-            self.said.append(text)
         if options.form == "json":
-            click.echo(decision_to_json(decision, whole, moves=options.moves, timings=options.timings, **told))
-            return
-        click.echo("\n".join([decision_line(decision, timings=options.timings), *(f"       {one}" for one in lines)]))
-
-    def _draw(self) -> None:
-        if self.options.chart is None or not self.said:
-            return
-        from weft.views.charts.controller import controller_chart
-
-        documents = [json.loads(text) for text in self.said]
-        deliver_chart(controller_chart(documents, self.controller.whole.name), self.options.chart)
+            click.echo(text)
+        else:
+            click.echo("\n".join([decision_line(decision), *(f"       {line}" for line in lines)]))

@@ -1,4 +1,4 @@
-"""What a network costs to buy and to power: parts counted from a built fabric, and the closed forms beside.
+"""What a network costs to buy and to power: the bill of materials of a built fabric.
 
 Counting rule of "Rail-only" (Wang et al., arXiv 2307.12169): the scale-up domain is not counted; a switch
 costs all its ports; every cable carries two transceivers, those to the accelerators included.  What scale-up domains
@@ -10,9 +10,10 @@ Prices and powers of parts are presets of the package, or come from users' TOML 
 from __future__ import annotations
 
 import functools
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from typing import Annotated, Any
 
@@ -23,23 +24,45 @@ from weft.cluster.spec import Tier
 from weft.documents import parse_toml, validate
 from weft.errors import BadInput, UnknownName
 from weft.fabric.families import planes
-from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.files import read_text
-from weft.units import listed
+from weft.results import Result
+from weft.units import counted, listed
 
 LARGEST = 10**9
 BOARD = 8
 """Accelerators of the largest domain that is a server's board: its switches are in the accelerators' price."""
+SWITCH_MODELS = (("QM8700", 40, 200), ("QM9700", 64, 400), ("SN5600", 64, 800))
+"""Switches of NVIDIA with their ports and Gb/s of a port, the smallest first (user manuals of 2022 to 2023)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bill:
+class BillLine:
+    """One kind of part: how many the network needs, spares beside, and dollars and watts of each."""
+
+    category: str
+    part: str
+    detail: str
+    count: int
+    spares: int
+    usd_each: float
+    watts_each: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bill(Result):
     """Parts of a scale-out network, with dollars and watts by kind of part.
 
     ``switch_ports`` are those bought, ``ports_used`` those with a cable; ``nics`` counts the links from an
-    accelerator to a scale-out switch.
+    accelerator to a scale-out switch.  ``lines`` split the counts by model and speed.  Spares are in none of the sums
+    but ``spares_usd``.
     """
 
+    SCHEMA = "weft.bill-of-materials/1"
+    COLUMNS = ("category", "part", "detail", "count", "spares", "usd_each", "usd", "watts_each", "watts")
+
+    fabric: str
+    accelerators: int
     prices: Prices
     switches: int
     switch_ports: int
@@ -47,6 +70,7 @@ class Bill:
     transceivers: int
     cables: int
     nics: int
+    lines: tuple[BillLine, ...]
 
     @property
     def switches_usd(self) -> float:
@@ -84,30 +108,50 @@ class Bill:
     def watts(self) -> float:
         return self.switches_watts + self.transceivers_watts + self.nics_watts
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Switches and transceivers of a network by formula; ``tiers`` of switches, all of the same ``radix``."""
-
-    switches: int
-    transceivers: int
-    tiers: int
-    radix: int
-
     @property
-    def switch_ports(self) -> int:
-        return self.switches * self.radix
+    def spares_usd(self) -> float:
+        return math.fsum(line.usd_each * line.spares for line in self.lines)
+
+    def totals(self) -> dict[str, Any]:
+        """The counts of all parts of a kind, dollars and watts."""
+        names = ("switches", "switch_ports", "ports_used", "transceivers", "cables", "nics", "usd", "watts")
+        return {"prices": asdict(self.prices)} | {name: getattr(self, name) for name in names}
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a kind of part; ``usd`` holds its spares, ``watts`` does not."""
+        return [
+            {name: getattr(line, name) for name in self.COLUMNS[:6]}
+            | {"usd": line.usd_each * (line.count + line.spares)}
+            | {"watts_each": line.watts_each, "watts": line.watts_each * line.count}
+            for line in self.lines
+        ]
+
+    def _document(self) -> dict[str, Any]:
+        known = {"fabric": self.fabric, "accelerators": self.accelerators, "lines": self.to_dicts()}
+        return known | self.totals() | {"spares_usd": self.spares_usd}
+
+    def _facts(self) -> Sequence[str]:
+        return (self.fabric, counted(self.switches, "switch"), f"${self.usd:,.0f}")
 
 
-def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
+def bill(
+    fabric: Fabric, prices: Prices, *, radix: int | None = None, kind: str = "", spares_share: float = 0.0
+) -> Bill:
     """The parts of a built fabric, failed ones included.
 
     Args:
         radix: ports of every scale-out switch; by default a switch has the ports that it uses.
+        kind: of the network; several planes break each port in parts, which count as such.
+        spares_share: of every kind of part, bought beside, rounded up.
 
     Raises:
         BadInput: a switch uses more ports than ``radix``.
     """
+    split = planes.KINDS.get(kind.partition(" ")[0], 1)
+    if split > 1 and radix is not None:
+        each = {f"{unit}_per_{part}" for unit in ("usd", "watts") for part in PARTS} - {"watts_per_cable"}
+        prices = replace(prices, **{name: getattr(prices, name) / split for name in each})
+        radix *= split
     a, b, cables = cabling(fabric)
     used = np.bincount(a, cables, fabric.nodes) + np.bincount(b, cables, fabric.nodes)
     switch = (np.arange(fabric.nodes) >= fabric.accelerators) & (used > 0)
@@ -120,7 +164,11 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
             remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
     nics = (a < fabric.accelerators) & (b >= fabric.accelerators)
+    rate_Gbps = _rates_Gbps(fabric, a, b, cables)
+    bought = np.where(switch, used if radix is None else radix, 0).astype(np.int64)
     return Bill(
+        fabric=fabric.name,
+        accelerators=fabric.accelerators,
         prices=prices,
         switches=count,
         switch_ports=ports if radix is None else count * radix,
@@ -128,7 +176,69 @@ def bill(fabric: Fabric, prices: Prices, *, radix: int | None = None) -> Bill:
         transceivers=2 * int(cables.sum()),
         cables=int(cables.sum()),
         nics=int(nics.sum()),
+        lines=tuple(
+            BillLine(
+                category=category,
+                part=part,
+                detail=detail,
+                count=number,
+                spares=math.ceil(number * spares_share - 1e-9),
+                usd_each=ports_each * getattr(prices, f"usd_per_{priced}"),
+                watts_each=ports_each * getattr(prices, f"watts_per_{priced}", 0.0),
+            )
+            for category, part, detail, number, ports_each, priced in [
+                *_switch_lines(fabric, bought, a, b, rate_Gbps),
+                *_rate_lines("cable", "", rate_Gbps, cables, "cable"),
+                *_rate_lines("transceiver", "two on a cable", rate_Gbps, 2 * cables, "transceiver"),
+                *_rate_lines(
+                    "NIC", "link of an accelerator to a switch", rate_Gbps[nics], np.ones_like(a[nics]), "nic"
+                ),
+            ]
+        ),
     )
+
+
+_Line = tuple[str, str, str, int, int, str]
+"""Category, part, detail, count, ports of each (1 where it has none), and what prices call it."""
+
+
+def _switch_lines(fabric: Fabric, ports: Ints, a: Ints, b: Ints, rate_Gbps: Floats) -> list[_Line]:
+    """Switches by ports bought and the speed of their fastest cable."""
+    fastest = np.zeros(fabric.nodes)
+    np.maximum.at(fastest, a, rate_Gbps)
+    np.maximum.at(fastest, b, rate_Gbps)
+    kinds = np.unique(np.stack([ports, fastest], axis=1)[ports > 0], axis=0)
+    lines: list[_Line] = []
+    for radix, rate in zip(kinds[:, 0].astype(int).tolist(), kinds[:, 1].tolist(), strict=True):
+        here = (ports == radix) & (fastest == rate)
+        roles = [(int((here & (fabric.role == i)).sum()), role) for i, role in enumerate(fabric.roles)]
+        # Ports of a faster switch break out into slower ones.
+        models = [name for name, n, Gbps in SWITCH_MODELS if Gbps >= rate and n * int(Gbps // rate) >= radix]
+        detail = (f"as {models[0]}; " if models else "") + ", ".join(f"{n:,} {role}" for n, role in roles if n)
+        lines.append(("switch", f"{radix} x {rate:g}G switch", detail, int(here.sum()), radix, "switch_port"))
+    return lines
+
+
+def _rate_lines(category: str, detail: str, rate_Gbps: Floats, counts: Ints, priced: str) -> list[_Line]:
+    rates, which = np.unique(rate_Gbps, return_inverse=True)
+    sums = np.bincount(which, counts, len(rates)).astype(int).tolist()
+    return [
+        (category, f"{rate:g}G {category}", detail, count, 1, priced)
+        for rate, count in zip(rates.tolist(), sums, strict=True)
+    ]
+
+
+def _rates_Gbps(fabric: Fabric, a: Ints, b: Ints, cables: Ints) -> Floats:
+    """Gb/s of one cable between each pair of nodes of ``cabling``."""
+    outside = fabric.tier != SCALE_UP
+    source, target, capacity = fabric.source[outside], fabric.target[outside], fabric.capacity_Bps[outside]
+    pair = np.searchsorted(
+        a * fabric.nodes + b, np.minimum(source, target) * fabric.nodes + np.maximum(source, target)
+    )
+    up = source < target
+    forth = np.bincount(pair[up], capacity[up], len(a))
+    back = np.bincount(pair[~up], capacity[~up], len(a))
+    return np.asarray(np.round(np.maximum(forth, back) / cables * 8 / 1e9, 3), dtype=np.float64)
 
 
 def cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints]:
@@ -141,16 +251,6 @@ def cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints]:
     forth = np.bincount(of[up], cables[up], pairs.shape[1])
     back = np.bincount(of[~up], cables[~up], pairs.shape[1])
     return pairs[0], pairs[1], np.maximum(forth, back).astype(np.int64)
-
-
-def bill_of_kind(kind: str, fabric: Fabric, prices: Prices, radix: int) -> Bill:
-    """The bill of a kind of fabric; a network of several planes breaks each port in parts, which count as such."""
-    parts = planes.KINDS.get(kind.partition(" ")[0], 1)
-    if parts == 1:
-        return bill(fabric, prices, radix=radix)
-    each = {f"{unit}_per_{part}" for unit in ("usd", "watts") for part in PARTS} - {"watts_per_cable"}
-    part = replace(prices, **{name: getattr(prices, name) / parts for name in each})
-    return bill(fabric, part, radix=parts * radix)
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
@@ -166,52 +266,6 @@ def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
     return accelerators * tier.bandwidth_Bps / 1e9 * each
 
 
-def clos_counts(accelerators: int, radix: int) -> Counts:
-    """A folded Clos at full bisection with the fewest tiers t (2 (R/2)^t ports): (2t-1) n/R switches.
-
-    Raises:
-        BadInput: no accelerator, or a radix that is odd or below 4 where one switch is not enough.
-    """
-    _check(accelerators, radix)
-    tiers, ports = 1, radix
-    while ports < accelerators:
-        if radix < 4:
-            raise BadInput(f"radix {radix} cannot build a tree", where="radix", remedy="give 4 or more")
-        tiers, ports = tiers + 1, ports * radix // 2
-    lower = (tiers - 1) * -(-2 * accelerators // radix)
-    return Counts(
-        switches=lower + -(-accelerators // radix), transceivers=2 * tiers * accelerators, tiers=tiers, radix=radix
-    )
-
-
-def rail_only_counts(accelerators: int, domain: int, radix: int) -> Counts:
-    """One Clos per rail of ``accelerators / domain``; rails share a switch where its ports allow.
-
-    Raises:
-        BadInput: as ``clos_counts``, or the domain does not divide the accelerators.
-    """
-    _check(accelerators, radix)
-    if domain < 1 or accelerators % domain:
-        raise BadInput(
-            f"{accelerators} accelerators are not whole domains of {domain}", where="domain", remedy="choose a divisor"
-        )
-    rail = clos_counts(accelerators // domain, radix)
-    per_switch = radix // (accelerators // domain) if rail.tiers == 1 else 1
-    return Counts(
-        switches=-(-domain // per_switch) * rail.switches,
-        transceivers=domain * rail.transceivers,
-        tiers=rail.tiers,
-        radix=radix,
-    )
-
-
-def _check(accelerators: int, radix: int) -> None:
-    if not 1 <= accelerators <= LARGEST:
-        raise BadInput(f"{accelerators} accelerators", where="accelerators", remedy=f"give 1 to {LARGEST}")
-    if not 2 <= radix <= LARGEST or radix % 2:
-        raise BadInput(f"radix is {radix}", where="radix", remedy="give an even number of ports")
-
-
 DEFAULT = "market-2026"
 MAX_FILE_BYTES = 100_000
 PARTS = {"switch_port": "switches", "transceiver": "transceivers", "cable": "cables", "nic": "NICs"}
@@ -223,8 +277,7 @@ class Prices:
     """US dollars and watts of one part each: a switch port, a transceiver, a cable, a NIC.
 
     Switched scale-up domains cost ``usd_per_scale_up_GBps`` for each accelerator and GB/s that it sends into them, up
-    to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.  ``usd`` are prices of parts by the
-    names that a bill of materials gives them (``weft.fabric.materials``), which the counts of ``Bill`` do not see.
+    to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.
     """
 
     name: str
@@ -240,7 +293,6 @@ class Prices:
     scale_up_rack: int
     source: str = ""
     date: str = ""
-    usd: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def contents(self) -> str:
@@ -250,7 +302,7 @@ class Prices:
         return (listed(priced) or "nothing") + (f", without {listed(without)}" if without else "")
 
 
-class _Fields(BaseModel):
+class _PriceFields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     like: str | None = Field(None, max_length=100)
@@ -267,7 +319,6 @@ class _Fields(BaseModel):
     scale_up_rack: int | None = Field(None, ge=1, le=LARGEST)
     source: str | None = Field(None, max_length=500)
     date: str | None = Field(None, max_length=100)
-    usd: dict[str, _Figure] | None = Field(None, max_length=1000)
 
 
 def presets() -> tuple[str, ...]:
@@ -299,16 +350,15 @@ def read_prices(path: str | os.PathLike[str]) -> Prices:
 
 def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
     """The prices of a TOML text, as ``read_prices``."""
-    given = validate(_Fields, parse_toml(text, where), where).model_dump(exclude_none=True)
-    if not given:
+    fields = validate(_PriceFields, parse_toml(text, where), where).model_dump(exclude_none=True)
+    if not fields:
         raise BadInput("sets no price", where=where, remedy="set one, or leave --prices out")
-    base = preset(given.pop("like", DEFAULT))
-    given["usd"] = {**base.usd, **given.get("usd", {})}
-    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | given)
+    base = preset(fields.pop("like", DEFAULT))
+    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | fields)
 
 
 @functools.cache
 def _tables() -> dict[str, dict[str, Any]]:
     text = resources.files("weft.fabric").joinpath("data", "prices.toml").read_text(encoding="utf-8")
     tables = parse_toml(text, "prices.toml")
-    return {name: validate(_Fields, table, name).model_dump(exclude_none=True) for name, table in tables.items()}
+    return {name: validate(_PriceFields, table, name).model_dump(exclude_none=True) for name, table in tables.items()}

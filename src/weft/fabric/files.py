@@ -43,18 +43,18 @@ _Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_prin
 _Number = Annotated[int, Field(ge=0, le=MOST_NODES)]
 
 
-class _Strict(BaseModel):
+class _FabricStrict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _NodeFields(_Strict):
+class _NodeFields(_FabricStrict):
     name: _Name
     role: _Name
     domain: _Number | None = None
     rail: _Number | None = None
 
 
-class _LinkFields(_Strict):
+class _LinkFields(_FabricStrict):
     source: _Name
     target: _Name
     capacity: str | float
@@ -65,14 +65,14 @@ class _LinkFields(_Strict):
     both: bool = True
 
 
-class _GeneratorFields(_Strict):
+class _GeneratorFields(_FabricStrict):
     kind: _Name
     cluster: _Name
     radix: Annotated[int, Field(ge=2, le=65536)] = 64
     oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
 
 
-class _FabricFields(_Strict):
+class _FabricFields(_FabricStrict):
     schema_: Literal["weft.fabric/1"] = Field(alias="schema")
     name: _Name
     roles: list[_Name] = Field(default_factory=list, max_length=1000)

@@ -52,7 +52,7 @@ class Placement:
             )
 
 
-class _Line(NamedTuple):
+class _HostLine(NamedTuple):
     """A host or an accelerator, and how many ranks it takes (None: the line does not tell)."""
 
     name: str
@@ -120,7 +120,7 @@ def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> 
     return Placement(accelerators=np.array(list(placed)[:ranks], dtype=np.int64))
 
 
-def _lines(text: str, where: str) -> list[_Line]:
+def _lines(text: str, where: str) -> list[_HostLine]:
     rows = [
         (line, f"{where}: line {number}")
         for number, row in enumerate(text.splitlines(), start=1)
@@ -134,21 +134,21 @@ def _lines(text: str, where: str) -> list[_Line]:
     return [_line(*row) for row in rows]
 
 
-def _line(line: str, where: str) -> _Line:
+def _line(line: str, where: str) -> _HostLine:
     found = _SLOTS.match(line)
     if found is not None:
-        return _Line(found["name"], int(found["slots"]), where)
+        return _HostLine(found["name"], int(found["slots"]), where)
     if len(line.split()) > 1 or "," in line:
         raise BadInput(f"{line[:60]!r} is no host with slots", where=where, remedy="write it like node-1 slots=8")
-    return _Line(line, None, where)
+    return _HostLine(line, None, where)
 
 
-def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterator[_Line]:
+def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterator[_HostLine]:
     strange = sorted(set(header) - COLUMNS)
     if strange or len(set(header)) < len(header) or {"host", "accelerator"} <= set(header):
         problem = f"{strange[0][:40]!r} is no column" if strange else "a column is given twice"
         raise BadInput(problem, where=where, remedy="use host or accelerator, and slots or rank")
-    parsed: list[tuple[int, _Line]] = []
+    parsed: list[tuple[int, _HostLine]] = []
     for line, place in rows:
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         if len(cells) != len(header):
@@ -159,7 +159,7 @@ def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterat
                 raise BadInput(f"{row[column][:40]!r} is no number", where=place, remedy=f"give a {column}")
         name = row.get("host") or row.get("accelerator") or ""
         slots = int(row["slots"]) if "slots" in row else 1 if "rank" in row or "accelerator" in row else None
-        parsed.append((int(row.get("rank", len(parsed))), _Line(name, slots, place)))
+        parsed.append((int(row.get("rank", len(parsed))), _HostLine(name, slots, place)))
     parsed.sort(key=lambda pair: pair[0])
     if "rank" in header and [rank for rank, _ in parsed] != list(range(len(parsed))):
         raise BadInput("the ranks are not 0, 1, 2, ...", where=where, remedy="give every rank one line")

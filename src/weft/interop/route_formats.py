@@ -29,10 +29,6 @@ def _roce_csv(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
     return {"roce-ports.csv": roce.write_csv(roce.source_ports(fabric, traffic, routes))}
 
 
-def _roce_json(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
-    return {"roce-ports.json": roce.write_json(roce.source_ports(fabric, traffic, routes))}
-
-
 def _nccl(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
     return {"nccl.conf": nccl_env.write(fabric, traffic, routes)}
 
@@ -44,7 +40,6 @@ def _json(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Files:
 EXPORTS: dict[str, Export] = {
     "frr": Export(write=frr.write, lint={}),
     "roce-csv": Export(write=_roce_csv, lint={".csv": roce.lint_csv}),
-    "roce-json": Export(write=_roce_json, lint={".json": roce.lint_json}),
     "nccl": Export(write=_nccl, lint={".conf": nccl_env.lint}),
     "json": Export(write=_json, lint={".json": routes_json.lint}),
 }

@@ -12,7 +12,7 @@ from weft.fabric.spec import Fabric, Ints
 from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.choice import links_of, on_links
-from weft.routing.plan import Objective, RoutePlan, judged, plan
+from weft.routing.plan import RoutePlan, judged, plan
 from weft.routing.problem import problem
 from weft.routing.report import RouteReport, cables_of, flow_rows, plan_figures
 from weft.routing.routers import Found, improve
@@ -76,16 +76,7 @@ def _figures(found: RoutePlan) -> dict[str, Any]:
     return figures
 
 
-def audit(
-    fabric: Fabric,
-    traffic: JobTraffic,
-    routes: Routes,
-    *,
-    router: str = "auto",
-    seed: int = 0,
-    objective: str | Objective = "collective",
-    bound: str = "auto",
-) -> RouteAudit:
+def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0) -> RouteAudit:
     """Judge installed routes, and what could be instead.
 
     The repair moves single flows, then short chains of flows, until no link has more load than the bound or no move
@@ -94,18 +85,14 @@ def audit(
 
     Args:
         routes: one path of live links for each flow.
-        router: routes everything anew; one that gives each flow one path.
-        objective: see ``weft.routing.plan``.
 
     Raises:
         BadInput: flows that cannot be routed.
-        UnknownName: there is no such router or objective.
         Unsupported: a router that does not apply, or a fabric with too many paths.
     """
     asked = problem(fabric, traffic)
-    kinds: dict[str, Any] = {"objective": objective, "bound": bound}
-    installed = judged(asked, Found(routes=routes), router="installed", **kinds)
-    anew = plan(fabric, traffic, router=router, seed=seed, objective=objective, bound=bound)
+    installed = judged(asked, Found(routes=routes), router="installed")
+    anew = plan(fabric, traffic, seed=seed)
     low = installed.alpha_bound
     choice = on_links(asked, links_of(routes, 2 * asked.ways.up.shape[1] + 2), np.arange(len(traffic)))
     former = choice.up.copy(), choice.down.copy()
@@ -113,7 +100,7 @@ def audit(
     improve(choice, low)
     choice.keep(*former, max(choice.congestion, low))
     found = Found(routes=asked.routes(choice.up, choice.down), bound=low)
-    repaired = judged(asked, found, router="repaired", **kinds)
+    repaired = judged(asked, found, router="repaired")
     if repaired.alpha > installed.alpha:
         repaired = installed
     return RouteAudit(installed=installed, repaired=repaired, anew=anew)

@@ -21,15 +21,15 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import components
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
+from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, Choice, links_of, on_links, routes_on
 from weft.routing.events import Event
 from weft.routing.failures import Down, changed, without
-from weft.routing.plan import Objective, efficiency, flow_rates
+from weft.routing.plan import efficiency, flow_rates
 from weft.routing.problem import Problem, demands, problem
 from weft.routing.routers import ROUTERS, improve
-from weft.routing.telemetry import Change, Telemetry, Thresholds
+from weft.routing.telemetry import LinkChange, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import climbs
 
@@ -39,8 +39,6 @@ QUIET = ("traffic", "tick")
 """Events after which routes above the bound are only looked at again when that is due; so are counters that change
 nothing."""
 DIGITS = 9
-LEAST_DEMAND = 0.01
-"""Share of what was planned that a flow counts for at least, however little is measured."""
 
 Path = tuple[int, ...]
 Key = tuple[str, str, int, int, int]
@@ -94,7 +92,7 @@ class Decision:
     moves: tuple[Move, ...]
     solve_s: float
     gain: Gain = Gain()
-    changes: tuple[Change, ...] = ()
+    changes: tuple[LinkChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -121,23 +119,11 @@ class Controller:
         router: plans everything anew; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
             path.
         replan_s: least time between new plans while routes are above the bound.
-        objective: of the efficiency that decisions state; see ``weft.routing.plan``.
-        thresholds: when measurements of links count.
     """
 
-    def __init__(
-        self,
-        fabric: Fabric,
-        *,
-        router: str = "auto",
-        seed: int = 0,
-        replan_s: float = REPLAN_S,
-        objective: str | Objective = "collective",
-        thresholds: Thresholds | None = None,
-    ) -> None:
+    def __init__(self, fabric: Fabric, *, router: str = "auto", seed: int = 0, replan_s: float = REPLAN_S) -> None:
         self.whole, self.router, self.seed, self.replan_s = fabric, router, seed, replan_s
-        self.objective = objective
-        self.telemetry = Telemetry(whole=fabric, thresholds=thresholds or Thresholds())
+        self.telemetry = Telemetry(whole=fabric)
         self.jobs: dict[str, JobTraffic] = {}
         self.links: dict[str, Ints] = {}
         self.down: Down = frozenset()
@@ -212,7 +198,7 @@ class Controller:
         if every is None:
             return np.zeros(self.whole.links)
         flow, _ = np.nonzero(there := rows >= 0)
-        asked = np.bincount(rows[there], self._demands(every)[flow], self.whole.links)
+        asked = np.bincount(rows[there], demands(self.whole, every)[flow], self.whole.links)
         return np.asarray(asked / np.maximum(self._fabric.capacity_Bps, 1e-300))
 
     def rows(self) -> Ints:
@@ -244,7 +230,7 @@ class Controller:
         """The fabric without what is down and what is avoided, with the capacity that is there."""
         return self.telemetry.applied(without(self.whole, self.down))
 
-    def _note(self, event: Event) -> list[Change]:
+    def _note(self, event: Event) -> list[LinkChange]:
         """What is known now, and what measurements changed."""
         if event.kind == "installed":
             self._install(event)
@@ -278,7 +264,7 @@ class Controller:
             self.jobs[name] = event.traffic.only([number])
             self.links = self.links | {name: links[event.traffic.flow_job == number]}
 
-    def _read(self, event: Event) -> list[Change]:
+    def _read(self, event: Event) -> list[LinkChange]:
         """Links were measured."""
         standing, known = self._standing(), self._known_Bps()
         before = self.telemetry.avoided(standing), self.telemetry.lossy()
@@ -289,7 +275,7 @@ class Controller:
             was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
             if was != now:
                 kind: Literal["avoided", "kept", "back"] = "avoided" if now[0] else "kept" if now[1] else "back"
-                changes.append(Change(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
+                changes.append(LinkChange(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
         return changes
 
     def _standing(self) -> Fabric:
@@ -305,25 +291,9 @@ class Controller:
         flows = np.flatnonzero((rows[:, 0] >= 0) & np.where(rows >= 0, self._fabric.up[rows], True).all(axis=1))
         routes = routes_on(self._fabric, rows[flows])
         some = every.select(flows)
-        rates = np.minimum(flow_rates(self._fabric, some, routes), self._demands(every)[flows])
+        rates = np.minimum(flow_rates(self._fabric, some, routes), demands(self.whole, every)[flows])
         flow = np.repeat(np.arange(len(flows)), np.diff(routes.indptr))
         return np.asarray(np.bincount(routes.links, rates[flow], self.whole.links), dtype=np.float64)
-
-    def _demands(self, traffic: JobTraffic) -> Floats:
-        """The rates of flows alone; less where the NIC by which they leave is measured to send less, and that counts
-        (``Thresholds``)."""
-        asked = demands(self.whole, traffic)
-        if not self.telemetry.thresholds.less or not self.telemetry.health:
-            return asked
-        nics = np.flatnonzero((self.whole.tier > SCALE_UP) & (self.whole.source < self.whole.accelerators))
-        sending = self.telemetry.sending()[nics]
-        hosts = self.whole.source[nics]
-        count = self.whole.accelerators
-        unknown = np.bincount(hosts, sending < 0, count) + (np.bincount(hosts, minlength=count) == 0) > 0
-        sent = np.bincount(hosts, np.maximum(sending, 0.0) * self.whole.capacity_Bps[nics], count)
-        planned = np.bincount(traffic.source, asked, count)
-        share = np.where(unknown, 1.0, np.clip(sent / np.maximum(planned, 1e-300), LEAST_DEMAND, 1.0))
-        return np.asarray(asked * share[traffic.source])
 
     def _measure(self, event: Event) -> None:
         """Flows were measured; those that nobody announced become known."""
@@ -345,7 +315,7 @@ class Controller:
         every = merged(list(self.jobs.values()))
         whole = np.flatnonzero(~self._cut(every))
         traffic = every.select(whole) if len(whole) < len(every) else every
-        demand = self._demands(every)[whole]
+        demand = demands(self.whole, every)[whole]
         asked = self._problem(traffic, demand)
         choice, had, former = self._placed(asked, whole)
         if not np.isfinite(choice.congestion):
@@ -379,7 +349,7 @@ class Controller:
             rates = np.zeros(len(links))
             rates[live] = flow_rates(standing, asked.traffic.select(live), routes_on(standing, links[live]))
             pace = rates[there] / asked.demand_Bps[there]
-            figures.append((len(there), efficiency(asked.traffic.select(there), pace, found.low, self.objective)))
+            figures.append((len(there), efficiency(asked.traffic.select(there), pace, found.low)))
         (had, before), (_, after) = figures
         return Gain(
             before=round(before.value, DIGITS) if had else None,

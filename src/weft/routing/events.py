@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.fabric.traffic import Routes
-from weft.routing.telemetry import Sample
+from weft.routing.telemetry import LinkSample
 from weft.routing.traffic import JobTraffic
 
-Kind = Literal[
-    "job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "counters", "tick"
-]
+Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Those that files of events have."""
 
@@ -27,10 +25,10 @@ class Event:
     """
 
     time_s: float
-    kind: Kind | Literal["installed"]
+    kind: Kind | Literal["counters", "installed"]
     job: str = ""
     traffic: JobTraffic | None = None
     nodes: tuple[str, ...] = ()
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[LinkSample, ...] = ()
     routes: Routes | None = None
     text: str = ""

@@ -84,7 +84,6 @@ def plan(
     split: int = 2,
     objective: str | Objective = "collective",
     bound: str = "auto",
-    time_limit_s: float = 60.0,
 ) -> RoutePlan:
     """Route traffic and judge the routes.
 
@@ -95,7 +94,6 @@ def plan(
         objective: see ``weft.routing.plan``.
         bound: "cuts": closed form; "lp": also the fractional optimum; "auto": the LP where the routes are above
             the cuts and it is small.
-        time_limit_s: of "ilp".
 
     Raises:
         UnknownName: there is no such router, objective or bound.
@@ -103,8 +101,8 @@ def plan(
         Unsupported: a router that does not apply.
     """
     if bound not in BOUNDS:
-        raise UnknownName("bound", bound, BOUNDS, where="--bound")
-    asked, chosen = _asked(fabric, traffic, router, split, time_limit_s, objective)
+        raise UnknownName("bound", bound, BOUNDS, where="bound")
+    asked, chosen = _asked(fabric, traffic, router, split)
     _load_kernels()
     begun = time.perf_counter()
     found = chosen(asked, seed)
@@ -165,12 +163,7 @@ def _load_kernels() -> None:
 
 
 def _asked(
-    fabric: Fabric,
-    traffic: JobTraffic,
-    router: str,
-    split: int,
-    time_limit_s: float = 60.0,
-    objective: str | Objective = "collective",
+    fabric: Fabric, traffic: JobTraffic, router: str, split: int
 ) -> tuple[Problem, Callable[[Problem, int], routers.Found]]:
     """The problem that a router solves, and the router."""
     if router not in routers.ROUTERS:
@@ -179,8 +172,6 @@ def _asked(
         raise BadInput(f"{split} parts", where="--split", remedy="give 1 to 64")
     flows = traffic.split(split) if router == "split" else traffic
     asked = problem(fabric, flows, paths=rail_paths(fabric) if router == "rail" else None)
-    if router == "ilp":
-        return asked, lambda one, seed: routers.route_exact(one, seed, time_limit_s)
     return asked, routers.ROUTERS[router]
 
 
@@ -203,7 +194,6 @@ __all__ = ["BOUNDS", "RoutePlan", "judged", "plan", "route"]
 
 
 Objective = Callable[[JobTraffic, Floats], Floats]
-TIE = 1e-9
 
 
 def by_flow(traffic: JobTraffic, pace: Floats) -> Floats:

@@ -44,7 +44,6 @@ class Store(Journal):
         self._health: object = None
         mine = {"fabric": fingerprint(controller.whole), "router": controller.router}
         mine |= {"seed": str(controller.seed), "replan_s": repr(controller.replan_s)}
-        mine["thresholds"] = repr(controller.telemetry.thresholds)
         super().__init__(folder, FILE, mine, schema=_SCHEMA)
 
     def load(self) -> int:

@@ -1,7 +1,7 @@
 """What links are measured to carry and to lose, and what the controller makes of it.
 
 A link that loses packets is avoided as long as something else joins what it joins; what it carries beyond the known
-flows is taken off its capacity.  Both with hysteresis (``Thresholds``), so that figures that waver move no flow.
+flows is taken off its capacity.  Both with hysteresis, so that figures that waver move no flow.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 
 PACKET_BYTES = 4096.0
 """Of a packet, where only bytes are counted: the largest InfiniBand and RoCE payload."""
+LOSSY = 1e-4
+"""A link that loses this share of its packets is avoided ..."""
+CLEAN = 1e-6
+"""... until it loses at most this share ..."""
+HOLD_S = 300.0
+"""... for so long, twice as long after each relapse: an idle link loses nothing, only use shows that it is well."""
 MOST_DOUBLED = 6
 """How often the time that a link has to be clean is doubled."""
+BEYOND = 0.1
+"""Load beyond the known flows' counts from this share of capacity on, until it is below half of that, and is followed
+in steps of half of that."""
 LEAST_LEFT = 0.05
 """Share of a link's capacity that always counts as free, however much others send."""
 
@@ -33,25 +42,7 @@ Kind = Literal["avoided", "kept", "back", "beyond", "released"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """When measurements count.
-
-    A link whose share of lost packets is at least ``lossy`` is avoided until that was at most ``clean`` for
-    ``hold_s``, twice as long after each relapse: an idle link loses nothing, so that only use shows that it is well.
-    Load beyond the known flows' counts from ``beyond`` (a share of capacity) on, until it is below half of that, and
-    is followed in steps of half of that.  ``less``: flows also count for less than planned, where the NIC that they
-    leave by is measured to send less; an average hides bursts, so that this is for loads measured while jobs send.
-    """
-
-    lossy: float = 1e-4
-    clean: float = 1e-6
-    hold_s: float = 300.0
-    beyond: float = 0.1
-    less: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class LinkSample:
     """What was read of the links from one node to another.
 
     ``sent_bytes``, ``packets`` and ``lost`` are the sender's counters, ``received`` (packets) and ``damaged`` the
@@ -102,7 +93,7 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LinkChange:
     """What a measurement changed: links between ``ends`` are ``kind``, for their ``value``.
 
     "avoided" and "kept" (nothing else leads there) for a share of lost packets, "back"; "beyond" for the share of
@@ -119,7 +110,6 @@ class Telemetry:
     """The health of a fabric's links, by their ends."""
 
     whole: Fabric
-    thresholds: Thresholds = Thresholds()
     health: Mapping[Ends, Health] = field(default_factory=dict)
 
     @cached_property
@@ -130,14 +120,16 @@ class Telemetry:
             found[ends].append(link)
         return {ends: np.array(links) for ends, links in found.items()}
 
-    def after(self, samples: tuple[Sample, ...], time_s: float, known_Bps: Floats) -> tuple[Telemetry, list[Change]]:
+    def after(
+        self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
+    ) -> tuple[Telemetry, list[LinkChange]]:
         """The health after some samples, and what that changes but for routes around lossy links.
 
         Args:
             known_Bps: what the known flows send over each link.
         """
         health = dict(self.health)
-        changes: list[Change] = []
+        changes: list[LinkChange] = []
         for sample in samples:
             links = self._between[sample.ends]
             capacity = float(self.whole.capacity_Bps[links].sum())
@@ -151,31 +143,32 @@ class Telemetry:
         found.__dict__["_between"] = self._between  # of the same fabric: kept, as it takes longer than the rest
         return found, changes
 
-    def _loss_counted(self, now: Health, time_s: float) -> Health:
-        limits = self.thresholds
-        if now.loss >= limits.lossy:
+    @staticmethod
+    def _loss_counted(now: Health, time_s: float) -> Health:
+        if now.loss >= LOSSY:
             return replace(now, lossy=True, clean_s=-1.0, times=now.times + (not now.lossy))
-        if now.loss < 0 or now.loss > limits.clean:
+        if now.loss < 0 or now.loss > CLEAN:
             return replace(now, clean_s=-1.0)
         since = now.clean_s if now.clean_s >= 0 else time_s
-        hold_s = limits.hold_s * 2 ** min(max(now.times - 1, 0), MOST_DOUBLED)
+        hold_s = HOLD_S * 2 ** min(max(now.times - 1, 0), MOST_DOUBLED)
         return replace(now, clean_s=since, lossy=now.lossy and time_s - since < hold_s)
 
-    def _load_counted(self, now: Health, ends: Ends, known: float) -> tuple[Health, list[Change]]:
-        step = self.thresholds.beyond / 2
+    @staticmethod
+    def _load_counted(now: Health, ends: Ends, known: float) -> tuple[Health, list[LinkChange]]:
+        step = BEYOND / 2
         if now.sending < 0 or abs(now.load - now.sending) >= step:
             now = replace(now, sending=now.load)
         beyond = max(0.0, now.load - known)
         if beyond < step:
             value = 0.0
-        elif now.beyond or beyond >= self.thresholds.beyond:
+        elif now.beyond or beyond >= BEYOND:
             value = beyond if abs(beyond - now.beyond) >= step else now.beyond
         else:
             value = 0.0
         if value == now.beyond:
             return now, []
         kind: Kind = "beyond" if value else "released"
-        return replace(now, beyond=value), [Change(ends=ends, kind=kind, value=value)]
+        return replace(now, beyond=value), [LinkChange(ends=ends, kind=kind, value=value)]
 
     def lossy(self) -> dict[Ends, float]:
         """The ends (lower first) of links that lose packets in either direction, and the share that they lose."""
@@ -228,15 +221,8 @@ class Telemetry:
                 capacity[self._between[ends]] *= max(LEAST_LEFT, 1.0 - one.beyond)
         return replace(fabric, up=fabric.up & ~self._on(self.avoided(fabric)), capacity_Bps=capacity)
 
-    def sending(self) -> Floats:
-        """The load of every link that counts as measured; -1 where none was."""
-        found = np.full(self.whole.links, -1.0)
-        for ends, one in self.health.items():
-            found[self._between[ends]] = one.sending
-        return found
 
-
-def _measured(old: Health | None, sample: Sample, time_s: float, capacity: float) -> Health:
+def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: float) -> Health:
     """The figures of a sample; counters that went back begin anew."""
     before = old or Health(time_s=time_s)
     given = {name: getattr(sample, name) for name in COUNTERS}

@@ -14,7 +14,7 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
-from weft.fabric.cost import Bill, Prices, bill_of_kind, scale_up_usd
+from weft.fabric.cost import Bill, Prices, bill, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
@@ -252,8 +252,7 @@ def _instead(one: Design, other: Design) -> Instead:
 
 
 def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
-    bill = asdict(one.bill) | {"usd": one.bill.usd, "watts": one.bill.watts}
-    made = {"layout": layout_to_dict(one.layout), "bill": bill, "pareto": pareto}
+    made = {"layout": layout_to_dict(one.layout), "bill": one.bill.totals(), "pareto": pareto}
     return asdict(one) | made | {name: getattr(one, name) for name in _MONEY}
 
 
@@ -414,7 +413,7 @@ def _design(
         if options.failures:
             failures = tuple(_failures(network, tell))
     bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
-    price = bill_of_kind(kind, bought, options.prices, options.radix)
+    price = bill(bought, options.prices, radix=options.radix, kind=kind)
     return Design(
         kind=kind,
         domain=cluster.tiers[0].size,

@@ -76,10 +76,10 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
         raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
     from weft.fabric.wiring_check import differences
     from weft.fabric.wiring_report import WiringReport
-    from weft.interop.fabrics.formats import Asked, read_wiring
+    from weft.interop.fabrics.formats import FabricFileHints, read_wiring
 
     where = path_of(as_built, "AS-BUILT")
-    built, _ = read_wiring(Asked(where=where, **left_out(asked)))
+    built, _ = read_wiring(FabricFileHints(where=where, **left_out(asked)))
     design, fabric = _design(asked)
     rails = None if fabric is None else _rails(fabric)
     found = differences(built, design, names=_names(asked.names), rails=rails)
@@ -92,11 +92,11 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
 
 def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
     from weft.fabric.wiring import wiring_of_fabric
-    from weft.interop.fabrics.formats import Asked, read_wiring
+    from weft.interop.fabrics.formats import FabricFileHints, read_wiring
 
     if isinstance(asked.against, str) and is_file(asked.against):
         told = left_out(replace(asked, host_map=None, exclude=()))
-        found, fabric = read_wiring(Asked(where=asked.against, **told))
+        found, fabric = read_wiring(FabricFileHints(where=asked.against, **told))
         speed = told["capacity_Bps"]
         cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
         return replace(found, cables=cables), fabric

@@ -199,7 +199,7 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions, cluster: Clust
 
 
 def left_out(asked: FileOptions) -> dict[str, Any]:
-    """The options of fabric files as fields of ``Asked``.
+    """The options of fabric files as fields of ``FabricFileHints``.
 
     Raises:
         BadInput: a speed that is none, or a host map that cannot be used.

@@ -230,7 +230,7 @@ VERBS: dict[str, _Verb] = {
         ("model", "cluster"),
         _route,
         more=("layout",),
-        without=(*_PLANS, "job", "jobs", "generate", "flows", "matrix", "arrangement", "compare", "paths"),
+        without=(*_PLANS, "job", "jobs", "generate", "flows", "arrangement", "compare", "paths"),
     ),
     "arrange": _Verb(ArrangeOptions, ("site",), _arrange),
 }

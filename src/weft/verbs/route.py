@@ -26,8 +26,6 @@ class RouteOptions(TrafficOptions):
     router: str = option("auto", "Who chooses the paths.", choices=ROUTERS)
     split: int = option(2, "Parts, for split.", least=1, most=64)
     objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
-    bound: str = option("auto", "How the bound is proved.", choices=("auto", "cuts", "lp"))
-    time_limit: float = option(60.0, "Seconds, for ilp.", least=0.01)
     compare: str | None = option(None, "Also show what these routers reach.", metavar="ROUTER,...")
     paths: bool = option(False, "With --format json: every flow's path.")
 
@@ -74,16 +72,7 @@ def route(
     names = [*asked.others(), asked.router]
     network, flows = traffic_of(asked, *(() if traffic is None else (traffic,)))
     *others, found = (
-        plan(
-            network,
-            flows,
-            router=name,
-            seed=asked.seed,
-            split=asked.split,
-            objective=asked.objective,
-            bound=asked.bound,
-            time_limit_s=asked.time_limit,
-        )
+        plan(network, flows, router=name, seed=asked.seed, split=asked.split, objective=asked.objective)
         for name in names
     )
     return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
@@ -101,9 +90,6 @@ class AuditOptions(TrafficOptions):
         None, "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="PATH"
     )
     path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
-    router: str = option("auto", "Who routes everything anew.", choices=PINNED)
-    objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
-    bound: str = option("auto", "How the bound is proved.", choices=("auto", "cuts", "lp"))
 
 
 @verb(AuditOptions)
@@ -132,8 +118,7 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
             "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables"
         )
     fabric, flows, routes = installed(asked, asked.routes, path_bits=asked.path_bits)
-    kinds = {"router": asked.router, "objective": asked.objective, "bound": asked.bound}
-    return audit(fabric, flows, routes, seed=asked.seed, **kinds)
+    return audit(fabric, flows, routes, seed=asked.seed)
 
 
 def installed(asked: TrafficOptions, path: str, *, path_bits: str | None = None) -> tuple[Fabric, JobTraffic, Routes]:

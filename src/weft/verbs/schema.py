@@ -44,8 +44,7 @@ INPUTS = {
         model="_BookFields",
         inner={"classes": "_ClassFields"},
     ),
-    "floor": _Input(title="A floor plan (TOML)", module="weft.fabric.floor", model="_Fields"),
-    "prices": _Input(title="Prices of network parts (TOML)", module="weft.fabric.cost", model="_Fields"),
+    "prices": _Input(title="Prices of network parts (TOML)", module="weft.fabric.cost", model="_PriceFields"),
     "site": _Input(title="A site and its jobs (TOML)", module="weft.arrangement.site", model="_SiteFields"),
     "study": _Input(title="A study (TOML)", module="weft.studies.study", model="_Study"),
 }

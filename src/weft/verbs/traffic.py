@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 _NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
 SOURCES = (
-    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --matrix FILE.cm, --job 'MODEL LAYOUT'"
-    " or --arrangement FILE"
+    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MODEL LAYOUT' or --arrangement FILE"
 )
 
 
@@ -79,7 +78,6 @@ class TrafficOptions(JobOptions):
     arrangement: str | None = option(
         None, "JSON of weft arrange: its fabric, and all its jobs where they are.", metavar="FILE"
     )
-    matrix: tuple[str, ...] = option((), "Connection matrix of htsim, SimAI.", metavar="FILE.cm")
     failed_spines: int = option(0, "The last N are down.", metavar="N", least=0)
     failed: tuple[str, ...] = option((), "A switch or a link that is down, by names.", metavar="NODE|A:B")
 
@@ -202,7 +200,7 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
 
 def names_traffic(asked: TrafficOptions) -> bool:
     """Whether any flows are named."""
-    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "jobs", "generate", "flows", "matrix"))
+    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "jobs", "generate", "flows"))
 
 
 def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
@@ -211,7 +209,7 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
     Raises:
         BadInput: no traffic, options that do not go together, or unknown names.
     """
-    from weft.interop.traffic.flow_tables import read_csv, read_matrix
+    from weft.interop.traffic.flow_tables import read_csv
     from weft.interop.traffic.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
@@ -224,7 +222,6 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
     whole = found.fabric
     parts = [*more, *(read_jobs(folder, numbering(whole)) for folder in asked.jobs)]
     parts += [read_csv(path, found.built) for path in asked.flows]
-    parts += [read_matrix(path) for path in asked.matrix]
     if asked.generate:
         parts.append(generate(whole, asked_jobs(",".join(asked.generate)), seed=asked.seed))
     parts += jobs_of(asked, found)
@@ -239,7 +236,7 @@ def _arranged(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
-    for name in ("plan", "job", "jobs", "generate", "flows", "matrix", "cluster", "fabric"):
+    for name in ("plan", "job", "jobs", "generate", "flows", "cluster", "fabric"):
         if getattr(asked, name):
             raise BadInput(f"--{name} beside --arrangement", where="weft route", remedy="drop one of them")
     bundle = read_bundle(path)

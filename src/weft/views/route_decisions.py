@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from weft.fabric.spec import ranks
+from weft.routing.telemetry import BEYOND, CLEAN, HOLD_S, LOSSY
 from weft.units import format_seconds
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.routing.controller import Decision
-    from weft.routing.telemetry import Thresholds
 
 SCHEMA = "weft.route-decision/1"
 _COLUMNS = (
@@ -32,12 +32,12 @@ _COLUMNS = (
 _WIDTHS = (5, 10, 12, 11, 7, 7, 7, 5, 10, 6, 6, 7)
 
 
-def heading_line(*, timings: bool = False) -> str:
+def heading_line() -> str:
     """The names of the columns; before, after and at most are paces of the slowest group against its pace alone."""
-    return _line([*_COLUMNS, *(["took"] if timings else [])])
+    return _line(list(_COLUMNS))
 
 
-def decision_line(decision: Decision, *, timings: bool = False) -> str:
+def decision_line(decision: Decision) -> str:
     """A decision under those names."""
     cells = [
         str(decision.number),
@@ -53,7 +53,7 @@ def decision_line(decision: Decision, *, timings: bool = False) -> str:
         f"{decision.gain.after:.1%}",
         f"{decision.gain.bound:.1%}",
     ]
-    return _line([*cells, *([format_seconds(decision.solve_s)] if timings else [])])
+    return _line(cells)
 
 
 def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
@@ -73,19 +73,15 @@ def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
     return found
 
 
-def thresholds_line(limits: Thresholds) -> str:
+def thresholds_line() -> str:
     """When measurements count."""
-    less = "; flows count for what their NICs send" if limits.less else ""
     return (
-        f"Links that lose {limits.lossy:g} of their packets are avoided until they lose at most {limits.clean:g} for"
-        f" {limits.hold_s:g} s; load beyond the known flows counts from {limits.beyond:.0%} of capacity until"
-        f" {limits.beyond / 2:.1%}{less}."
+        f"Links that lose {LOSSY:g} of their packets are avoided until they lose at most {CLEAN:g} for {HOLD_S:g} s;"
+        f" load beyond the known flows counts from {BEYOND:.0%} of capacity until {BEYOND / 2:.1%}."
     )
 
 
-def decision_to_json(
-    decision: Decision, fabric: Fabric, *, moves: bool = False, timings: bool = False, push: str | None = None
-) -> str:
+def decision_to_json(decision: Decision, fabric: Fabric, *, push: str | None = None) -> str:
     """A decision as one line of JSON of schema ``weft.route-decision/1``; ``push`` says what became of it."""
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -107,35 +103,29 @@ def decision_to_json(
     }
     if push is not None:
         document["push"] = push
-    if timings:
-        document["solve_s"] = decision.solve_s
-    if moves:
-        names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
-        document["moves"] = [
-            {
-                "job": move.flow[0],
-                "collective": move.flow[1],
-                "source": names[move.flow[2]],
-                "target": names[move.flow[3]],
-                "queue_pair": move.flow[4],
-                "path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.path)],
-                "old_path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.old)]
-                if move.old
-                else [],
-                "links": beside[list(move.path)].tolist(),
-                "old_links": beside[list(move.old)].tolist(),
-                "new": move.new,
-            }
-            for move in decision.moves
-        ]
+    names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
+    document["moves"] = [
+        {
+            "job": move.flow[0],
+            "collective": move.flow[1],
+            "source": names[move.flow[2]],
+            "target": names[move.flow[3]],
+            "queue_pair": move.flow[4],
+            "path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.path)],
+            "old_path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.old)] if move.old else [],
+            "links": beside[list(move.path)].tolist(),
+            "old_links": beside[list(move.old)].tolist(),
+            "new": move.new,
+        }
+        for move in decision.moves
+    ]
     return json.dumps(document, allow_nan=False)
 
 
 def _line(cells: list[str]) -> str:
-    widths = (*_WIDTHS, 8)
     left = (2, 3)
     padded = [
         cell.ljust(width) if at in left else cell.rjust(width)
-        for at, (cell, width) in enumerate(zip(cells, widths, strict=False))
+        for at, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
     ]
     return "  ".join(padded).rstrip()

@@ -37,20 +37,20 @@ CSV_HEADER = (
 )
 
 
-def evaluation_to_json(evaluation: Evaluation, *, timings: bool = False) -> str:
-    """A comparison as JSON text of schema ``weft.route-evaluation/1``; ``timings`` adds wall times."""
+def evaluation_to_json(evaluation: Evaluation) -> str:
+    """A comparison as JSON text of schema ``weft.route-evaluation/1``."""
     document = {
         "schema": SCHEMA,
         "fabric": evaluation.fabric,
         "epochs": evaluation.epochs,
         "seed": evaluation.seed,
         "controller": evaluation.controller,
-        "rows": [_row_to_dict(row, timings) for row in evaluation.rows],
+        "rows": [_row_to_dict(row) for row in evaluation.rows],
     }
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _row_to_dict(row: Row, timings: bool) -> dict[str, Any]:
+def _row_to_dict(row: Row) -> dict[str, Any]:
     done = row.replay
     return {
         "workload": row.workload.name,
@@ -77,7 +77,6 @@ def _row_to_dict(row: Row, timings: bool) -> dict[str, Any]:
         "makespan_s": done.makespan_s,
         "decisions": len(done.decision_s),
         "moved_flows": done.moved_flows,
-        **({"decision_s": list(done.decision_s)} if timings else {}),
     }
 
 
@@ -88,30 +87,23 @@ def fct_s(row: Row) -> tuple[float, float, float]:
     return float(took.mean()), float(middle), float(late)
 
 
-def evaluation_to_csv(evaluation: Evaluation, *, timings: bool = False) -> str:
+def evaluation_to_csv(evaluation: Evaluation) -> str:
     """A line for every job of every row; figures of flows are those of all jobs together."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow([*CSV_HEADER, *(["decision_mean_s"] if timings else [])])
+    table.writerow(CSV_HEADER)
     for row in evaluation.rows:
         done = row.replay
         before = [row.workload.name, max(row.workload.rings), row.failed_spines, done.router, done.controller]
         after: list[float | int | None] = [*fct_s(row), float(done.throughput_Bps.mean())]
         after += [len(done.decision_s), done.moved_flows]
-        if timings:
-            after.append(_decision_s(row))
         figures = zip(done.jobs, done.mean_s.tolist(), done.alone_s.tolist(), done.ratio.tolist(), strict=True)
         for job in figures:
             table.writerow([neutral(cell) for cell in (*before, *job, *after)])
     return text.getvalue()
 
 
-def _decision_s(row: Row) -> float | None:
-    """Mean wall time of a decision; None where nobody decided."""
-    return float(np.mean(row.replay.decision_s)) if row.replay.decision_s else None
-
-
-def evaluation_view(evaluation: Evaluation, *, timings: bool = False) -> Iterator[Block]:
+def evaluation_view(evaluation: Evaluation) -> Iterator[Block]:
     """A line for every workload, number of spines down and router."""
     rows = evaluation.rows
     yield Paragraph(
@@ -153,9 +145,6 @@ def evaluation_view(evaluation: Evaluation, *, timings: bool = False) -> Iterato
             meaning="flows under way given another path",
         ),
     ]
-    if timings:
-        took = [_decision_s(row) for row in rows]
-        columns.append(Column(heading="decision", cells=["-" if one is None else format_seconds(one) for one in took]))
     yield Grid(columns)
 
 

@@ -10,7 +10,7 @@ from weft.fabric.families import clos, rail
 from weft.fabric.wiring import fabric_of, wiring_of_fabric
 from weft.interop.fabrics import point_to_point
 from weft.interop.fabrics.cabling import infiniband_end, read_names, written_speed_Bps
-from weft.interop.fabrics.formats import Asked, read_fabric, read_wiring
+from weft.interop.fabrics.formats import FabricFileHints, read_fabric, read_wiring
 
 SERVER = Dimension(kind="switch", size=4, bandwidth_Bps=450e9)
 
@@ -42,7 +42,7 @@ PLANS = {
 def test_a_plan(name, tmp_path):
     path = tmp_path / "plan.csv"
     path.write_text(PLANS[name])
-    wiring, fabric = read_wiring(Asked(where=str(path)))
+    wiring, fabric = read_wiring(FabricFileHints(where=str(path)))
     assert fabric is None
     assert ends(wiring) == [(("gpu7", "ibp11s0f0"), ("leaf1", "1"))]
     told = "netbox" not in name and name not in ("ufm", "neighbours", "joined")

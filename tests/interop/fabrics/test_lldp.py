@@ -169,7 +169,7 @@ def test_a_folder_of_what_every_node_hears(tmp_path):
     (tmp_path / "plan.csv").write_text(
         "a_device,a_port,b_device,b_port\nleaf1,swp9,gpu9,eth9\nleaf1,swp1,gpu10,eth1\n"
     )
-    wiring, _ = formats.read_wiring(formats.Asked(where=str(tmp_path)))
+    wiring, _ = formats.read_wiring(formats.FabricFileHints(where=str(tmp_path)))
     assert len(wiring.cables) == 8
     assert wiring.hosts == {"gpu9", "gpu10"}
     (tmp_path / "notes.txt").write_text("hello")

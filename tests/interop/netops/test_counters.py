@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.netops.counters import event_lines
-from weft.interop.traffic.events import read_event
+from weft.interop.netops.counters import read_counters
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 
@@ -22,10 +22,9 @@ def test_rows_become_events_in_order_of_time() -> None:
         "\n"
         "2,spine-0,leaf-0,1.0,0,\n"
     )
-    found = event_lines(text, FABRIC, where="counters.csv")
-    events = [read_event(line, FABRIC, "counters.csv") for _, line in found]
+    events = read_counters(text, FABRIC, where="counters.csv")
     assert [(event.kind, event.time_s) for event in events] == [("counters", 1), ("counters", 2)]
-    assert [time_s for time_s, _ in found] == [1, 2]
+    assert [json.loads(event.text)["event"] for event in events] == ["counters", "counters"]
     ends = [[[FABRIC.names[node] for node in sample.ends] for sample in event.samples] for event in events]
     assert ends == [[["leaf-0", "spine-0"]], [["leaf-0", "spine-0"], ["spine-0", "leaf-0"]]]
     first, *later = (sample for event in events for sample in event.samples)
@@ -39,7 +38,9 @@ def test_rows_become_events_in_order_of_time() -> None:
         ("", "lacks the column time_s"),
         ("time_s,source,target,load\n", "no counter"),
         ("time_s,source,target,load\n1,leaf-0,spine-9,1\n", "'spine-9'"),
+        ("time_s,source,target,load\n1,leaf-0,leaf-1,1\n", "leaf-0 -> leaf-1 is not a link"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,-1\n", "'-1' is not a value"),
+        ("time_s,source,target,loss\n1,leaf-0,spine-0,1.5\n", "'1.5' is not a value of loss"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,NaN\n", "'NaN' is not a value"),
         ("time_s,source,target,load\n1,leaf-0,spine-0,1\n1.0,leaf-0,spine-0,0\n", "leaf-0 -> spine-0 at 1 s"),
         ("time_s,source,target,watts\n1,leaf-0,spine-0,1\n", "'watts'"),
@@ -50,7 +51,7 @@ def test_rows_become_events_in_order_of_time() -> None:
 )
 def test_refused_tables(text: str, problem: str) -> None:
     with pytest.raises(BadInput, match=problem):
-        event_lines(text, FABRIC, where="counters.csv")
+        read_counters(text, FABRIC, where="counters.csv")
 
 
 @pytest.mark.parametrize("filler", ["a", '"', ",", '"a', "\n"])
@@ -60,5 +61,5 @@ def test_time_grows_with_the_length_of_a_hostile_file(filler: str) -> None:
         text = start + filler * (400_000 // len(filler)) + "} 1\n"
         began = time.process_time()
         with pytest.raises(BadInput):
-            event_lines(text, FABRIC, where="counters.csv")
+            read_counters(text, FABRIC, where="counters.csv")
         assert time.process_time() - began < 2

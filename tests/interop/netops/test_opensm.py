@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from weft.errors import BadInput, Unsupported
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics.ibnetdiscover import read, read_subnet
-from weft.interop.netops import dump_fts, opensm
-from weft.interop.netops.installed import read_tables
+from weft.interop.netops import opensm
+from weft.interop.netops.installed import forwarding_tables, read_tables
 from weft.interop.netops.subnet import addressed, matched, shortest, switching
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
@@ -107,7 +107,7 @@ def walk(subnet, ports, switch, lid):
 def ports_of(tables):
     """By switch and LID, from the text."""
     switch = {device.guid: i for i, device in enumerate(tables.subnet.devices)}
-    return {switch[table.guid]: table.ports for table in dump_fts.parse(opensm.write(tables))}
+    return {switch[table.guid]: table.ports for table in forwarding_tables(opensm.write(tables))}
 
 
 def check_complete(tables):
@@ -140,7 +140,7 @@ def check_followed(tables, traffic, routes, fabric):
         assert tables.subnet.devices[device].name == use.destination == names[-1]
         assert use.source == fabric.names[traffic.source[flow]]
         used |= {(name, use.lid) for name in names[:-1]}
-    assert len(used) == tables.planned_entries
+    assert len(used) == tables.planned.sum()
 
 
 def fewest(paths):
@@ -343,7 +343,7 @@ def test_tables_of_dump_fts_are_read():
 0x0004 005 :
 3 valid lids dumped
 """
-    (table,) = dump_fts.parse(text)
+    (table,) = forwarding_tables(text)
     assert (table.guid, table.name, table.lid) == (0x200003, "Leaf3", 0)
     assert table.ports == {2: 3, 3: 5, 4: 5}
     assert table.owners == {2: 0x100001, 3: 0x100001}
@@ -640,9 +640,9 @@ def written():
 )
 def test_dumps_that_cannot_be_read(old, new, words):
     with pytest.raises(BadInput, match=words):
-        dump_fts.parse(written().replace(old, new))
+        forwarding_tables(written().replace(old, new))
     with pytest.raises(BadInput, match="holds no table"):
-        dump_fts.parse("")
+        forwarding_tables("")
 
 
 def test_a_plan_that_goes_down_and_up_is_not_written():

@@ -11,8 +11,8 @@ import pytest
 
 from weft.fabric.traffic import Routes
 from weft.interop.fabrics.ibnetdiscover import read, read_subnet
-from weft.interop.netops import dump_fts, opensm
-from weft.interop.netops.installed import read_tables
+from weft.interop.netops import opensm
+from weft.interop.netops.installed import forwarding_tables, read_tables
 from weft.routing import plan as routing
 from weft.routing.traffic import job_traffic
 
@@ -133,7 +133,7 @@ def plan(fabric, ways):
 
 
 def entries(text):
-    return {table.guid: table.ports for table in dump_fts.parse(text)}
+    return {table.guid: table.ports for table in forwarding_tables(text)}
 
 
 def rings(cables=1):

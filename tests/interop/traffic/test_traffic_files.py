@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.interop.traffic.events import arrival_line, read_event
-from weft.interop.traffic.flow_tables import read_csv, read_matrix
+from weft.interop.traffic.flow_tables import read_csv
 from weft.routing.traffic import JobTraffic, check_traffic
 
 FABRIC = clos.build(16, radix=8, bandwidth_Bps=50e9, tiers=2)
@@ -33,16 +33,6 @@ def table(tmp_path: Path):
         path = tmp_path / "flows.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_csv(path, FABRIC)
-
-    return read
-
-
-@pytest.fixture
-def matrix(tmp_path: Path):
-    def read(text: str) -> JobTraffic:
-        path = tmp_path / "flows.cm"
-        path.write_text(text)
-        return read_matrix(path)
 
     return read
 
@@ -130,73 +120,6 @@ def test_any_text_is_read_or_refused(table, text: str, head: str) -> None:
         table(head + text)
 
 
-def test_missing_files() -> None:
-    for read in (lambda: read_csv("no.csv", FABRIC), lambda: read_matrix("no.cm")):
-        with pytest.raises(BadInput, match=r"no\.c[sm].*: no such file"):
-            read()
-
-
-MATRIX = """Nodes 16
-Connections 5
-# of htsim
-0->5 id 1 start 0 size 1000
-5->0 id 2 start 0 size 2000
-
-0->5 id 3 start 0 size 3000
-1->2 start 1000000000000 size 1
-1->2 start 1000000000001 size 2
-"""
-
-
-def test_a_matrix(matrix) -> None:
-    found = matrix(MATRIX)
-    assert found.jobs == ("matrix",)
-    assert found.source.tolist() == [0, 5, 0, 1, 1]
-    assert found.target.tolist() == [5, 0, 5, 2, 2]
-    assert found.bytes.tolist() == [1000, 2000, 3000, 1, 2]
-    assert found.collective.tolist() == [0, 0, 0, 1, 2]
-    assert found.queue_pair.tolist() == [0, 0, 1, 0, 0]
-    assert len(set(found.names)) == 3
-    check_traffic(FABRIC, found)
-
-
-def test_triggers_start_with_the_first(matrix) -> None:
-    text = "Nodes 4\nConnections 2\nTriggers 1\n0->1 id 1 start 0 size 5\n1->2 id 2 start trigger 1 size 5\n"
-    with pytest.raises(BadInput, match="line 5"):
-        matrix(text)
-    text = text.replace("start trigger 1", "trigger 1") + "trigger id 1 oneshot\n"
-    assert matrix(text).collective.tolist() == [0, 0]
-
-
-BAD_MATRICES = {
-    "empty": ("", "announces 0 connections, holds 0"),
-    "no connection": ("Nodes 4\nConnections 0\n", "holds no connection"),
-    "fewer": ("Nodes 4\nConnections 2\n0->1 start 0 size 5\n", "announces 2 connections, holds 1"),
-    "no nodes": ("Connections 1\n0->1 start 0 size 5\n", "line 2: node 1 of 0"),
-    "node": ("Nodes 4\nConnections 1\n0->4 start 0 size 5\n", "line 3: node 4 of 4"),
-    "count": ("Nodes four\n", "line 1: 'four'"),
-    "negative count": ("Nodes -4\n", "line 1: '-4'"),
-    "words": ("Nodes 4\nConnections 1\nhello\n", "line 3: 'hello'"),
-    "no size": ("Nodes 4\nConnections 1\n0->1 start 0\n", "line 3"),
-    "half": ("Nodes 4\nConnections 1\n0->1 start 0 size\n", "line 3"),
-    "size": ("Nodes 4\nConnections 1\n0->1 start 0 size -5\n", "line 3: '-5'"),
-    "float size": ("Nodes 4\nConnections 1\n0->1 start 0 size 1e9\n", "line 3: '1e9'"),
-    "other digits": ("Nodes 4\nConnections 1\n0->1 start ² size 5\n", "line 3: '²'"),
-    "many digits": ("Nodes 4\nConnections 1\n0->" + "1" * 5000 + " start 0 size 5\n", "line 3"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_MATRICES)
-def test_bad_matrices_are_named_with_their_line(matrix, name: str) -> None:
-    text, message = BAD_MATRICES[name]
-    with pytest.raises(BadInput) as caught:
-        matrix(text)
-    assert message in str(caught.value)
-    assert "flows.cm" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-@given(st.text(st.characters(codec="utf-8")), st.sampled_from(["", "Nodes 4\nConnections 1\n0->1 "]))
-def test_any_matrix_is_read_or_refused(matrix, text: str, head: str) -> None:
-    with suppress(BadInput):
-        matrix(head + text)
+def test_a_missing_file() -> None:
+    with pytest.raises(BadInput, match=r"no\.csv: no such file"):
+        read_csv("no.csv", FABRIC)

@@ -24,7 +24,7 @@ from weft.interop.fabrics import ibnetdiscover, lldp, nccl_topology, point_to_po
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class FabricFileHints:
     """What a file may leave out, and where it is.
 
     Attributes:
@@ -69,30 +69,30 @@ class Format:
     """A format; one of ``fabric`` and ``wiring`` reads it, both where ports have names that fabrics have not."""
 
     looks: Callable[[_Glance], bool]
-    fabric: Callable[[str, Asked], Fabric] | None = None
-    wiring: Callable[[str, Asked], Wiring] | None = None
+    fabric: Callable[[str, FabricFileHints], Fabric] | None = None
+    wiring: Callable[[str, FabricFileHints], Wiring] | None = None
     write: Callable[[Fabric], str] | None = None
 
 
-def _wires(read: Callable[..., Wiring]) -> Callable[[str, Asked], Wiring]:
+def _wires(read: Callable[..., Wiring]) -> Callable[[str, FabricFileHints], Wiring]:
     return lambda text, asked: read(text, where=asked.where, hosts=asked.hosts)
 
 
-def _links(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
+def _links(read: Callable[..., Fabric]) -> Callable[[str, FabricFileHints], Fabric]:
     return lambda text, asked: read(text, where=asked.where, capacity_Bps=asked.capacity_Bps)
 
 
-def _whole(read: Callable[..., Fabric]) -> Callable[[str, Asked], Fabric]:
+def _whole(read: Callable[..., Fabric]) -> Callable[[str, FabricFileHints], Fabric]:
     return lambda text, asked: read(text, where=asked.where)
 
 
-def _ibnetdiscover(text: str, asked: Asked) -> Fabric:
+def _ibnetdiscover(text: str, asked: FabricFileHints) -> Fabric:
     return ibnetdiscover.read(
         text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude, scale_up_Bps=asked.scale_up_Bps
     )
 
 
-def _ibnetdiscover_wiring(text: str, asked: Asked) -> Wiring:
+def _ibnetdiscover_wiring(text: str, asked: FabricFileHints) -> Wiring:
     return ibnetdiscover.read_wiring(text, where=asked.where, host_map=asked.host_map, exclude=asked.exclude)
 
 
@@ -136,19 +136,19 @@ def read_fabric(path: str | os.PathLike[str], *, kind: str | None = None, **aske
 
     Args:
         kind: one of ``FORMATS``; what the content looks like, by default.
-        asked: what the file leaves out, as fields of ``Asked``.
+        asked: what the file leaves out, as fields of ``FabricFileHints``.
 
     Raises:
         BadInput: the file cannot be read, or is in none of the formats, or in another than ibnetdiscover's with
             ``host_map`` or ``exclude``.
     """
-    found = Asked(where=os.fspath(path), **asked)
+    found = FabricFileHints(where=os.fspath(path), **asked)
     if os.path.isdir(path):
         return _joined(_of_folder(found), found)
     return fabric_in(_text(found), found, kind)
 
 
-def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
+def fabric_in(text: str, asked: FabricFileHints, kind: str | None = None) -> Fabric:
     """The fabric of a text, as ``read_fabric``."""
     form = _form(text, asked, kind)
     if form.fabric is not None:
@@ -157,11 +157,11 @@ def fabric_in(text: str, asked: Asked, kind: str | None = None) -> Fabric:
     return _joined(form.wiring(text, asked), asked)
 
 
-def _joined(wiring: Wiring, asked: Asked) -> Fabric:
+def _joined(wiring: Wiring, asked: FabricFileHints) -> Fabric:
     return fabric_of(wiring, where=asked.where, capacity_Bps=asked.capacity_Bps, scale_up_Bps=asked.scale_up_Bps)
 
 
-def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric | None]:
+def read_wiring(asked: FabricFileHints) -> tuple[Wiring, Fabric | None]:
     """The cables of a file or folder; with its fabric, where the format says more of it than cables do.
 
     Raises:
@@ -170,7 +170,7 @@ def read_wiring(asked: Asked, kind: str | None = None) -> tuple[Wiring, Fabric |
     if os.path.isdir(asked.where):
         return _of_folder(asked), None
     text = _text(asked)
-    form = _form(text, asked, kind)
+    form = _form(text, asked, None)
     if form.wiring is not None:
         return form.wiring(text, asked), None
     assert form.fabric is not None
@@ -191,7 +191,7 @@ def write_fabric(fabric: Fabric, kind: str = "json") -> str:
     return form.write(fabric)
 
 
-def _of_folder(asked: Asked) -> Wiring:
+def _of_folder(asked: FabricFileHints) -> Wiring:
     """The cables of all files of a folder: a plan in parts, and what every node hears (LLDP), by names of files."""
     parts: list[Wiring] = []
     heard: dict[str, Any] = {}
@@ -232,11 +232,11 @@ def _files(folder: str) -> list[Path]:
     return paths
 
 
-def _text(asked: Asked) -> str:
+def _text(asked: FabricFileHints) -> str:
     return read_text(asked.where, where=asked.where, coloured=True)
 
 
-def _form(text: str, asked: Asked, kind: str | None) -> Format:
+def _form(text: str, asked: FabricFileHints, kind: str | None) -> Format:
     kind = kind or _kind(_Glance(text, asked.where))
     if kind not in FORMATS:
         raise UnknownName("format of fabrics", kind, FORMATS)

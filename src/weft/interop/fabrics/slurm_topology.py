@@ -48,7 +48,7 @@ class _Switch:
     children: list[str] = field(default_factory=list)
 
 
-class _Tree:
+class _SwitchTree:
     """The switches by name, and how many more nodes and children they may have in all."""
 
     def __init__(self, where: str) -> None:
@@ -109,7 +109,7 @@ def read(
 
 
 def _from_conf(text: str, where: str) -> dict[str, _Switch]:
-    tree, blocks = _Tree(where), False
+    tree, blocks = _SwitchTree(where), False
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.partition("#")[0].strip()
         words = {key.lower(): value for key, value in _WORD.findall(line)}
@@ -153,7 +153,7 @@ def _from_model(model: dict[str, Value], where: str) -> dict[str, _Switch]:
         nodes.setdefault(_text(block["switch"]), []).append(_text(block.get("nodes", "")))
     above = model.get("switches", "")
     rows = above if isinstance(above, dict) else {}
-    tree = _Tree(where)
+    tree = _SwitchTree(where)
     for name, row in (rows | {leaf: rows.get(leaf, "") for leaf in nodes}).items():
         below = row.get("switches", "") if isinstance(row, dict) else ""
         tree.add(name, ",".join(nodes.get(name, ())), _text(below), f"switches.{name}")
@@ -174,7 +174,7 @@ def _listed(table: Value, list_name: str, item: str, where: str) -> dict[str, _S
     rows = table.get(list_name) if isinstance(table, dict) else None
     if not isinstance(rows, list) or not rows:
         raise BadInput(f"has no list of {list_name}", where=where)
-    tree = _Tree(where)
+    tree = _SwitchTree(where)
     for i, row in enumerate(rows):
         place = f"{list_name}[{i}]"
         if not isinstance(row, dict) or not isinstance(row.get(item), str):

@@ -2,19 +2,27 @@
 
 A list of paths (``weft.routes/1``, or a CSV table) may hold the flows themselves; forwarding tables say only where
 each switch sends a LID, so that the flows must be known.
+
+A CSV table has a header with ``source``, ``target`` and ``path``: names of nodes from source to target with spaces
+between.  Optional are ``queue_pair`` (0), ``job``, ``collective``, ``bytes`` (1), and ``links``: which of several
+links between two nodes each hop takes, from 0, with spaces between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.netops import dump_fts, path_tables, routes_json
+from weft.interop.netops import routes_json
 from weft.interop.netops.subnet import SWITCH, Subnet, matched
 from weft.routing.traffic import JobTraffic
+from weft.units import parse_bytes
 
 _FLOW = ("source", "destination", "collective", "queue_pair")
 
@@ -33,7 +41,7 @@ def read_paths(
     listed, routes = (
         routes_json.read(text, fabric, where=where)
         if as_json
-        else routes_json.routed(path_tables.rows(text, where), fabric, where=where)
+        else routes_json.routed(path_rows(text, where), fabric, where=where)
     )
     if not len(listed):
         raise BadInput("holds no flow", where=where, remedy="list the path of each flow")
@@ -67,7 +75,7 @@ def read_tables(
     Raises:
         BadInput: no tables, tables of another subnet, or a flow that does not arrive.
     """
-    walk = _Walk(dump_fts.parse(text, where=where), subnet, fabric, where)
+    walk = _TableWalk(forwarding_tables(text, where=where), subnet, fabric, where)
     given = _given_bits(path_bits) if path_bits else {}
     names, found = fabric.names, []
     for source, target, collective, pair in zip(
@@ -97,10 +105,10 @@ def _given_bits(text: str) -> Mapping[tuple[str, ...], int]:
     return found
 
 
-class _Walk:
+class _TableWalk:
     """Where tables lead."""
 
-    def __init__(self, tables: tuple[dump_fts.Table, ...], subnet: Subnet, fabric: Fabric, where: str) -> None:
+    def __init__(self, tables: tuple[ForwardingTable, ...], subnet: Subnet, fabric: Fabric, where: str) -> None:
         self.fabric, self.where = fabric, where
         match = matched(subnet, fabric)
         devices = match.subnet.devices
@@ -144,3 +152,89 @@ class _Walk:
                 return path
         ends = f"{self.fabric.names[source]} -> {self.fabric.names[target]}"
         raise BadInput(f"LID {lid} of {ends} does not arrive", where=self.where, remedy="dump the tables anew")
+
+
+_SWITCH = re.compile(r"Unicast lids\b(?:.*? Lid (\d{1,5}))?.*? guid 0x([0-9a-fA-F]{1,16})\s*(?:\((.*)\))?\s*:?\s*$")
+_ENTRY = re.compile(r"0x([0-9a-fA-F]{1,4})\s+(\d{1,3})\s(?:.*? portguid 0x([0-9a-fA-F]{1,16}))?")
+LONGEST_LINE = 1000
+"""Characters of a line that OpenSM reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardingTable:
+    """A switch's table in a file: the output port of each LID, and the port's GUID of each that names one."""
+
+    guid: int
+    name: str
+    lid: int
+    """LID of the switch itself; 0 where the file does not say."""
+    line: int
+    ports: dict[int, int]
+    owners: dict[int, int]
+
+
+def forwarding_tables(text: str, *, where: str = "tables") -> tuple[ForwardingTable, ...]:
+    """The tables of a dump.
+
+    Raises:
+        BadInput: no such dump, or a line that cannot be read.
+    """
+    tables: list[ForwardingTable] = []
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line, place = raw.strip(), f"{where}: line {number}"
+        if line.startswith("Unicast lids"):
+            match = _SWITCH.match(line[:LONGEST_LINE])
+            if match is None:
+                raise BadInput("names no switch", where=place, remedy="expected ... of switch Lid 1 guid 0x...")
+            lid, guid, name = match.groups()
+            tables.append(
+                ForwardingTable(
+                    guid=int(guid, 16), name=name or "", lid=int(lid or 0), line=number, ports={}, owners={}
+                )
+            )
+        elif line.startswith("0x"):
+            entry = _ENTRY.match(line[:LONGEST_LINE] + " ")
+            if entry is None or not tables:
+                problem = "is no entry" if tables else "stands before any switch"
+                raise BadInput(f"{line[:60]!r} {problem}", where=place, remedy="expected 0x0007 006 : (...)")
+            lid_here = int(entry[1], 16)
+            if lid_here in tables[-1].ports:
+                raise BadInput(f"LID 0x{lid_here:04x} is given twice", where=place, remedy="remove one")
+            tables[-1].ports[lid_here] = int(entry[2])
+            if entry[3]:
+                tables[-1].owners[lid_here] = int(entry[3], 16)
+    if not tables:
+        raise BadInput("holds no table of a switch", where=where, remedy="give a dump of dump_fts or weft")
+    return tuple(tables)
+
+
+PATH_NEEDED = ("source", "target", "path")
+PATH_COLUMNS = (*PATH_NEEDED, "queue_pair", "job", "collective", "bytes", "links")
+
+
+def path_rows(text: str, where: str = "routes") -> Iterator[tuple[dict[str, Any], str]]:
+    """The rows as those of ``weft.routes/1``, each with its place in the file.
+
+    Raises:
+        BadInput: a missing or unknown column, or a value that cannot be used.
+    """
+    for row, place in csv_rows(text, where, PATH_NEEDED, PATH_COLUMNS):
+        yield _path_row(row, place), place
+
+
+def _path_row(given: dict[str, str], place: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"job": given.get("job") or "job", "collective": given.get("collective") or "flows"}
+    row |= {"source": given["source"], "target": given["target"], "path": given["path"].split()}
+    row["queue_pair"] = _numbers(given.get("queue_pair") or "0", f"{place}: queue_pair")[0]
+    if given.get("bytes"):
+        row["bytes"] = parse_bytes(given["bytes"], f"{place}: bytes")
+    if given.get("links"):
+        row["links"] = _numbers(given["links"], f"{place}: links")
+    return row
+
+
+def _numbers(text: str, place: str) -> list[int]:
+    words = text.split()
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise BadInput(f"{text[:40]!r} is no whole number", where=place, remedy="count from 0")
+    return [int(word) for word in words]

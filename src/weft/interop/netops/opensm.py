@@ -75,12 +75,8 @@ class LidTables:
     flows: tuple[FlowLid, ...]
     """The flows that cross the subnet, in their order."""
 
-    @property
-    def planned_entries(self) -> int:
-        return int(self.planned.sum())
 
-
-def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes, *, where: str = "routes") -> LidTables:
+def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes) -> LidTables:
     """Forwarding tables that send every flow its way, with the smallest LMC that allows it.
 
     Args:
@@ -94,7 +90,7 @@ def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes, 
     """
     match = matched(subnet, fabric)
     net = switching(match.subnet)
-    paths = _paths(match, net, fabric, traffic, routes, where)
+    paths = _paths(match, net, fabric, traffic, routes)
     groups: dict[int, dict[Steps, int]] = defaultdict(dict)
     for end, steps in paths:
         if end >= 0:
@@ -109,7 +105,7 @@ def tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Routes, 
         raise Unsupported(
             f"the flows to {subnet.devices[subnet.ends[widest].device].name} need {most} LIDs,"
             f" and LMC {TOP_LMC} allows {2**TOP_LMC}",
-            where=where,
+            where="routes",
             remedy="give the flows to one destination fewer different paths",
         )
     placed, new = addressed(match.subnet, lmc)
@@ -157,24 +153,24 @@ def _flow_lids(
 
 
 def _paths(
-    match: Matched, net: Switching, fabric: Fabric, traffic: JobTraffic, routes: Routes, where: str
+    match: Matched, net: Switching, fabric: Fabric, traffic: JobTraffic, routes: Routes
 ) -> list[tuple[int, Steps]]:
     """The end where each flow arrives (-1: without the subnet), its switches and their links."""
     if len(routes.indptr) != len(traffic) + 1:
         problem = f"{len(routes.indptr) - 1:,} routes for {len(traffic):,} flows"
-        raise BadInput(problem, where=where, remedy="give the routes of these flows")
+        raise BadInput(problem, where="routes", remedy="give the routes of these flows")
     if (routes.usage < 1 - 1e-9).any():
         flow = int(np.searchsorted(routes.indptr, np.argmax(routes.usage < 1 - 1e-9), side="right")) - 1
         raise Unsupported(
             "is split over several paths, and a LID has one",
-            where=f"{where}: flow {flow} ({_flow(fabric, traffic, flow)})",
+            where=f"routes: flow {flow} ({_flow(fabric, traffic, flow)})",
             remedy="split flows over queue pairs and route each on one path",
         )
     number = {(end.device, end.port): i for i, end in enumerate(match.subnet.ends)}
     found: list[tuple[int, Steps]] = []
     for flow in range(len(traffic)):
         links = routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist()
-        place = f"{where}: flow {flow} ({_flow(fabric, traffic, flow)})"
+        place = f"routes: flow {flow} ({_flow(fabric, traffic, flow)})"
         _check_path(fabric, int(traffic.source[flow]), int(traffic.target[flow]), links, place)
         if all(fabric.tier[link] == SCALE_UP for link in links):
             found.append((-1, ()))

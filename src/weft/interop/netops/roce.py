@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -40,7 +39,6 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.traffic import Routes
@@ -48,7 +46,6 @@ from weft.interop.netops.addressing import Addressing, addressing
 from weft.interop.netops.plan_paths import PlannedPath, network_paths
 from weft.routing.traffic import JobTraffic
 
-SCHEMA = "weft.roce-ports/1"
 FIRST_PORT, LAST_PORT = 0xC000, 0xFFFF
 Status = Literal["unverified", "modelled", "probed", "not found"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -93,7 +90,7 @@ def source_ports(
     if switch_hash is not None and probes is not None:
         raise BadInput("a hash and probes are given", where="source ports", remedy="give one of them")
     plan, hops = addressing(fabric), NextHops(fabric)
-    search = _Search(
+    search = _PortSearch(
         plan=plan,
         hops=hops,
         switch_hash=None if switch_hash is None else resolve_hash(switch_hash),
@@ -123,7 +120,7 @@ def source_ports(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Search:
+class _PortSearch:
     plan: Addressing
     hops: NextHops
     switch_hash: SwitchHash | None
@@ -189,24 +186,6 @@ def write_csv(rows: tuple[SourcePort, ...]) -> str:
     return text.getvalue()
 
 
-def write_json(rows: tuple[SourcePort, ...]) -> str:
-    """The table as JSON."""
-    table = [
-        {
-            "src_ip": row.src_ip,
-            "dst_ip": row.dst_ip,
-            "queue_pair": row.queue_pair,
-            "udp_sport": row.udp_sport,
-            "expected_path": list(row.path),
-            "status": row.status,
-            "job": row.job,
-            "collective": row.collective,
-        }
-        for row in rows
-    ]
-    return json.dumps({"schema": SCHEMA, "rows": table}, indent=1) + "\n"
-
-
 def lint_csv(text: str) -> tuple[str, ...]:
     """What is wrong with a table in CSV."""
     try:
@@ -229,24 +208,6 @@ def lint_csv(text: str) -> tuple[str, ...]:
     return (*found, *_lint_rows(tables))
 
 
-def lint_json(text: str) -> tuple[str, ...]:
-    """What is wrong with a table in JSON."""
-    try:
-        table = parse_json(text, "table")
-    except BadInput as error:
-        return (str(error),)
-    rows = table.get("rows") if isinstance(table, dict) and table.get("schema") == SCHEMA else None
-    if not isinstance(rows, list):
-        return (f"has no rows or is not of schema {SCHEMA}",)
-    found, tables = [], []
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict) or set(row) != set(COLUMNS):
-            found.append(f"rows[{number}]: the fields are not {', '.join(COLUMNS)}")
-        else:
-            tables.append((f"rows[{number}]", row))
-    return (*found, *_lint_rows(tables))
-
-
 def _lint_rows(rows: list[tuple[str, dict[str, Any]]]) -> tuple[str, ...]:
     found = []
     seen: set[tuple[str, str, int]] = set()
@@ -263,7 +224,7 @@ def _lint_rows(rows: list[tuple[str, dict[str, Any]]]) -> tuple[str, ...]:
             found.append(f"{place}: a port and status {str(status)[:40]!r} do not go together")
         if port is not None and not (type(port) is int and FIRST_PORT <= port <= LAST_PORT):
             found.append(f"{place}: port {str(port)[:40]} is not in {FIRST_PORT} to {LAST_PORT}")
-        if not (isinstance(path, list) and len(path) > 1 and all(isinstance(n, str) and n for n in path)):
+        if len(path) < 2 or not all(path):
             found.append(f"{place}: the path has no two nodes")
         if type(slot) is not int or slot < 0:
             found.append(f"{place}: queue pair {str(slot)[:40]!r} is no number from 0")

@@ -22,7 +22,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's parser is ten times as fast as the one in Python; both give the same events."""
 
 
-class _Reader:
+class _YamlReader:
     def __init__(self, events: Iterator[Any], where: str, remedy: str | None) -> None:
         self.events, self.where, self.remedy = events, where, remedy
 
@@ -72,7 +72,7 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
     """
     if len(text) > LARGEST:
         raise BadInput(f"is larger than {LARGEST // 10**6} MB", where=where)
-    reader = _Reader(iter(()), where, remedy)
+    reader = _YamlReader(iter(()), where, remedy)
     try:
         reader.events = (one for one in yaml.parse(text, Loader=_LOADER) if not isinstance(one, yaml.StreamStartEvent))
         if isinstance(next(reader.events), yaml.StreamEndEvent):

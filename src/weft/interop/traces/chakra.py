@@ -73,7 +73,7 @@ def read_trace(
         rank=int(rank[1]) if rank and rank.end() == len(os.fspath(path)) else None,
     )
     chakra_schema.schema()
-    return _Reader(context).read(_bytes(path))
+    return _TraceReader(context).read(_bytes(path))
 
 
 def holds_graph(path: str | os.PathLike[str]) -> bool:
@@ -113,7 +113,7 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
     return read_bytes(path, where=os.fspath(path), largest=LARGEST_TRACE_BYTES, remedy=remedy)
 
 
-class _Reader:
+class _TraceReader:
     """Tasks of one trace, and counts of what its reading assumes."""
 
     def __init__(self, context: TraceContext) -> None:

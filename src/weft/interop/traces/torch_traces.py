@@ -254,7 +254,7 @@ class _Kernel:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Piece:
+class _TracePiece:
     """A task with the pieces that it waits for; ``begin`` and ``launched`` order the tasks."""
 
     begin: float
@@ -262,7 +262,7 @@ class _Piece:
     name: str
     seconds: float = 0.0
     communication: Communication | None = None
-    waits: list[_Piece]
+    waits: list[_TracePiece]
 
 
 def events_of(found: Any, where: str) -> list[dict[str, Any]]:
@@ -367,11 +367,11 @@ def _tasks(kernels: list[_Kernel]) -> tuple[Task, ...]:
     )
 
 
-def _communications(kernels: list[_Kernel]) -> list[tuple[_Kernel, _Piece]]:
-    last: dict[int, _Piece] = {}
+def _communications(kernels: list[_Kernel]) -> list[tuple[_Kernel, _TracePiece]]:
+    last: dict[int, _TracePiece] = {}
     found = []
     for kernel in kernels:
-        piece = _Piece(
+        piece = _TracePiece(
             begin=kernel.begin,
             launched=kernel.launched,
             name=kernel.name.split("(")[0],
@@ -383,18 +383,18 @@ def _communications(kernels: list[_Kernel]) -> list[tuple[_Kernel, _Piece]]:
     return found
 
 
-def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kernel, _Piece]]) -> list[_Piece]:
+def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kernel, _TracePiece]]) -> list[_TracePiece]:
     """The kernels of a stream, joined where nothing waits between them; adds what communications wait for.
 
     Waits that the order of a stream implies are left out.
     """
     begins, ends = (np.array([getattr(kernel, name) for kernel in kernels]) for name in ("begin", "end"))
     before, after = _order(kernels, begins, ends, [kernel for kernel, _ in pieces])
-    found: list[_Piece] = []
-    starting: dict[int, _Piece] = {}
-    ending: dict[int, _Piece] = {}
+    found: list[_TracePiece] = []
+    starting: dict[int, _TracePiece] = {}
+    ending: dict[int, _TracePiece] = {}
     for start, stop in pairwise(sorted({0, len(kernels), *before, *after})):
-        piece = _Piece(
+        piece = _TracePiece(
             begin=kernels[start].begin,
             launched=kernels[start].launched,
             name=f"compute on stream {stream}",
@@ -404,7 +404,7 @@ def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kerne
         starting[start] = ending[stop] = piece
         found.append(piece)
     waited: dict[int, int] = {}
-    heard: dict[tuple[int, int], _Piece] = {}
+    heard: dict[tuple[int, int], _TracePiece] = {}
     for (kernel, piece), last, first in zip(pieces, before, after, strict=True):
         if last > waited.get(kernel.stream, 0):
             waited[kernel.stream] = last

@@ -4,11 +4,9 @@
      "accelerator-32", "bytes": 1e9, "collective": "ring 0", "rounds": 6}, ...], "pause_s": 1.2}
     {"time_s": 9, "event": "link-down", "link": ["leaf-0", "spine-3"]}
     {"time_s": 9, "event": "switch-down", "switch": "spine-3"}
-    {"time_s": 30, "event": "counters", "links": [{"link": ["leaf-0", "spine-3"], "sent_bytes": 8e12, "lost": 12}]}
 
-"counters" has what was read of links (``weft.routing.telemetry.Sample``).  Also "job-ends", "link-up", "switch-up"
-and "tick".  "traffic" has the measured ``flows`` of a job, which nobody need have announced.  Ends are names of
-accelerators or their numbers.
+Also "job-ends", "link-up", "switch-up" and "tick".  "traffic" has the measured ``flows`` of a job, which nobody need
+have announced.  Ends are names of accelerators or their numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from weft.documents import parse_line, validate
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.routing.events import KINDS, Event, Kind
-from weft.routing.telemetry import FIGURES, Sample
 from weft.routing.traffic import JobTraffic, job_traffic
 
 if TYPE_CHECKING:
@@ -39,7 +36,6 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
     fields: Any = validate(_fields(), table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
-    needed["counters"] = ("links",)
     needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
     for name in needed.get(kind, ()):
         if not getattr(fields, name):
@@ -50,7 +46,6 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
         job=fields.job or "",
         traffic=_traffic(fields, fabric, where) if fields.flows else None,
         nodes=tuple(fields.link or ()) or ((fields.switch,) if fields.switch else ()),
-        samples=_samples(fields, fabric, where) if kind == "counters" else (),
         text=line.strip(),
     )
 
@@ -75,19 +70,6 @@ def arrival_line(traffic: JobTraffic, fabric: Fabric, time_s: float) -> str:
     ]
     line = {"time_s": time_s, "event": "job-arrives", "job": traffic.jobs[0]}
     return json.dumps(line | {"pause_s": float(traffic.pause_s[0]), "flows": flows})
-
-
-def _samples(fields: Any, fabric: Fabric, where: str) -> tuple[Sample, ...]:
-    number = {name: node for node, name in enumerate(fabric.names)}
-    joined = set(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
-    found = []
-    for row in fields.links:
-        ends = number.get(row.link[0], -1), number.get(row.link[1], -1)
-        if ends not in joined:
-            named = " -> ".join(row.link)
-            raise BadInput(f"{named!r} is no link of {fabric.name}", where=where, remedy="name two joined nodes")
-        found.append(Sample(ends=ends, **{name: getattr(row, name) for name in FIGURES}))
-    return tuple(found)
 
 
 def _traffic(fields: Any, fabric: Fabric, where: str) -> JobTraffic:
@@ -130,11 +112,10 @@ def _fields() -> type[BaseModel]:
     """The fields of a line (pydantic is imported only here)."""
     from pydantic import BaseModel, ConfigDict, Field
 
-    counted = Field(ge=0, le=2**64, allow_inf_nan=False)
     finite = Field(ge=0, lt=1e18, allow_inf_nan=False)
     short = Field(max_length=200)
 
-    class Flow(BaseModel):
+    class EventFlow(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True)
         source: Annotated[str, short] | int
         target: Annotated[str, short] | int
@@ -144,30 +125,17 @@ def _fields() -> type[BaseModel]:
         queue_pair: Annotated[int, Field(ge=0, lt=10**6)] = 0
         rate_Bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
-    class Link(BaseModel):
-        model_config = ConfigDict(extra="forbid", strict=True)
-        link: Annotated[list[Annotated[str, short]], Field(min_length=2, max_length=2)]
-        sent_bytes: Annotated[float, counted] | None = None
-        packets: Annotated[float, counted] | None = None
-        lost: Annotated[float, counted] | None = None
-        received: Annotated[float, counted] | None = None
-        damaged: Annotated[float, counted] | None = None
-        rate_Bps: Annotated[float, finite] | None = None
-        load: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
-        loss: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-
-    class Line(BaseModel):
+    class EventLine(BaseModel):
         model_config = ConfigDict(extra="forbid", strict=True)
         time_s: Annotated[float, finite]
         event: Kind
         job: Annotated[str, short] | None = None
-        flows: list[Flow] | None = None
-        links: list[Link] | None = None
+        flows: list[EventFlow] | None = None
         pause_s: Annotated[float, finite] = 0.0
         link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
         switch: Annotated[str, short] | None = None
 
-    return Line
+    return EventLine
 
 
 __all__ = ["KINDS", "arrival_line", "read_event"]

@@ -1,19 +1,15 @@
-"""Flows of jobs from plain files: CSV tables, and the connection matrices of htsim and SimAI.
+"""Flows of jobs from CSV tables.
 
-CSV: a header with ``source``, ``target`` and ``bytes``; optional ``job``, ``collective``, ``rounds``,
+A header with ``source``, ``target`` and ``bytes``; optional ``job``, ``collective``, ``rounds``,
 ``queue_pair`` and ``rate`` (the most that the flow can use, as "50 Gb/s" or bytes/s).  Ends are names of
 accelerators, or their numbers; bytes may carry a unit.  Flows without a collective are one collective of
 their job.
-
-Connection matrix (``.cm``): ``Nodes N``, ``Connections C``, then ``s->d [id i] start t size b [...]`` a
-line, times in ps; connections that start together are one collective.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import re
 
 import numpy as np
 
@@ -28,7 +24,6 @@ from weft.units import format_si, parse_bandwidth, parse_bytes
 COLUMNS = ("source", "target", "bytes", "job", "collective", "rounds", "queue_pair", "rate")
 _NEEDED = COLUMNS[:3]
 MOST_BYTES = 1e18
-_CONNECTION = re.compile(r"(\d{1,18})->(\d{1,18})\s+(.*)")
 
 
 def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
@@ -108,71 +103,3 @@ def _table(rows: list[_Row], where: str) -> JobTraffic:
         cap_Bps=np.array([row[7] for row in rows]),
         queue_pair=np.array([row[6] for row in rows]),
     )
-
-
-def read_matrix(path: str | os.PathLike[str]) -> JobTraffic:
-    """The connections of a matrix as one job; several of a pair that start together count as queue pairs.
-
-    Raises:
-        BadInput: a line that is no connection, or counts that differ from the first lines.
-    """
-    where = os.fspath(path)
-    lines = [line.strip() for line in read_text(path, where=where).splitlines()]
-    nodes = announced = -1
-    found: list[tuple[int, int, int, float]] = []
-    for number, line in enumerate(lines, start=1):
-        place = f"{where}: line {number}"
-        words = line.split()
-        if not words or line.startswith(("#", "Triggers", "Failures", "trigger")):
-            continue
-        if words[0] in ("Nodes", "Connections") and len(words) == 2:
-            value = _whole(words[1], 0, place)
-            nodes, announced = (value, announced) if words[0] == "Nodes" else (nodes, value)
-        else:
-            found.append(_connection(line, nodes, place))
-    if announced != len(found):
-        raise BadInput(
-            f"announces {max(announced, 0):,} connections, holds {len(found):,}",
-            where=where,
-            remedy="give the whole file: Nodes N, Connections C, then C lines s->d start t size b",
-        )
-    if not found:
-        raise BadInput("holds no connection", where=where, remedy="add a line for each")
-    starts = sorted({start for *_, start, _ in found})
-    group = np.array([starts.index(start) for _, _, start, _ in found], dtype=np.int64)
-    times: dict[tuple[int, int, int], int] = {}
-    pairs = []
-    for (source, target, _, _), at in zip(found, group.tolist(), strict=True):
-        pairs.append(times.get((source, target, at), 0))
-        times[source, target, at] = pairs[-1] + 1
-    return job_traffic(
-        np.array([row[0] for row in found]),
-        np.array([row[1] for row in found]),
-        np.array([row[3] for row in found]),
-        collective=group,
-        names=[f"start {start} ps" for start in starts],
-        jobs=("matrix",),
-        queue_pair=np.array(pairs, dtype=np.int64),
-    )
-
-
-def _connection(line: str, nodes: int, place: str) -> tuple[int, int, int, float]:
-    match = _CONNECTION.fullmatch(line)
-    words = match[3].split() if match else []
-    fields = dict(zip(words[::2], words[1::2], strict=False))
-    if match is None or len(words) % 2 or "size" not in fields:
-        what = f"{line[:60]!r} is no connection"
-        raise BadInput(what, where=place, remedy="write s->d id i start t size b")
-    ends = int(match[1]), int(match[2])
-    if nodes < 0 or max(ends) >= nodes:
-        what = f"node {max(ends)} of {max(nodes, 0)} nodes"
-        raise BadInput(what, where=place, remedy="number them from 0")
-    start = fields.get("start", "0")
-    begins = _size(start, place) if start[:1].isdigit() else 0
-    return ends[0], ends[1], begins, float(_size(fields["size"], place))
-
-
-def _size(text: str, place: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise BadInput(f"{text[:20]!r} is no whole number", where=place)
-    return int(text)
