@@ -26,12 +26,12 @@ from typing import Any
 
 import bench
 
+from weft.commands import points as verbs
 from weft.studies.kept import Kept
 from weft.studies.points import Points
 from weft.studies.run import BATCH_S, Run
 from weft.studies.runners import runner
 from weft.studies.study import study_from_dict
-from weft.verbs import points as verbs
 
 STUDY = Path(__file__).parents[1] / "examples" / "studies" / "simulations.toml"
 WARM = {"model": ["gpt2-124m"], "cluster": ["h100-8"], "batch": [64], "seed": list(range(8))}

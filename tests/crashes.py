@@ -153,7 +153,7 @@ MOST_LINES = 45
 
 def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
     """Kill every verb ``number`` times: by turns after a random time and before a random line of ``weft.files``."""
-    from weft.cli.app import cli
+    from weft.commands.app import cli
 
     draw = random.Random(seed)
     os.chdir(folder)
@@ -161,7 +161,7 @@ def verbs(folder: Path, seed: int, number: int) -> Iterator[dict[str, object]]:
 
     def run(arguments: tuple[str, ...]) -> None:
         if arguments[-1] in OWN:
-            os.execv(sys.executable, [sys.executable, "-c", "from weft.cli import main; main()", *arguments])
+            os.execv(sys.executable, [sys.executable, "-c", "from weft.commands.app import main; main()", *arguments])
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             cli.main(list(arguments), standalone_mode=False)
 

@@ -31,11 +31,12 @@ import numpy as np
 import pytest
 
 from weft import validate
-from weft.cli import main
 from weft.cluster import accelerator, accelerator_names, calibration, names
 from weft.cluster.calibration import Calibration, calibration_from, constants, shipped_tables, stack_names
 from weft.cluster.catalogue import ALIASES, entries
 from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
+from weft.commands.app import main
+from weft.commands.points import VERBS, cluster_axes, computation
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.trust import covered, shipped_runs
 from weft.layout.check import CODES, REASONS
@@ -45,7 +46,6 @@ from weft.model.megatron_args import _REFUSED
 from weft.reliability.classes import _BookFields, _ClassFields, _RecoveryFields
 from weft.search import SPACES
 from weft.solvers import compiling
-from weft.verbs.points import VERBS, cluster_axes, computation
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.cli.app import VERBS
+from weft.commands.app import VERBS
 
 ROOT = Path(__file__).resolve().parents[1]
 ASKED = re.compile(

@@ -9,7 +9,7 @@ import click
 import pytest
 
 import weft
-from weft.cli.app import VERBS, cli
+from weft.commands.app import VERBS, cli
 
 
 def loaded_after(code: str) -> set[str]:
@@ -328,7 +328,7 @@ def test_the_list_of_commands_says_what_each_says():
 
 def test_help_imports_no_numpy():
     loaded = loaded_after(
-        "from click.testing import CliRunner; from weft.cli.app import cli\n"
+        "from click.testing import CliRunner; from weft.commands.app import cli\n"
         "assert CliRunner().invoke(cli, ['--help']).exit_code == 0"
     )
     assert not loaded & {"numpy", "pydantic", "rich", "numba", "torch"}
@@ -340,7 +340,7 @@ def test_import_weft_is_light():
 
 def test_plan_imports_no_numba():
     loaded = loaded_after(
-        "from click.testing import CliRunner; from weft.cli.app import cli\n"
+        "from click.testing import CliRunner; from weft.commands.app import cli\n"
         "assert CliRunner().invoke(cli, ['plan', 'gpt2', 'a100-8']).exit_code == 0"
     )
     assert "numpy" in loaded

@@ -29,7 +29,7 @@ def plain(values, /, start=0):
     return total
 
 builtins.sum = {"compensated": compensated, "plain": plain}[sys.argv[1]]
-from weft.cli import main
+from weft.commands.app import main
 for last, words in groupby(sys.argv[2:], lambda word: word == "---"):
     if not last:
         sys.argv = ["weft", *words]

@@ -166,7 +166,7 @@ def surface_counts() -> Iterator[tuple[str, int]]:
     import click
 
     import weft
-    from weft.cli.app import cli
+    from weft.commands.app import cli
 
     groups, commands = [click.Context(cli)], 0
     parameters = list(cli.params)

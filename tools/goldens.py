@@ -64,7 +64,7 @@ def goldens() -> dict[str, Golden]:
 
 def commands(group: click.Group | None = None, above: str = "") -> Iterator[str]:
     """All commands without commands of their own, as typed."""
-    from weft.cli.app import cli
+    from weft.commands.app import cli
 
     group = group or cli
     context = click.Context(group)
@@ -93,7 +93,7 @@ def import_libraries() -> None:
     import pydantic  # noqa: F401
     import rich.console  # noqa: F401
 
-    import weft.cli.app  # noqa: F401
+    import weft.commands.app  # noqa: F401
     from weft.solvers import compiling
 
     compiling.heard.update((compiling.FOR_GOOD, compiling.FOR_NOW))
@@ -118,7 +118,7 @@ def fork(work: Callable[[], int]) -> int:
 
 def weft(line: str) -> int:
     """Run the program in this process; its exit code."""
-    from weft.cli import main
+    from weft.commands.app import main
 
     sys.argv = ["weft", *shlex.split(line)]
     try:

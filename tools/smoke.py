@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from weft.cli.app import cli
+from weft.commands.app import cli
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FLOWS = ("--generate", "BLOOM:2", "--seed", "1")
@@ -98,7 +98,7 @@ def main() -> int:
         for name, arguments in COMMANDS.items():
             if torch and name in WITHOUT_TORCH:
                 continue
-            code = "from weft.cli import main; main()"
+            code = "from weft.commands.app import main; main()"
             words = [sys.executable, "-c", code, *name.split(), *arguments]
             run = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=300)
             said = WITHOUT_TORCH.get(name, "")

@@ -16,8 +16,8 @@ from pygments.token import Generic
 from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
-from weft.cli.app import cli
-from weft.verbs.schema import names, schema
+from weft.commands.app import cli
+from weft.commands.schema import names, schema
 
 
 def draw_inline(writer: HTML5Translator, node: nodes.math) -> None:

@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
+    from weft.commands.arrange import arrange
+    from weft.commands.bill import bill_of_materials
     from weft.commands.calibrate import calibrate
+    from weft.commands.check_fabric import check_fabric
     from weft.commands.compare import compare
     from weft.commands.design import design
     from weft.commands.estimate import estimate
     from weft.commands.goodput import goodput
     from weft.commands.plan import plan
+    from weft.commands.read import read, read_plan
     from weft.commands.report import make_report
+    from weft.commands.route import audit_routes, route
     from weft.commands.schedule import schedule
+    from weft.commands.schema import schema
     from weft.commands.simulate import simulate
+    from weft.commands.sweep import sweep
+    from weft.commands.train import train
     from weft.commands.validate import validate
     from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
     from weft.estimation import Estimate
     from weft.layout import Layout
     from weft.model import Job, Model, Recipe, read_config, resolve_job
     from weft.search import Plan
-    from weft.verbs.arrange import arrange
-    from weft.verbs.bill import bill_of_materials
-    from weft.verbs.check_fabric import check_fabric
-    from weft.verbs.read import read, read_plan
-    from weft.verbs.route import audit_routes, route
-    from weft.verbs.schema import schema
-    from weft.verbs.sweep import sweep
-    from weft.verbs.train import train
 
     __version__: str
 
@@ -53,29 +53,29 @@ _HOME = {
     "Recipe": "weft.model",
     "Unsupported": "weft.errors",
     "WeftError": "weft.errors",
-    "arrange": "weft.verbs.arrange",
-    "audit_routes": "weft.verbs.route",
-    "bill_of_materials": "weft.verbs.bill",
+    "arrange": "weft.commands.arrange",
+    "audit_routes": "weft.commands.route",
+    "bill_of_materials": "weft.commands.bill",
     "calibrate": "weft.commands.calibrate",
-    "check_fabric": "weft.verbs.check_fabric",
+    "check_fabric": "weft.commands.check_fabric",
     "compare": "weft.commands.compare",
     "design": "weft.commands.design",
     "estimate": "weft.commands.estimate",
     "goodput": "weft.commands.goodput",
     "make_report": "weft.commands.report",
     "plan": "weft.commands.plan",
-    "read": "weft.verbs.read",
+    "read": "weft.commands.read",
     "read_cluster": "weft.cluster.files",
     "read_config": "weft.model",
-    "read_plan": "weft.verbs.read",
+    "read_plan": "weft.commands.read",
     "resolve_cluster": "weft.cluster",
     "resolve_job": "weft.model",
-    "route": "weft.verbs.route",
+    "route": "weft.commands.route",
     "schedule": "weft.commands.schedule",
-    "schema": "weft.verbs.schema",
+    "schema": "weft.commands.schema",
     "simulate": "weft.commands.simulate",
-    "sweep": "weft.verbs.sweep",
-    "train": "weft.verbs.train",
+    "sweep": "weft.commands.sweep",
+    "train": "weft.commands.train",
     "validate": "weft.commands.validate",
 }
 _RENAMED = {"resolve_cluster": "resolve"}

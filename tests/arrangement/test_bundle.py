@@ -18,7 +18,7 @@ from weft.arrangement.clock import Assignment, Clock
 from weft.arrangement.schedule import BINS, circle, turned
 from weft.arrangement.site import read_site
 from weft.arrangement.template import contracted, template
-from weft.cli import main
+from weft.commands.app import main
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.traffic import Phases

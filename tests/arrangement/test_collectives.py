@@ -9,7 +9,7 @@ import pytest
 import weft
 from weft.arrangement.bundle import read_bundle
 from weft.arrangement.collectives import SPAN, msccl_text
-from weft.cli import main
+from weft.commands.app import main
 from weft.errors import BadInput, UnknownName
 
 SITE = """schema = "weft.site/1"

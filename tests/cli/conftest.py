@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from weft.cli import main
+from weft.commands.app import main
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from weft.cli.app import cli
+from weft.commands.app import cli
 
 SITE = """
 schema = "weft.site/1"

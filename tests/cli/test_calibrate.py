@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from weft.cli.app import cli
 from weft.cluster.calibration import read_calibration
+from weft.commands.app import cli
 from weft.errors import BadInput, WeftError
 
 RUNS = Path(__file__).with_name("published_runs.csv")

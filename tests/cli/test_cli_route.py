@@ -15,10 +15,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from weft import schema
-from weft.cli.route_export import KINDS
+from weft.commands.route import ROUTERS
+from weft.commands.route_export import KINDS
 from weft.routing.controller import Controller
 from weft.routing.store import Store
-from weft.verbs.route import ROUTERS
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -411,7 +411,7 @@ def test_a_command_that_fails_both_ways_stops_the_controller(
     assert "apply exits with 4 (no link to the switch), rollback exits with 4" in err
     assert err.count("\n") == 1
     Path("fail.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr("weft.cli.route_push.LIMIT_S", 0.2)
+    monkeypatch.setattr("weft.commands.route_push.LIMIT_S", 0.2)
     code, out, err = weft(*asked)
     assert "apply ran for more than 0.2 s" in err
 
@@ -425,7 +425,7 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
 
 
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from weft.commands.app import main; main()", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
 
 

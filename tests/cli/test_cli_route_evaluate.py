@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from weft.cli.route_evaluate import evaluate
+from weft.commands.route_evaluate import evaluate
 from weft.errors import BadInput, UnknownName
 from weft.interop.traffic.routing_jobs import COLUMNS
 

@@ -245,7 +245,7 @@ def test_an_output_file_holds_what_the_terminal_shows(weft: Run, tmp_path: Path,
 def test_tables_fit(weft: Run, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
-    for module in ("weft.cli.outcome", "weft.cli.options"):
+    for module in ("weft.commands.output", "weft.commands.output"):
         monkeypatch.setattr(f"{module}.console", lambda **_: Console(width=columns, highlight=False))
     wide = "switch:8:450GB/s:1us,fc:4:100GB/s:2us,ring:4:50GB/s:5us,switch:16:12.5GB/s:10us"
     for arguments in (

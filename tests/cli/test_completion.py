@@ -17,7 +17,7 @@ SCRIPTS = {"bash": "complete -o nosort -F", "zsh": "#compdef weft", "fish": "com
 def asked(**variables: str) -> str:
     """What the program prints to a shell that asks."""
     done = subprocess.run(
-        [sys.executable, "-c", "import sys; sys.argv[0] = 'weft'; from weft.cli import main; main()"],
+        [sys.executable, "-c", "import sys; sys.argv[0] = 'weft'; from weft.commands.app import main; main()"],
         capture_output=True,
         text=True,
         check=False,

@@ -13,8 +13,8 @@ import pytest
 from jsonschema import Draft202012Validator as Validator
 
 import weft
+from weft.commands import doctor
 from weft.solvers import maxmin
-from weft.verbs import doctor
 
 Run = Callable[..., tuple[int, str, str]]
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text("utf-8"))["project"]

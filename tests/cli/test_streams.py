@@ -18,7 +18,7 @@ JSON = ("plan", "gpt2", "a100-8", "--format", "json", "--top", "200")
 
 
 def started(*arguments: str, shell: str = "", **options: Any) -> subprocess.Popen[bytes]:
-    command = f'exec {sys.executable} -c "from weft.cli import main; main()" "$@" {shell}'
+    command = f'exec {sys.executable} -c "from weft.commands.app import main; main()" "$@" {shell}'
     return subprocess.Popen(["bash", "-c", command, "weft", *arguments], stderr=subprocess.PIPE, **options)
 
 

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from weft.cli.app import cli
+from weft.commands.app import cli
 from weft.errors import BadInput, WeftError
 from weft.model import catalogue
 
 torch = pytest.importorskip("torch")
 
-from weft.verbs.train_rank import _synthetic  # noqa: E402
+from weft.commands.train_rank import _synthetic  # noqa: E402
 
 SMALL = ["--batch", "4", "--sequence", "32"]
-PROGRAM = [sys.executable, "-c", "from weft.cli import main; main()"]
+PROGRAM = [sys.executable, "-c", "from weft.commands.app import main; main()"]
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +185,7 @@ def test_refusals_name_what_to_change(arguments, message):
 
 @pytest.mark.parametrize("verb", ["train tiny-gpt", "train tiny-gpt --dry-run", "bench-comm --ranks 2"])
 def test_without_pytorch_the_extra_is_named(verb):
-    script = "import sys; sys.modules['torch'] = None; from weft.cli import main; main()"
+    script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"
     done = subprocess.run([sys.executable, "-c", script, *verb.split()], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.splitlines() == ["Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"]
@@ -287,7 +287,7 @@ def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
     def broken(file, record):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-    monkeypatch.setattr("weft.verbs.train_rank.write_record", broken)
+    monkeypatch.setattr("weft.commands.train_rank.write_record", broken)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--metrics", str(tmp_path / "m")])
     assert result.exit_code == 1
     assert "Error" not in result.output
@@ -359,7 +359,7 @@ def one_more(*arguments, **more):
 
 @pytest.mark.slow
 def test_other_collectives_than_predicted_are_a_failure(monkeypatch):
-    monkeypatch.setattr("weft.verbs.train_rank.step_collectives", one_more)
+    monkeypatch.setattr("weft.commands.train_rank.step_collectives", one_more)
     result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--steps", "1", "--compare"])
     assert "NOT equal to the prediction on 1 of 1 rank" in result.output.replace("\n", " ")
     assert result.exception.exit_code == 1
@@ -376,8 +376,8 @@ def test_a_dry_run_says_what_was_traced():
 
 @pytest.mark.slow
 def test_a_plan_names_what_can_be_trained(tmp_path):
+    from weft.commands.read import read_plan
     from weft.layout.trainable import check_runnable
-    from weft.verbs.read import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
     asked = [
@@ -488,7 +488,7 @@ def test_runs_killed_at_random_leave_whole_checkpoints(tmp_path):
     command = [
         sys.executable,
         "-c",
-        "from weft.cli import main; main()",
+        "from weft.commands.app import main; main()",
         "train",
         "tiny-gpt",
         *SMALL,

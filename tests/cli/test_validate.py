@@ -133,7 +133,7 @@ def test_plot(weft, runs: str, tmp_path: Path, suffix: str) -> None:
 
 
 def test_plot_without_the_extra(weft, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.cli.options.find_spec", lambda name: None)
+    monkeypatch.setattr("weft.commands.output.find_spec", lambda name: None)
     code, out, err = weft("validate", runs, "--plot", "runs.svg")
     assert (code, out) == (2, "")
     assert "--plot needs the extra 'plot' -- pip install 'weft[plot]'" in err

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.commands.networks import TRANSPORTS as NAMES
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
@@ -19,7 +20,6 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.fabric.transport import TRANSPORTS, Transport, carrier, crossing, transport
 from weft.solvers.maxmin import solve
-from weft.verbs.networks import TRANSPORTS as NAMES
 
 REAL = [one for name, one in TRANSPORTS.items() if name != "ideal"]
 

@@ -346,7 +346,7 @@ add(
     JOBS,
 )
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
-of_text("verbs.traffic.asked_jobs", "text", words("BLOOM:4,GPT_3:2"))
+of_text("commands.traffic.asked_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
 # The controllers' states
 
@@ -514,7 +514,7 @@ of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", 
 of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
 of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
 of_text("interop.netops.roce.resolve_hash", "text", words("crc32"))
-of_text("cli.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
+of_text("commands.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
 
 # Runs, layouts and results
 
@@ -659,7 +659,7 @@ STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster"
 
 
 def computation_of_verbs() -> Any:
-    return called("verbs.points.computation")
+    return called("commands.points.computation")
 
 
 def sweep_of_state(raw: bytes, folder: Path) -> object:
@@ -669,14 +669,14 @@ def sweep_of_state(raw: bytes, folder: Path) -> object:
         kept.note("last", raw.decode("utf-8", "replace"))
     finally:
         kept.close()
-    with called("verbs.sweep.open_sweep")(folder) as found:
+    with called("commands.sweep.open_sweep")(folder) as found:
         return found.to_dicts()
 
 
 of_file("studies.study.read_study", "toml", example("study.toml"), computation_of_verbs, file="given.toml")
 of_tree("studies.study.study_from_dict", words(STUDY), computation_of_verbs)
 add(
-    "verbs.sweep.open_sweep",
+    "commands.sweep.open_sweep",
     lambda raw, folder: sweep_of_state(raw, folder),
     "json",
     words(json.dumps({"study": json.loads(STUDY), "files": {}, "limit": 1000})),
@@ -713,10 +713,10 @@ add(
 )
 of_tree("estimation.report.EstimateReport.from_dict estimation.training.TrainingRun.from_dict", document(estimate))
 of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
-of_file("verbs.read.read", "json", lambda: document(plan)() + document(estimate)())
-of_file("verbs.read.read_plan", "json", document(plan))
-of_file("verbs.read.schema_of", "json", document(plan))
-of_file("verbs.validate.validate verbs.validate.rows_of", "text", measured_runs, file="runs.csv")
+of_file("commands.read.read", "json", lambda: document(plan)() + document(estimate)())
+of_file("commands.read.read_plan", "json", document(plan))
+of_file("commands.read.schema_of", "json", document(plan))
+of_file("commands.validate.validate verbs.validate.rows_of", "text", measured_runs, file="runs.csv")
 of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measured_runs)
 
 # Traces and simulators

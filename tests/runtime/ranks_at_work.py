@@ -101,7 +101,7 @@ plain_train_rank = None
 
 
 def train_mortally(request):
-    from weft.verbs.train_rank import train_rank
+    from weft.commands.train_rank import train_rank
 
     if dist.is_initialized():
         end_once(Path(request.out).parent / "died")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import weft
+from weft.commands.shared import cluster_of
 from weft.errors import BadInput
 from weft.layout.text import parse_layout
 from weft.reliability.classes import failures_from_toml
-from weft.verbs.shared import cluster_of
 
 
 def small(**options):

@@ -159,7 +159,7 @@ Start = Callable[[], "subprocess.Popen[str]"]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Start the program with its kernels in a folder of the test."""
-    command = [sys.executable, "-c", "from weft.cli import main; main()", *COMMAND]
+    command = [sys.executable, "-c", "from weft.commands.app import main; main()", *COMMAND]
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
 
     def started() -> subprocess.Popen[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import weft
+from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
 from weft.studies.kept import Kept
 from weft.studies.view import chosen, filtered
-from weft.verbs.sweep import open_sweep
 
 COLUMNS = ("usd", "name", "failed")
 ROWS = [

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 import weft
+from weft.commands.shared import cluster_of
 from weft.errors import BadInput, NothingFeasible
 from weft.fabric.catalogue import for_cluster
 from weft.reliability.classes import failures_from_toml, preset
 from weft.reliability.parts import broken, drawn_failures, parts_of
-from weft.verbs.shared import cluster_of
 
 FAT_TREE = {"fabric": "fat-tree", "radix": 16}
 BOOK = """

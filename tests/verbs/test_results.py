@@ -11,16 +11,16 @@ import click
 import pytest
 
 import weft
-from weft.cli.app import cli
+from weft.commands.app import cli
 from weft.commands.design import DesignOptions
 from weft.commands.estimate import EstimateOptions
+from weft.commands.options import options_of
 from weft.commands.plan import PlanOptions
 from weft.commands.schedule import ScheduleOptions
+from weft.commands.train import TrainOptions
 from weft.commands.validate import ValidateOptions
 from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result, html_table
-from weft.verbs.options import options_of
-from weft.verbs.train import TrainOptions
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,14 @@ from rich.console import Console
 from weft.web.pages.network import ROUTINGS
 
 import weft
+from weft.commands.check_fabric import CheckOptions
 from weft.commands.compare import CompareOptions
 from weft.commands.design import DesignOptions
 from weft.commands.goodput import GoodputOptions
+from weft.commands.networks import ROUTING
 from weft.commands.plan import PlanOptions
 from weft.commands.schedule import ScheduleOptions
 from weft.commands.simulate import SimulateOptions
-from weft.verbs.check_fabric import CheckOptions
-from weft.verbs.networks import ROUTING
 from weft.views.design import design_view
 from weft.views.network_plan import network_plan_view
 from weft.views.simulation import iteration_view

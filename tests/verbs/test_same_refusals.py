@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 import weft
-from weft.cli import main
+from weft.commands.app import main
 from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.layout import Layout

@@ -13,9 +13,9 @@ import pytest
 from jsonschema import Draft202012Validator as Validator
 
 import weft
+from weft.commands.schema import INPUTS, names
 from weft.errors import MissingExtra, UnknownName
 from weft.results import Result
-from weft.verbs.schema import INPUTS, names
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import weft
-from weft.cli.app import cli
 from weft.cluster.files import parameters, with_parameters
 from weft.cluster.scaled import with_domain
+from weft.commands.app import cli
+from weft.commands.points import VERBS, cluster_at, computation, compute
 from weft.errors import BadInput, UnknownName, WeftError
 from weft.studies.runners import runner
-from weft.verbs.points import VERBS, cluster_at, computation, compute
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
 SMALL = {"model": "gpt2-124m", "cluster": "a100-16"}

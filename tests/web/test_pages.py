@@ -158,7 +158,7 @@ def test_a_row_leads_to_its_own_section(client, page, row):
 
 
 def test_suggested_clusters_can_be_loaded():
-    assert all(weft.verbs.shared.cluster_of(name).count for name in _clusters())
+    assert all(weft.commands.shared.cluster_of(name).count for name in _clusters())
 
 
 # Network ------------------------------------------------------------------------------------------------------------

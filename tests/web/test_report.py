@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import weft
-from weft.cli.app import cli
+from weft.commands.app import cli
 from weft.errors import BadInput
 
 HOSTILE = "<script>alert(1)</script>|`x`"

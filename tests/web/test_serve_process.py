@@ -27,7 +27,7 @@ QUICK = "import weft.web.{module} as one; one.{name} = 1.0; "
 def serving(folder: Path, before: str = "") -> Iterator[subprocess.Popen[str]]:
     """A server in a process group of its own, as a terminal starts it, that has entered the program."""
     program = f"{before}import sys; sys.argv = ['weft', 'serve', '--port', '0', '--state', {str(folder)!r}]; "
-    program += "from weft.cli.app import main; print(flush=True); main()"
+    program += "from weft.commands.app import main; print(flush=True); main()"
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     process = subprocess.Popen([sys.executable, "-c", program], **options)
     try:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import weft
-from weft.cli.app import cli
+from weft.commands.app import cli
 from weft.errors import BadInput
 from weft.studies.kept import Kept
 from weft.studies.points import Points

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import Progress, check_folder, deliver
-from weft.cli.outcome import show
+from weft.commands.command_line import takes
+from weft.commands.options import Options, option
+from weft.commands.output import Progress, check_folder, deliver, show
 from weft.errors import BadInput, UnknownName
 from weft.units import counted
-from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from weft.calibration.describe import Described

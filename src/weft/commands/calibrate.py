@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_folder, deliver
+from weft.commands.command_line import takes
+from weft.commands.options import Options, given_options, option, verb
+from weft.commands.output import check_folder, deliver
+from weft.commands.shared import path_of
 from weft.commands.validate import rows_of
 from weft.errors import BadInput
-from weft.verbs.options import Options, given_options, option, verb
-from weft.verbs.shared import path_of
 
 if TYPE_CHECKING:
     from weft.commands.validate import RunSource

@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_chart, deliver_chart
-from weft.cli.outcome import RowsOutput, report
+from weft.commands.command_line import takes
+from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.output import RowsOutput, check_chart, deliver_chart, report
+from weft.commands.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource
     from weft.estimation.report import EstimateReport
     from weft.layout import Layout
     from weft.search import Plan
     from weft.search.comparison import Comparison, Side
-    from weft.verbs.shared import ClusterSource, JobSource
 
 USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft compare PLAN.json PLAN.json"
 MOST = 8
@@ -91,9 +90,9 @@ def compare(
 
 def _result(subject: Any) -> Plan | EstimateReport | None:
     """A plan or an estimate, or that of a file; None for what names a model or a cluster."""
+    from weft.commands.read import read, schema_of
     from weft.estimation.report import EstimateReport
     from weft.search import Plan
-    from weft.verbs.read import read, schema_of
 
     if isinstance(subject, Plan | EstimateReport):
         return subject

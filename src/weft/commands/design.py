@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import Progress, check_chart, check_count, deliver_chart
-from weft.cli.outcome import Output, report
-from weft.errors import BadInput, NothingFeasible
-from weft.records import positive
-from weft.verbs.networks import ROUTING, ROUTINGS, PriceOptions, RadixOptions, TransportOptions
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import (
+from weft.commands.command_line import takes
+from weft.commands.networks import ROUTING, ROUTINGS, PriceOptions, RadixOptions, TransportOptions
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
+from weft.commands.shared import (
     PlannedOptions,
     RecipeOptions,
     book_of,
@@ -25,13 +22,15 @@ from weft.verbs.shared import (
     numbers_of,
     subject_of,
 )
+from weft.errors import BadInput, NothingFeasible
+from weft.records import positive
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource
     from weft.layout import Layout
     from weft.reliability.classes import FailureBook
     from weft.search.design import DesignStudy
     from weft.search.goodput import Terms as FailureTerms
-    from weft.verbs.shared import ClusterSource, JobSource
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import weft
-from weft.cli.build import takes
-from weft.cli.outcome import Output, report
+from weft.commands.command_line import takes
+from weft.commands.output import Output, report
 from weft.results import Result
 from weft.units import counted, format_seconds
 

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_chart, check_count, check_folder, deliver_chart
-from weft.cli.outcome import LayoutOutput, report
-from weft.errors import BadInput
-from weft.interop.training.launch import launch_arguments
-from weft.units import counted
-from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import (
+from weft.commands.command_line import takes
+from weft.commands.options import given_options, option, verb
+from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
+from weft.commands.shared import (
     ConstantsOptions,
     PlannedOptions,
     RecipeOptions,
@@ -27,11 +23,14 @@ from weft.verbs.shared import (
     job_of,
     subject_of,
 )
+from weft.errors import BadInput
+from weft.interop.training.launch import launch_arguments
+from weft.units import counted
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.estimation.report import EstimateReport
     from weft.simulation.iteration.memory import MemoryTimeline
-    from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
     from weft.views.blocks import Block
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from weft.cli.build import Once
+from weft.commands.command_line import Once
 from weft.errors import BadInput
 
 

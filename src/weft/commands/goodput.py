@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import Progress, check_chart, check_count, deliver_chart
-from weft.cli.outcome import RowsOutput, report
-from weft.errors import BadInput
-from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of
-from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import (
+from weft.commands.command_line import takes
+from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of
+from weft.commands.options import given_options, option, verb
+from weft.commands.output import Progress, RowsOutput, check_chart, check_count, deliver_chart, report
+from weft.commands.shared import (
     ConstantsOptions,
     PlannedOptions,
     RecipeOptions,
@@ -23,12 +21,13 @@ from weft.verbs.shared import (
     numbers_of,
     subject_of,
 )
+from weft.errors import BadInput
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.fabric import Fabric
     from weft.reliability.classes import FailureBook
     from weft.search.goodput import GoodputReport
-    from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
 
 USAGE = "weft goodput MODEL CLUSTER --layout tp=8,pp=16 --tokens 15T | weft goodput --plan FILE --tokens 15T"
 

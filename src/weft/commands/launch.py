@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import deliver
-from weft.cli.outcome import FileOutput
+from weft.commands.command_line import takes
+from weft.commands.options import option
+from weft.commands.output import FileOutput, deliver
+from weft.commands.read import read_plan
 from weft.errors import BadInput
 from weft.interop.training.launch import TOOLS, launch_arguments
-from weft.verbs.options import option
-from weft.verbs.read import read_plan
 
 if TYPE_CHECKING:
     from weft.interop.training.launchers import LaunchArguments
@@ -34,8 +33,8 @@ def arranged_arguments(
         NothingFeasible: the tool cannot run the layout.
     """
     from weft.arrangement.bundle import read_bundle
+    from weft.commands.arranged import write_files
     from weft.units import format_moment, format_seconds, parse_moment
-    from weft.verbs.arranged import write_files
 
     bundle = read_bundle(path)
     number = bundle.number(name)

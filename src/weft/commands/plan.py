@@ -8,20 +8,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import Progress, check_chart, deliver_chart
-from weft.cli.outcome import LayoutOutput, report
+from weft.commands.command_line import takes
+from weft.commands.on_fabric import NetworkOptions, network_of
+from weft.commands.options import given_options, option, verb
+from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
+from weft.commands.shared import (
+    ConstantsOptions,
+    RecipeOptions,
+    RunOptions,
+    cluster_of,
+    constants_of,
+    job_of,
+    stack_of,
+)
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.interop.training.launch import launch_arguments
 from weft.units import counted
-from weft.verbs.on_fabric import NetworkOptions, network_of
-from weft.verbs.options import given_options, option, verb
-from weft.verbs.shared import ConstantsOptions, RecipeOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource
     from weft.search import Plan, Space
     from weft.search.network_plan import NetworkPlan
-    from weft.verbs.shared import ClusterSource, JobSource
     from weft.views.blocks import Block
 
 SPARE = 10

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_folder, deliver
-from weft.cli.outcome import FileOutput
+from weft.commands.command_line import takes
+from weft.commands.options import Options, given_options, option, verb
+from weft.commands.output import FileOutput, check_folder, deliver
 from weft.errors import BadInput, NothingFeasible, printable
 from weft.interop.training.launch import launch_arguments
-from weft.verbs.options import Options, given_options, option, verb
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -60,9 +59,9 @@ def make_report(
         MissingExtra: the extra ``page`` is not installed.
     """
     from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
+    from weft.commands.read import read, schema_of
     from weft.search import Plan
     from weft.studies.result import Sweep
-    from weft.verbs.read import read, schema_of
 
     asked = given_options(ReportOptions, options, given)
     looked = {name: value for name, value in vars(asked).items() if name != "form" and value}
@@ -111,8 +110,8 @@ def _page(title: str, blocks: Iterable[Block], form: str) -> str:
 
 def _study(subject: Sweep | str | os.PathLike[str], form: str, looked: dict[str, Any]) -> str:
     """The report of a study."""
+    from weft.commands.sweep import open_sweep
     from weft.studies.result import Sweep
-    from weft.verbs.sweep import open_sweep
     from weft.views.study import Look, StudyReport
 
     look = Look(**looked)

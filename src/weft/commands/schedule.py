@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_chart, check_count, check_folder, deliver, deliver_chart
-from weft.cli.outcome import Output, report
+from weft.commands.command_line import takes
+from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of, placement_of
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.output import Output, check_chart, check_count, check_folder, deliver, deliver_chart, report
 from weft.commands.schedule_export import FORMATS, exported, write_chakra
-from weft.errors import BadInput
-from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of, placement_of
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import (
+from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
     RecipeOptions,
@@ -27,6 +25,7 @@ from weft.verbs.shared import (
     numbers_of,
     subject_of,
 )
+from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.commands.shared import constants_of
 from weft.errors import BadInput, Unsupported
-from weft.verbs.shared import constants_of
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.timing import TimedSchedule

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import weft
-from weft.cli.build import takes
-from weft.cli.outcome import Output, report
+from weft.commands.command_line import takes
+from weft.commands.options import Options, option
+from weft.commands.output import Output, report
 from weft.errors import BadInput
 from weft.results import Result
 from weft.units import counted
-from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from weft.layout import Layout

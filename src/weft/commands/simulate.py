@@ -7,15 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_count, check_folder, deliver
-from weft.cli.outcome import Output, report
+from weft.commands.command_line import takes
+from weft.commands.networks import (
+    ROUTING,
+    ROUTINGS,
+    RadixOptions,
+    TransportOptions,
+    fabric_of,
+    placement_of,
+    routes_of,
+)
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.output import Output, check_count, check_folder, deliver, report
+from weft.commands.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
-from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of, routes_of
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
 
 if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
     from weft.reliability.classes import FailureBook
@@ -24,7 +32,6 @@ if TYPE_CHECKING:
     from weft.simulation.flows.records import Mode
     from weft.simulation.flows.report import ScenarioReport
     from weft.simulation.iteration.report import IterationReport
-    from weft.verbs.shared import ClusterSource, JobSource, LayoutSource
 
 USAGE = (
     "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"

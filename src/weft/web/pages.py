@@ -136,9 +136,9 @@ def _plan(asked: Asked, progress: Progress) -> _Planned:
 
 def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     from weft.commands.estimate import estimate
+    from weft.commands.shared import stack_of
     from weft.layout.text import format_layout
     from weft.search.comparison import Side, compare
-    from weft.verbs.shared import stack_of
     from weft.views.breakdown import estimate_view
     from weft.views.comparison import comparison_view
     from weft.views.launch import launch_view
@@ -180,7 +180,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
 
 
 def _chosen(made: Plan, asked: Asked) -> Any:
-    from weft.verbs.shared import layout_of
+    from weft.commands.shared import layout_of
 
     text = asked.get("layout")
     return layout_of(text, made.job, made.cluster) if text else made.best.layout
@@ -385,8 +385,8 @@ def _examples() -> dict[str, str]:
 
 def _arrange(asked: Asked, progress: Progress) -> Any:
     from weft.arrangement.site import site_of
+    from weft.commands.arrange import arrange
     from weft.documents import parse_toml
-    from weft.verbs.arrange import arrange
 
     source, where = asked.text("site"), "the site"
     text = _examples().get(source.name) if source.pasted is None else source.pasted

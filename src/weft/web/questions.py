@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
+from weft.commands.options import Option, Options, options_of
 from weft.errors import BadInput
-from weft.verbs.options import Option, Options, options_of
 from weft.web.texts import Kind, Text
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator as Validator
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
-from weft.cli.app import cli, main  # noqa: E402
+from weft.commands.app import cli, main  # noqa: E402
 from weft.commands.selftest import estimated_bytes  # noqa: E402
 from weft.runtime.measure import selftest  # noqa: E402
 from weft.runtime.run.ranks import gpus  # noqa: E402

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-import weft
 import weft.cli
+
+import weft
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput
 from weft.runtime.run.arranged import JobStart, environment
 from weft.units import parse_moment
 
 SITE = Path(__file__).parents[3] / "examples" / "two-jobs.toml"
-COMMAND = [sys.executable, "-c", "from weft.cli import main; main()"]
+COMMAND = [sys.executable, "-c", "from weft.commands.app import main; main()"]
 
 
 def start(**given):
@@ -94,13 +95,13 @@ def test_what_the_arrangement_has_is_not_asked_for(arranged, monkeypatch, capsys
     job = [] if "--job" in words else ["--job", "first"]
     monkeypatch.setattr("sys.argv", ["weft", "train", "--arrangement", str(arranged), *job, *words])
     with pytest.raises(SystemExit) as stop:
-        weft.cli.main()
+        weft.commands.main()
     assert stop.value.code == 2
     assert told in capsys.readouterr().err
 
 
 def test_without_torch_one_line_names_the_extra(arranged):
-    script = "import sys; sys.modules['torch'] = None; from weft.cli import main; main()"
+    script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"
     words = ["train", "--arrangement", str(arranged), "--job", "first", "--steps", "1"]
     done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")

@@ -17,14 +17,14 @@ from test_training import session  # noqa: E402
 
 import weft  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
+from weft.commands import train_rank  # noqa: E402
+from weft.commands.train import _for_launched  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 from weft.runtime.run.saving import CheckpointSaving  # noqa: E402
-from weft.verbs import train_rank  # noqa: E402
-from weft.verbs.train import _for_launched  # noqa: E402
 
 ALONE = Layout(micro_batch=16)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from weft.cli.build import takes
+from weft.commands.command_line import takes
+from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
-from weft.verbs.options import Options, option
 
 HOST = "127.0.0.1"
 PORT = 8787

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of
+from weft.commands.options import option, options_of
 from weft.errors import BadInput
-from weft.verbs.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions, fabric_of, placement_of
-from weft.verbs.options import option, options_of
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster

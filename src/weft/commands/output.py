@@ -1,8 +1,10 @@
-"""What verbs check before they run, and where their results go."""
+"""Where results go, what is checked before anything runs, and progress."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,13 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
+from weft.interop.training.launch import TOOLS
 from weft.solvers import compiling
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weft.results import Result
+    from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf", ".html")
@@ -106,3 +112,55 @@ class Progress:
 
     def __exit__(self, *unused: object) -> None:
         self.bar.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOutput(Options):
+    """Where a result goes."""
+
+    output: str | None = option(None, "Write there instead of to the terminal.", "-o", "--output", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(FileOutput):
+    """How and where a result goes: a table, or its document."""
+
+    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsOutput(FileOutput):
+    """How and where a result with rows goes."""
+
+    form: str = option("table", "Output.", "--format", choices=("table", "json", "csv"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOutput(RowsOutput):
+    """How and where layouts go, and what is made of them."""
+
+    chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
+    launch: str | None = option(None, "Also print launch arguments of the best for a tool.", choices=TOOLS)
+
+
+def report(found: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:
+    """Print or write a result in the form that was asked for; ``view`` is what people see."""
+    if out.form == "json":
+        deliver(found.to_json(), out.output)
+    elif out.form == "csv":
+        from weft.views.files.csv_out import rows_to_csv
+
+        rows = found.to_dicts()
+        deliver(rows_to_csv(rows, found.COLUMNS or tuple(rows[0])), out.output)
+    else:
+        show(view, out.output)
+
+
+def show(view: Iterable[Block], output: str | None) -> None:
+    """Blocks to the terminal, or to a file without colours."""
+    from weft.views.terminal import print_blocks, to_text
+
+    if output is None:
+        print_blocks(view)
+    else:
+        deliver(to_text(view), output)

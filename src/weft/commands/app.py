@@ -45,24 +45,6 @@ VERBS = {
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
-_JOINED = (
-    "plan",
-    "estimate",
-    "compare",
-    "design",
-    "goodput",
-    "simulate",
-    "validate",
-    "calibrate",
-    "launch",
-    "report",
-    "doctor",
-    "selftest",
-    "schedule",
-    "serve",
-    "bench_comm",
-    "export_checkpoint",
-)
 _LISTS = ("models", "clusters", "stacks", "schema", "explain")
 
 
@@ -76,12 +58,11 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         name = cmd_name.replace("-", "_")
-        if name in _JOINED:
-            command: click.Command = getattr(import_module(f"weft.commands.{name}"), f"{name}_command")
-        else:
-            command = getattr(import_module("weft.cli.lists" if name in _LISTS else f"weft.cli.{name}"), name)
+        place = "web.serve" if name == "serve" else f"commands.{'lists' if name in _LISTS else name}"
+        module = import_module(f"weft.{place}")
+        command: click.Command = getattr(module, f"{name}_command")
         if COMPLETION in os.environ:
-            from weft.cli.build import completing
+            from weft.commands.command_line import completing
 
             return completing(command)
         return command

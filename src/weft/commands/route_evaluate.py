@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import Progress, check_chart, check_folder, deliver, deliver_chart
-from weft.cli.outcome import RowsOutput, show
+from weft.commands.command_line import takes
+from weft.commands.options import option
+from weft.commands.output import Progress, RowsOutput, check_chart, check_folder, deliver, deliver_chart, show
+from weft.commands.route import ROUTERS
+from weft.commands.traffic import JobOptions, asked_jobs, jobs_of, network_of
 from weft.errors import BadInput, UnknownName
-from weft.verbs.options import option
-from weft.verbs.route import ROUTERS
-from weft.verbs.traffic import JobOptions, asked_jobs, jobs_of, network_of
 
 if TYPE_CHECKING:
+    from weft.commands.traffic import RoutedFabric
     from weft.fabric import Fabric
     from weft.routing.events import Event
     from weft.simulation.routes.evaluation import Evaluation, NamedJobs
-    from weft.verbs.traffic import RoutedFabric
 
 DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 

@@ -7,9 +7,9 @@ import click
 from weft.errors import UnknownName
 
 
-@click.command()
+@click.command("models")
 @click.argument("word", required=False)
-def models(word: str | None) -> None:
+def models_command(word: str | None) -> None:
     """List the models of the catalogue (those whose name holds WORD)."""
     from weft.model import load, names
     from weft.units import format_count
@@ -24,9 +24,9 @@ def models(word: str | None) -> None:
         click.echo(f"{name:28s} {format_count(entry.model.parameters):>8s}  {shown:22s} {entry.source}")
 
 
-@click.command()
+@click.command("clusters")
 @click.argument("word", required=False)
-def clusters(word: str | None) -> None:
+def clusters_command(word: str | None) -> None:
     """List the accelerators and the patterns of cluster names (those whose name holds WORD)."""
     from weft.cluster import accelerator, accelerator_names, names
     from weft.units import format_si
@@ -53,8 +53,8 @@ def clusters(word: str | None) -> None:
         )
 
 
-@click.command()
-def stacks() -> None:
+@click.command("stacks")
+def stacks_command() -> None:
     """List the training software whose constants are known, for --stack."""
     from weft.cluster.calibration import shipped_tables, stack_names
     from weft.validation.stack import stacks as known
@@ -65,9 +65,9 @@ def stacks() -> None:
         click.echo(f"{name:18s}  {title:58s}  {tables[f'stack.{name}']['source']}")
 
 
-@click.command()
+@click.command("explain")
 @click.argument("code", required=False, metavar="[CODE]")
-def explain(code: str | None) -> None:
+def explain_command(code: str | None) -> None:
     """Say what a rejection CODE means (all of them without one)."""
     from weft.layout.check import REASONS, REMEDIES
 
@@ -78,14 +78,14 @@ def explain(code: str | None) -> None:
             click.echo(f"{name}: {reason}; {REMEDIES[name]}")
 
 
-@click.command()
+@click.command("schema")
 @click.argument("name", required=False)
-def schema(name: str | None) -> None:
+def schema_command(name: str | None) -> None:
     """Print the JSON Schema of a file or document (their list without a NAME)."""
     import json
 
-    from weft.verbs.schema import names
-    from weft.verbs.schema import schema as schema_of
+    from weft.commands.schema import names
+    from weft.commands.schema import schema as schema_of
 
     if name is not None:
         click.echo(json.dumps(schema_of(name), indent=1))

@@ -7,15 +7,15 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from weft.commands.shared import path_of
 from weft.errors import BadInput
-from weft.verbs.shared import path_of
 
 if TYPE_CHECKING:
+    from weft.commands.shared import JobSource
+    from weft.commands.train import TrainOptions
+    from weft.commands.train_rank import EvaluationRequest
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
-    from weft.verbs.shared import JobSource
-    from weft.verbs.train import TrainOptions
-    from weft.verbs.train_rank import EvaluationRequest
 
 HELD_OUT = 0.05
 """Share of the data that is evaluated where nobody says."""
@@ -67,8 +67,8 @@ def config_text(model: JobSource | None, job: Job) -> str | None:
 
 
 def evaluation_of(asked: TrainOptions) -> EvaluationRequest | None:
-    from weft.verbs.train_data import parse_data
-    from weft.verbs.train_rank import EvaluationRequest
+    from weft.commands.train_data import parse_data
+    from weft.commands.train_rank import EvaluationRequest
 
     if asked.eval_every is None:
         return None

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, network_of
+from weft.commands.options import given_options, option, verb
 from weft.errors import BadInput
-from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, network_of
-from weft.verbs.options import given_options, option, verb
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.commands.options import Options, option, options_of
+from weft.commands.shared import bandwidth_of, path_of
 from weft.errors import BadInput, InDoubt
 from weft.units import format_si
-from weft.verbs.options import Options, option, options_of
-from weft.verbs.shared import bandwidth_of, path_of
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -139,9 +139,9 @@ def network_of(
     """
     from weft.cluster import Cluster
     from weft.cluster.scaled import with_spares_used
+    from weft.commands.shared import cluster_of
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster
-    from weft.verbs.shared import cluster_of
 
     if isinstance(network, Fabric):
         return network, ""

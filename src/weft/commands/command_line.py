@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from weft.cli.options import tell_of_compiling
+from weft.commands.options import Option, Options, options_of
+from weft.commands.output import tell_of_compiling
 from weft.errors import BadInput
-from weft.verbs.options import Option, Options, options_of
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any]

@@ -7,18 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weft.commands.networks import (
+    FileOptions,
+    RadixOptions,
+    fabric_file,
+    fabric_of,
+    is_file,
+    needs_a_file,
+    placement_of,
+)
+from weft.commands.options import option
+from weft.commands.shared import CalibrationOptions, cluster_of, constants_of, planned_subject
 from weft.errors import BadInput
-from weft.verbs.networks import FileOptions, RadixOptions, fabric_file, fabric_of, is_file, needs_a_file, placement_of
-from weft.verbs.options import option
-from weft.verbs.shared import CalibrationOptions, cluster_of, constants_of, planned_subject
 
 if TYPE_CHECKING:
     from weft.cluster import Calibration, Cluster
+    from weft.commands.shared import Subject
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
     from weft.routing import JobTraffic
     from weft.search import Plan
-    from weft.verbs.shared import Subject
 
 _NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
 SOURCES = (

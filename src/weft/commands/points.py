@@ -10,20 +10,20 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
+from weft.commands.arrange import ArrangeOptions
 from weft.commands.design import DesignOptions
 from weft.commands.estimate import EstimateOptions
 from weft.commands.goodput import GoodputOptions
+from weft.commands.networks import is_file
+from weft.commands.options import Option, Options, options_of
 from weft.commands.plan import PlanOptions
+from weft.commands.route import RouteOptions
 from weft.commands.schedule import ScheduleOptions
+from weft.commands.shared import RecipeOptions, cluster_of, job_of
 from weft.commands.simulate import SimulateOptions
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
 from weft.studies.study import AxisKind, Computation, Value
 from weft.units import parse_bytes, parse_count, parse_whole
-from weft.verbs.arrange import ArrangeOptions
-from weft.verbs.networks import is_file
-from weft.verbs.options import Option, Options, options_of
-from weft.verbs.route import RouteOptions
-from weft.verbs.shared import RecipeOptions, cluster_of, job_of
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -173,8 +173,8 @@ def _schedule(asked: Asked) -> Row:
 
 
 def _route(asked: Asked) -> Row:
+    from weft.commands.route import route
     from weft.layout.text import format_layout
-    from weft.verbs.route import route
 
     cut = asked.layout
     layout = cut if isinstance(cut, str) else format_layout(cut)
@@ -184,7 +184,7 @@ def _route(asked: Asked) -> Row:
 
 
 def _arrange(asked: Asked) -> Row:
-    from weft.verbs.arrange import arrange
+    from weft.commands.arrange import arrange
 
     found = arrange(str(asked.values["site"]), **asked.given())
     worst = float(found.best.slowdown.max())

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weft.commands.options import Options, option
 from weft.errors import BadInput, UnknownName
-from weft.verbs.options import Options, option
 
 if TYPE_CHECKING:
     from weft.cluster import Calibration, Cluster
@@ -182,10 +182,10 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
     Raises:
         BadInput: the file is no plan, has no layout of that rank, or its layout cannot run the changed job.
     """
+    from weft.commands.read import read_plan
     from weft.layout.check import check_layout
     from weft.model.resolve import RecipeChanges, changed_job
     from weft.search import Plan
-    from weft.verbs.read import read_plan
 
     if isinstance(plan, Plan):
         if rank > len(plan.layouts):

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import deliver
-from weft.cli.outcome import FileOutput
+from weft.commands.command_line import takes
+from weft.commands.options import option
+from weft.commands.output import FileOutput, deliver
+from weft.commands.route import PINNED, installed
+from weft.commands.traffic import TrafficOptions, traffic_of
 from weft.errors import BadInput
 from weft.files import write_folder
 from weft.units import counted
-from weft.verbs.options import option
-from weft.verbs.route import PINNED, installed
-from weft.verbs.traffic import TrafficOptions, traffic_of
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric

@@ -18,6 +18,8 @@ import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, step_folder
 from weft.cluster import Calibration, Cluster
+from weft.commands.train_data import Files
+from weft.commands.train_profile import Profile, profile_path
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import variable
@@ -37,8 +39,6 @@ from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
-from weft.verbs.train_data import Files
-from weft.verbs.train_profile import Profile, profile_path
 from weft.views.terminal import print_blocks
 from weft.views.training_run import (
     MeasuredStep,

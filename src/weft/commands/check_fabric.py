@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from weft.commands.networks import ROUTING, FileOptions, RadixOptions, fabric_of, is_file, left_out
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.shared import CalibrationOptions, PlannedOptions, RecipeOptions, cluster_of, path_of
 from weft.errors import BadInput, WeftError
-from weft.verbs.networks import ROUTING, FileOptions, RadixOptions, fabric_of, is_file, left_out
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import CalibrationOptions, PlannedOptions, RecipeOptions, cluster_of, path_of
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.options import check_picture, deliver
-from weft.cli.outcome import FileOutput, RowsOutput, report, show
-from weft.verbs.bill import BillOptions, bill_of_materials
-from weft.verbs.check_fabric import CheckOptions, check_fabric
-from weft.verbs.networks import FileOptions, PriceOptions, RadixOptions, network_of
-from weft.verbs.options import option
+from weft.commands.bill import BillOptions, bill_of_materials
+from weft.commands.check_fabric import CheckOptions, check_fabric
+from weft.commands.command_line import takes
+from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, network_of
+from weft.commands.options import option
+from weft.commands.output import FileOutput, RowsOutput, check_picture, deliver, report, show
 
 
 class ShowByDefault(click.Group):
@@ -25,7 +24,7 @@ class ShowByDefault(click.Group):
 
 
 @click.group(cls=ShowByDefault)
-def fabric() -> None:
+def fabric_command() -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
     \b
@@ -47,7 +46,7 @@ class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
-@fabric.command("show")
+@fabric_command.command("show")
 @click.argument("cluster")
 @takes(options=FabricOptions)
 def network(cluster: str, options: FabricOptions) -> None:
@@ -75,7 +74,7 @@ def network(cluster: str, options: FabricOptions) -> None:
         deliver(alone(fabric_svg(built)), options.picture)
 
 
-@fabric.command("bill")
+@fabric_command.command("bill")
 @click.argument("network", metavar="CLUSTER|FABRIC")
 @takes(options=BillOptions, out=RowsOutput)
 def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
@@ -89,7 +88,7 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
     report(found, out, bill_view(found))
 
 
-@fabric.command()
+@fabric_command.command()
 @click.argument("as_built", metavar="AS-BUILT")
 @takes(options=CheckOptions, out=RowsOutput)
 @click.pass_context

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.cli.build import takes
-from weft.cli.feed import undecided
+from weft.commands.command_line import takes
+from weft.commands.feed import undecided
+from weft.commands.options import option
+from weft.commands.route import installed_routes
+from weft.commands.shared import cluster_of
+from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_alone, traffic_of
 from weft.errors import BadInput
-from weft.verbs.options import option
-from weft.verbs.route import installed_routes
-from weft.verbs.shared import cluster_of
-from weft.verbs.traffic import TrafficOptions, failed, names_traffic, network_alone, traffic_of
 
 if TYPE_CHECKING:
-    from weft.cli.route_push import Hook
+    from weft.commands.route_push import Hook
     from weft.fabric import Fabric
     from weft.routing import JobTraffic
     from weft.routing.controller import Controller, Decision
@@ -89,7 +89,7 @@ def _hook(options: WatchOptions) -> Hook | None:
         if options.push:
             raise BadInput("goes with --apply CMD", where="--push", remedy="add it")
         return None
-    from weft.cli.route_push import Hook
+    from weft.commands.route_push import Hook
 
     return Hook(options.apply, push=options.push)
 

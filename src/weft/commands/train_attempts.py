@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from weft.checkpoints import latest
+from weft.commands import train_rank
+from weft.commands.train_rank import TrainingRequest
 from weft.errors import WeftError
 from weft.launched import launched
 from weft.layout import Layout
 from weft.runtime.run.ranks import run_ranks
-from weft.verbs import train_rank
-from weft.verbs.train_rank import TrainingRequest
 
 RESTARTS = 3
 """Failures after which a run has made no new checkpoint that --restart bears."""

@@ -12,15 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
-from weft.errors import BadInput, Unsupported
-from weft.files import write_text
-from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
-from weft.results import Result
-from weft.units import counted
-from weft.verbs.arranged import start_of
-from weft.verbs.options import given_options, option, options_of, verb
-from weft.verbs.shared import (
+from weft.commands.arranged import start_of
+from weft.commands.command_line import takes
+from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.output import check_count
+from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
     RecipeOptions,
@@ -29,17 +28,22 @@ from weft.verbs.shared import (
     job_of,
     planned_subject,
 )
+from weft.errors import BadInput, Unsupported
+from weft.files import write_text
+from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
+from weft.results import Result
+from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
     from weft.cluster import Cluster
+    from weft.commands.shared import JobSource
+    from weft.commands.train_rank import TrainingRequest
     from weft.layout import Layout
     from weft.layout.step import Issue
     from weft.model import Job
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.session import RunSettings
-    from weft.verbs.shared import JobSource
-    from weft.verbs.train_rank import TrainingRequest
 
 USAGE = (
     "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
@@ -339,9 +343,9 @@ def train(
         request, *others = (_request(model, asked, job, one, planned, quiet=quiet) for one in layouts)
         if asked.arrangement is not None:
             request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
+    from weft.commands.train_attempts import run_attempts
     from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
-    from weft.verbs.train_attempts import run_attempts
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and request.metrics is None and request.out is None:
@@ -359,7 +363,7 @@ def train(
 
 def _tuner(text: str, folder: Path) -> dict[str, str]:
     """Write NCCL's tuner file where there is one; the setting that names it."""
-    from weft.verbs.arranged import TUNER, TUNER_KEY
+    from weft.commands.arranged import TUNER, TUNER_KEY
 
     if not text:
         return {}
@@ -386,13 +390,13 @@ def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
+    from weft.commands.train_data import parse_data
+    from weft.commands.train_model import config_text, details_of_model, details_of_run, evaluation_of
+    from weft.commands.train_profile import parse_ranks, parse_steps
+    from weft.commands.train_rank import TrainingRequest
     from weft.layout.trainable import check_trainable
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
-    from weft.verbs.train_data import parse_data
-    from weft.verbs.train_model import config_text, details_of_model, details_of_run, evaluation_of
-    from weft.verbs.train_profile import parse_ranks, parse_steps
-    from weft.verbs.train_rank import TrainingRequest
 
     _check_world(layout)
     check_trainable(job, layout)
@@ -489,7 +493,7 @@ _WRITTEN = ("metrics", "profile")
 
 def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
-    from weft.verbs.train_data import parse_data
+    from weft.commands.train_data import parse_data
 
     profile, out = asked.profile, asked.out
     if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
@@ -665,3 +669,36 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
         precision=precision,
         switches=replace(Switches.of(layout), weight_cache=asked.weight_cache),
     )
+
+
+@click.command("train")
+@click.argument("names", nargs=-1, metavar="[MODEL]")
+@takes(options=TrainOptions)
+def train_command(names: tuple[str, ...], options: TrainOptions) -> None:
+    """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
+
+    The grid is the layout's x * y * context * z * data * pipeline; every grid gives the same losses.
+    Checkpoints load on any other grid.
+
+    Exit code 1: --compare or --dry-run found other collectives than predicted.
+    """
+    check_count(names, 1, "train", USAGE)
+    found: Trained | DryRun = train(names[0] if names else None, options, quiet=False)
+    if isinstance(found, DryRun) and found.ends:
+        _show(found)
+
+
+def _show(found: DryRun) -> None:
+    from weft.commands.train_rank import Differs
+    from weft.views.terminal import print_blocks
+    from weft.views.training_run import extrapolated_view, traced_view
+
+    for end in found.ends:
+        print_blocks(
+            traced_view(
+                predicted=end.predicted, found=end.found, rank=end.rank, ranks=found.layout.world, stage=end.stage
+            )
+        )
+    print_blocks(extrapolated_view(micro_batches=found.ends[-1].micro_batches, traced=found.ends[-1].traced))
+    if not found.equal:
+        raise Differs("the traced collectives differ from the prediction")
