@@ -116,24 +116,6 @@ def test_what_does_not_go_together(weft: Run, here: Path, name: str) -> None:
     assert "Traceback" not in err
 
 
-def test_a_replay_is_the_same_again(weft: Run, here: Path) -> None:
-    lines = Path("arrivals.csv").read_text().splitlines()
-    Path("few.csv").write_text("\n".join(lines[:6]) + "\n")
-    replayed = ("arrange", "site-idle.toml", "--trace", "few.csv", "--policy", "arrange", "--policy", "cassini-like")
-    code, out, err = weft(*replayed, "--format", "json", "--steps", "4")
-    assert (code, err) == (0, "")
-    document = json.loads(out)
-    assert document["schema"] == "weft.arrangement-replay/1"
-    assert [row["policy"] for row in document["policies"]] == ["cassini-like", "arrange"]
-    assert document["jobs"] == 5
-    assert weft(*replayed, "--steps", "4", "-o", "replay.json")[0] == 0
-    assert Path("replay.json").read_text() == out
-    code, table, _ = weft(*replayed, "--steps", "4", "--timings")
-    assert code == 0
-    assert "CPU" in table
-    assert "CPU" not in weft(*replayed, "--steps", "4")[1]
-
-
 def started(*arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "from weft.cli import main; main()", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
