@@ -124,18 +124,6 @@ def test_bad_tables_are_named_with_their_line(table, name: str) -> None:
     assert len(str(caught.value)) < 6000
 
 
-@given(st.text(st.characters(codec="utf-8")), st.sampled_from([HEAD, WIDE, "", HEAD + "0,1,", HEAD + '"']))
-def test_any_text_is_read_or_refused(table, text: str, head: str) -> None:
-    with suppress(BadInput):
-        table(head + text)
-
-
-def test_missing_files() -> None:
-    for read in (lambda: read_csv("no.csv", FABRIC), lambda: read_matrix("no.cm")):
-        with pytest.raises(BadInput, match=r"no\.c[sm].*: no such file"):
-            read()
-
-
 MATRIX = """Nodes 16
 Connections 5
 # of htsim
