@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -248,24 +246,3 @@ def test_files_that_are_no_toml(raw: bytes, tmp_path: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(BadInput, match=r"cluster\.toml"):
         read_cluster(file)
-
-
-def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_cluster(tmp_path)
-    with pytest.raises(BadInput, match="no such file"):
-        read_cluster(tmp_path / "none.toml")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-keys = st.sampled_from(["name", "accelerator", "count", "tiers", "defaults", "like", "size", "bandwidth"])
-
-
-@given(st.dictionaries(keys, json_values, max_size=5) | json_values)
-def test_any_json_is_a_cluster_or_bad_input(value: Any) -> None:
-    with contextlib.suppress(BadInput):
-        assert isinstance(cluster_from_dict(value), Cluster)
