@@ -44,6 +44,7 @@ def test_a_plan_with_failures(weft: Run, tmp_path: Path) -> None:
     assert json.loads(out)["goodput"] == pytest.approx(kept)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("form", ["svg", "png", "html"])
 def test_charts(weft: Run, tmp_path: Path, form: str) -> None:
     pytest.importorskip("altair")
