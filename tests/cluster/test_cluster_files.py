@@ -216,8 +216,6 @@ def test_presets_survive_writing(name: str) -> None:
         (SPELLED.replace('bf16 = "275 TFLOP/s"', ""), r"accelerator: has no peak"),
         (SPELLED.replace("32 GiB", "32"), r"accelerator.memory: '32' is too small"),
         (SPELLED + "[other]\n", r"other: is not a known field"),
-        ("a=" + "[" * 100_000, r"nested too deeply"),
-        ("a=1" + "0" * 5000, r"not valid TOML"),
         ("a==1", r"not valid TOML"),
     ],
 )
@@ -238,11 +236,3 @@ def test_bytes_in_place_of_bits_are_caught(field: str) -> None:
 def test_both_names_of_a_field() -> None:
     with pytest.raises(BadInput, match="given twice"):
         read_cluster(TIERS + "bandwidth_Bps = 1e9")
-
-
-@pytest.mark.parametrize("raw", [b"\xff\xfe\x00junk", b"\x00" * 100, b" " * 1_000_001])
-def test_files_that_are_no_toml(raw: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "cluster.toml"
-    file.write_bytes(raw)
-    with pytest.raises(BadInput, match=r"cluster\.toml"):
-        read_cluster(file)

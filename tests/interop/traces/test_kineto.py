@@ -156,18 +156,12 @@ def test_one_device_and_several_steps(write):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
         (b'{"traceEvents": [{"ts": NaN}]}', "NaN"),
-        (b"[" * 100_000, "JSON"),
         (b'{"traceEvents": {}}', "no list"),
         (b'{"traceEvents": [1]}', "no list"),
         (b'{"traceEvents": []}', "no kernels"),
         (b"[]", "no kernels"),
-        (b"\xff\xfe", "JSON"),
-        (b"\x1f\x8b", "gzip"),
         (gzip.compress(b"[]" * 1000, mtime=0)[:30], "gzip"),
-        (b"\x1f\x8b" + bytes(100), "gzip"),
     ],
 )
 def test_files_that_are_no_traces(tmp_path, content, match):
@@ -178,10 +172,6 @@ def test_files_that_are_no_traces(tmp_path, content, match):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="no such file"):
-        read_kineto(tmp_path / "none.json")
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_kineto(tmp_path)
     monkeypatch.setattr(torch_traces, "LARGEST_FILE_BYTES", 10_000)
     for name, content in (("a.json", b" " * 10_001), ("b.json.gz", gzip.compress(bytes(10**7)))):
         (tmp_path / name).write_bytes(content)
