@@ -42,13 +42,6 @@ def test_speeds_of_files_are_above_zero(weft, plan, option, speed):
     assert "is not a finite number above 0" in err
 
 
-def test_as_designed(weft, plan):
-    code, out, _ = weft("fabric", "check", str(plan), "--against", str(plan))
-    assert code == 0
-    assert "128 of 128 cables" in out
-    assert weft("fabric", "check", str(plan), *KIND)[0] == 0
-
-
 def test_what_is_wrong(weft, plan, built):
     code, out, _ = weft("fabric", "check", str(built), "--against", str(plan), "--format", "json")
     found = json.loads(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Callable
@@ -16,17 +15,6 @@ from weft.views.terminal import Screen, print_blocks
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("goodput", "llama-3.1-8b", "h100-256", "--layout", "tp=2,sp", "--tokens", "15T")
-
-
-def test_table(weft: Run) -> None:
-    code, out, err = weft(*SMALL)
-    assert (code, err) == (0, "")
-    found = library.goodput("llama-3.1-8b", "h100-256", "tp=2,sp", tokens="15T")
-    assert f"goodput {found.goodput:.1%} of the expected time" in out
-    assert "What each class of llama-3 costs on rail-optimized" in out
-    for one in found.classes:
-        assert one.name in out
-    assert "not simulated without --fabric" in out
 
 
 @pytest.mark.parametrize("width", [40, 70, 200])
@@ -46,18 +34,6 @@ def test_table_keeps_to_its_width(width: int) -> None:
     assert "draw" in text.getvalue()
 
 
-def test_forms(weft: Run, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
-    assert weft(*SMALL, "--format", "json", "-o", str(path)) == (0, "", "")
-    found = json.loads(path.read_text())
-    assert found["schema"] == "weft.goodput/1"
-    assert 0 < found["expected_s"]["low"] < found["expected_s"]["mean"] < found["expected_s"]["high"]
-    code, out, _ = weft(*SMALL, "--format", "csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert code == 0
-    assert [row["name"] for row in rows] == [row["name"] for row in found["classes"]]
-
-
 def test_a_plan_with_failures(weft: Run, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     asked = ("plan", "llama-3.1-8b", "h100-64", "--top", "1", "--tokens", "1T", "--failures", "rsc-1")
@@ -68,6 +44,7 @@ def test_a_plan_with_failures(weft: Run, tmp_path: Path) -> None:
     assert json.loads(out)["goodput"] == pytest.approx(kept)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("form", ["svg", "png", "html"])
 def test_charts(weft: Run, tmp_path: Path, form: str) -> None:
     pytest.importorskip("altair")

@@ -41,45 +41,6 @@ def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
     assert [flow["completion_s"] for flow in json.loads(out)["flows"]] == pytest.approx([15.0, 5.0])
 
 
-def test_an_iteration_stands_beside_the_closed_form(weft: Run, tmp_path) -> None:
-    timeline = tmp_path / "trace.pftrace"
-    code, out, _ = weft(
-        *("simulate", "llama-3.2-1b", "h100-16", "--layout", "tp=2,dp=8,sp", "--batch", "32"),
-        *("--sequence", "2048", "--routing", "spray", "--timeline", str(timeline), "--format", "json"),
-    )
-    found = json.loads(out)
-    assert code == 0
-    assert found["lower_bound_s"] <= found["iteration_s"]
-    assert found["iteration_s"] == pytest.approx(found["scheduled_s"], rel=0.2)
-    assert {row["axes"] for row in found["collectives"]} >= {"x"}
-    assert timeline.stat().st_size > 100
-
-
-@pytest.mark.slow
-def test_design_compares_networks(weft: Run) -> None:
-    code, out, _ = weft(
-        *("design", "llama-3.2-1b", "h100-64", "--layout", "tp=2,dp=32,sp", "--batch", "64"),
-        *("--sequence", "2048", "--radix", "8", "--fabrics", "rail-only,rail-optimized", "--format", "json"),
-        *("--oversubscription", "none", "--routing", "spray"),
-    )
-    found = json.loads(out)
-    assert (code, found["schema"]) == (0, "weft.design/1")
-    only, optimized = found["designs"]
-    assert (only["kind"], optimized["kind"]) == ("rail-only", "rail-optimized")
-    assert only["bill"]["switches"] < optimized["bill"]["switches"]
-    assert only["bill"]["usd"] < optimized["bill"]["usd"]
-    assert only["simulated_s"] == pytest.approx(optimized["simulated_s"], rel=1e-6)
-    assert {failure["component"] for failure in only["failures"]} >= {"NIC", "rail"}
-
-
-def test_fabric_counts_and_converts(weft: Run, tmp_path) -> None:
-    path = tmp_path / "fabric.json"
-    _, out, _ = weft("fabric", "h100-64", "--kind", "rail-only", "--radix", "8")
-    assert "rail-only: 64 accelerators" in out
-    weft("fabric", "h100-64", "--kind", "rail-only", "--radix", "8", "--export", "json", "-o", str(path))
-    assert weft("fabric", "h100-64", "--kind", str(path), "--radix", "8")[1] == out
-
-
 BAD = {
     "no arguments": (("simulate",), "--layout"),
     "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),

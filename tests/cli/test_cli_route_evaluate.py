@@ -37,14 +37,6 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(evaluate, [str(one) for one in arguments])
 
 
-def test_table(jobs: Path) -> None:
-    result = run("--jobs", jobs, "--failed-spines", 1, "--failed-spines", 0, "--epochs", 2)
-    assert result.exit_code == 0, result.output
-    words = [line.replace("1 job, rings of 2", "").split() for line in result.output.splitlines()]
-    rows = [(row[0], row[1]) for row in words if len(row) > 6 and row[0] in ("0", "1")]
-    assert rows == [(down, router) for down in ("0", "1") for router in ("ecmp", "greedy", "auto")]
-
-
 def test_json_says_what_the_routers_reach(jobs: Path) -> None:
     result = run("--jobs", jobs, "--failed-spines", 0, "--failed-spines", 8, "--format", "json", "--epochs", 2)
     document = json.loads(result.output)
@@ -56,20 +48,6 @@ def test_json_says_what_the_routers_reach(jobs: Path) -> None:
     assert document["rows"][0]["alone_s"] == pytest.approx(0.2)
     again = run("--jobs", jobs, "--failed-spines", 8, "--failed-spines", 0, "--format", "json", "--epochs", 2)
     assert again.output == result.output
-
-
-@pytest.mark.slow
-def test_csv_chart_and_file(jobs: Path, tmp_path: Path) -> None:
-    chart, output = tmp_path / "times.svg", tmp_path / "times.csv"
-    result = run(
-        "--jobs", jobs, "--router", "greedy", "--controller", "paper", "--format", "csv",
-        "-o", output, "--chart", chart, "--epochs", 2,
-    )  # fmt: skip
-    assert (result.exit_code, result.output) == (0, "")
-    lines = output.read_text().splitlines()
-    assert len(lines) == 2
-    assert "set/small,2,0,greedy,paper,job_0-TEST" in lines[1]
-    assert chart.read_text().startswith("<svg")
 
 
 @pytest.mark.parametrize(
@@ -88,12 +66,6 @@ def test_refusals(jobs: Path, arguments: tuple[str, ...], error: type[Exception]
     result = run(*(jobs if one == "JOBS" else one for one in arguments))
     assert isinstance(result.exception, error)
     assert words in str(result.exception)
-
-
-def test_help_says_what_is_compared() -> None:
-    text = run("--help").output
-    assert "--failed-spines" in text
-    assert "ecmp, greedy and auto" in text
 
 
 def test_the_papers_jobs() -> None:

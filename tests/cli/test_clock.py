@@ -14,19 +14,8 @@ import pytest
 Weft = Callable[..., tuple[int, str, str]]
 NET = ("fabric", "a100-64", "--radix", "8", "--export", "json", "-o", "net.json")
 WATCH = ("route", "watch", "--fabric", "net.json", "--format", "json", "--state", "watched")
-SWEEP = (
-    "sweep",
-    "--models",
-    "gpt2",
-    "--clusters",
-    "a100-8",
-    "--compute",
-    "estimate",
-    "--workers",
-    "1",
-    "--state",
-    "swept",
-)
+SWEEP = ("sweep", "--models", "gpt2", "--clusters", "a100-8", "--compute", "estimate")
+SWEEP += ("--workers", "1", "--state", "swept")
 PLAN = ("plan", "gpt2", "a100-8", "--format", "json", "-o", "plan.json")
 
 

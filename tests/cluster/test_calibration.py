@@ -78,8 +78,6 @@ def test_a_file_of_tables_counts_over_what_is_shipped(tmp_path) -> None:
         ("[a100]\nspeed = 5\n", "unknown constant 'speed'"),
         ("gemm_efficiency = 0.5\n[a100]\n", "gemm_efficiency is no table"),
         ("stack = 1\n[a100]\n", r"stack is no table -- put constants under \[stack.NAME\]"),
-        ("gemm_efficiency = " + "9" * 4301, "more than 300 digits"),
-        ("gemm_efficiency = 0x" + "f" * 5000, "more than 300 digits"),
         ("gemm_efficiency = 1e999", "outside"),
     ],
 )

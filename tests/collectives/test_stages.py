@@ -90,28 +90,6 @@ def test_line_all_reduce_is_its_two_halves():
         assert whole.steps == messages("all-reduce", "line", size).count
 
 
-@pytest.mark.slow_but(1)
-@pytest.mark.parametrize("kind", ["ring", "line"])
-def test_all_to_all_on_shortest_paths(kind):
-    """Blocks go the shorter way around, and both ways where they are equal; the busiest link counts."""
-    for size in range(3, 65):
-        there = {}
-        for source in range(size):
-            for ahead in range(1, size):
-                back = size - ahead
-                ways = [(1, ahead)] if ahead < back else [(-1, back)] if back < ahead else [(1, ahead), (-1, back)]
-                if kind == "line":
-                    target = (source + ahead) % size
-                    ways = [(1, target - source)] if target > source else [(-1, source - target)]
-                for direction, hops in ways:
-                    for hop in range(hops):
-                        link = ((source + direction * hop) % size, direction)
-                        there[link] = there.get(link, 0.0) + 1 / size / len(ways)
-        cost = stage("all-to-all", kind, size)
-        assert cost.sent == pytest.approx(2 * max(there.values()), rel=1e-12), size
-        assert cost.steps == (size // 2 if kind == "ring" else size - 1)
-
-
 def test_one_rank_to_all_around_a_ring_and_along_a_line():
     for kind in ("broadcast", "reduce"):
         for size in range(3, 65):

@@ -292,7 +292,6 @@ def test_a_bill_of_a_file_is_that_of_its_network(tmp_path):
         "usd_per_swich_port = 7",
         'like = "gold"',
         "[",
-        "a = " + "[" * 5000,
     ],
 )
 def test_bad_prices(text):

@@ -9,16 +9,19 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import pytest
+import readers
 from readers import READERS
 from trials import tried
 
 import weft
+from weft.errors import WeftError
 
-FEW, MANY = 8, 100_000
+FEW, MANY = 12, 100_000
 ROOT = Path(weft.__file__).parent
 NAMED = re.compile(r"^(read|parse|lint|load|resolve)(_|$)|(^|_)from_(dict|json|toml|text)$")
 OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "parse_xml"}
@@ -111,6 +114,23 @@ def test_every_reader_is_here() -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_a_few_inputs(name: str) -> None:
     assert tried(READERS[name], range(FEW)).faults == {}
+
+
+@pytest.mark.parametrize("kind", ["absent", "folder", "no name"])
+@pytest.mark.parametrize("name", READERS)
+def test_what_is_no_file(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of files get a path with nothing there, of a folder, or that no system takes."""
+
+    def unwritten(raw: bytes, path: Path) -> Path:
+        if kind == "folder":
+            path.mkdir()
+        return path.with_name("a\0b") if kind == "no name" else path
+
+    reader = READERS[name]
+    seed = next(one if isinstance(one, bytes) else one.encode() for one in reader.seeds())
+    monkeypatch.setattr(readers, "written", unwritten)
+    with suppress(WeftError):
+        reader.read(seed, tmp_path)
 
 
 @pytest.mark.slow

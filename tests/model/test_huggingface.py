@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
 from weft.model import catalogue
-from weft.model.huggingface import LARGEST_CONFIGURATION_BYTES, MODEL_TYPES, read_config
+from weft.model.huggingface import LARGEST_CONFIGURATION_BYTES, read_config
 from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Rope
 
 LLAMA: dict[str, Any] = {
@@ -99,25 +97,6 @@ def test_default_key_value_heads(kind: str, kv_heads: int) -> None:
     config = without(LLAMA, "num_key_value_heads") | {"model_type": kind}
     assert attention_of(config).kv_heads == kv_heads
     assert attention_of(config | {"num_key_value_heads": None}).kv_heads == 32
-
-
-@pytest.mark.parametrize(
-    ("name", "tied"),
-    [
-        ("gpt2-124m", True),
-        ("opt-125m", True),
-        ("falcon-7b", True),
-        ("mpt-7b", True),
-        ("bloom-176b", True),
-        ("gemma-2-9b", True),
-        ("gpt-neox-20b", False),
-        ("mixtral-8x7b", False),
-        ("deepseek-v3", False),
-        ("gpt-oss-20b", False),
-    ],
-)
-def test_tied_embeddings_of_the_families(name: str, tied: bool) -> None:
-    assert catalogue.load(name).model.tied_embeddings is tied
 
 
 def test_biases() -> None:
@@ -310,63 +289,10 @@ def test_unknown_model_type_lists_the_supported_ones() -> None:
         read_config(without(LLAMA, "model_type"))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe\x00binary",
-        b"[1, 2]",
-        b"null",
-        b'{"model_type": ',
-        b'{"model_type": "llama", "hidden_size": NaN}',
-        b'{"model_type": "llama", "hidden_size": -Infinity}',
-        b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}",
-        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-        b" " * (LARGEST_CONFIGURATION_BYTES + 1),
-    ],
-    ids=["empty", "binary", "list", "null", "cut", "nan", "infinity", "long-number", "deep", "large"],
-)
-def test_broken_files(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "config.json"
-    path.write_bytes(content)
-    with pytest.raises(BadInput, match=r"config\.json"):
-        read_config(path)
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "absent.json", tmp_path / ("x" * 300), "nul\0byte"):
-        with pytest.raises(BadInput):
-            read_config(path)
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.integers(0, 64),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.data())
-def test_mutated_configurations_give_models_or_expected_errors(data: st.DataObject) -> None:
-    config = dict(data.draw(st.sampled_from(configs())))
-    extra = [
-        "layer_types",
-        "mlp_only_layers",
-        "text_config",
-        "attn_config",
-        "head_dim",
-        "sliding_window",
-        "architectures",
-    ]
-    for key in data.draw(st.lists(st.sampled_from([*config, *extra]), min_size=1, max_size=4)):
-        config[key] = data.draw(VALUES | st.sampled_from(MODEL_TYPES))
-    assert len(problem_of(config)) < 1000
-
-
-@given(st.dictionaries(st.text(max_size=8), VALUES, max_size=5), st.sampled_from(MODEL_TYPES))
-def test_random_mappings_are_refused(mapping: dict[str, Any], kind: str) -> None:
-    with pytest.raises(WeftError):
-        read_config(mapping | {"model_type": kind})
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b" " * (LARGEST_CONFIGURATION_BYTES + 1))
+    with pytest.raises(BadInput, match=r"config\.json.*larger"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 import copy
 import json
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given
@@ -90,21 +88,9 @@ def test_missing_fields_are_named(missing):
         job_from_dict(mapping)
 
 
-@pytest.mark.parametrize("junk", [None, 3, "job", [], [[[]]], {"model": {"model": {}}}])
-def test_junk_is_refused(junk):
-    with pytest.raises(BadInput):
-        job_from_dict(junk)
-
-
 def test_heads_must_share_key_value_heads():
     job = Job(model=catalogue.load("llama-3.1-8b").model, recipe=Recipe(global_batch=8, sequence=128))
     mapping = job_to_dict(job)
     mapping["model"]["runs"][0]["block"]["attention"]["kv_heads"] = 5
     with pytest.raises(BadInput, match="32 heads do not share 5"):
         job_from_dict(mapping)
-
-
-def test_import_stays_light():
-    code = "import sys, weft.model.text; print([m for m in ('numpy', 'pydantic') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

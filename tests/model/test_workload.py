@@ -32,12 +32,6 @@ def test_waits_for_nobody(waits):
         workload(*waits)
 
 
-@pytest.mark.parametrize("waits", [((0,),), ((1,), (0,)), ((), (3,), (1,), (2, 0)), ((), (1, 0))])
-def test_circles(waits):
-    with pytest.raises(BadInput, match="circle"):
-        workload(*waits)
-
-
 def test_the_message_names_a_task_of_the_circle():
     with pytest.raises(BadInput, match=r"task 1 \(task 1\)"):
         workload((), (2,), (1,))

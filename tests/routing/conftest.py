@@ -235,18 +235,23 @@ def least_congestion(asked: Problem) -> float:
     loads = np.zeros(asked.fabric.links)
     paths = [[list(path) for path in listed(asked, flow)] for flow in range(len(asked.traffic))]
     adds = [asked.demand_Bps[flow] / asked.fabric.capacity_Bps for flow in range(len(paths))]
-    best = np.inf
+    whole = np.zeros(asked.fabric.links)
+    for flow, every in enumerate(paths):
+        taken = sorted(set(every[0]).intersection(*every))  # by whatever path
+        whole[taken] += adds[flow][taken]
+    best, least = np.inf, float(whole.max(initial=0.0))
 
     def place(flow: int, highest: float) -> None:
         nonlocal best
-        if highest >= best * (1 - 1e-12):
+        if highest >= best * (1 - 1e-12) or best <= least * (1 + 1e-12):
             return
         if flow == len(paths):
             best = highest
             return
-        for path in paths[flow]:
+        tried = [(float((loads[path] + adds[flow][path]).max()), path) for path in paths[flow]]
+        for most, path in sorted(tried):  # the least loaded first: it is soon known what the others must beat
             loads[path] += adds[flow][path]
-            place(flow + 1, max(highest, float(loads[path].max())))
+            place(flow + 1, max(highest, most))
             loads[path] -= adds[flow][path]
 
     place(0, 0.0)

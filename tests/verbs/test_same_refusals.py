@@ -68,7 +68,7 @@ PLAN_OPTIONS = (
 
 
 def told(*arguments: str) -> str:
-    """The last line that the program says, without its first word."""
+    """The one line that the program says, without its first word."""
     said: list[str] = []
     with (
         patch.object(sys, "argv", ["weft", *arguments]),
@@ -77,8 +77,10 @@ def told(*arguments: str) -> str:
     ):
         main()
     assert left.value.code == 2
-    assert said[-1].startswith("Error: ")
-    return said[-1].removeprefix("Error: ")
+    (line,) = said
+    assert line.startswith("Error: ")
+    assert "\n" not in line
+    return line.removeprefix("Error: ")
 
 
 def flags(options: dict[str, object]) -> list[str]:

@@ -188,6 +188,7 @@ def test_a_dry_run_counts_and_keeps_nothing(tmp_path: Path) -> None:
     assert "60 points" in invoked(str(EXAMPLE), "--dry-run")[1]
 
 
+@pytest.mark.slow
 def test_parquet_holds_the_same(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     out = tmp_path / "out.parquet"

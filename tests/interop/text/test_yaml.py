@@ -1,10 +1,6 @@
 """YAML of foreign files: what is read, what is refused, and that no text ends in a traceback."""
 
-import contextlib
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.interop.text.yaml import DEEPEST, LARGEST, parse_yaml
@@ -81,14 +77,3 @@ def test_the_deepest_is_read():
     for _ in range(DEEPEST - 1):
         (found,) = found
     assert found == []
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.integers(0, len(FORMS)),
-    st.integers(0, 30),
-    st.text(alphabet="-: []\n\t#'\"&*!|>{}?%@`=,0a\x00\x85\ud800\U0001f600", max_size=20),
-)
-def test_changed_texts_give_a_value_or_an_error(at, length, inserted):
-    with contextlib.suppress(BadInput):
-        parse_yaml(FORMS[:at] + inserted + FORMS[at + length :], where="x")

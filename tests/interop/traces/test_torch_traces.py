@@ -4,12 +4,9 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from weft.errors import BadInput, WeftError
+from weft.errors import BadInput
 from weft.interop.traces.torch_traces import PEEK_BYTES, read_kineto, read_pytorch_trace, read_torch_trace
-from weft.model.workload import Workload
 
 KERNEL = {
     "ph": "X",
@@ -121,34 +118,3 @@ def test_files_that_are_none(write, content):
         read_torch_trace(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_no_file(tmp_path):
-    for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(BadInput):
-            read_torch_trace(path)
-    with pytest.raises(BadInput):
-        read_torch_trace("\0")
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["id", "name", "nodes", "traceEvents", "attrs", "ph", "cat", "ts", "dur", "args"]),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(st.dictionaries(st.sampled_from(["nodes", "traceEvents", "schema"]), values), st.booleans())
-def test_random_json_is_read_or_refused(write, whole, packed):
-    try:
-        found = read_torch_trace(write(whole, packed))
-    except WeftError:
-        return
-    assert isinstance(found, Workload)

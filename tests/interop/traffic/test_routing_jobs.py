@@ -104,14 +104,6 @@ def test_a_file_cut_anywhere_is_read_or_refused(tmp_path):
             assert len(read(tmp_path, RING[:length])) in (2, len(whole))
 
 
-@given(st.text(alphabet="0123456789 \n#-.e", max_size=80))
-def test_any_text_is_read_or_refused(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("any") / "job_0-X.txt"
-    path.write_text(text, encoding="utf-8")
-    with suppress(BadInput):
-        assert len(read_job(path, "job", PAPER)) > 0
-
-
 def test_a_host_alone_is_no_flow_to_route(tmp_path):
     alone = read(tmp_path, "96 96 0 0 1 1 1 0\n")
     with pytest.raises(BadInput, match="to themselves"):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
@@ -114,12 +111,3 @@ def test_bad_tables_are_named_with_their_line(table, name: str) -> None:
     assert len(str(caught.value)) < 6000
 
 
-@given(st.text(st.characters(codec="utf-8")), st.sampled_from([HEAD, WIDE, "", HEAD + "0,1,", HEAD + '"']))
-def test_any_text_is_read_or_refused(table, text: str, head: str) -> None:
-    with suppress(BadInput):
-        table(head + text)
-
-
-def test_a_missing_file() -> None:
-    with pytest.raises(BadInput, match=r"no\.csv: no such file"):
-        read_csv("no.csv", FABRIC)

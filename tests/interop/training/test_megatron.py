@@ -353,15 +353,6 @@ def test_bad_arguments_are_named(text, world, message):
         megatron.read(text, where="run.sh", world=world)
 
 
-@given(st.text(max_size=200), st.none() | st.integers(1, 64))
-def test_any_text_is_read_or_refused(text, world):
-    try:
-        run = megatron.read(f"--bf16 {text}", world=world)
-    except BadInput:
-        return
-    assert run.layout.world == run.world
-
-
 MIXTURE = """#!/bin/bash
 # A mixture of experts, in the style of Megatron-LM's examples.
 export CUDA_DEVICE_MAX_CONNECTIONS=1

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch")
 
-import weft.cli
-
 import weft
+import weft.commands.app
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput
 from weft.runtime.run.arranged import JobStart, environment
