@@ -379,7 +379,7 @@ def test_a_dry_run_says_what_was_traced():
 
 @pytest.mark.slow
 def test_a_plan_names_what_can_be_trained(tmp_path):
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
     from weft.verbs.read import read_plan
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"

@@ -16,8 +16,7 @@ from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
 from weft.report.tables.comparison import comparison_table
 from weft.report.tables.grid import Screen
-from weft.search.comparison import Comparison
-from weft.search.why import Traced, causes
+from weft.search.comparison import Comparison, Traced, causes
 from weft.verbs.compare import _of_result
 
 LAYOUTS = ("tp=1", "tp=2,sp", "tp=8", "pp=4,vpp=2,schedule=interleaved", "fsdp=8", "cp=2", "tp=2,pp=2,recompute=full")

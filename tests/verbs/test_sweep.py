@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.app import cli
+from weft.cluster.catalogue import with_domain
 from weft.cluster.files import parameters, with_parameters
-from weft.cluster.scaled import with_domain
 from weft.errors import BadInput, UnknownName, WeftError
 from weft.studies.runners import runner
 from weft.verbs.points import VERBS, cluster_at, computation, compute

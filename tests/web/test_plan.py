@@ -12,7 +12,7 @@ pytest.importorskip("httpx")
 
 import weft
 from weft.cluster import load
-from weft.cluster.scaled import Scales, oversubscribed, resized, scaled, with_domain
+from weft.cluster.catalogue import Scales, oversubscribed, resized, scaled, with_domain
 from weft.errors import BadInput
 from weft.layout.text import format_layout
 from weft.units import format_seconds

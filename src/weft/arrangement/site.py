@@ -31,7 +31,7 @@ from weft.layout.spec import Layout
 from weft.layout.text import parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
 from weft.model.resolve import named_job
-from weft.search.space import SPACES, STANDARD, Space
+from weft.search.enumeration import SPACES, STANDARD, Space
 from weft.units import counted
 
 SCHEMA = "weft.site/1"

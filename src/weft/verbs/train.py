@@ -396,7 +396,7 @@ def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
-    from weft.layout.trainable import check_trainable
+    from weft.layout.check import check_trainable
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
     from weft.verbs.train_data import parse_data
@@ -604,7 +604,7 @@ def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
 
 def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
     """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
 
     try:
         check_runnable(job.model, layout)
@@ -617,7 +617,7 @@ def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
 
 def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
     """The first of a plan's layouts that the runtime trains."""
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
 
     assert asked.plan is not None
     for rank in range(1, TRIED + 1):
@@ -655,7 +655,7 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
     import torch
 
-    from weft.layout.trainable import PRECISIONS
+    from weft.layout.check import PRECISIONS
     from weft.runtime.core.overlap import Switches
     from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.cluster.scaled import Scales, oversubscribed, resized, rewired, scaled, with_domain
+from weft.cluster.catalogue import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.errors import NothingFeasible, UnknownName
 from weft.verbs.plan import PlanOptions, plan
 from weft.verbs.shared import constants_of, layout_of, stack_of

@@ -16,8 +16,7 @@ from weft.collectives.schedules.provision import provision
 from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
-from weft.model.workload import Communication, Task, Workload
-from weft.model.workloads import dlrm
+from weft.model.workload import Communication, Task, Workload, dlrm
 from weft.report.pictures.activity import write_schedule_timeline
 from weft.report.tables.collective import ORDERS_SHOWN, order_groups, schedule_table
 from weft.report.tables.workload import workload_table, write_workload_timeline

@@ -13,7 +13,7 @@ from weft.report.tables.words import printable
 from weft.units import counted, format_bytes, format_seconds, format_si
 
 if TYPE_CHECKING:
-    from weft.calibration.describe import Described
+    from weft.validation.measured import Described
 
 
 def described_table(found: Described, console: Console) -> None:

@@ -7,8 +7,7 @@ from statistics import mean
 from rich.console import Console
 from rich.table import Table
 
-from weft.validation.choice import APART
-from weft.validation.summary import Errors, Validation
+from weft.validation.summary import APART, Errors, Validation
 
 FARTHEST = 10
 """Runs that are listed by name, those with the largest errors."""

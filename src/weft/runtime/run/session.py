@@ -17,9 +17,9 @@ from torch import Tensor
 
 from weft.documents import validate
 from weft.errors import BadInput
+from weft.layout.check import check_trainable
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.hub import HubWeights

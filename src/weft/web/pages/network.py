@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from weft.cluster.scaled import Scales
+from weft.cluster.catalogue import Scales
 from weft.errors import BadInput, UnknownName
 from weft.fabric.catalogue import check_kinds, kinds
 from weft.layout.text import format_layout
