@@ -41,10 +41,10 @@ from weft.interop.training.calculon import application_arguments, launch_argumen
 from weft.interop.training.launchers import NotExpressible
 from weft.layout.spec import PipelineSchedule, Recompute
 from weft.model.spec import Attention, FeedForward
-from weft.validation.choice import Choice, choices
 from weft.validation.inputs import Prepared, prepare_all
 from weft.validation.predict import Predictor
 from weft.validation.runs import Run, shipped_runs
+from weft.validation.summary import Choice, choices
 
 FEWEST = 5
 """Layouts of a sweep."""

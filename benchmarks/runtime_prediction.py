@@ -22,7 +22,6 @@ import bench
 import numpy as np
 import torch
 
-from weft.calibration.fit import Line, fit_line
 from weft.layout.spec import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
@@ -34,6 +33,7 @@ from weft.runtime.measure.timing import WARM_UP, Stopwatch
 from weft.runtime.measure.trace import bare_step
 from weft.runtime.run.ranks import run_ranks
 from weft.simulation.step.clock import StepTime, predict_step
+from weft.validation.measured import Line, fit_line
 
 WORLD = 8
 SETTINGS = {

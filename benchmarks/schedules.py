@@ -26,8 +26,7 @@ from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.fabric.dimension import Dimension
-from weft.model.workload import Communication, Task, Workload
-from weft.model.workloads import RESNET_50_S, WORKLOADS
+from weft.model.workload import RESNET_50_S, WORKLOADS, Communication, Task, Workload
 from weft.simulation.workload.run import run_workload
 
 Figures = dict[str, float]

@@ -10,8 +10,7 @@ from weft.arrangement.clock import Clock
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.search import Search
 from weft.errors import BadInput, NothingFeasible
-from weft.search.enumeration import Enumeration
-from weft.search.space import SPACES
+from weft.search.enumeration import SPACES, Enumeration
 
 FEW = "pp=1,cp=1,z=1,micro_batch=4,zero=1,recompute=none"
 WINDOW = 1e-2

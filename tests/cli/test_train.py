@@ -377,7 +377,7 @@ def test_a_dry_run_says_what_was_traced():
 @pytest.mark.slow
 def test_a_plan_names_what_can_be_trained(tmp_path):
     from weft.commands.read import read_plan
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
 
     plan, runnable = tmp_path / "plan.json", tmp_path / "runnable.json"
     asked = [

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from weft.cluster import resolve
 from weft.cluster.calibration import calibration
-from weft.cluster.lookup import resolve
 from weft.collectives.communicators import INSIDE_BYTES, MIB, OUTSIDE_BYTES, communicator_bytes
 from weft.collectives.cost import Network
 from weft.layout.spec import Layout

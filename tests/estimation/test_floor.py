@@ -7,8 +7,7 @@ from weft.cluster import load
 from weft.estimation.floor import Floor
 from weft.estimation.iteration import Estimator, IterationAssembly
 from weft.model import resolve_job
-from weft.search.enumeration import Enumeration
-from weft.search.space import SPACES
+from weft.search.enumeration import SPACES, Enumeration
 from weft.simulation.iteration.pipeline import Clocks
 from weft.simulation.iteration.stepping import timed
 

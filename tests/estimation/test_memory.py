@@ -17,11 +17,11 @@ from weft.estimation.iteration import Estimator
 from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable, MemoryParts
 from weft.layout.operations import Sizes
+from weft.layout.parts import block_parameters
 from weft.layout.spec import Layout
 from weft.layout.step import BLOCKWISE, EAGER, FSDP2, RUNTIME, Software
 from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
-from weft.layout.weights import block_parameters
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe, resolve_job
 from weft.model.catalogue import load as load_model
 

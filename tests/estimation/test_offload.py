@@ -22,8 +22,8 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
+from weft.search.enumeration import STANDARD
 from weft.search.ranking import plan
-from weft.search.space import STANDARD
 
 RECIPE = Recipe(global_batch=64, sequence=4096)
 JOB = Job(model=load_model("llama-3-8b").model, recipe=RECIPE)

@@ -11,14 +11,13 @@ from readers import TESTS
 from trials import limits
 
 import weft
-from weft.cluster import read_calibration
-from weft.cluster.lookup import resolve
+from weft.cluster import read_calibration, resolve
 from weft.errors import BadInput
 from weft.estimation.report import EstimateReport
 from weft.interop import read_run
 from weft.interop.fabrics.formats import read_fabric
+from weft.search.enumeration import Space
 from weft.search.ranking import Plan
-from weft.search.space import Space
 from weft.validation.inputs import Skipped
 from weft.validation.predict import Predictions
 from weft.validation.runs import read_runs
@@ -83,7 +82,7 @@ def test_no_reader_of_toml_goes_around_the_bounds() -> None:
     users = {
         path.relative_to(Path(weft.__file__).parent).as_posix() for path in _modules() if "tomllib" in path.read_text()
     }
-    assert users == {"documents.py", "cluster/catalogue.py", "validation/shape.py", "validation/stack.py"}
+    assert users == {"documents.py", "cluster/catalogue.py", "validation/cut.py", "validation/runs.py"}
 
 
 def _modules() -> list[Path]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft.layout.schedule import Durations, Op, bubble_s, following, held, most_held, orders, stage_of, stepped_s
 from weft.layout.spec import Layout, PipelineSchedule
+from weft.layout.stages import Durations, Op, bubble_s, following, held, most_held, orders, stage_of, stepped_s
 from weft.layout.table import LayoutTable
 
 SCHEDULES = ["1f1b", "interleaved", "zb1p", "zbv"]

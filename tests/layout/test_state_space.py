@@ -12,12 +12,11 @@ from weft.cluster.catalogue import load as load_cluster
 from weft.errors import Unsupported
 from weft.estimation.memory import block_activations
 from weft.estimation.single import estimate
-from weft.layout.check import explain
+from weft.layout.check import check_runnable, explain
 from weft.layout.operations import Gemm, Pass, Scan, Sizes, block_operations
+from weft.layout.parts import block_parameters
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
-from weft.layout.trainable import check_runnable
-from weft.layout.weights import block_parameters
 from weft.model import FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.model.catalogue import load as load_model
 from weft.model.flops import block_forward_flops

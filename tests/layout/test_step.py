@@ -18,9 +18,10 @@ from weft.collectives.cost import collective_s
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.estimation.kernels import Kernels
-from weft.layout import trainable
-from weft.layout.check import explain
+from weft.layout import check
+from weft.layout.check import check_runnable, explain
 from weft.layout.mesh import rank_groups, real_axes, spread
+from weft.layout.parts import padded_rows
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.step import (
@@ -38,8 +39,6 @@ from weft.layout.step import (
     wide_axes,
 )
 from weft.layout.table import LayoutTable
-from weft.layout.trainable import check_runnable
-from weft.layout.weights import padded_rows
 from weft.model import (
     Attention,
     Block,
@@ -115,7 +114,7 @@ PLAIN = StepOptions()
 @pytest.fixture
 def bare_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let blocks without norms through, which the reference leaves out and the estimator cuts over z."""
-    monkeypatch.setattr(trainable, "NORMS", (0,))
+    monkeypatch.setattr(check, "NORMS", (0,))
 
 
 def of_one_block(layout: Layout, options: StepOptions = PLAIN) -> tuple[Counter[Issue], int]:

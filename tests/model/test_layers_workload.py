@@ -3,8 +3,7 @@
 import pytest
 
 from weft.errors import BadInput
-from weft.model.workload import Communication
-from weft.model.workloads import Layer, training_iteration
+from weft.model.workload import Communication, Layer, training_iteration
 
 
 def reduce(bytes_):

@@ -3,8 +3,7 @@
 import pytest
 
 from weft.errors import UnknownName
-from weft.model import workloads
-from weft.model.workloads import WORKLOADS, workload
+from weft.model.workload import IMAGES, RESNET_50, RESNET_152, WORKLOADS, _resnet_flops, workload
 
 SCALE = 0.26
 
@@ -23,8 +22,8 @@ def test_resnet_152_reduces_every_parameter_in_16_bits():
 
 def test_resnet_flops_are_those_published():
     """torchvision lists 4.09 and 11.51 billion multiply-adds an image of 224 x 224."""
-    for blocks, multiply_adds in ((workloads.RESNET_50, 4.09e9), (workloads.RESNET_152, 11.51e9)):
-        forward = workloads._resnet_flops(blocks) / 3 / workloads.IMAGES
+    for blocks, multiply_adds in ((RESNET_50, 4.09e9), (RESNET_152, 11.51e9)):
+        forward = _resnet_flops(blocks) / 3 / IMAGES
         assert forward == pytest.approx(2 * multiply_adds, rel=2e-3)
 
 

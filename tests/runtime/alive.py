@@ -11,8 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from weft.layout.check import check_trainable
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine

@@ -15,9 +15,8 @@ from torch.nn import functional  # noqa: E402
 from whole import check, job_of  # noqa: E402
 
 from weft.errors import BadInput  # noqa: E402
-from weft.layout.check import explain  # noqa: E402
+from weft.layout.check import check_trainable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.layout.trainable import check_trainable  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.layers import context  # noqa: E402
 

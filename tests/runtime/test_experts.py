@@ -13,9 +13,8 @@ from models import BATCH, DATA_INSIDE  # noqa: E402
 from whole import MODELS, check, job_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.check import explain  # noqa: E402
+from weft.layout.check import check_runnable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.layout.trainable import check_runnable  # noqa: E402
 from weft.runtime.layers import dealing  # noqa: E402
 from weft.runtime.layers.experts import Routing  # noqa: E402
 

@@ -15,8 +15,7 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.contrast import NORMAL
 from weft.model import resolve_job
-from weft.search.comparison import Comparison
-from weft.search.why import Traced, causes
+from weft.search.comparison import Comparison, Traced, causes
 from weft.views.comparison import comparison_view
 from weft.views.terminal import Screen, print_blocks
 

@@ -11,8 +11,8 @@ import pytest
 import weft
 from weft.cluster import Cluster
 from weft.cluster import load as load_cluster
+from weft.cluster.catalogue import with_domain
 from weft.cluster.files import read_cluster
-from weft.cluster.scaled import with_domain
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd

@@ -12,11 +12,9 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import resolve_job
 from weft.search import SPACES, plan
-from weft.search.ease import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease
-from weft.search.ties import groups
+from weft.search.ties import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease, groups
 from weft.validation.inputs import Prepared, prepare_all
-from weft.validation.runs import shipped_runs
-from weft.validation.stack import stacks
+from weft.validation.runs import shipped_runs, stacks
 
 JOB, CLUSTER = resolve_job("llama-3.1-70b"), load("h100-64")
 

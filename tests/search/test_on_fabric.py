@@ -15,11 +15,9 @@ from weft.fabric.families import clos
 from weft.fabric.files import fabric_to_json
 from weft.model import resolve_job
 from weft.search import plan as closed_plan
-from weft.search.enumeration import Enumeration
-from weft.search.network_plan import NetworkPlan, plan_on_fabric
-from weft.search.on_fabric import _orders, search_on_fabric
+from weft.search.enumeration import STANDARD, ZERO_BUBBLE, Enumeration
+from weft.search.network_plan import NetworkPlan, _orders, plan_on_fabric, search_on_fabric
 from weft.search.screen import least_s
-from weft.search.space import STANDARD, ZERO_BUBBLE
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 from weft.simulation.routes.traffic import planned_routes

@@ -18,10 +18,9 @@ from weft.layout.check import explain, reject
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable, encode
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
-from weft.search.ease import Ease
-from weft.search.enumeration import Batch, Enumeration
+from weft.search.enumeration import FOUR_D, STANDARD, WIDE, Batch, Enumeration, Space
 from weft.search.ranking import plan
-from weft.search.space import FOUR_D, STANDARD, WIDE, Space
+from weft.search.ties import Ease
 
 GPT = Block(
     hidden=1024,

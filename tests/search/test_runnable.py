@@ -6,11 +6,11 @@ import pytest
 
 from weft.cluster import resolve
 from weft.errors import BadInput, Unsupported
+from weft.layout.check import check_runnable, check_trainable
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_runnable, check_trainable
 from weft.model import RecipeChanges, resolve_job
 from weft.search import SPACES, plan, runnable
-from weft.search.space import Space
+from weft.search.enumeration import Space
 
 EVERY = 100_000
 

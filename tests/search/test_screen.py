@@ -14,11 +14,9 @@ from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search import screen
-from weft.search.ease import Ease
-from weft.search.enumeration import Enumeration
-from weft.search.fold import Fold, Kept, Scale
-from weft.search.screen import HOPELESS, Screen
-from weft.search.space import FOUR_D, STANDARD, WIDE, ZERO_BUBBLE, Space
+from weft.search.enumeration import FOUR_D, STANDARD, WIDE, ZERO_BUBBLE, Enumeration, Space
+from weft.search.screen import HOPELESS, Fold, Kept, Scale, Screen
+from weft.search.ties import Ease
 
 DENSE = FeedForward(intermediate=2048)
 ROUTED = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=512))

@@ -17,9 +17,8 @@ from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.search.enumeration import Batch, Enumeration
+from weft.search.enumeration import FOUR_D, STANDARD, WIDE, Batch, Enumeration, Space
 from weft.search.ranking import Plan, plan, single_changes
-from weft.search.space import FOUR_D, STANDARD, WIDE, Space
 
 JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
 MIXTRAL = Job(model=load_model("mixtral-8x7b").model, recipe=Recipe(global_batch=64, sequence=4096))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from weft.validation.choice import choices
 from weft.validation.inputs import prepare
+from weft.validation.summary import choices
 
 
 @pytest.fixture

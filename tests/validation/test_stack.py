@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weft.cluster.calibration import stack_names
-from weft.validation.stack import baseline_warning, recognise, stacks
+from weft.validation.runs import baseline_warning, recognise, stacks
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,13 @@ import re
 
 import pytest
 from rich.console import Console
-from weft.web.pages.network import ROUTINGS
 
 import weft
 from weft.commands.check_fabric import CheckOptions
 from weft.commands.compare import CompareOptions
 from weft.commands.design import DesignOptions
 from weft.commands.goodput import GoodputOptions
-from weft.commands.networks import ROUTING
+from weft.commands.networks import ROUTING, ROUTINGS
 from weft.commands.plan import PlanOptions
 from weft.commands.schedule import ScheduleOptions
 from weft.commands.simulate import SimulateOptions

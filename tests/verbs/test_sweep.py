@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import weft
+from weft.cluster.catalogue import with_domain
 from weft.cluster.files import parameters, with_parameters
-from weft.cluster.scaled import with_domain
 from weft.commands.app import cli
 from weft.commands.points import VERBS, cluster_at, computation, compute
 from weft.errors import BadInput, UnknownName, WeftError

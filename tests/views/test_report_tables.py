@@ -16,7 +16,7 @@ from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
 from weft.views.blocks import Column, Grid
 from weft.views.breakdown import estimate_view
-from weft.views.charts.layouts import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.views.design import design_view
 from weft.views.ranking import plan_view, thinned
 from weft.views.terminal import print_blocks

@@ -1,8 +1,8 @@
 """Layouts that a job of a site may have: which are worth a try, and what no layout undercuts.
 
-Alone on a 1:1 network, layouts are stepped in the order of their floors (``weft.search.on_fabric``) by the clock that
-arrangements are judged by.  On a site, they are tried in the order that the closed form gives them when its network
-is as slow as the job found it beside the others.
+Alone on a 1:1 network, layouts are stepped in the order of their floors (``weft.search.network_plan``) by the clock
+that arrangements are judged by.  On a site, they are tried in the order that the closed form gives them when its
+network is as slow as the job found it beside the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
-from weft.search.on_fabric import search_on_fabric
+from weft.search.network_plan import search_on_fabric
 from weft.search.ranking import Plan, plan
 from weft.simulation.iteration.stepping import Stepped
 from weft.simulation.routes.evaluator import Evaluator, Slice

@@ -32,7 +32,7 @@ from weft.layout.text import layout_from_dict, parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
 from weft.model.resolve import named_job
 from weft.model.text import job_from_dict
-from weft.search.space import SPACES, STANDARD, Space
+from weft.search.enumeration import SPACES, STANDARD, Space
 from weft.units import counted
 
 SCHEMA = "weft.site/1"

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field,
 
 from weft import units
 from weft.cluster import catalogue
-from weft.cluster.scaled import with_domain
+from weft.cluster.catalogue import with_domain
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 from weft.documents import parse_toml
 from weft.errors import BadInput

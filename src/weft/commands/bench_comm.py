@@ -16,9 +16,9 @@ from weft.errors import BadInput, UnknownName
 from weft.units import counted
 
 if TYPE_CHECKING:
-    from weft.calibration.describe import Described
     from weft.layout import Layout
     from weft.runtime.measure.measured import MeasuredPrecision
+    from weft.validation.measured import Described
 
 SIZES = {"cpu": "4KiB:16MiB", "cuda": "4KiB:1GiB"}
 STEP = 4
@@ -69,10 +69,10 @@ def bench_comm_command(options: BenchOptions) -> None:
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
 
-    from weft.calibration.describe import describe
     from weft.launched import launched
     from weft.runtime.measure.timing import Measurement, measure
     from weft.runtime.run.ranks import default_device
+    from weft.validation.measured import describe
 
     device = default_device(layout.world) if options.device == "auto" else options.device
     request = Measurement(

@@ -57,7 +57,7 @@ def clusters_command(word: str | None) -> None:
 def stacks_command() -> None:
     """List the training software whose constants are known, for --stack."""
     from weft.cluster.calibration import shipped_tables, stack_names
-    from weft.validation.stack import stacks as known
+    from weft.validation.runs import stacks as known
 
     tables = shipped_tables().tables
     for name in stack_names():

@@ -138,7 +138,7 @@ def network_of(
         UnknownName: there is no such kind.
     """
     from weft.cluster import Cluster
-    from weft.cluster.scaled import with_spares_used
+    from weft.cluster.catalogue import with_spares_used
     from weft.commands.shared import cluster_of
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from weft.cluster.scaled import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
+from weft.cluster.catalogue import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
 from weft.commands.arrange import ArrangeOptions
 from weft.commands.design import DesignOptions
 from weft.commands.estimate import EstimateOptions

@@ -401,7 +401,7 @@ def _workload(
 
         return read_torch_trace(path)
     from weft.model import names
-    from weft.model.workloads import workload
+    from weft.model.workload import workload
 
     if name in names() or os.path.exists(path):
         remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"

@@ -394,7 +394,7 @@ def _request(
     from weft.commands.train_model import config_text, details_of_model, details_of_run, evaluation_of
     from weft.commands.train_profile import parse_ranks, parse_steps
     from weft.commands.train_rank import TrainingRequest
-    from weft.layout.trainable import check_trainable
+    from weft.layout.check import check_trainable
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
 
@@ -588,7 +588,7 @@ def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
 
 def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
     """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
 
     try:
         check_runnable(job.model, layout)
@@ -601,7 +601,7 @@ def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
 
 def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
     """The first of a plan's layouts that the runtime trains."""
-    from weft.layout.trainable import check_runnable
+    from weft.layout.check import check_runnable
 
     assert asked.plan is not None
     for rank in range(1, TRIED + 1):
@@ -639,7 +639,7 @@ def _micro_batch(job: Job, layout: Layout) -> int:
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
     import torch
 
-    from weft.layout.trainable import PRECISIONS
+    from weft.layout.check import PRECISIONS
     from weft.runtime.core.overlap import Switches
     from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details

@@ -24,7 +24,7 @@ from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import variable
 from weft.layout import Layout
-from weft.layout.schedule import stage_of
+from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import Job
 from weft.model.flops import model_flops

@@ -14,11 +14,11 @@ from weft.estimation.costs import PartCosts
 from weft.estimation.memory import Activations, block_activations, head_gradient_tokens, head_tokens, logits_elements
 from weft.estimation.weights import GradientCosts, ShardCosts
 from weft.layout.mesh import degrees
+from weft.layout.parts import distinct_matrices
 from weft.layout.spec import Recompute
 from weft.layout.stages import StageTable
 from weft.layout.step import Software, Step
 from weft.layout.table import Floats, Index, LayoutTable
-from weft.layout.weights import distinct_matrices
 from weft.model.job import Job
 
 SHARDING = ("shard", "replica", "expert_shard", "expert_replica")

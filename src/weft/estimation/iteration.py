@@ -26,8 +26,7 @@ from weft.estimation.pace import Slowest, slowest_stage
 from weft.estimation.result import EstimateTable, TimeParts
 from weft.estimation.stage_memory import StageMemory
 from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.schedule import bubble_s
-from weft.layout.stages import stage_table
+from weft.layout.stages import bubble_s, stage_table
 from weft.layout.step import SOFTWARES
 from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.cluster.calibration import Calibration
-from weft.cluster.scaled import Scales, scaled
+from weft.cluster.catalogue import Scales, scaled
 from weft.cluster.spec import Cluster
 from weft.estimation.iteration import Estimator
 from weft.estimation.offload import pinned_capacity

@@ -11,7 +11,7 @@ import numpy as np
 from weft.estimation.frame import Frame, weighted
 from weft.estimation.offload import resident_bytes
 from weft.estimation.result import MEMORY_PARTS, MemoryParts
-from weft.layout.schedule import most_held
+from weft.layout.stages import most_held
 from weft.layout.table import Floats, Mask
 
 

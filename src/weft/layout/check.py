@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
 from weft.layout.table import Ints, LayoutTable, Mask
 from weft.model.job import Job
-from weft.model.spec import Model
+from weft.model.spec import Attention, LatentAttention, MixtureOfExperts, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,3 +225,110 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
         "recompute-layers": f"recompute = {layout.recompute}, recompute_layers = {layout.recompute_layers}",
     }
     return facts.get(code, f"x = {layout.x}, y = {layout.y}")
+
+
+NORMS = (2, 4)
+"""Norms of a block that the runtime builds: before attention and before the feed-forward part; also behind each."""
+
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""What the runtime computes in."""
+
+
+def check_trainable(job: Job, layout: Layout) -> None:
+    """Refuse what cannot be trained, before anything is built.
+
+    Raises:
+        Unsupported: the runtime lacks something that the model or the layout asks for.
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+    """
+    check_runnable(job.model, layout)
+    check_layout(job, layout.world, layout)
+
+
+def check_runnable(model: Model, layout: Layout) -> None:
+    """Refuse what the runtime does not train.
+
+    Raises:
+        Unsupported: a field of the model or of the layout asks for something that the runtime lacks.
+        BadInput: key-value heads do not divide over x.
+    """
+    for wanted, field, what, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
+        if wanted:
+            raise Unsupported(f"the runtime does not support {what}", where=field, remedy=remedy)
+    for attention in model.attentions:
+        if attention.kv_heads % layout.x:
+            raise BadInput(
+                f"{attention.kv_heads} key-value heads do not divide over x = {layout.x}",
+                where="--layout",
+                remedy="choose x (tp) that divides them",
+            )
+
+
+_Limit = tuple[bool, str, str, str]
+"""Whether it is asked for, by which field, what it is, what to change."""
+
+
+def _model_limits(model: Model) -> Iterator[_Limit]:
+    for block in model.kinds:
+        attention = block.attention
+        recurrent, choose = block.state_space is not None, "choose a model whose blocks all have attention"
+        yield recurrent, "block.state_space", "state-space blocks", choose
+        alone = "blocks of one part alone"
+        yield block.branches < 2, "block", alone, "choose a model of attention and feed-forward blocks"
+        if attention is None:
+            continue
+        yield from _expert_limits(block.moe)
+        latent = isinstance(attention, LatentAttention)
+        yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
+        yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
+        norms = f"{block.norms} norms in a block"
+        yield block.norms not in NORMS, "block.norms", norms, "set norms=2, before each half, or 4, also behind it"
+        if isinstance(attention, Attention):
+            yield from _attention_limits(attention, block.norm_bias)
+    ahead = model.prediction_layers > 0
+    yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"
+    narrow = model.embedding_features is not None
+    yield narrow, "model.embedding_features", "a narrower embedding", "set embedding_features=None"
+    normed = "a norm after the embedding"
+    yield model.embedding_norm, "model.embedding_norm", normed, "set embedding_norm=False"
+    placed = model.positions > 0 or any(attention.rotary for attention in model.attentions)
+    yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
+
+
+def _attention_limits(attention: Attention, norm_bias: bool) -> Iterator[_Limit]:
+    field = "block.attention"
+    yield attention.sinks, f"{field}.sinks", "sinks", "set sinks=False"
+    vectors = "learned biases or norms over all heads"
+    yield attention.extra_parameters > 0, f"{field}.extra_parameters", vectors, "set extra_parameters=0"
+    biased = "norms of heads with biases"
+    yield attention.head_norms and norm_bias, f"{field}.head_norms", biased, "set head_norms=False or norm_bias=False"
+    yield attention.chunked, f"{field}.chunked", "attention in chunks", "set chunked=False"
+    yield attention.gated, f"{field}.gated", "gated attention", "set gated=False"
+
+
+def _expert_limits(moe: MixtureOfExperts | None) -> Iterator[_Limit]:
+    if moe is None:
+        return
+    field, dense = "block.feed_forward", "choose a model without it"
+    yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
+    yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
+    yield moe.balance_bias, f"{field}.balance_bias", "balancing biases of routers", dense
+    yield moe.shared_gate, f"{field}.shared_gate", "gates of shared experts", dense
+
+
+def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
+    ring = layout.context > 1 and layout.context_method == "ring"
+    slides = any(attention.window is not None for attention in model.attentions)
+    yield ring and slides, "layout.context_method", "sliding windows in a ring", "set context_method=ulysses"
+    routed = any(kind.moe for kind in model.kinds)
+    for name in ("expert", "expert_tensor"):
+        degree = getattr(layout, name)
+        alone = f"{name} = {degree} without experts"
+        yield degree > 1 and not routed, f"layout.{name}", alone, f"set {name}=1"
+    cut = routed and layout.x > 1 and layout.y == 1 and not layout.sequence_parallel
+    yield cut, "layout.sequence_parallel", "experts with x > 1 and whole tokens on each rank", "add sp"
+    for name in ("offload_optimizer", "offload_activations"):
+        yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
+    twice = layout.schedule.wraps and model.tied_embeddings
+    yield twice, "layout.schedule", f"tied embeddings with schedule = {layout.schedule}", "set schedule=zb1p"

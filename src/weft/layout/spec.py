@@ -34,7 +34,7 @@ class CodedEnum(StrEnum):
 
 
 class PipelineSchedule(CodedEnum):
-    """The order in which a pipeline's stages run (``weft.layout.schedule``): plain 1F1B (arXiv 1806.03377),
+    """The order in which a pipeline's stages run (``weft.layout.stages``): plain 1F1B (arXiv 1806.03377),
     interleaved 1F1B (2104.04473), ZB-H1 as ``zb1p`` and ZB-V as ``zbv`` (2401.10241)."""
 
     PLAIN = "1f1b"

@@ -19,14 +19,22 @@ from typing import Literal
 import numpy as np
 
 from weft.errors import BadInput
+from weft.layout.check import check_trainable
 from weft.layout.mesh import EXPERT_GROUPS, degrees, real_axes
 from weft.layout.operations import AGAIN, Collective, CollectiveKind, Operations, Sizes, routing
-from weft.layout.parts import part_operations, stage_boundary
+from weft.layout.parts import (
+    Matrices,
+    Parameters,
+    part_matrices,
+    part_operations,
+    part_parameters,
+    separate_outputs,
+    stage_boundary,
+    tied_parameters,
+)
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.table import Floats, Index, LayoutTable, Mask
-from weft.layout.trainable import check_trainable
-from weft.layout.weights import Matrices, Parameters, part_matrices, part_parameters, separate_outputs, tied_parameters
 from weft.model.job import Job, Recipe
 from weft.model.spec import Model
 

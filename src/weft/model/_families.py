@@ -6,7 +6,7 @@ rotary positions and gated feed-forward layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -532,3 +532,122 @@ def palm(f: Fields, name: str) -> Model:
         parallel=True,
     )
     return stack(f, name, [block] * f.layers("num_hidden_layers"), tied=True)
+
+
+def glm4_moe(f: Fields, name: str) -> Model:
+    """GLM-4.5 and 4.6: biases on queries, keys and values, dense in the first layers."""
+    attention = grouped_attention(
+        f,
+        f.integer("hidden_size"),
+        kv_default=8,
+        head_default=128,
+        qkv_bias=f.flag("attention_bias", False),
+        head_norms=f.flag("use_qk_norm", False),
+    )
+    return dense_then_routed(f, name, attention, balance_bias=True)
+
+
+def _llama4_routed(f: Fields, layers: int) -> list[bool]:
+    """For each layer whether it has experts: those listed, else every ``interleave_moe_layer_step``-th."""
+    listed = f.integers("moe_layers")
+    step = f.integer("interleave_moe_layer_step", default=1)
+    return [layer in listed if listed else (layer + 1) % step == 0 for layer in range(layers)]
+
+
+def _llama4_rotary(f: Fields, layers: int) -> list[bool]:
+    """For each layer whether it has rotary positions, and so attends within its chunk only: 1 in
+    ``no_rope_layers``."""
+    listed = f.integers("no_rope_layers")
+    if listed and len(listed) != layers:
+        raise f.bad("no_rope_layers", f"{len(listed)} entries for {layers} layers")
+    interval = f.integer("no_rope_layer_interval", default=4)
+    return [bool(one) for one in listed] or [(layer + 1) % interval != 0 for layer in range(layers)]
+
+
+def llama4(f: Fields, name: str) -> Model:
+    """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
+    beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
+    hidden, layers = f.integer("hidden_size"), f.layers("num_hidden_layers")
+    bias = f.flag("attention_bias", False)
+    whole = grouped_attention(f, hidden, kv_default=8, head_default=128, qkv_bias=bias, out_bias=bias)
+    whole = replace(whole, rotary=False)
+    chunk = f.integer("attention_chunk_size", default=8192)
+    chunked = replace(whole, rotary=True, window=chunk, chunked=True)
+    experts, top_k = routing(f, "num_local_experts")
+    expert = FeedForward(intermediate=f.integer("intermediate_size"))
+    moe = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert, shared=expert)
+    dense = FeedForward(intermediate=f.integer("intermediate_size_mlp", "intermediate_size"))
+    blocks = [
+        Block(hidden=hidden, attention=chunked if rotary else whole, feed_forward=moe if routed else dense)
+        for rotary, routed in zip(_llama4_rotary(f, layers), _llama4_routed(f, layers), strict=True)
+    ]
+    return stack(f, name, blocks, tied=False)
+
+
+def minimax_m2(f: Fields, name: str) -> Model:
+    """MiniMax-M2: norms over all query and all key features, a balancing bias per expert."""
+    hidden, layers = f.integer("hidden_size"), f.layers("num_hidden_layers")
+    if any(kind != 1 for kind in f.integers("attn_type_list")):
+        raise f.unsupported("attn_type_list")
+    f.only("qk_norm_type", "per_layer")
+    attention = grouped_attention(f, hidden, kv_default=8, head_default=128)
+    if f.flag("use_qk_norm", True):
+        norms = (attention.heads + attention.kv_heads) * attention.head_dim
+        attention = replace(attention, extra_parameters=norms)
+    experts, top_k = routing(f, "num_local_experts")
+    moe = MixtureOfExperts(
+        experts=experts,
+        top_k=top_k,
+        expert=FeedForward(intermediate=f.integer("intermediate_size")),
+        balance_bias=f.flag("use_routing_bias", True),
+    )
+    block = Block(hidden=hidden, attention=attention, feed_forward=moe)
+    model = stack(f, name, [block] * layers, tied=False)
+    modules = f.integer("num_mtp_modules", default=0, least=0, most=64) if f.flag("use_mtp", False) else 0
+    return replace(model, prediction_layers=modules)
+
+
+def minimax_m2_or(other: Callable[[Fields, str], Model]) -> Callable[[Fields, str], Model]:
+    """The reader of type ``minimax``, under which MiniMax-M2 too was published: M2 names its modules or its
+    query-key norms."""
+
+    def read(f: Fields, name: str) -> Model:
+        second = f.flag("use_qk_norm", False) or "MiniMaxM2" in str(f.data.get("architectures"))
+        return minimax_m2(f, name) if second else other(f, name)
+
+    return read
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "moe_num_experts")
+_WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_hidden_size")
+OTHER_TASKS = frozenset({"bert", "clip", "t5", "vit", "whisper"})
+"""Types that are no decoders of text, for which nothing stands in."""
+
+
+def dense_equivalent(f: Fields, name: str) -> Model:
+    """Every block as full attention (latent where the configuration has ranks) and a gated feed-forward part, with
+    the numbers and widths that the configuration states: layers, heads, features, experts.
+
+    Raises:
+        BadInput: the configuration lacks the keys that decoders share.
+    """
+    attention = latent_attention(f) if f.has("kv_lora_rank") else grouped_attention(f, f.integer("hidden_size"))
+    if f.has("n_routed_experts"):
+        return dense_then_routed(f, name, attention, balance_bias=False)
+    layers, period = f.layers("num_hidden_layers"), 0
+    dense = FeedForward(intermediate=f.integer(*_WIDTHS[1:]))
+    routed: FeedForward | MixtureOfExperts = dense
+    if f.find(*_EXPERTS) and f.integer(*_EXPERTS) > 1:
+        period = f.integer("expert_layer_period", "decoder_sparse_step", default=1)
+        experts, top_k = routing(f, *_EXPERTS)
+        shared = f.optional_integer("shared_expert_intermediate_size", "shared_intermediate_size", least=0)
+        routed = MixtureOfExperts(
+            experts=experts,
+            top_k=top_k,
+            expert=FeedForward(intermediate=f.integer(*_WIDTHS)),
+            shared=FeedForward(intermediate=shared) if shared else None,
+        )
+    offset = f.integer("expert_layer_offset", default=max(period - 1, 0), least=0)
+    feeds = [routed if period and layer % period == offset else dense for layer in range(layers)]
+    hidden = f.integer("hidden_size")
+    return stack(f, name, [Block(hidden=hidden, attention=attention, feed_forward=feed) for feed in feeds], tied=False)

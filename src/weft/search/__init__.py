@@ -1,7 +1,7 @@
 """Rank layouts: spaces, their enumeration and the search."""
 
+from weft.search.enumeration import FOUR_D, SPACES, STANDARD, WIDE, ZERO_BUBBLE, Space, runnable
 from weft.search.ranking import Advice, Count, Plan, distinct, plan
-from weft.search.space import FOUR_D, SPACES, STANDARD, WIDE, ZERO_BUBBLE, Space, runnable
 from weft.search.ties import Choice, Tie
 
 __all__ = [

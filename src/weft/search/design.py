@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from weft.cluster.catalogue import oversubscribed, rewired, with_domain, with_spares_used
 from weft.cluster.files import cluster_to_dict
-from weft.cluster.scaled import oversubscribed, rewired, with_domain, with_spares_used
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
 from weft.estimation.single import estimate
@@ -23,12 +23,11 @@ from weft.model.job import Job
 from weft.model.text import job_to_dict
 from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
-from weft.search.degraded import DegradedNetwork
+from weft.search.enumeration import STANDARD, Space
+from weft.search.goodput import DegradedNetwork, goodput
 from weft.search.goodput import Terms as FailureTerms
-from weft.search.goodput import goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
-from weft.search.space import STANDARD, Space
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 from weft.units import counted

@@ -2,21 +2,340 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+import heapq
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import permutations
 from typing import Any
+
+import numpy as np
 
 from weft.estimation.iteration import Estimator
 from weft.estimation.single import estimate_of
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
 from weft.fabric.transport import carrier
-from weft.layout.table import LayoutTable
+from weft.layout.spec import Layout
+from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse
 from weft.layout.text import format_layout
 from weft.records import number, table_of
-from weft.search.on_fabric import Progress, Proof, search_on_fabric
+from weft.search.enumeration import Enumeration, Frames, Space
 from weft.search.ranking import Plan
-from weft.simulation.routes.evaluator import Evaluator
+from weft.search.screen import HOPELESS, ROUNDING, least_s
+from weft.simulation.routes.evaluator import DEGREES, Evaluator
+
+MOST = 2_000_000
+"""Layouts, or layouts in an order of the axes, that are kept; what is left out bounds the proof."""
+Progress = Callable[[str, float, float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """How the best layout was found: layouts ``evaluated`` at flow level, the seconds below which no layout of the
+    space can be (``bound_s``), and by how much the best exceeds them, as a share (``gap``).
+
+    ``considered`` counts the layouts that fit, in every order of the axes that was searched and makes a difference.
+    ``stopped_by`` is "budget" where time ran out: what was not looked at then counts with ``bound_s`` alone.
+    """
+
+    evaluated: int
+    considered: int
+    bound_s: float
+    gap: float
+    stopped_by: str | None = None
+
+    @property
+    def proved(self) -> bool:
+        """Whether no layout of the space is faster."""
+        return self.gap == 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Evaluated layouts with their simulated seconds, best first, the proof of the first, and seconds of the first
+    layout that was evaluated (none: nan)."""
+
+    layouts: tuple[tuple[Layout, float], ...]
+    proof: Proof
+    first_s: float
+
+
+@dataclass(slots=True)
+class _Best:
+    """What has been evaluated."""
+
+    top: int
+    seconds: dict[Layout, float] = field(default_factory=dict)
+    least: float = np.inf
+
+    def add(self, layout: Layout, seconds: float) -> None:
+        self.seconds[layout] = seconds
+        self.least = min(self.least, seconds)
+
+    def limit(self) -> float:
+        """Floors from here on are of no interest."""
+        return self.least * (1 - ROUNDING)
+
+    def ranked(self, *, per_mesh: bool) -> list[Layout]:
+        """The fastest, of each mesh only the first."""
+        found: dict[object, Layout] = {}
+        for layout in sorted(self.seconds, key=self.seconds.__getitem__):
+            mesh = tuple(getattr(layout, name) for name in DEGREES)
+            found.setdefault(mesh if per_mesh else layout, layout)
+            if len(found) == self.top:
+                break
+        return list(found.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Candidates:
+    """Layouts with the number of their order of the axes and floors, and the least floor of those left out."""
+
+    table: LayoutTable
+    order: Ints
+    floor_s: Floats
+    left_out_s: float
+
+    def least(self, most: int = MOST) -> _Candidates:
+        """Those of the lowest floors."""
+        if len(self.floor_s) <= most:
+            return self
+        rows = np.argsort(self.floor_s, kind="stable")
+        left_out_s = min(self.left_out_s, float(self.floor_s[rows[most]]))
+        kept = np.sort(rows[:most])
+        return _Candidates(self.table.take(kept), self.order[kept], self.floor_s[kept], left_out_s)
+
+
+def search_on_fabric(
+    evaluator: Evaluator,
+    space: Space,
+    *,
+    capacity_bytes: float,
+    first: Iterable[Layout] = (),
+    orders: bool = True,
+    top: int = 10,
+    per_mesh: bool = False,
+    budget_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    progress: Progress | None = None,
+) -> Found:
+    """Search a space, in every order of the axes, for the layout that is fastest at flow level.
+
+    Args:
+        evaluator: the job on the fabric.
+        space: degrees and switches to try; its order of the axes is one of those tried.
+        capacity_bytes: memory that a layout may take.
+        first: layouts to begin with; good ones save work.
+        orders: also try other orders of the axes than the space's.
+        top: how many evaluated layouts to return.
+        per_mesh: return only the best of each mesh.
+        budget_s: seconds of ``clock``, which is the wall's, after which the search stops; the proof then has a gap.
+        progress: called with what is done, the best seconds so far and the seconds that bound all layouts.
+    """
+    search = _Search(evaluator, space, capacity_bytes, orders, top, budget_s, clock, progress)
+    return search.found(first, per_mesh=per_mesh)
+
+
+class _Search:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        space: Space,
+        capacity_bytes: float,
+        orders: bool,
+        top: int,
+        budget_s: float | None,
+        clock: Callable[[], float],
+        progress: Progress | None,
+    ) -> None:
+        self.evaluator, self.space, self.capacity = evaluator, space, capacity_bytes
+        self.best, self.progress = _Best(top), progress
+        self.orders = list(_orders(space.order)) if orders else [space.order]
+        self.clock, self.ends = clock, np.inf if budget_s is None else clock() + budget_s
+        self.considered = 0
+
+    def found(self, first: Iterable[Layout], *, per_mesh: bool) -> Found:
+        for layout in first:
+            self.best.add(layout, self.evaluator.seconds(layout))
+            if self._late():
+                break
+        bound = self._walk(self._in_orders(self._promising()))
+        ranked = sorted(
+            ((layout, self.evaluator.seconds(layout)) for layout in self.best.ranked(per_mesh=per_mesh)),
+            key=lambda pair: pair[1],
+        )
+        least = ranked[0][1] if ranked else np.inf
+        bound = least if bound >= least * (1 - ROUNDING) else bound
+        proof = Proof(
+            evaluated=len(self.best.seconds),
+            considered=self.considered,
+            bound_s=bound,
+            gap=max(least / bound - 1.0, 0.0) if ranked else 0.0,
+            stopped_by="budget" if bound < least and self._late() else None,
+        )
+        return Found(layouts=tuple(ranked), proof=proof, first_s=next(iter(self.best.seconds.values()), np.nan))
+
+    def _late(self) -> bool:
+        return self.clock() > self.ends
+
+    def _tell(self, what: str, bound_s: float) -> None:
+        if self.progress is not None:
+            self.progress(what, self.best.least, min(bound_s, self.best.least))
+
+    # 1: all layouts ----------------------------------------------------------------------------------
+
+    def _promising(self) -> _Candidates:
+        """Layouts that fit and whose floors in no order exceed the best."""
+        enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
+        kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
+        for part in enumeration.parts():
+            if self._late():
+                kept = self._left_out(kept, part)
+                continue
+            enough = HOPELESS * self.capacity
+            least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
+            for batch in part.batches(np.flatnonzero(least <= enough)):
+                if self._late():
+                    kept = self._left_out(kept, part)
+                    break
+                if len(batch.table):
+                    kept = _joined(kept, self._below(batch.table, 0, ())).least()
+            self._tell("layouts", 0.0)
+        return kept
+
+    def _left_out(self, kept: _Candidates, part: Frames) -> _Candidates:
+        """Candidates without those of a part, for which there is no time: a bound that needs no layouts holds for
+        them."""
+        least = kept.left_out_s
+        for flag in (0, 1):
+            frames, table = part.flagged(np.arange(len(part.frames)), flag)
+            if len(frames):
+                outline = self.evaluator.bounding.outline(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, outline, bubble=False).min()))
+        return replace(kept, left_out_s=least)
+
+    def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
+        """The rows of a table that fit, with floors in an order of the axes below the best."""
+        floor_s = np.full(len(table), np.inf)
+        for part in self.evaluator.unblocked(table.ordered(axes)):
+            fits = part.estimates.memory_bytes <= self.capacity
+            floor_s[part.rows] = np.where(fits, part.floor_s, np.inf)
+            if not axes:
+                self.considered += self._counted(table.take(part.rows[fits]))
+        rows = np.flatnonzero(floor_s < self.best.limit())
+        return _Candidates(table.take(rows), np.full(len(rows), order), floor_s[rows], np.inf)
+
+    def _counted(self, table: LayoutTable) -> int:
+        """Layouts in all of the orders that make a difference to them."""
+        return sum(int(self._differs(table, order).sum()) for order in self.orders)
+
+    # 2: orders of the axes ---------------------------------------------------------------------------
+
+    def _differs(self, table: LayoutTable, order: tuple[str, ...]) -> Mask:
+        """The rows for which an order moves only axes that are longer than 1."""
+        moved = np.ones(len(table), dtype=bool)
+        for axis, usual in zip(order, self.space.order, strict=True):
+            if axis != usual:
+                moved &= table.column(axis) > 1
+        return moved
+
+    def _in_orders(self, promising: _Candidates) -> _Candidates:
+        """Candidates in every order of the axes."""
+        table = promising.table
+        found = _Candidates(table.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), promising.left_out_s)
+        for place, order in enumerate(self.orders):
+            rows = np.flatnonzero((promising.floor_s < self.best.limit()) & self._differs(table, order))
+            if len(rows) and self._late():
+                found = replace(found, left_out_s=min(found.left_out_s, float(promising.floor_s[rows].min())))
+            elif len(rows):
+                found = _joined(found, self._below(table.take(rows), place, order)).least()
+            self._tell("orders", 0.0)
+        return found
+
+    # 3 and 4: groups of layouts with the same collectives ----------------------------------------------
+
+    def _walk(self, candidates: _Candidates) -> float:
+        """Evaluate what its floor does not rule out, lowest first; returns what bounds all the rest."""
+        left_out_s = candidates.left_out_s
+        queue = [(float(candidates.floor_s[rows].min()), number, False) for number, rows in self._groups(candidates)]
+        groups = dict(self._groups(candidates))
+        floor_s = candidates.floor_s.copy()
+        heapq.heapify(queue)
+        while queue and queue[0][0] < self.best.limit():
+            if self._late():
+                return min(queue[0][0], left_out_s, self.best.least)
+            self._tell("evaluated", queue[0][0])
+            _, number, cut = heapq.heappop(queue)
+            rows = groups[number]
+            rows = groups[number] = rows[floor_s[rows] < self.best.limit()]
+            if not len(rows):
+                continue
+            order = self.orders[int(candidates.order[rows[0]])]
+            table = candidates.table.take(rows).ordered(order)
+            if not cut and not self.evaluator.knows(table):
+                floor_s[rows] = np.maximum(floor_s[rows], self._cut_floors(table))
+                heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
+            elif self.evaluator.planned:
+                at = int(np.argmin(floor_s[rows]))
+                layout = table.row(at)
+                self.best.add(layout, self.evaluator.seconds(layout))
+                groups[number] = rows = np.delete(rows, at)
+                if len(rows):
+                    heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
+            else:
+                self._evaluate(table)
+        return min(self.best.least, left_out_s)
+
+    def _groups(self, candidates: _Candidates) -> Iterator[tuple[int, Index]]:
+        """Rows whose collectives have the same groups."""
+        if not len(candidates.order):
+            return
+        table = candidates.table
+        group = collapse([*self.evaluator.alike(table), candidates.order]).group
+        order = np.argsort(group, kind="stable")
+        bounds = np.flatnonzero(np.diff(group[order])) + 1
+        yield from enumerate(np.split(order, bounds))
+
+    def _cut_floors(self, table: LayoutTable) -> Floats:
+        """Floors of a group with what its collectives must pass through cuts; where routes are planned, which takes
+        long, the stepped pipeline is one."""
+        floor_s = np.zeros(len(table))
+        for part in self.evaluator.under(table, self.evaluator.least_extras(table)):
+            floor_s[part.rows] = part.floor_s
+            if self.evaluator.planned:
+                for at in np.flatnonzero(part.floor_s < self.best.limit()).tolist():
+                    floor_s[part.rows[at]] = part.stepped_s(at)
+        return floor_s
+
+    def _evaluate(self, table: LayoutTable) -> None:
+        """Step through the layouts of a group that may be faster than the best, lowest floor first."""
+        for part in self.evaluator.under(table, self.evaluator.extras(table)):
+            for at in np.argsort(part.floor_s, kind="stable").tolist():
+                if part.floor_s[at] >= self.best.limit():
+                    break
+                self.best.add(part.frame.table.row(at), part.stepped_s(at))
+
+
+def _orders(usual: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The usual order of the axes, then all others."""
+    yield usual
+    yield from (order for order in permutations(usual) if order != usual)
+
+
+def _joined(one: _Candidates, other: _Candidates) -> _Candidates:
+    """The candidates of both."""
+    if not len(one.order) or not len(other.order):
+        some = other if len(other.order) else one
+        return _Candidates(some.table, some.order, some.floor_s, min(one.left_out_s, other.left_out_s))
+    columns = {name: np.concatenate([one.table.column(name), other.table.column(name)]) for name in COLUMNS}
+    return _Candidates(
+        LayoutTable(**columns, order=one.table.order),
+        np.concatenate([one.order, other.order]),
+        np.concatenate([one.floor_s, other.floor_s]),
+        min(one.left_out_s, other.left_out_s),
+    )
+
 
 BEGUN = 8
 """Layouts of the closed form's ranking that are evaluated first."""

@@ -24,18 +24,15 @@ from weft.model.resolve import even_batch
 from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, number, table_of
 from weft.results import Result
-from weft.search.ease import Ease
-from weft.search.enumeration import Enumeration
-from weft.search.fold import Fold, Scale
-from weft.search.screen import Screen
-from weft.search.space import STANDARD, Space
-from weft.search.ties import Choice, Facts, Tie, held
+from weft.search.enumeration import STANDARD, Enumeration, Space
+from weft.search.screen import Fold, Scale, Screen
+from weft.search.ties import Choice, Ease, Facts, Tie, held
 from weft.units import counted, format_bytes
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
 ORDERS = ("ease", "time")
-"""How layouts are ranked: by time and what each is to run (``weft.search.ease``), or by time alone."""
+"""How layouts are ranked: by time and what each is to run (``weft.search.ties``), or by time alone."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
 NOT_DIVISIBLE = CODES.index("batch-not-divisible")
 Progress = Callable[[int, int], None]
@@ -414,7 +411,7 @@ class _Found:
     def advice(self) -> Advice | None:
         """What would let a faster layout fit: of those that lack memory the one that lacks least.
 
-        Where layouts fit already, only gains of more than ``weft.search.fold.WORTHWHILE`` count.
+        Where layouts fit already, only gains of more than ``weft.search.screen.WORTHWHILE`` count.
         """
         limit = self.fold.limit_s
         faster = [i for i, seconds in enumerate(self.fold.misfits.keys) if seconds < limit]

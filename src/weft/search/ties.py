@@ -1,15 +1,132 @@
-"""Which of ranked layouts cannot be told apart, and how probably each is as good as the best."""
+"""Which of layouts with similar times comes first, and which of them cannot be told apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from weft.cluster.spec import Cluster
 from weft.estimation.contrast import WITHIN, Contrast, shipped_contrast
 from weft.estimation.result import Estimate
-from weft.layout.table import Floats, Ints
+from weft.layout.spec import Layout, Recompute
+from weft.layout.table import Floats, Ints, LayoutTable, Mask
+from weft.model.job import Job
+
+MECHANISM = 0.01
+"""Share of the time that a mechanism must gain."""
+UNUSUAL = 0.1
+"""Share that what hardly any published run does must gain: about the error between layouts that differ by a
+doubling of a degree."""
+FULL, TIGHT = 0.8, 0.01
+"""Memory in use beyond the share ``FULL`` of what may be used counts up to ``TIGHT``."""
+SLICE = 4096
+"""Tokens of a sequence that a context-parallel rank keeps in published runs, at least."""
+CHUNKS = 12
+"""Virtual stages that published runs have, at most."""
+EXPERTS = 64
+"""Experts of a layer that a rank holds in published runs, at most."""
+FULLY_SHARDED = (
+    "fsdp",
+    "torchtitan",
+    "torchtitan-2024",
+    "nemo-automodel",
+    "maxtext",
+    "maxtext-gpu",
+    "llm-foundry",
+    "axonn",
+)
+"""Software whose own way is to shard weights (FSDP), not to replicate them."""
+ZERO_BUBBLE = ("hai-llm", "torchtitan", "torchtitan-2024")
+"""Software that runs pipeline schedules with split backward passes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """Something that a layout may do: ``words`` name it, ``price`` is a share of the time, ``does`` tells rows."""
+
+    words: str
+    price: float
+    does: Callable[[LayoutTable], Mask]
+
+    @property
+    def unusual(self) -> bool:
+        return self.price >= UNUSUAL
+
+
+class Ease:
+    """Efforts of the layouts of a job on a cluster, trained by a software.
+
+    Args:
+        capacity_bytes: memory of an accelerator that may be used.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, stack: str, capacity_bytes: float) -> None:
+        self.habits, self.capacity_bytes = tuple(_habits(job, cluster, stack)), capacity_bytes
+
+    def efforts(self, table: LayoutTable, memory_bytes: Floats) -> Floats:
+        """Shares of their times that layouts must gain by what they do."""
+        used = memory_bytes / self.capacity_bytes
+        efforts: Floats = TIGHT * np.clip((used - FULL) / (1 - FULL), 0.0, 1.0)
+        for habit in self.habits:
+            efforts += habit.price * habit.does(table)
+        return efforts
+
+    def does(self, layout: Layout) -> tuple[Habit, ...]:
+        """What a layout does of what counts."""
+        table = LayoutTable.of([layout])
+        return tuple(habit for habit in self.habits if habit.does(table)[0])
+
+
+def _habits(job: Job, cluster: Cluster, stack: str) -> list[Habit]:
+    domain, sequence, layers = cluster.tiers[0].size, job.recipe.sequence, job.model.layers
+    experts = max((kind.moe.experts for kind in job.model.kinds if kind.moe), default=0)
+    sharded, zero_bubble = stack in FULLY_SHARDED, stack in ZERO_BUBBLE
+    return [
+        Habit("tensor parallelism", MECHANISM, lambda t: t.x > 1),
+        Habit("AxoNN's y axis", 0.0 if stack == "axonn" else UNUSUAL, lambda t: t.y > 1),
+        Habit("a pipeline", MECHANISM, lambda t: t.pipeline > 1),
+        Habit("interleaving", MECHANISM, lambda t: t.scheduled(lambda one: one.rounds)),
+        Habit("context parallelism", MECHANISM, lambda t: t.context > 1),
+        Habit("expert parallelism", MECHANISM, lambda t: t.expert > 1),
+        Habit("weights sharded (FSDP)", 0.0 if sharded else MECHANISM, lambda t: t.z > 1),
+        Habit(
+            "FSDP together with tensor, context or pipeline parallelism",
+            MECHANISM if sharded else UNUSUAL,
+            lambda t: (t.z > 1) & ((t.x > 1) | (t.context > 1) | (t.pipeline > 1)),
+        ),
+        Habit("FSDP within replicas (HSDP)", MECHANISM, lambda t: (t.z > 1) & (t.data > 1)),
+        Habit("recomputation", MECHANISM, lambda t: t.recompute != Recompute.NONE.code),
+        Habit("recomputation of some layers", MECHANISM, lambda t: t.recompute_layers > 0),
+        Habit("optimizer offload", MECHANISM, lambda t: t.offload_optimizer > 0),
+        Habit("activation offload", MECHANISM, lambda t: t.offload_activations > 0),
+        Habit("ZeRO-2", 0.0 if stack == "deepspeed" else MECHANISM, lambda t: (t.zero == 2) & (t.z == 1)),
+        Habit("unequal pipeline stages", MECHANISM, lambda t: _unequal(t, layers)),
+        Habit(
+            "a zero-bubble schedule",
+            MECHANISM if zero_bubble else UNUSUAL,
+            lambda t: t.scheduled(lambda one: one.splits_backward),
+        ),
+        Habit(f"tensor parallelism beyond the scale-up domain of {domain}", UNUSUAL, lambda t: t.x * t.y > domain),
+        Habit(
+            f"context parallelism with less than {SLICE:,} tokens a rank",
+            UNUSUAL,
+            lambda t: (t.context > 1) & (sequence < SLICE * t.context),
+        ),
+        Habit(f"more than {EXPERTS} experts a rank", UNUSUAL, lambda t: t.expert * EXPERTS < experts),
+        Habit("ZeRO-2 with a pipeline", UNUSUAL, lambda t: (t.zero == 2) & (t.z == 1) & (t.pipeline > 1)),
+        Habit(f"more than {CHUNKS} virtual stages", UNUSUAL, lambda t: t.virtual_stages > CHUNKS),
+        Habit(f"replicated weights with {stack}", UNUSUAL if sharded else 0.0, lambda t: (t.z == 1) & (t.data > 1)),
+    ]
+
+
+def _unequal(table: LayoutTable, layers: int) -> Mask:
+    """Stages whose chunks differ, also where embedding and loss count as a layer each (Megatron-Core's
+    account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split)."""
+    chunks = table.pipeline * table.virtual_stages
+    return (layers % chunks > 0) & ((layers + 1) % chunks > 0) & ((layers + 2) % chunks > 0)
+
 
 CANDIDATES = 300
 """Layouts that are held against each other, at most."""

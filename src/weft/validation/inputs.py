@@ -22,10 +22,8 @@ from weft.model.flops import attention_forward_flops, block_forward_flops, model
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
 from weft.model.spec import Model
 from weft.solvers.divisors import largest_divisor
-from weft.validation.cut import cut, degrees
-from weft.validation.runs import Run, Unparsed
-from weft.validation.shape import shape
-from weft.validation.stack import Stack, baseline_warning, recognise
+from weft.validation.cut import cut, degrees, shape
+from weft.validation.runs import Run, Stack, Unparsed, baseline_warning, recognise
 
 GIB = 2.0**30
 

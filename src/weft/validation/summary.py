@@ -3,21 +3,208 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from weft.estimation.trust import equal_shares
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
 from weft.units import counted
-from weft.validation.causes import Cause, causes
-from weft.validation.choice import Choice, choices
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
+
+SEQUENCES = (2048, 4096, 8192, 32768)
+"""Tokens up to which sequences are of one class."""
+MANY = 512
+"""Accelerators from which a run is large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """Errors of the runs that share ``value`` of ``cause``; every family weighs the same.
+
+    ``mape`` is the mean absolute error, ``bias`` the mean signed one, ``excess`` how much larger ``mape`` is than
+    that of the same families' other runs (None where a family has no others).
+    """
+
+    cause: str
+    value: str
+    runs: int
+    families: int
+    mape: float
+    bias: float
+    excess: float | None
+
+
+def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
+    """Errors by cause and value, of runs with their relative errors; causes that all runs share are left out."""
+    known = list(runs)
+    errors = np.array([error for _, error in known])
+    families = np.array([run.run.family for run, _ in known])
+    found: list[Cause] = []
+    for cause, value_of in CAUSES.items():
+        values = np.array([value_of(run) for run, _ in known])
+        if len(set(values)) > 1:
+            found += _by_value(cause, values, errors, families)
+    return tuple(found)
+
+
+def _by_value(cause: str, values: np.ndarray, errors: np.ndarray, families: np.ndarray) -> Iterator[Cause]:
+    for value in sorted(set(values)):
+        own = values == value
+        shares = equal_shares(families[own])
+        yield Cause(
+            cause=cause,
+            value=str(value),
+            runs=int(own.sum()),
+            families=len(set(families[own])),
+            mape=float(shares @ np.abs(errors[own])),
+            bias=float(shares @ errors[own]),
+            excess=_excess(own, np.abs(errors), families),
+        )
+
+
+def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
+    """Mean difference over the families that have runs of both kinds."""
+    both = [name for name in sorted(set(families[own])) if (families[~own] == name).any()]
+    gaps = [sizes[own & (families == name)].mean() - sizes[~own & (families == name)].mean() for name in both]
+    return float(np.mean(gaps)) if gaps else None
+
+
+def _sequence(run: Prepared) -> str:
+    tokens = run.job.recipe.sequence
+    for i, most in enumerate(SEQUENCES):
+        if tokens <= most:
+            return f"{i + 1}: up to {most:,} tokens"
+    return f"{len(SEQUENCES) + 1}: over {SEQUENCES[-1]:,} tokens"
+
+
+def _size(run: Prepared) -> str:
+    count, domain = run.cluster.count, run.cluster.tiers[0].size
+    if count <= domain:
+        return "1: one scale-up domain"
+    return f"2: fewer than {MANY}" if count < MANY else f"3: {MANY} and more"
+
+
+def _assumed(word: str) -> Callable[[Prepared], str]:
+    def told(run: Prepared) -> str:
+        return "assumed" if any(word in one and "not stated" in one for one in run.assumptions) else "stated"
+
+    return told
+
+
+CAUSES: Mapping[str, Callable[[Prepared], str]] = {
+    "models": lambda run: "experts" if any(kind.moe for kind in run.job.model.kinds) else "dense",
+    "accelerator": lambda run: run.cluster.accelerator.name,
+    "software": lambda run: run.stack.name,
+    "precision": lambda run: run.job.recipe.precision,
+    "accelerators": _size,
+    "sequence": _sequence,
+    "tensor parallel": lambda run: "yes" if run.layout.x > 1 else "no",
+    "pipeline": lambda run: run.layout.schedule if run.layout.pipeline > 1 else "none",
+    "context parallel": lambda run: "yes" if run.layout.context > 1 else "no",
+    "expert parallel": lambda run: "yes" if run.layout.expert > 1 else "no",
+    "weights": lambda run: "sharded (FSDP)" if run.layout.z > 1 else "replicated",
+    "recompute": lambda run: run.layout.recompute,
+    "attention": lambda run: run.job.recipe.attention,
+    "time": lambda run: "from a rate in FLOP/s" if run.derived else "stated",
+    "FLOPs convention": lambda run: "not known" if run.warning else "known, or of no weight",
+    "recompute policy": _assumed("recomputation"),
+    "micro-batch": _assumed("micro-batch"),
+    "network": _assumed("network"),
+}
+"""What may be behind errors, and what a run has of it."""
+
+
+APART = 0.05
+"""Relative difference of two measured times from which their order counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The choices of a family: ``jobs`` were measured in several layouts (``layouts`` in all).
+
+    Of layouts with the same predicted time any may be taken: losses are means over them, and half of their pairs count
+    as ordered.
+
+    Attributes:
+        regret: mean over jobs of how much longer the layout with the least predicted time took than the best.
+        worst: the largest of these.
+        random: the mean of them for a layout picked at random.
+        pairs: of layouts of one job whose measured times are more than ``APART`` apart.
+        ordered: the share of these that the predictions put in the right order; None without pairs.
+        level: the median of predicted / measured.
+        ratio_error: mean over jobs of the mean error of how many times longer a layout takes than another.
+        optimism: mean over jobs of the share by which predictions favour the layout with the least predicted time over
+            the job's layouts on average: what being first of many costs a prediction.
+    """
+
+    family: str
+    jobs: int
+    layouts: int
+    regret: float
+    worst: float
+    random: float
+    pairs: int
+    ordered: float | None
+    level: float
+    ratio_error: float
+    optimism: float
+
+
+Timed = tuple[Prepared, float]
+"""A run and the seconds that are predicted of it."""
+
+
+def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
+    """The choices of each family that measured some job in several layouts."""
+    jobs: dict[str, dict[object, list[Timed]]] = {}
+    for run, predicted_s in runs:
+        jobs.setdefault(run.run.family, {}).setdefault(run.same_job, []).append((run, predicted_s))
+    found = []
+    for family, groups in sorted(jobs.items()):
+        several = [group for group in groups.values() if len({run.layout for run, _ in group}) > 1]
+        if several:
+            found.append(_choice(family, several))
+    return tuple(found)
+
+
+def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
+    regrets, randoms, ratios, shares, gains, right, pairs = [], [], [], [], [], 0.0, 0
+    for job in jobs:
+        measured = np.array([run.measured_s for run, _ in job])
+        predicted = np.array([seconds for _, seconds in job])
+        loss = measured / measured.min() - 1.0
+        first = predicted == predicted.min()
+        regrets.append(float(loss[first].mean()))
+        randoms.append(float(loss.mean()))
+        slower = measured[:, None] > (1.0 + APART) * measured
+        pairs += int(slower.sum())
+        after = (1.0 + np.sign(predicted[:, None] - predicted)) / 2.0
+        right += float(after[slower].sum())
+        share = predicted / measured
+        ratios.append(float(np.abs(share[:, None] / share - 1.0).sum() / (share.size * (share.size - 1))))
+        shares.append(share)
+        gains.append(float(np.log(share).mean() - np.log(share[first]).mean()))
+    return Choice(
+        family=family,
+        jobs=len(jobs),
+        layouts=sum(map(len, jobs)),
+        regret=float(np.mean(regrets)),
+        worst=max(regrets),
+        random=float(np.mean(randoms)),
+        pairs=pairs,
+        ordered=right / pairs if pairs else None,
+        level=float(np.median(np.concatenate(shares))),
+        ratio_error=float(np.mean(ratios)),
+        optimism=float(np.mean(gains)),
+    )
+
 
 INDENT = "  "
 """Before the name of a part of a family."""

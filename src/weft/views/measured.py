@@ -12,7 +12,7 @@ from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
 from weft.views.words import printable
 
 if TYPE_CHECKING:
-    from weft.calibration.describe import Described
+    from weft.validation.measured import Described
 
 
 def described_view(found: Described) -> Iterator[Block]:

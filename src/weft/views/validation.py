@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import mean
 
-from weft.validation.choice import APART
-from weft.validation.summary import Errors, Validation
+from weft.validation.summary import APART, Errors, Validation
 from weft.views.blocks import Block, Heading, Paragraph, rows_grid
 
 FARTHEST = 10

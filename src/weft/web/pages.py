@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from weft.arrangement.site import Goal
-from weft.cluster.scaled import Scales, oversubscribed, resized, rewired, scaled, with_domain
+from weft.cluster.catalogue import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.collectives.stages import STAGE_KINDS
 from weft.commands.design import DesignOptions, design
 from weft.commands.plan import PlanOptions, plan

@@ -109,5 +109,3 @@ def test_bad_tables_are_named_with_their_line(table, name: str) -> None:
     assert "flows.csv" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 6000
-
-

@@ -18,9 +18,10 @@ from ranks import grid_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from weft.layout.step import GATHERS_AHEAD, SCATTERS_IN_FLIGHT  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.overlap import GATHERS_AHEAD, SCATTERS_IN_FLIGHT, Overlap, Switches  # noqa: E402
+from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402

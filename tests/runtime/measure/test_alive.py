@@ -14,8 +14,8 @@ from weft.cluster import calibration, load  # noqa: E402
 from weft.estimation import Estimator, of_runtime  # noqa: E402
 from weft.estimation.stage_memory import StageMemory  # noqa: E402
 from weft.layout.mesh import groups  # noqa: E402
-from weft.layout.schedule import held, most_held, orders  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.stages import held, most_held, orders  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402

@@ -14,8 +14,6 @@ torch = pytest.importorskip("torch")
 from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from weft.calibration.describe import describe  # noqa: E402
-from weft.calibration.fit import bounded_least_squares, fit_kernels, fit_line, fit_network  # noqa: E402
 from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, read_calibration  # noqa: E402
 from weft.cluster.calibration import constants, write_calibration  # noqa: E402
 from weft.cluster.files import read_cluster  # noqa: E402
@@ -38,6 +36,7 @@ from weft.runtime.measure.measured import (  # noqa: E402
     measured_to_json,
 )
 from weft.runtime.measure.timing import shapes  # noqa: E402
+from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
 from weft.views.measured import cluster_file  # noqa: E402
 
 SIZES = tuple(4096 * 4**step for step in range(9))

@@ -25,8 +25,8 @@ from torch.distributed.pipelining.schedules import (  # noqa: E402
 
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
-from weft.layout.schedule import Op, orders  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
+from weft.layout.stages import Op, orders  # noqa: E402
 from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 
 from weft.errors import BadInput
-from weft.layout.schedule import Durations, stepped_s
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations, stepped_s
 from weft.simulation.flows.graph import Graph
 from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
 from weft.simulation.iteration.stepping import timed

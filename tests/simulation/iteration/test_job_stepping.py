@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.layout.schedule import Durations
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations
 from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, StepTimes
 from weft.simulation.iteration.stepping import Stepped, timed
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import weft
 from weft.cluster import resolve
 from weft.errors import BadInput
-from weft.layout.schedule import Durations
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations
 from weft.layout.text import parse_layout
 from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
 from weft.simulation.iteration.stepping import timed

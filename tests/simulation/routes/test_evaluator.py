@@ -16,8 +16,7 @@ from weft.fabric.placement import Placement
 from weft.layout.spec import AXES
 from weft.layout.table import LayoutTable
 from weft.model import resolve_job
-from weft.search.enumeration import Enumeration
-from weft.search.space import SPACES
+from weft.search.enumeration import SPACES, Enumeration
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
 from weft.simulation.routes.traffic import planned_routes

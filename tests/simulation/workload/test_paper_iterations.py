@@ -2,7 +2,7 @@
 
 Figures are those of arXiv 2110.04478v3, figure 12, read off its vector graphics, in the order of its table 2.
 Scale of the computation times, the choice of the DLRM file and ResNet-152's layers are assumptions (see
-``weft.model.workloads``), so these are checks of consistency; ResNet-152, which does not agree, is left out.
+``weft.model.workload``), so these are checks of consistency; ResNet-152, which does not agree, is left out.
 """
 
 import statistics
@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from weft.fabric.dimension import Dimension
-from weft.model.workloads import workload
+from weft.model.workload import workload
 from weft.simulation.workload.run import run_workload
 
 KINDS = {"SW": "switch", "FC": "fully-connected", "Ring": "ring"}

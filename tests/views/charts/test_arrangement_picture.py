@@ -13,7 +13,8 @@ from weft.fabric.spec import SCALE_UP
 from weft.simulation.flows.engine import run
 from weft.views.arrangement import link_rows, loads_before_after, seat_of
 from weft.views.charts.arrangement import CHARTS, loads_chart, seats_chart, timeline_chart
-from weft.views.charts.charts import COLOURS, INK, rendered
+from weft.views.charts.charts import rendered
+from weft.views.charts.palette import COLOURS, INK
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "site.toml"
 

@@ -25,21 +25,10 @@ from weft.model import catalogue as models
 from weft.search.design import Terms, design
 from weft.units import format_seconds
 from weft.views.charts import comparison
-from weft.views.charts.charts import (
-    GRID,
-    INK,
-    PAPER,
-    bounds,
-    data,
-    embedded,
-    finished,
-    free_labels,
-    ink_on,
-    rendered,
-    scheme_css,
-)
+from weft.views.charts.charts import bounds, data, embedded, finished, free_labels, ink_on, rendered
 from weft.views.charts.designs import _nested, design_chart
-from weft.views.charts.layouts import TIME_COLOURS, breakdown_chart, estimate_chart, pareto_chart
+from weft.views.charts.layouts import breakdown_chart, estimate_chart, pareto_chart
+from weft.views.charts.palette import GRID, INK, PAPER, TIME_COLOURS, scheme_css
 from weft.views.words import TIME_LABELS
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -12,7 +12,8 @@ from weft.collectives.schedules.policies import beside, compare, schedule
 from weft.collectives.schedules.timing import busy_intervals
 from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension
-from weft.views.charts.charts import COLOURS, GRID, rendered
+from weft.views.charts.charts import rendered
+from weft.views.charts.palette import COLOURS, GRID
 from weft.views.charts.schedules import counts_chart, policies_chart
 
 NETWORK = tuple(

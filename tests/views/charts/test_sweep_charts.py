@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("altair")
 
 from weft.errors import BadInput
-from weft.views.charts.charts import COLOURS
+from weft.views.charts.palette import COLOURS
 from weft.views.charts.sweep import _ticks, sweep_chart
 
 COLUMNS = {"model": str, "count": int, "nic_Bps": float, "mfu": float}

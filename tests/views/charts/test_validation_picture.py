@@ -8,7 +8,8 @@ import pytest
 pytest.importorskip("altair")
 
 import weft
-from weft.views.charts.charts import COLOURS, rendered
+from weft.views.charts.charts import rendered
+from weft.views.charts.palette import COLOURS
 from weft.views.charts.validation import validation_chart
 
 

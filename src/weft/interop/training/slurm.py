@@ -9,9 +9,9 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.interop.training.launchers import LaunchArguments, NotExpressible, process_grid
 from weft.launched import PORT
+from weft.layout.check import PRECISIONS, check_trainable
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout
-from weft.layout.trainable import PRECISIONS, check_trainable
 from weft.model.catalogue import names
 from weft.model.job import Job
 

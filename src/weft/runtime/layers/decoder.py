@@ -21,8 +21,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from weft.errors import BadInput, Unsupported
+from weft.layout.check import check_runnable
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_runnable
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector

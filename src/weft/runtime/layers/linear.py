@@ -23,7 +23,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.schedule import weight_gradient_first
+from weft.layout.stages import weight_gradient_first
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.opaque import operator, thing

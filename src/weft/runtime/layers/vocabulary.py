@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.errors import BadInput
-from weft.layout.weights import padded_rows
+from weft.layout.parts import padded_rows
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector

@@ -19,11 +19,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
+from weft.layout.check import check_trainable
 from weft.layout.mesh import EXPERT_GROUPS, GROUPS, ROWS
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
-from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.core.grid import SEQUENCE, Grid
 from weft.runtime.core.machine import Machine

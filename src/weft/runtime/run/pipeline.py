@@ -20,9 +20,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGP
 from torch.distributed.pipelining.schedules import _Action, _batch_p2p, _ComputationType, _PipelineScheduleRuntime
 
 from weft.errors import BadInput
-from weft.layout.schedule import orders, stage_of
 from weft.layout.spec import Layout, PipelineSchedule
-from weft.layout.stages import model_chunks
+from weft.layout.stages import model_chunks, orders, stage_of
 from weft.model.spec import Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import share
@@ -212,7 +211,7 @@ class StepPasses:
 
 
 class _Ordered(_PipelineScheduleRuntime):
-    """The passes of ``weft.layout.schedule.orders``; each rank sends and receives in the order of one clock."""
+    """The passes of ``weft.layout.stages.orders``; each rank sends and receives in the order of one clock."""
 
     def __init__(self, layout: Layout, stages: list[Any], micro_batches: int, **options: Any) -> None:
         super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]

@@ -19,9 +19,9 @@ from torch import Tensor
 from weft.checkpoints import last_checkpoint, set_aside, whole_folders
 from weft.documents import validate
 from weft.errors import BadInput
+from weft.layout.check import check_trainable
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
-from weft.layout.trainable import check_trainable
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.files import Damaged

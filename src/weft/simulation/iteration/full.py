@@ -16,8 +16,8 @@ import numpy as np
 
 from weft.fabric.spec import Ints
 from weft.fabric.traffic import Routes, Traffic, joined
-from weft.layout.schedule import Op
 from weft.layout.spec import Layout
+from weft.layout.stages import Op
 from weft.simulation.flows.engine import run
 from weft.simulation.flows.graph import Load
 from weft.simulation.iteration.contention import Messages, Wave, Wires

@@ -25,9 +25,8 @@ from weft.estimation.iteration import Estimator
 from weft.estimation.result import MEMORY_PARTS
 from weft.estimation.stage_memory import Buffers, StageMemory
 from weft.layout.check import check_layout
-from weft.layout.schedule import Op, most_held
 from weft.layout.spec import Layout
-from weft.layout.stages import Chunk, HeldChunk, held_chunks, model_chunks
+from weft.layout.stages import Chunk, HeldChunk, Op, held_chunks, model_chunks, most_held
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.simulation.iteration.pipeline import clock, timed_ops

@@ -12,9 +12,8 @@ from weft.estimation.blocks import BlockRow, BlockRows
 from weft.estimation.frame import TimedFrame
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.schedule import Durations, Op, following, orders, stage_of
 from weft.layout.spec import Layout
-from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.stages import Durations, HeldChunk, Op, following, held_chunks, orders, stage_of
 from weft.simulation.flows.graph import Graph
 from weft.simulation.iteration.result import Span, SpanKind, Track
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints, Mask
-from weft.layout.schedule import PASSES, Durations, Op, order_columns, stage_of
 from weft.layout.spec import Layout, PipelineSchedule
+from weft.layout.stages import PASSES, Durations, Op, order_columns, stage_of
 from weft.simulation.iteration._stepping import BACKWARD, FORWARD, Delays, Passes, Rules, Times, Work, step
 from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, op_seconds
 from weft.simulation.iteration.result import Span, SpanKind, Track

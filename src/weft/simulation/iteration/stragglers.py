@@ -15,8 +15,8 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.spec import Floats
-from weft.layout.schedule import Durations, stage_of
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations, stage_of
 from weft.simulation.iteration.pipeline import PhaseTimes
 
 _FORM = re.compile(r"(rank|host)=([0-9]{1,9}):([0-9.]{1,12})|random=([0-9.]{1,12})", re.ASCII)

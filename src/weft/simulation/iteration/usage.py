@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.layout.mesh import groups
-from weft.layout.schedule import stage_of
 from weft.layout.spec import Layout
+from weft.layout.stages import stage_of
 from weft.simulation.iteration.contention import Messages
 from weft.simulation.iteration.demand import Amounts, Demand, Key
 from weft.simulation.iteration.result import LinkLoad, TierLoad

@@ -15,11 +15,12 @@ from functools import partial
 import numpy as np
 
 from weft.errors import Unsupported
+from weft.layout.check import check_trainable
 from weft.layout.mesh import real_axes
 from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase, Scan
-from weft.layout.schedule import weight_gradient_first
+from weft.layout.parts import Matrices
 from weft.layout.spec import AXES, Layout
-from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.stages import HeldChunk, held_chunks, weight_gradient_first
 from weft.layout.step import (
     GATHERS_AHEAD,
     RUNTIME,
@@ -32,8 +33,6 @@ from weft.layout.step import (
     wide_axes,
 )
 from weft.layout.table import LayoutTable
-from weft.layout.trainable import check_trainable
-from weft.layout.weights import Matrices
 from weft.model.job import Job
 from weft.model.spec import Block
 

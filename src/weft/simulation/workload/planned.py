@@ -20,8 +20,8 @@ from weft.errors import Unsupported
 from weft.estimation.iteration import Estimator
 from weft.layout.check import check_layout
 from weft.layout.mesh import rank_groups, real_axes
-from weft.layout.schedule import Durations
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.workload import Communication, CommunicationKind, Task, Workload

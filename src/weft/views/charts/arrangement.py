@@ -13,7 +13,8 @@ from weft.arrangement.loads import PARTS, LinkLoads, Window, window
 from weft.arrangement.schedule import periods
 from weft.fabric.spec import SCALE_UP
 from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
-from weft.views.charts.charts import COLOURS, GRID, INK, MUTED, Chart, data, finished, ink_on, linear
+from weft.views.charts.charts import Chart, data, finished, ink_on, linear
+from weft.views.charts.palette import COLOURS, GRID, INK, MUTED
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement

@@ -9,8 +9,8 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.units import format_count, format_seconds
-from weft.views.charts.charts import COLOURS, Chart, bounds, data, finished, free_labels, linear, point_labels
-from weft.views.charts.palette import MUTED
+from weft.views.charts.charts import Chart, bounds, data, finished, free_labels, linear, point_labels
+from weft.views.charts.palette import COLOURS, MUTED
 
 if TYPE_CHECKING:
     from weft.search.design import Design, DesignStudy

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from weft.errors import BadInput
-from weft.views.charts.charts import COLOURS, PAPER, Chart, data, finished, linear
+from weft.views.charts.charts import Chart, data, finished, linear
+from weft.views.charts.palette import COLOURS, PAPER
 
 if TYPE_CHECKING:
     from weft.search.goodput import GoodputReport

@@ -11,8 +11,8 @@ import altair as alt
 from weft.errors import BadInput
 from weft.layout.text import format_degrees, format_layout
 from weft.units import format_bytes, format_seconds
-from weft.views.charts.charts import GRID, INK, MUTED, PAPER, Chart, data, finished, ink_on, linear, point_labels
-from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.charts.charts import Chart, data, finished, ink_on, linear, point_labels
+from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
 from weft.views.charts.waterfall import WHOLE, WIDTH, Step, waterfall
 from weft.views.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
 

@@ -9,7 +9,8 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.units import counted
-from weft.views.charts.charts import COLOURS, INK, Chart, data, finished, linear
+from weft.views.charts.charts import Chart, data, finished, linear
+from weft.views.charts.palette import COLOURS, INK
 from weft.views.route_evaluation import workload_words
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import altair as alt
 
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_si
-from weft.views.charts.charts import COLOURS, GRID, INK, MUTED, PAPER, Chart, data, finished, linear
+from weft.views.charts.charts import Chart, data, finished, linear
+from weft.views.charts.palette import COLOURS, GRID, INK, MUTED, PAPER
 from weft.views.collective import bytes_words, policy_words, time_words
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.units import counted
-from weft.views.charts.charts import COLOURS, INK, Chart, bounds, data, finished, linear
+from weft.views.charts.charts import Chart, bounds, data, finished, linear
+from weft.views.charts.palette import COLOURS, INK
 from weft.views.sweep import told
 
 MOST_ROWS = 5000

@@ -9,7 +9,8 @@ import altair as alt
 import numpy as np
 
 from weft.estimation.trust import COVERED
-from weft.views.charts.charts import COLOURS, INK, MUTED, Chart, data, finished, linear
+from weft.views.charts.charts import Chart, data, finished, linear
+from weft.views.charts.palette import COLOURS, INK, MUTED
 
 if TYPE_CHECKING:
     from weft.validation.summary import Validation

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from weft.units import format_seconds
-from weft.views.charts.charts import INK, MUTED, Chart, data, linear
+from weft.views.charts.charts import Chart, data, linear
+from weft.views.charts.palette import INK, MUTED
 
 WHOLE = "#8c959f"
 WIDTH, _STEP = 620, 26

@@ -1,1 +1,0 @@
-"""Measured times in, Weft's models of the machine out: tiers of a cluster and constants."""
