@@ -37,7 +37,7 @@ SMALL = {"model": "gpt2-124m", "cluster": "a100-8"}
 ASKED = (
     {"model": "llama-3.1-8b", "cluster": "h100-64"},
     {"model": "llama-3.1-70b", "cluster": "h100-512"},
-    {"model": "llama-3.1-8b", "cluster": "a100-128", "tp": "2"},
+    {"model": "llama-3.1-8b", "cluster": "a100-128", "fix": "tp=2"},
     {"model": "mixtral-8x7b", "cluster": "h100-64"},
     {"model": "gpt2-124m", "cluster": "a100-8", "nic": "2"},
 )
@@ -108,14 +108,15 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
         return str(found.text)
 
     query = urlencode(asked)
-    await fetched("/", '<input id="model"')
+    await fetched("/", '<input id="field-model"')
     origin = {"Origin": str(client.base_url).rstrip("/")}
-    page = await fetched("/plan", 'id="layout"', data=dict(asked), headers=origin)
+    page = await fetched("/plan", "Layouts that fit", data=dict(asked), headers=origin)
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
     await fetched(f"/plan?{query}&show=charts", 'class="weft-chart"')
     await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Run on every host")
-    document = json.loads(await fetched(f"/plan/plan.json?{query}", '"layouts"'))
+    await fetched(f"/plan/launch-file?{query}&tool=torchtitan-toml", "[training]")
+    document = json.loads(await fetched(f"/plan/json?{query}", '"layouts"'))
     name = document["job"]["model"]["name"]
     if name != asked["model"]:
         raise RuntimeError(f"asked for {asked['model']}, got {name}")

@@ -5,7 +5,6 @@ import json
 import re
 from functools import cache
 from html import unescape
-from importlib.resources import files
 from urllib.parse import urlencode
 
 import pytest
@@ -15,6 +14,8 @@ pytest.importorskip("httpx")
 pytest.importorskip("altair")
 
 import weft
+from weft.arrangement.bundle import arrangement_of
+from weft.cluster import load
 from weft.views.page import PLACES
 from weft.web import showing
 from weft.web.pages import PAGES, _clusters, _examples
@@ -56,7 +57,7 @@ def own(page):
         how = {"layout": "tp=8,dp=4", "radix": 8, "oversubscription": "none", "fabrics": "rail-only,fat-tree"}
         return weft.design("llama-3.1-8b", "h100-32", **how)
     if page == "schedule":
-        return weft.schedule("all-reduce", "16MiB", dims=DIMS, chunks=8, compare=True)
+        return weft.schedule("all-reduce", "16MiB", dims=DIMS, chunks=8, policy="weft", compare=True)
     return weft.validate(family=("korthikanti",))
 
 
@@ -68,11 +69,11 @@ def test_pages_are_those_of_the_navigation():
 def test_a_page_begins_with_its_form(client, elements, page):
     text = client.get(f"/{page}").text
     found = elements(text)
-    assert [one for one in found.named("a") if "aria-current" in one][0]["href"] == f"/{page}"
+    assert next(one for one in found.named("a") if "aria-current" in one)["href"] == f"/{page}"
     fields = [one for tag in ("input", "select", "textarea") for one in found.named(tag)]
     shown = {one["id"] for one in fields if one.get("type") != "hidden"}
     assert shown == {one["for"] for one in found.named("label")}
-    assert shown == {field.name for group in PAGES[f"/{page}"].groups for field in group.fields}
+    assert shown == {f"field-{field.name}" for group in PAGES[f"/{page}"].groups for field in group.fields}
     described = {one["aria-describedby"] for one in fields if "aria-describedby" in one}
     assert described == {one["id"] for one in found.named("small")}
     assert not re.search(r"--\w", text[text.index("<form") : text.index("</form>")])
@@ -90,7 +91,8 @@ def test_a_view_is_whole(client, elements, page, show):
     names = [each["id"] for _, each in found.found if "id" in each]
     assert len(names) == len(set(names))
     assert not [each for _, each in found.found if "style" in each or any(name.startswith("on") for name in each)]
-    assert [one["aria-current"] for one in found.named("a") if show in str(one.get("href"))][0] == "page"
+    assert [one["href"].partition("?")[0] for one in found.named("a") if "aria-current" in one] == [f"/{page}"] * 2
+    assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].files)
     if show == "charts":
         assert text.count("<figure") >= 2
         assert "Not drawn" not in text
@@ -98,10 +100,7 @@ def test_a_view_is_whole(client, elements, page, show):
 
 @pytest.mark.parametrize("page", ["plan", "network", "schedule", "accuracy"])
 def test_files_are_those_of_the_verb(client, page):
-    more = {"policy": "baseline"} if page == "schedule" else {}
-    assert document(client, page, **more) == json.loads(own(page).to_json()) | (
-        {} if page != "schedule" else {"policy": "baseline"}
-    )
+    assert document(client, page) == json.loads(own(page).to_json())
     rows = list(csv.reader(get(client, page, "csv").text.splitlines()))
     assert len(rows) == 1 + len(own(page).to_dicts())
     sent = get(client, page, "csv").headers["content-disposition"]
@@ -113,7 +112,8 @@ BAD = [
     *(("plan", one) for one in ({"cluster": "x.toml"}, {"fix": "tp"}, {"fix": "tp=x"}, {"max": "sp=1"})),
     *(("plan", one) for one in ({"nic": "nan"}, {"count": "0"}, {"count": "1.5"}, {"layout": "tp=3"})),
     *(("plan", one) for one in ({"domain": "7"}, {"oversubscription": "0.5"}, {"oversubscription": "x"})),
-    *(("plan", one) for one in ({"oversubscription": "2", "count": "8"}, {"stack": "<script>"}, {"space": "<script>"})),
+    *(("plan", one) for one in ({"oversubscription": "2", "count": "8"}, {"stack": "<script>"})),
+    *(("plan", one) for one in ({"space": "<script>"}, {"order": "<script>"})),
     *(("plan", one) for one in ({"show": "launch", "tool": "../x"}, {"batch": "x"}, {"precision": "/etc/passwd"})),
     *(("network", one) for one in ({"fabrics": "<script>"}, {"fabrics": "/etc/passwd"}, {"fabrics": "hosts.toml"})),
     *(("network", one) for one in ({"radix": "1"}, {"radix": "x"}, {"count": "x"}, {"routing": "guess"})),
@@ -158,7 +158,7 @@ def test_a_row_leads_to_its_own_section(client, page, row):
 
 
 def test_suggested_clusters_can_be_loaded():
-    assert all(weft.commands.shared.cluster_of(name).count for name in _clusters())
+    assert all(load(name).count for name in _clusters())
 
 
 # Network ------------------------------------------------------------------------------------------------------------
@@ -204,12 +204,10 @@ def test_a_family_is_that_of_validate(client):
 
 
 def test_pasted_runs_are_predicted_and_inert(client):
-    published = files("weft.validation").joinpath("data", "runs.csv")
-    header, *lines = (
-        PAGES["/accuracy"].groups[1].fields[0].placeholder.replace("mine", "<script>alert(1)</script>").splitlines()
-    )
-    found = client.post("/accuracy", data={"runs_text": "\n".join([header, *lines])}, headers=OWN)
-    assert found.status_code == 200, published
+    example = PAGES["/accuracy"].groups[1].fields[0].placeholder
+    hostile = example.replace("mine", "<script>alert(1)</script>")
+    found = client.post("/accuracy", data={"runs_text": hostile}, headers=OWN)
+    assert found.status_code == 200
     assert "runs=pasted-" in str(found.url)
     assert "<script>alert" not in found.text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in found.text
@@ -227,17 +225,14 @@ def test_an_arrangement_is_that_of_its_files(client, name):
     text = get(client, "arrange", site=name).text
     assert all(f"{row['slowdown']:.4f}</td>" in text for row in found["jobs"])
     report = get(client, "arrange", "report", site=name)
-    from weft.arrangement.reading import arrangement_of
-
     assert report.text == weft.make_report(arrangement_of(found, "given"))
     assert "attachment" in report.headers["content-disposition"]
 
 
 def test_a_goal_and_an_oversubscription_replace_those_of_the_site(client):
-    found = document(client, "arrange", objective="worst", oversubscription="4")
-    assert found["objective"]["kind"] == "worst"
-    assert found["site"] == document(client, "arrange")["site"]
-    assert found["fabric"] != document(client, "arrange")["fabric"]
+    found, given = document(client, "arrange", objective="worst", oversubscription="2"), document(client, "arrange")
+    assert (found["objective"]["kind"], given["objective"]["kind"]) == ("worst", "slowdown")
+    assert (found["site"], found["fabric"] == given["fabric"]) == (given["site"], False)
 
 
 @pytest.mark.parametrize(

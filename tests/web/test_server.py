@@ -142,7 +142,7 @@ def test_work_is_cancelled(pool):
 def test_a_field_cannot_say_where_the_answer_goes(client, monkeypatch):
     monkeypatch.setattr("weft.web.showing.AT_ONCE_S", 0.0)
     page = client.get("/plan?model=gpt2-124m&cluster=h100-8&fix=a%1Eanswer%1Eb").text
-    assert page.index("</form>") < page.index('class="answer"') < page.index("</main>")
+    assert page.index("</form>") < page.index('role="alert"') < page.index("</main>")
 
 
 def test_long_work_leaves_a_process_for_others(pool):

@@ -70,16 +70,18 @@ def test_a_page_says_all_parts_and_loads_nothing(state):
         rows = list(found.rows())
         assert weft.make_report(found) == page
         assert found.version in page
-    assert len(text_of(page, "rows")) == len(rows)
+    assert len(text_of(page, "points-table")) == len(rows)
     failed = [row for row in rows if row["failure"]]
-    assert [cells[-2:] for cells in text_of(page, "failures")] == [[row["failure"], row["message"]] for row in failed]
+    assert [cells[-2:] for cells in text_of(page, "failed-table")] == [
+        [row["failure"], row["message"]] for row in failed
+    ]
 
 
 def test_what_is_shown_can_be_chosen(state):
     page = weft.make_report(state, where=("model=gpt2-124m", "layout=tp=2"), x="batch", y="mfu")
-    assert len(text_of(page, "rows")) == 6
+    assert len(text_of(page, "points-table")) == 6
     assert "At all points" in page
-    assert "gpt2-355m" not in text_of(page, "rows")[0]
+    assert "gpt2-355m" not in text_of(page, "points-table")[0]
     for wrong in ({"where": ("nothing=1",)}, {"x": "nothing"}, {"facet": "nothing"}):
         with pytest.raises(BadInput):
             weft.make_report(state, **wrong)
