@@ -108,7 +108,7 @@ def test_a_large_study_is_light_and_says_what_is_left_out(tmp_path):
         page = weft.make_report(found)
     assert len(page.encode()) < 3_000_000
     assert "2,000 points are not computed yet" in page
-    assert f"The first {len(text_of(page, 'rows')):,} of 4,000 rows" in page
+    assert f"The first {len(text_of(page, 'points-table')):,} of 4,000 rows" in page
     assert "Not drawn" in page
 
 

@@ -390,6 +390,7 @@ def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
+    import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
     from weft.commands.train_data import parse_data
     from weft.commands.train_model import config_text, details_of_model, details_of_run, evaluation_of
     from weft.commands.train_profile import parse_ranks, parse_steps

@@ -129,9 +129,10 @@ def _plan(asked: Asked, progress: Progress) -> _Planned:
     top = min(asked.whole("top") or 10, _MOST_LAYOUTS)
     options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
     job = job_of_text(asked.text("model"), options.changes(), cluster.count)
+    search = replace(options, batch=None, sequence=None, precision=None)  # the job has them
     other = _supposed(asked, cluster)
-    found = plan(job, other, options, progress=progress)
-    return _Planned(found, plan(job, cluster, options, progress=progress) if other is not cluster else None)
+    found = plan(job, other, search, progress=progress)
+    return _Planned(found, plan(job, cluster, search, progress=progress) if other is not cluster else None)
 
 
 def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:

@@ -94,7 +94,7 @@ def test_what_the_arrangement_has_is_not_asked_for(arranged, monkeypatch, capsys
     job = [] if "--job" in words else ["--job", "first"]
     monkeypatch.setattr("sys.argv", ["weft", "train", "--arrangement", str(arranged), *job, *words])
     with pytest.raises(SystemExit) as stop:
-        weft.commands.main()
+        weft.commands.app.main()
     assert stop.value.code == 2
     assert told in capsys.readouterr().err
 
