@@ -686,20 +686,10 @@ def train_command(names: tuple[str, ...], options: TrainOptions) -> None:
     check_count(names, 1, "train", USAGE)
     found: Trained | DryRun = train(names[0] if names else None, options, quiet=False)
     if isinstance(found, DryRun) and found.ends:
-        _show(found)
+        from weft.commands.train_rank import Differs
+        from weft.views.terminal import print_blocks
+        from weft.views.training_run import dry_run_view
 
-
-def _show(found: DryRun) -> None:
-    from weft.commands.train_rank import Differs
-    from weft.views.terminal import print_blocks
-    from weft.views.training_run import extrapolated_view, traced_view
-
-    for end in found.ends:
-        print_blocks(
-            traced_view(
-                predicted=end.predicted, found=end.found, rank=end.rank, ranks=found.layout.world, stage=end.stage
-            )
-        )
-    print_blocks(extrapolated_view(micro_batches=found.ends[-1].micro_batches, traced=found.ends[-1].traced))
-    if not found.equal:
-        raise Differs("the traced collectives differ from the prediction")
+        print_blocks(dry_run_view(found))
+        if not found.equal:
+            raise Differs("the traced collectives differ from the prediction")

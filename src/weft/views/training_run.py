@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
 from weft.views.blocks import Block, Grid, Heading, Paragraph, rows_grid
+
+if TYPE_CHECKING:
+    from weft.commands.train import DryRun
 
 Axes = tuple[str, ...]
 
@@ -130,21 +133,17 @@ def comparison_view(
         yield Paragraph("For a predicted time describe this machine: weft bench-comm, then --cluster.", indent=2)
 
 
-def traced_view(
-    *, predicted: Counter[Issue], found: Counter[Issue], rank: int, ranks: int, stage: int
-) -> Iterator[Block]:
-    """Collectives of a traced rank beside those predicted for its pipeline stage."""
-    yield Heading(f"Rank {rank} of {ranks:,} (pipeline stage {stage})")
-    yield _collectives(predicted, found)
-    yield _verdict("Each collective", equal=predicted == found)
-
-
-def extrapolated_view(*, micro_batches: int, traced: Sequence[int]) -> Iterator[Block]:
-    """Which steps were traced where they are not the step itself."""
-    if list(traced) != [micro_batches]:
-        shown = " and ".join(map(str, traced))
+def dry_run_view(run: DryRun) -> Iterator[Block]:
+    """Collectives of traced ranks beside those predicted for their pipeline stages."""
+    for end in run.ends:
+        yield Heading(f"Rank {end.rank} of {run.layout.world:,} (pipeline stage {end.stage})")
+        yield _collectives(end.predicted, end.found)
+        yield _verdict("Each collective", equal=end.predicted == end.found)
+    last = run.ends[-1]
+    if list(last.traced) != [last.micro_batches]:
+        shown = " and ".join(map(str, last.traced))
         yield Paragraph(
-            f"Traced with {shown} micro-batches, from which those of {micro_batches:,} follow exactly.", indent=2
+            f"Traced with {shown} micro-batches, from which those of {last.micro_batches:,} follow exactly.", indent=2
         )
 
 

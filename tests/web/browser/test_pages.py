@@ -235,7 +235,7 @@ def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other
     cancel.wait_for()
     page.locator(".waiting output", has_text="of").wait_for()
     other = tabs.beside(page.context, "/plan?model=gpt2-124m&cluster=a100-8")
-    assert other.locator("#layouts").is_visible()
+    assert other.locator("#layouts-that-fit").is_visible()
     assert cancel.is_visible()
     with page.expect_event("requestfailed", lambda one: one.url.endswith("/events")):
         page.evaluate(HIDE, True)
