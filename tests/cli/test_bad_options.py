@@ -23,7 +23,7 @@ batch = 64
 """
 RUNS = "id,family,model,gpu,gpus,tp,dp,global_batch,iter_s\na,f,gpt2-124m,a100,8,1,8,64,1.0\n"
 BEGINS = {
-    "arrange": ("site.toml", "--steps", "1"),
+    "arrange": ("site.toml", "--budget", "1s"),
     "simulate": ("gpt2", "a100-8", "--layout", "data=8"),
     "fabric show": ("a100-16",),
     "fabric bill": ("a100-16",),

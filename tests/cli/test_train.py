@@ -106,7 +106,7 @@ def test_a_plan_and_a_described_machine(tmp_path):
     output = weft("train", "--plan", str(plan), "--steps", "3", "--compare")
     assert "times are not compared with the plan's" in output.replace("\n", " ")
     output = weft("train", "--plan", str(plan), "--steps", "3", "--compare", "--cluster", str(machine))
-    step = next(line for line in output.splitlines() if line.startswith(" step   "))
+    step = next(line for line in output.splitlines() if line.startswith("  step "))
     assert len(step.split()) == 6
     assert "%" in output.split("tokens/s")[1]
 
@@ -114,7 +114,7 @@ def test_a_plan_and_a_described_machine(tmp_path):
 def test_experts_are_compared_with_the_estimate():
     small = ("--batch", "1", "--sequence", "16", "--steps", "1")
     output = weft("train", "tiny-mixtral", *small, "--expert-balance", "0", "--compare", "--cluster", "h100-1")
-    step = next(line for line in output.splitlines() if line.startswith(" step   "))
+    step = next(line for line in output.splitlines() if line.startswith("  step "))
     assert len(step.split()) == 6
 
 

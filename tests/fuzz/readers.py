@@ -461,7 +461,7 @@ def pasted_cluster(raw: bytes, folder: Path) -> object:
 
 
 def systems(raw: bytes, folder: Path) -> object:
-    return called("cluster.lookup.resolve")(f"{written(raw, folder / 'a100_80g.json')}:64")
+    return called("cluster.resolve")(f"{written(raw, folder / 'a100_80g.json')}:64")
 
 
 def applications(raw: bytes, folder: Path) -> object:
@@ -479,7 +479,7 @@ def jobs(raw: bytes, folder: Path) -> object:
 
 
 of_file("cluster.files.read_cluster cluster.files.cluster_from_dict", "toml", CLUSTERS)
-of_file("cluster.lookup.resolve", "toml", CLUSTERS, file="given.toml")
+of_file("cluster.resolve", "toml", CLUSTERS, file="given.toml")
 of_text("cluster.catalogue.load", "text", words("h100-64", "a100-8", "gb200-144"))
 of_text("cluster.catalogue.accelerator", "text", words("h100", "a100-80gb"))
 of_text("cluster.calibration.parse_tables", "toml", words(CALIBRATIONS[1]))
@@ -706,8 +706,8 @@ def site_of_plan(raw: bytes, folder: Path) -> object:
 
 add("arrangement.site.site_of", site_of_plan, "json", document(plan))
 add(
-    "search.space.Space.of_bounds",
-    lambda raw, _: called("search.space.Space.of_bounds")(*listed(parsed(raw)), where="given"),
+    "search.enumeration.Space.of_bounds",
+    lambda raw, _: called("search.enumeration.Space.of_bounds")(*listed(parsed(raw)), where="given"),
     "json",
     words('["standard", {"fixed": {"x": [2], "schedule": ["1f1b"]}, "maximum": {"pipeline": 4}}]'),
 )

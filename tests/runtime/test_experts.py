@@ -15,8 +15,7 @@ from whole import MODELS, check, job_of  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.check import check_runnable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.runtime.layers import dealing  # noqa: E402
-from weft.runtime.layers.experts import Routing  # noqa: E402
+from weft.runtime.layers.experts import Routing, evenly  # noqa: E402
 
 FEW = [
     ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True), None),
@@ -111,4 +110,4 @@ def test_a_capacity_is_a_share_rounded_up():
 
 
 def test_copies_without_values_are_dealt_evenly():
-    assert dealing.evenly(7, 4) == [2, 2, 2, 1]
+    assert evenly(7, 4) == [2, 2, 2, 1]

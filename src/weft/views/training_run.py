@@ -7,14 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
 from weft.views.blocks import Block, Grid, Heading, Paragraph, rows_grid
-
-if TYPE_CHECKING:
-    from weft.commands.train import DryRun
 
 Axes = tuple[str, ...]
 
@@ -133,8 +130,8 @@ def comparison_view(
         yield Paragraph("For a predicted time describe this machine: weft bench-comm, then --cluster.", indent=2)
 
 
-def dry_run_view(run: DryRun) -> Iterator[Block]:
-    """Collectives of traced ranks beside those predicted for their pipeline stages."""
+def dry_run_view(run: Any) -> Iterator[Block]:
+    """Collectives of the traced ranks of a ``DryRun`` beside those predicted for their pipeline stages."""
     for end in run.ends:
         yield Heading(f"Rank {end.rank} of {run.layout.world:,} (pipeline stage {end.stage})")
         yield _collectives(end.predicted, end.found)

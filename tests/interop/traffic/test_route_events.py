@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.simulators.astra_network import KINDS
 from weft.interop.traffic.events import arrival_line, read_event
+from weft.routing.events import KINDS
 from weft.routing.traffic import JobTraffic, job_traffic
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=50e9, tiers=2)
