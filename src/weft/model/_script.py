@@ -70,7 +70,7 @@ class Script:
     variables: dict[str, Command] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     line: int = 1
-    left: int = 4 * LARGEST_TEXT
+    left: int = LARGEST_TEXT
     inside: list[str] = field(default_factory=list)
 
     def command(self, words: list[str], joint: str) -> bool:
