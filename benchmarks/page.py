@@ -114,8 +114,8 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
     await fetched(f"/plan?{query}&show=charts", 'class="weft-chart"')
-    await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Run on every host")
-    await fetched(f"/plan/launch-file?{query}&tool=torchtitan-toml", "[training]")
+    await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Launch with calculon: save this as system.json")
+    await fetched(f"/plan/launch-file?{query}&tool=calculon-system", '"networks"')
     document = json.loads(await fetched(f"/plan/json?{query}", '"layouts"'))
     name = document["job"]["model"]["name"]
     if name != asked["model"]:
