@@ -111,6 +111,7 @@ def main() -> None:
         'summaries of the paper: "around 10 ms"; the authors\' Java code: 11 to 31 ms',
         ["a whole call of weft.route: network, flows, routes and their bound, the better of two"],
         decisions,
+        ["Where routes miss the bound of cuts (greedy, 5 jobs, rings of 4), an LP looks for a better bound."],
     )
 
 
