@@ -191,7 +191,7 @@ def test_machine_code_and_python_give_the_same_bytes(monkeypatch: pytest.MonkeyP
 
 COMMANDS = (
     "simulate llama-3.1-8b h100-64 --layout tp=8,pp=2",
-    "simulate gpt2-124m a100-8",
+    "simulate gpt2-124m a100-8 --layout dp=8",
     "schedule all-reduce 1MiB --cluster h100-64 --chunks 8",
 )
 
