@@ -187,14 +187,13 @@ def attributes_of(path: Path, name: str) -> set[str]:
 def test_no_dangerous_calls():
     """Nothing unpickles, evaluates text or starts a shell; one module imports PyYAML.
 
-    Machine code is kept as numba keeps it, pickled; one module reads these files, whose seal it checks first.
     One module writes a snapshot for PyTorch's tools, which unpickle it, and reads none.  One module runs the command
     that its user names, without a shell; one runs a program of its own, which draws charts.
     """
     forbidden = {"eval", "exec", "compile", "__import__"}
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
     writer = ROOT / "views/files/memory.py"
-    readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "solvers/_kept.py": {"pickle"}}
+    readers = {ROOT / "interop/text/yaml.py": {"yaml"}}
     readers[ROOT / "commands/route_push.py"] = readers[ROOT / "views/charts/charts.py"] = {"subprocess"}
     pushed = (ROOT / "commands/route_push.py").read_text().partition("import os")[2]
     assert "shell" not in pushed.replace("a shell", "")

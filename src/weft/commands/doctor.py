@@ -119,14 +119,15 @@ def version(package: str) -> str | None:
 
 def kernels() -> Kernels:
     """The folder under which compiled kernels are kept, and Weft's files there."""
+    from weft.solvers._jit import cache_folder
+
     try:
-        from weft.solvers._kept import cache_folder
+        folder = cache_folder()
     except ImportError:
-        return Kernels(None, 0, 0)
-    folder = cache_folder()
+        folder = None
     if folder is None:
         return Kernels(None, 0, 0)
-    sizes = [path.stat().st_size for path in folder.rglob(f"*.{'[0-9a-f]' * 16}.nbc")]
+    sizes = [path.stat().st_size for path in folder.rglob("*.nbc")]
     return Kernels(os.fspath(folder), len(sizes), sum(sizes))
 
 

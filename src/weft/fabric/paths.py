@@ -360,7 +360,7 @@ class Paths:
         from weft.fabric import _walk
 
         salt = np.empty(len(source), dtype=np.uint64)
-        _walk.salts(source, target, key, seed % 2**63, salt)
+        _walk.salts.sized(20 * len(source))(source, target, key, seed % 2**63, salt)
         group, keys = self._above[target], self._keys
         parts: list[_Part] = []
         numbers = np.lexsort((target, group))
@@ -386,10 +386,15 @@ class Paths:
 
         spray = mode == "spray"
         how = _walk.SPRAYED if spray else _walk.HASHED
+        # Each group's distances spread once over the links; then each flow walks down.
+        groups = 1 + int(np.count_nonzero(np.diff(flows.group)))
+        steps = 5 * groups * len(self._net.in_source) + 30 * len(numbers)
         begin, room = 0, (64 if spray else 8) * len(numbers) + 64
         while begin < len(numbers):
             links, usage = np.empty(room, dtype=np.int64), np.empty(room if spray else 0)
-            stop = int(_walk.assign(self._net, self._work, flows, keys, how, relaying, begin, links, usage))
+            stop = int(
+                _walk.assign.sized(steps)(self._net, self._work, flows, keys, how, relaying, begin, links, usage)
+            )
             if stop == begin:
                 room *= 2
                 continue

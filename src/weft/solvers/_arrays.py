@@ -15,7 +15,7 @@ Index = npt.NDArray[np.int32]
 Records = Any
 """A structured array; compiled code reads the fields of its elements as attributes, which no type says."""
 
-PAIR = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
+PAIR = np.dtype([("key", np.float64), ("number", np.int64)], align=True)
 """Element of a heap."""
 
 wide = cast(Callable[[Any], int], np.int64)

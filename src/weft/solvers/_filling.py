@@ -111,11 +111,11 @@ def first_keys(problem: Filling) -> int:
         link = problem.links[number]
         link.open, link.left = link.end - link.first, problem.capacity[number]
         if link.open > 0 and link.left < np.inf:
-            heap[size].key, heap[size].item = link.left / link.rising, number
+            heap[size].key, heap[size].number = link.left / link.rising, number
             size += 1
     for flow in range(len(problem.cap)):
         if problem.cap[flow] < np.inf:
-            heap[size].key, heap[size].item = problem.cap[flow] / problem.weight[flow], nlinks + flow
+            heap[size].key, heap[size].number = problem.cap[flow] / problem.weight[flow], nlinks + flow
             size += 1
     heapify(heap, size)
     return size
@@ -152,7 +152,7 @@ def fill(problem: Filling) -> None:
     # its link fills or its cap binds, so a top whose key is right comes next.  A stop takes `level` x share from
     # the link, no more than its open flows had: no link is ever overfull.
     while size > 0:
-        at, item = heap[0].key, heap[0].item
+        at, item = heap[0].key, heap[0].number
         if item < nlinks and problem.links[item].open > 0:
             level = fills_at(problem, item, at, now)
             if level > at:

@@ -175,7 +175,7 @@ def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
     size = int(room.state[READY])
     if room.state[BUSY] > 0.0 or size == 0:
         return
-    task = room.ready[0].item
+    task = room.ready[0].number
     room.state[READY] = pop(room.ready, size)
     room.state[BUSY] = 1.0
     times.task_begin[task] = now
@@ -282,7 +282,7 @@ def play(ops: Visits, tasks: Tasks, times: Times, room: Room, service: Service) 
             continue
         if size == 0:
             return -1.0
-        now, code = room.events[0].key, room.events[0].item
+        now, code = room.events[0].key, room.events[0].number
         room.state[EVENTS] = pop(room.events, size)
         item, kind = code // 3, code % 3
         if kind == JOIN:

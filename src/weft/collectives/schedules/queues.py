@@ -112,7 +112,8 @@ def play(
         "fixed": _queues.FIXED,
     }[rule]
     room = _room(count, len(seconds), dimensions, slots)
-    time = _queues.play(ops, tasks, times, room, _queues.Service(slots, active is None, code))
+    steps = 50 * (count + len(seconds)) * (1 + dimensions * slots)
+    time = _queues.play.sized(steps)(ops, tasks, times, room, _queues.Service(slots, active is None, code))
     if time < 0:
         problem = "cannot be kept: chunks or tasks wait for each other in a circle"
         raise BadInput(problem, where="order")

@@ -106,7 +106,8 @@ def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int
     numbers = (_floats(traffic.bytes), _floats(traffic.weight), _floats(traffic.cap_Bps), _floats(routes.latency_s))
     links, usage = np.ascontiguousarray(routes.links, dtype=np.int64), _floats(routes.usage)
     indptr = np.ascontiguousarray(routes.indptr, dtype=np.int64)
-    kinds = find_kinds(first, numbers, indptr, links, usage, kind, example)
+    steps = 20 * (len(traffic) + len(links)) + 100 * len(kind)
+    kinds = find_kinds.sized(steps)(first, numbers, indptr, links, usage, kind, example)
     if kinds < 0 or 2 * kinds > len(kind):
         return None
     parts = [
@@ -180,7 +181,9 @@ def _assemble(traffic: Traffic, first: Ints, kind: Ints, parts: list[Simulation]
         np.concatenate([part.bottleneck for part in parts]),
     )
     completion, moved, limit = (np.empty(len(traffic)), np.empty(len(traffic)), np.empty(len(traffic), np.int64))
-    spread(first, kind, np.cumsum([0, *sizes[:-1]]), begin, of_kind, completion, moved, limit)
+    spread.sized(10 * (len(traffic) + len(kind)))(
+        first, kind, np.cumsum([0, *sizes[:-1]]), begin, of_kind, completion, moved, limit
+    )
     times = np.bincount(kind, minlength=len(parts))
     return Simulation(
         makespan_s=float(end[-1]),

@@ -270,11 +270,11 @@ def happen(net: Net, clock: Timeline, now: float) -> None:
     # A phase may begin and end at once and ready others of this instant: until neither heap has one due.
     while True:
         if counter[READY] > 0 and clock.ready[0].key <= latest:
-            phase = clock.ready[0].item
+            phase = clock.ready[0].number
             counter[READY] = pop(clock.ready, counter[READY])
             begin_phase(net, clock, phase, now)
         elif counter[ARRIVALS] > 0 and clock.arrivals[0].key <= latest:
-            flow = clock.arrivals[0].item
+            flow = clock.arrivals[0].number
             counter[ARRIVALS] = pop(clock.arrivals, counter[ARRIVALS])
             arrive(net, clock, flow, now)
         else:

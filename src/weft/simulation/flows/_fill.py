@@ -91,7 +91,7 @@ def first_keys(net: Net, used: int, size: int) -> int:
         if link.left <= EMPTY * link.capacity:
             link.left = 0.0
         if link.capacity < np.inf:
-            net.heap[size].key, net.heap[size].item = link.left / link.rising, number
+            net.heap[size].key, net.heap[size].number = link.left / link.rising, number
             size += 1
     heapify(net.heap, size)
     return size
@@ -105,7 +105,7 @@ def raise_open(net: Net, size: int) -> None:
     # As in `_filling.fill`: keys are lower bounds, `now` never falls, and `full_at` becomes the level at which
     # the link stopped its flows (infinity where it never did), which `_ripple` reads.
     while size > 0:
-        at, item = heap[0].key, heap[0].item
+        at, item = heap[0].key, heap[0].number
         if item >= nlinks:
             size = pop(heap, size)
             if net.flows[item - nlinks].fresh == OPEN:
@@ -137,7 +137,7 @@ def raise_open(net: Net, size: int) -> None:
 def push_top(net: Net, flow: int, size: int) -> int:
     """Append a flow's cap to the heap that is being made."""
     if net.flows[flow].top < np.inf:
-        net.heap[size].key, net.heap[size].item = net.flows[flow].top, len(net.links) + flow
+        net.heap[size].key, net.heap[size].number = net.flows[flow].top, len(net.links) + flow
         size += 1
     return size
 

@@ -218,7 +218,7 @@ def sweep(net: Net, size: int, most: int) -> bool:
     while size > 0 and counter[OPENED] + counter[PENDING] > 0:
         if counter[CHANGED] > most:
             return False
-        at, what = net.heap[0].key, net.heap[0].item
+        at, what = net.heap[0].key, net.heap[0].number
         size = pop(net.heap, size)
         if what >= nlinks:
             if net.flows[what - nlinks].fresh == OPEN:

@@ -11,7 +11,7 @@ from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, spans
 from weft.simulation.flows._clock import FAIR, advance
-from weft.simulation.flows._run import check_inputs, new_clock, stalled
+from weft.simulation.flows._run import check_inputs, new_clock, stalled, steps_of
 from weft.simulation.flows._state import HALTS, LIVE, READY, new_net
 
 LOCAL = 0.25
@@ -81,7 +81,7 @@ def run_until(
     net = new_net(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
     clock.phases["halts"][np.asarray(stop_phases, dtype=np.int64)] = 1
-    advance(net, clock, FAIR, LOCAL, float(until_s))
+    advance.sized(steps_of(traffic, routes))(net, clock, FAIR, LOCAL, float(until_s))
     live = net.flow_list["live"][: net.counter[LIVE]]
     if len(live) and until_s == np.inf and not net.counter[HALTS]:
         raise stalled(net.links["capacity"], traffic, routes, live)
@@ -93,7 +93,7 @@ def run_until(
     left[live] = np.maximum(trips["bytes_left"][live] - sent, 0.0)
     ready = np.full(len(phases), np.nan)
     coming = clock.ready[: net.counter[READY]]
-    ready[coming["item"]] = coming["key"]
+    ready[coming["number"]] = coming["key"]
     return Halt(
         time_s=now,
         left_bytes=left,
