@@ -201,7 +201,7 @@ COMMANDS = (
 def test_commands_print_the_same_bytes_either_way(command: str) -> None:
     shown = []
     for limit in (0, 10**12):
-        script = f"import weft.solvers._jit as j; j.MOST_STEPS = {limit}; from weft.cli import main; main()"
+        script = f"import weft.solvers._jit as j; j.MOST_STEPS = {limit}; from weft.commands.app import main; main()"
         words = [sys.executable, "-c", script, *command.split(), "--format", "json"]
         shown.append(subprocess.run(words, capture_output=True, check=True).stdout)
     assert shown[0] == shown[1]
