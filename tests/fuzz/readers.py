@@ -822,7 +822,7 @@ def sealed(raw: bytes, folder: Path) -> object:
     whole = json.loads(checkpoint()["weft.json"]) | {"state": state, "digest": digest}
     written(json.dumps(whole).encode(), folder / "weft.json")
     table = called("runtime.checkpoints.checkpoint.read_state")(folder)
-    return called("runtime.run.session.RunState.read")(table, "given").settings()
+    return called("runtime.run.session.RunState.read")(table, "given").adam
 
 
 def metrics(raw: bytes, folder: Path) -> None:
@@ -848,7 +848,6 @@ of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
-of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))
 
 

@@ -45,7 +45,6 @@ NOT_READERS = {
     "files.read_bytes": "gives bytes as they are; readers of files go through it",
     "files.read_text": "gives text as it is; readers of files go through it",
     "model.megatron_args.read_numerics": "takes flags of parse_arguments",
-    "records.Reader.read": "takes values of parse_json from readers that are here",
     "routing.choice.Choice.load": "tells the load of a link",
     "runtime.checkpoints.checkpoint.load": "read_state and read_metadata, then bytes with checksums",
     "runtime.checkpoints.files.FolderReader.read_data": "reads bytes with checksums where read_metadata says",

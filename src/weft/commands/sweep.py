@@ -139,9 +139,9 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     Raises:
         BadInput: it is none, is in use, or cannot be read.
     """
+    from weft.codec import number, table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
-    from weft.records import number, table_of
     from weft.studies.kept import FILE, Kept
     from weft.studies.points import Points
     from weft.studies.result import Sweep

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.spec import Cluster
+from weft.codec import decode, encode
 from weft.errors import BadInput
 from weft.model.job import Job
-from weft.records import Reader
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
 from weft.reliability.renewal import Outcome, best_saving, daly_interval, outcome, young_interval
@@ -85,8 +85,8 @@ class TrainingRun:
 
     def to_dict(self) -> dict[str, Any]:
         """Every field with JSON types."""
-        plain: dict[str, Any] = _READER.plain(self)
-        return plain
+        document: dict[str, Any] = encode(self)
+        return document
 
     @classmethod
     def from_dict(cls, mapping: object, *, where: str) -> TrainingRun:
@@ -95,7 +95,7 @@ class TrainingRun:
         Raises:
             BadInput: a field is unknown, missing, of the wrong kind or out of range.
         """
-        return _READER.read(cls, mapping, where)
+        return decode(cls, mapping, where)
 
     @property
     def days(self) -> float:
@@ -117,9 +117,6 @@ class Failing:
     checkpoint_bytes: float
     spare_accelerators: int = 0
     defaults: tuple[str, ...] = ()
-
-
-_READER = Reader(least=0, limits=dict.fromkeys(("iterations", "interval_iterations"), (0, 10**18)))
 
 
 def training_run(

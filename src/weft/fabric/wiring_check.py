@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from weft.codec import Document
 from weft.errors import BadInput
 from weft.fabric.wiring import End, PortCable, Wiring, natural
 
@@ -26,12 +27,16 @@ _Cable: TypeAlias = tuple[_Slot, _Slot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Document):
     """One thing to mend.
 
     ``one`` and ``other`` are the ports to exchange where the kind is one of ``EXCHANGES``, else the ends of the cable.
     ``leads_to`` is where ``one`` leads before the exchange (None: it is empty), ``designed_to`` where it should.
     """
+
+    DOCUMENT = """
+        kind device port other_device other_port leads_to=leads_to_end designed_to=designed_end
+        capacity_Bps designed_Bps remedy"""
 
     kind: str
     one: End
@@ -40,6 +45,30 @@ class Finding:
     designed_to: End | None = None
     capacity_Bps: float | None = None
     designed_Bps: float | None = None
+
+    @property
+    def device(self) -> str:
+        return self.one[0]
+
+    @property
+    def port(self) -> str:
+        return self.one[1]
+
+    @property
+    def other_device(self) -> str:
+        return self.other[0]
+
+    @property
+    def other_port(self) -> str:
+        return self.other[1]
+
+    @property
+    def leads_to_end(self) -> str | None:
+        return None if self.leads_to is None else named(self.leads_to)
+
+    @property
+    def designed_end(self) -> str | None:
+        return None if self.designed_to is None else named(self.designed_to)
 
     @property
     def remedy(self) -> str:

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.codec import Document, encode
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.wiring import End, PortCable, ends_of_accelerators
-from weft.fabric.wiring_check import KINDS, Differences, named
+from weft.fabric.wiring_check import KINDS, Differences, Finding
 from weft.results import Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
+class IterationTimes(Document):
     """Seconds per iteration of a job on the network as designed and as built; ``stuck`` says why it cannot run."""
+
+    DOCUMENT = "job designed_s as_built_s stuck?"
 
     job: str
     designed_s: float
@@ -29,10 +32,11 @@ class WiringReport(Result):
     """Cables as built against a design."""
 
     SCHEMA = "weft.fabric-check/1"
-    COLUMNS = (
-        *("kind", "device", "port", "other_device", "other_port", "leads_to", "designed_to"),
-        *("capacity_Bps", "designed_Bps", "remedy"),
-    )
+    COLUMNS = tuple(word.partition("=")[0] for word in Finding.DOCUMENT.split())
+    DOCUMENT = """
+        as_built design designed_cables=differences.designed right_cables=differences.right counts
+        findings=differences.findings only_designed=differences.only_designed only_built=differences.only_built
+        notes=differences.notes iteration?"""
 
     as_built: str
     design: str
@@ -47,39 +51,7 @@ class WiringReport(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every finding; exchanges in the order in which they are to be made."""
-        return [
-            {
-                "kind": one.kind,
-                "device": one.one[0],
-                "port": one.one[1],
-                "other_device": one.other[0],
-                "other_port": one.other[1],
-                "leads_to": None if one.leads_to is None else named(one.leads_to),
-                "designed_to": None if one.designed_to is None else named(one.designed_to),
-                "capacity_Bps": one.capacity_Bps,
-                "designed_Bps": one.designed_Bps,
-                "remedy": one.remedy,
-            }
-            for one in self.differences.findings
-        ]
-
-    def _document(self) -> dict[str, Any]:
-        found, times = self.differences, self.iteration
-        document: dict[str, Any] = {
-            "as_built": self.as_built,
-            "design": self.design,
-            "designed_cables": found.designed,
-            "right_cables": found.right,
-            "counts": self.counts,
-            "findings": self.to_dicts(),
-            "only_designed": list(found.only_designed),
-            "only_built": list(found.only_built),
-            "notes": list(found.notes),
-        }
-        if times is not None:
-            figures = {"job": times.job, "designed_s": times.designed_s, "as_built_s": times.as_built_s}
-            document["iteration"] = figures | ({"stuck": times.stuck} if times.stuck else {})
-        return document
+        return [encode(one) for one in self.differences.findings]
 
     def _facts(self) -> Sequence[str]:
         found = self.differences

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from weft.codec import Document
 from weft.fabric.spec import Floats
 
 SpanKind = Literal["forward", "backward", "weight-gradient", "send", "weights", "gradients", "update", "host"]
@@ -13,7 +14,7 @@ Track = Literal["compute", "network"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
+class CollectiveRow(Document):
     """One distinct collective: its groups over ``axes``, all of which run it at the same time.
 
     ``bytes`` is one call's full buffer as ``weft.layout.operations.Collective`` defines it (the mean over the
@@ -24,6 +25,10 @@ class CollectiveRow:
     one.  ``used`` is False for rows that are only shown beside: an all-to-all forwarded hop after hop.
     ``bottlenecks`` names the links that limit the slowest flows (source, then target).
     """
+
+    DOCUMENT = """
+        axes kind algorithm used bytes calls groups size ideal_s alone_s everybody_s closed_form_s simulated_s
+        bottlenecks slowdown"""
 
     axes: str
     kind: str
