@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import catalogue
-from weft.cluster.files import cluster_from_dict, cluster_to_dict, read_cluster, write_cluster
+from weft.cluster.files import cluster_from_dict, read_cluster, write_cluster
 from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.codec import encode
 from weft.errors import BadInput
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -99,7 +100,7 @@ def test_written_clusters_read_back_equal(cluster: Cluster) -> None:
     read = read_cluster(write_cluster(cluster))
     assert replace(read, defaults=cluster.defaults) == cluster
     assert read_cluster(write_cluster(read)) == read
-    assert cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster)))) == read
+    assert cluster_from_dict(json.loads(json.dumps(encode(cluster)))) == read
 
 
 FAST = """name = "c"
@@ -152,12 +153,12 @@ def test_a_file_says_how_much_of_each_domain_is_used() -> None:
     cluster = read_cluster(RACKS.format(576, 64))
     assert [tier.size for tier in cluster.tiers] == [64, 9]
     assert (cluster.spares_per_domain, cluster.spares) == (8, 72)
-    assert cluster_to_dict(cluster)["used_per_domain"] == 64
+    assert encode(cluster)["used_per_domain"] == 64
     assert read_cluster(write_cluster(cluster)) == cluster
     rack = read_cluster(RACKS.format(64, 64))
     assert ([tier.size for tier in rack.tiers], rack.spares) == ([64], 8)
     whole = read_cluster(RACKS.format(576, 72))
-    assert (whole.spares, "used_per_domain" in cluster_to_dict(whole)) == (0, False)
+    assert (whole.spares, "used_per_domain" in encode(whole)) == (0, False)
 
 
 @pytest.mark.parametrize(

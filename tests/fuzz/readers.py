@@ -711,7 +711,7 @@ add(
     "json",
     words('["standard", {"fixed": {"x": [2], "schedule": ["1f1b"]}, "maximum": {"pipeline": 4}}]'),
 )
-of_tree("estimation.report.EstimateReport.from_dict estimation.training.TrainingRun.from_dict", document(estimate))
+of_tree("estimation.report.EstimateReport.from_dict", document(estimate))
 of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
 of_file("commands.read.read", "json", lambda: document(plan)() + document(estimate)())
 of_file("commands.read.read_plan", "json", document(plan))

@@ -170,16 +170,9 @@ WrittenCluster = Annotated[Cluster, Coded(lambda raw: cluster_from_dict(table_of
 """A cluster in a document."""
 
 
-def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """What ``cluster_from_dict`` needs to build an equal cluster: strings, numbers in SI, lists; nothing of what is
-    not known."""
-    document: dict[str, Any] = encode(cluster)
-    return document
-
-
 def write_cluster(cluster: Cluster) -> str:
     """TOML that ``read_cluster`` turns into an equal cluster; every figure in SI."""
-    mapping = cluster_to_dict(cluster)
+    mapping = encode(cluster)
     chip, tiers = mapping.pop("accelerator"), mapping.pop("tiers")
     blocks = [_toml(mapping), "[accelerator]\n" + _toml(chip), *("[[tiers]]\n" + _toml(tier) for tier in tiers)]
     return "\n".join(blocks)

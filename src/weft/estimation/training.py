@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.cluster.spec import Cluster
-from weft.codec import decode, encode
 from weft.errors import BadInput
 from weft.model.job import Job
 from weft.reliability.process import Process, Saving, Stop
@@ -82,20 +81,6 @@ class TrainingRun:
     energy_mwh: float
     failures: Failures | None
     defaults: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every field with JSON types."""
-        document: dict[str, Any] = encode(self)
-        return document
-
-    @classmethod
-    def from_dict(cls, mapping: object, *, where: str) -> TrainingRun:
-        """The run that ``to_dict`` wrote.
-
-        Raises:
-            BadInput: a field is unknown, missing, of the wrong kind or out of range.
-        """
-        return decode(cls, mapping, where)
 
     @property
     def days(self) -> float:

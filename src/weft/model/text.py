@@ -5,18 +5,12 @@ A record is a table of its fields; attention and feed-forward, with alternatives
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from weft.codec import Coded, decode, encode
+from weft.codec import Coded, decode
 from weft.errors import BadInput
 from weft.model.job import Job
 from weft.model.spec import MOST_LAYERS, Block, Model
-
-
-def job_to_dict(job: Job) -> dict[str, Any]:
-    """Model, recipe and assumed values with JSON types; ``job_from_dict`` reads it back."""
-    document: dict[str, Any] = encode(job)
-    return document
 
 
 def job_from_dict(mapping: object, *, where: str = "job") -> Job:
