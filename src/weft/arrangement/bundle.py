@@ -12,14 +12,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from weft.arrangement.certificate import Certificate
+from weft.arrangement.certificate import Certificate, Verified
 from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels, order_of
 from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
-from weft.arrangement.verify import Verified
 from weft.cluster import Cluster
 from weft.cluster.calibration import calibration
 from weft.cluster.files import cluster_from_dict, cluster_to_dict

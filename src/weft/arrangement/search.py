@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.arrangement.bundle import POLICIES, Arrangement
-from weft.arrangement.certificate import Certificate, certify
+from weft.arrangement.certificate import Certificate, certify, verifiable, verify
 from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.verify import verifiable, verify
 
 KEPT = 3
 """Placements with routes that are scheduled in time."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from weft.cluster import Cluster
     from weft.fabric import Fabric
     from weft.fabric.wiring import End, Wiring
-    from weft.fabric.wiring_check import Differences
-    from weft.fabric.wiring_report import IterationTimes, WiringReport
+    from weft.fabric.wiring_check import Differences, IterationTimes, WiringReport
 
 
 _TIMING = (PlannedOptions, CalibrationOptions, RecipeOptions)
@@ -74,8 +73,7 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     asked = given_options(CheckOptions, options, given)
     if asked.against is None:
         raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
-    from weft.fabric.wiring_check import differences
-    from weft.fabric.wiring_report import WiringReport
+    from weft.fabric.wiring_check import WiringReport, differences
     from weft.interop.fabrics.formats import FabricFileHints, read_wiring
 
     where = path_of(as_built, "AS-BUILT")
@@ -137,7 +135,7 @@ def _fabric_of(design: Wiring, asked: CheckOptions) -> Fabric:
 def _timed(asked: CheckOptions, found: Differences, fabric: Fabric) -> IterationTimes:
     """Times of an iteration on the design and as built."""
     from weft.commands.simulate import SimulateOptions, simulate
-    from weft.fabric.wiring_report import IterationTimes, fabric_as_built
+    from weft.fabric.wiring_check import IterationTimes, fabric_as_built
     from weft.simulation.iteration.report import IterationReport
 
     record = SimulateOptions(**{name: getattr(asked, name) for name in _TIMED}, radix=asked.radix)

@@ -10,7 +10,7 @@ from weft.units import format_seconds
 from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
-    from weft.fabric.wiring_report import WiringReport
+    from weft.fabric.wiring_check import WiringReport
 
 MOST_ROWS, MOST_NAMES = 40, 6
 _MEANING = {

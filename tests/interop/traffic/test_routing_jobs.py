@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.fabric.families import clos, planes
+from weft.fabric.families import clos, rail
 from weft.interop.traffic.routing_jobs import (
     COLUMNS,
     Numbering,
@@ -199,7 +199,7 @@ def test_networks_whose_leaves_differ_have_no_numbering():
     with pytest.raises(BadInput, match="not in order below leaves of one size"):
         numbering(clos.build(30, radix=8, bandwidth_Bps=1e9, tiers=2))
     with pytest.raises(BadInput):
-        numbering(planes.build(30, radix=8, bandwidth_Bps=1e9))
+        numbering(rail.multi_plane(30, radix=8, bandwidth_Bps=1e9))
 
 
 @pytest.mark.parametrize(("model", "ring"), TIMES)

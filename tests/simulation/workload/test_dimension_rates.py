@@ -15,9 +15,10 @@ from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
 from weft.collectives.schedules.themis import baseline
 from weft.collectives.schedules.timing import time_schedule
 from weft.errors import BadInput
+from weft.fabric import catalogue
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.dimension import KINDS, Dimension
-from weft.fabric.families import hierarchy, torus
+from weft.fabric.families import torus
 from weft.fabric.placement import Placement
 from weft.simulation.workload.dimension_rates import dimension_rates
 
@@ -42,7 +43,7 @@ def test_a_fabric_of_the_dimensions_has_their_bandwidths(seed):
         str(rng.choice(["direct", "ring", "halving-doubling"])) if one.kind == "switch" else None for one in dimensions
     ]
     asked = request("all-reduce", 1e6, dimensions, algorithms=wanted)
-    found = dimension_rates(asked, hierarchy.build(dimensions))
+    found = dimension_rates(asked, catalogue.hierarchical(dimensions))
     np.testing.assert_allclose(found, nominal(asked), rtol=1e-9)
 
 
@@ -50,7 +51,7 @@ def test_a_fabric_of_the_dimensions_has_their_bandwidths(seed):
 @pytest.mark.parametrize("size", [2, 3, 8, 16])
 def test_each_kind_alone(kind, size):
     asked = request("all-reduce", 1e6, [Dimension(size=size, kind=kind, bandwidth_Bps=40e9)])
-    np.testing.assert_allclose(dimension_rates(asked, hierarchy.build(asked.dimensions)), 40e9, rtol=1e-9)
+    np.testing.assert_allclose(dimension_rates(asked, catalogue.hierarchical(asked.dimensions)), 40e9, rtol=1e-9)
 
 
 def test_the_platforms_of_themis_with_rings_and_all_pairs():
@@ -61,7 +62,7 @@ def test_the_platforms_of_themis_with_rings_and_all_pairs():
         Dimension(size=2, kind="switch", bandwidth_Bps=100e9),
     )
     asked = request("all-reduce", 1e8, dimensions)
-    np.testing.assert_allclose(dimension_rates(asked, hierarchy.build(dimensions)), nominal(asked), rtol=1e-9)
+    np.testing.assert_allclose(dimension_rates(asked, catalogue.hierarchical(dimensions)), nominal(asked), rtol=1e-9)
 
 
 def on_an_h100_cluster(*outer):
@@ -100,7 +101,7 @@ def test_a_slow_link_slows_its_own_rank():
     """Half of the capacity from rank 3 to its switch: the others keep theirs."""
     dimensions = [Dimension(size=4, kind="switch", bandwidth_Bps=40e9)] * 2
     asked = request("all-reduce", 1e6, dimensions)
-    fabric = hierarchy.build(dimensions)
+    fabric = catalogue.hierarchical(dimensions)
     slow = (fabric.source == 3) & (fabric.tier == 1)
     assert slow.sum() == 1
     hurt = replace(fabric, capacity_Bps=np.where(slow, fabric.capacity_Bps / 2, fabric.capacity_Bps))
@@ -135,17 +136,17 @@ def test_a_torus_in_another_order_shares_links():
 def test_dimensions_of_one_rank_cost_nothing():
     ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
     asked = request("all-reduce", 1e6, [replace(ring, size=1), ring])
-    np.testing.assert_allclose(dimension_rates(asked, hierarchy.build(asked.dimensions)), 40e9, rtol=1e-9)
+    np.testing.assert_allclose(dimension_rates(asked, catalogue.hierarchical(asked.dimensions)), 40e9, rtol=1e-9)
 
 
 def test_fewer_ranks_than_the_fabric_has():
     ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
     asked = request("all-reduce", 1e6, [ring])
-    np.testing.assert_allclose(dimension_rates(asked, hierarchy.build([ring, ring])), 40e9, rtol=1e-9)
+    np.testing.assert_allclose(dimension_rates(asked, catalogue.hierarchical([ring, ring])), 40e9, rtol=1e-9)
 
 
 def test_more_ranks_than_the_fabric_has():
     ring = Dimension(size=4, kind="ring", bandwidth_Bps=40e9)
     asked = request("all-reduce", 1e6, [ring, ring])
     with pytest.raises(BadInput, match="16 ranks do not fit on the 4 accelerators"):
-        dimension_rates(asked, hierarchy.build([ring]))
+        dimension_rates(asked, catalogue.hierarchical([ring]))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from weft.arrangement.loads import PARTS, LinkLoads, Window, window
-from weft.arrangement.schedule import periods
+from weft.arrangement.schedule import PARTS, LinkLoads, Window, periods, window
 from weft.fabric.spec import SCALE_UP
 from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
 from weft.views.charts.charts import Chart, data, finished, ink_on, linear
