@@ -29,7 +29,6 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 
 NOT_READERS = {
     "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
-    "solvers._kept.SealedFiles.load": "reads machine code whose seal matches; damaged files are tested beside it",
     "commands.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
     "commands.fabric.ShowByDefault.parse_args": "parses the words of a command, as click does",
     "commands.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",

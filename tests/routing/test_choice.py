@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice, ordered
-from weft.routing.ecmp import paper_ecmp
 from weft.routing.plan import plan
 from weft.routing.problem import problem
-from weft.routing.routers import improve, route_repaired
+from weft.routing.routers import improve, paper_ecmp, route_repaired
 from weft.routing.traffic import job_traffic
 
 CLOS = (

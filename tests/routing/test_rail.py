@@ -7,7 +7,7 @@ import pytest
 from weft.errors import Unsupported
 from weft.routing.plan import plan
 from weft.routing.problem import problem
-from weft.routing.rail import rail_paths
+from weft.routing.routers import rail_paths
 from weft.routing.traffic import job_traffic
 
 RAILS = ["rail-only", "rail-only, shared switches"]

@@ -24,11 +24,11 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
-from weft.routing import ecmp, routers
+from weft.routing import routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import Choice
 from weft.routing.problem import Problem, problem
-from weft.routing.rail import rail_paths
+from weft.routing.routers import rail_paths
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.solvers import maxmin
 
@@ -159,7 +159,7 @@ def _load_kernels() -> None:
         for name in ("ecmp", "ecmp-paper", "repair"):
             routers.ROUTERS[name](one, 0)
     routers.route_coloured(asked, 0)
-    Choice(asked, *ecmp.paper_ecmp(asked)).reach(1.0)
+    Choice(asked, *routers.paper_ecmp(asked)).reach(1.0)
 
 
 def _asked(

@@ -7,17 +7,127 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from weft.errors import Unsupported
-from weft.fabric.spec import SCALE_UP, Ints
+from weft.errors import BadInput, Unsupported
+from weft.fabric.paths import Mode, Paths
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
 from weft.fabric.traffic import Routes
-from weft.routing import ecmp
+from weft.routing import _choose
 from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
+from weft.routing.traffic import JobTraffic
+
+
+def hashed(fabric: Fabric, traffic: JobTraffic, *, seed: int, mode: Mode = "ecmp") -> Routes:
+    """Paths by a hash of source, destination and queue pair at every hop, or all of them."""
+    return Paths(fabric).routes(
+        traffic.source, traffic.target, mode=mode, seed=seed, key=_key(traffic) if mode == "ecmp" else None
+    )
+
+
+def _key(traffic: JobTraffic) -> Ints:
+    """What tells the flows of a pair apart: queue pair, and collective by order of appearance."""
+    return ranks(traffic.source * (int(traffic.target.max(initial=0)) + 1) + traffic.target)
+
+
+def paper_ecmp(asked: Problem) -> tuple[Ints, Ints]:
+    """The ECMP of the routing paper's code: H(source ToR + H(source + H(destination))) modulo the live paths.
+
+    H is Thomas Wang's mix of 32 bits (version 3.1, which the code calls Jenkins') in Java's signed
+    arithmetic; ToRs are numbered first, then the other switches, then hosts.
+    """
+    fabric, traffic = asked.fabric, asked.traffic
+    switches = int(np.count_nonzero(asked.climbs.level > 0))
+    leaves = np.flatnonzero(asked.climbs.level == 1)
+    first = np.full(fabric.accelerators, 0, dtype=np.int64)
+    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
+    first[fabric.source[nics[::-1]]] = np.searchsorted(leaves, fabric.target[nics[::-1]])
+    mixed = _mixed(switches + traffic.source + _mixed(switches + traffic.target))
+    return picked(asked, _mixed(first[traffic.source] + mixed))
+
+
+def picked(asked: Problem, turn: Ints) -> tuple[Ints, Ints]:
+    """Every flow's path with number ``turn``, modulo the count of its paths."""
+    up, down = np.full(len(turn), -1, dtype=np.int64), np.full(len(turn), -1, dtype=np.int64)
+    _choose.pick(asked.ways, np.asarray(turn, dtype=np.int64), up, down)
+    return up, down
+
+
+def _mixed(value: Ints) -> Ints:
+    """The hash of signed 32-bit numbers, as its absolute value."""
+    a = value.astype(np.int64).astype(np.int32)
+    c1, c2, c3, c4, c5, c6 = np.array(
+        [0x7ED55D16, 0xC761C23C, 0x165667B1, 0xD3A2646C, 0xFD7046C5, 0xB55A4F09], dtype=np.uint32
+    ).astype(np.int32)
+    with np.errstate(over="ignore"):
+        a = (a + c1) + (a << np.int32(12))
+        a = (a ^ c2) ^ (a >> np.int32(19))
+        a = (a + c3) + (a << np.int32(5))
+        a = (a + c4) ^ (a << np.int32(9))
+        a = (a + c5) + (a << np.int32(3))
+        a = (a ^ c6) ^ (a >> np.int32(16))
+    return np.asarray(np.minimum(np.abs(a.astype(np.int64)), 2**31 - 1), dtype=np.int64)
+
+
+PER_RAIL = 32
+"""Paths over one rail's own network that are listed."""
+
+
+def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
+    """A function that lists the paths between two accelerators rail by rail, the destination's own rail
+    first.
+
+    Raises:
+        Unsupported: the accelerators share no scale-up domain over which they could forward.
+    """
+    domains = np.bincount(fabric.domain)
+    if domains.max(initial=0) < 2 or not np.any(fabric.tier == SCALE_UP):
+        raise Unsupported(
+            f"{fabric.name} has no scale-up domains", where="--router rail", remedy="use repair, or a rail network"
+        )
+    inside = Paths(fabric)
+    peers = {
+        int(domain): {int(fabric.rail[at]): int(at) for at in np.flatnonzero(fabric.domain == domain)}
+        for domain in np.unique(fabric.domain)
+    }
+    outer = Paths(_without_scale_up(fabric))
+
+    @cache
+    def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
+        try:
+            found = outer.every(a, b, PER_RAIL**2)
+        except BadInput:
+            return ()
+        # Some from each part of the list, and of parallel cables not the first at every switch.
+        step = -(-len(found) // PER_RAIL)
+        return tuple(found[low + low // step % step] for low in range(0, len(found) - step + 1, step))
+
+    def within(a: int, b: int) -> tuple[int, ...]:
+        return () if a == b else inside.every(a, b, 1)[0]
+
+    def paths(source: int, target: int) -> list[tuple[int, ...]]:
+        here, there = peers[int(fabric.domain[source])], peers[int(fabric.domain[target])]
+        if fabric.domain[source] == fabric.domain[target]:
+            return inside.every(source, target, PER_RAIL)
+        own = int(fabric.rail[target])
+        found = [
+            within(source, here[rail]) + middle + within(there[rail], target)
+            for rail in sorted(here.keys() & there.keys(), key=lambda r: (r != own, r))
+            for middle in over(here[rail], there[rail])
+        ]
+        return found or inside.every(source, target, PER_RAIL)
+
+    return paths
+
+
+def _without_scale_up(fabric: Fabric) -> Fabric:
+    return fabric.failed(links=np.flatnonzero(fabric.tier == SCALE_UP))
+
 
 PASSES = 40
 """Rounds of single moves."""
@@ -39,17 +149,17 @@ class Found:
 
 def route_hashed(asked: Problem, seed: int) -> Found:
     """ECMP: a hash of source, destination and queue pair at every hop."""
-    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed))
+    return Found(routes=hashed(asked.fabric, asked.traffic, seed=seed))
 
 
 def route_sprayed(asked: Problem, seed: int) -> Found:
     """Packet spraying: every flow over all its paths."""
-    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="spray"))
+    return Found(routes=hashed(asked.fabric, asked.traffic, seed=seed, mode="spray"))
 
 
 def route_paper_ecmp(asked: Problem, seed: int) -> Found:
     """The hash of the routing paper's code, for comparisons with its figures."""
-    return _found(asked, *ecmp.paper_ecmp(asked))
+    return _found(asked, *paper_ecmp(asked))
 
 
 def route_greedy(asked: Problem, seed: int) -> Found:

@@ -15,8 +15,7 @@ from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice
 from weft.routing.plan import RoutePlan
 from weft.routing.problem import Problem, problem
-from weft.routing.rail import rail_paths
-from weft.routing.routers import PASSES, ROUTERS
+from weft.routing.routers import PASSES, ROUTERS, rail_paths
 
 STATIC = ("ecmp", "ecmp-paper", "spray")
 """Routers that nobody runs: switches hash or spray."""
