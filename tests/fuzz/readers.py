@@ -860,8 +860,8 @@ def hub_file() -> dict[str, bytes]:
     import torch
 
     from weft.model import read_config
+    from weft.runtime.checkpoints.export import header
     from weft.runtime.checkpoints.hub import parts
-    from weft.runtime.checkpoints.safetensors import header
 
     config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
     config |= {"intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": True}
@@ -906,7 +906,6 @@ def indexed(raw: bytes, folder: Path) -> object:
     return called("runtime.run.shards.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
 
 
-of_hub("runtime.checkpoints.safetensors.SafetensorsFile", "bytes", "model.safetensors", "config.json")
 of_hub(
     "runtime.checkpoints.hub.HubWeights", "json", "model.safetensors.index.json", "config.json", "model.safetensors"
 )
