@@ -30,7 +30,7 @@ from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.run.pipeline import Pipeline, StepPasses, build_stages, stages_of  # noqa: E402
+from weft.runtime.run.pipeline import StagePasses, StepPasses, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -184,7 +184,7 @@ def ran(layout):
         return run
 
     passes = ("_forward", "_backward", "_weight_gradient")
-    with patch.multiple(Pipeline, **{name: noted(getattr(Pipeline, name)) for name in passes}):
+    with patch.multiple(StagePasses, **{name: noted(getattr(StagePasses, name)) for name in passes}):
         Run(layout, MODELS["gpt"]).step()
     return found
 

@@ -120,9 +120,9 @@ class StepPasses:
             if isinstance(module, Experts4D):
                 module.tokens = tokens
         self._losses: list[Tensor] = []
-        self._pipeline: Pipeline | None = None
+        self._pipeline: StagePasses | None = None
         if machine.grid.size("pipeline") > 1:
-            self._pipeline = Pipeline(machine, self.stages, micro_batch, micro_batches, self._loss)
+            self._pipeline = StagePasses(machine, self.stages, micro_batch, micro_batches, self._loss)
 
     @property
     def has_head(self) -> bool:
@@ -230,7 +230,7 @@ class _Chunk:
     sends: Tensor
 
 
-class Pipeline:
+class StagePasses:
     """This rank's passes over the micro-batches of a step, in the order of ``weft.layout.stages.orders``.
 
     A message's buffer is there from when it begins to be received until it is used.
