@@ -27,6 +27,7 @@ def closed_bound(asked: Problem, *, whole: bool = True) -> float:
     out of it.  Parts are the hosts and switches up to a level that hang together.  Equal flows come whole:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
+    # Bound 1: links that are no choice.  Bound 2: every cut between a part and the rest.
     highest = float(asked.fixed.max(initial=0.0))
     for ends, cross, at, links in _parts(asked):
         highest = max(highest, _cut(asked, ends, cross, at, links, whole))
@@ -68,6 +69,7 @@ def _parts(asked: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
     low, high = table.level[fabric.source], table.level[fabric.target]
     listed = asked.ways.up_end > len(table.top)
     for height in range(int(table.level.max(initial=0))):
+        # Parts: what hangs together by links up to this height.  Their flows to other parts must climb one level more.
         inner = table.usable & (low <= height) & (high <= height)
         part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
         cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
@@ -82,12 +84,14 @@ def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: 
     if not len(flows):
         return 0.0
     count = int(max(part.max(), at.max(initial=0))) + 1
+    # The mean over the links of a cut is no more than the highest of them.
     wide = np.bincount(at, asked.fabric.capacity_Bps[links], count)
     pressing = np.bincount(part, asked.demand_Bps[flows], count)
     used = pressing > 0
     demand, capacity = asked.demand_Bps[flows], asked.fabric.capacity_Bps[links]
     if not whole or np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
         return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
+    # Equal flows on equal links come whole: by the pigeonhole principle one link has at least ceil(many / share).
     many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
     return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
 
@@ -115,6 +119,7 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | No
     from weft.routing import _columns
 
     ways = asked.ways
+    # Flows with the same ways and demand are exchangeable: one commodity, with a count, in place of each.
     share = np.round(asked.demand_Bps / max(asked.demand_Bps.max(initial=0.0), 1e-300), 9)
     table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
@@ -154,6 +159,8 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
     if paths is None:
         return None
     value = float(solve(asked, paths)[0])
+    # A whole number of equal flows is on each link that is a choice, so that the optimum over whole flows is a
+    # multiple of one flow's load; a link that is no choice may have any load.
     chosen = value > float(asked.fixed.max(initial=0.0)) * (1 + ROUNDING)
     if whole and chosen and asked.unit is not None:
         value = asked.unit * float(np.ceil(value / asked.unit - ROUNDING))

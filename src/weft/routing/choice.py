@@ -96,6 +96,7 @@ class Choice:
     def relax(self, target: float, passes: int) -> None:
         """Move single flows off the links above ``target``, until that helps no more."""
         for _ in range(passes):
+            # Each pass goes over all links; one without a move is the last, as the next would see the same loads.
             if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(self._net, self.problem.ways, target):
                 return
 

@@ -51,12 +51,14 @@ def coloured(asked: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
     width = ways.up.shape[1]
     links = np.full((2, len(flows), width), -1, dtype=np.int64)
     lost = np.zeros(len(flows), dtype=bool)
+    # Layer by layer: colour the flows that have not met, take each one link up at both ends, go on above.
     for layer in range(1, width + 1):
         open_ = np.flatnonzero((left != right) & ~lost)
         if not len(open_):
             break
         lost[open_], steps = _layer(asked, layer, left[open_], right[open_])
         going, links[:, open_, layer - 1] = open_[~lost[open_]], steps
+        # Both ends are now in the same part of the fabric; they meet where they are on the same switch.
         left[going] = fabric.target[links[0, going, layer - 1]]
         right[going] = fabric.target[links[1, going, layer - 1]]
     lost |= left != right
@@ -78,6 +80,7 @@ def _layer(asked: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, I
     upward = np.flatnonzero(table.usable & low & high)
     plane = _planes(asked, layer)
     links = np.full((2, len(left)), -1, dtype=np.int64)
+    # Planes share no link above this layer, so that each is a graph by itself.
     for each in np.unique(plane[left]).tolist():
         flows = np.flatnonzero(plane[left] == each)
         mine = upward[plane[fabric.source[upward]] == each]
@@ -92,6 +95,7 @@ def _layer(asked: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, I
         ends = [np.searchsorted(switches, side[flows]) for side in (left, right)]
         graph = _graph(grid, *ends)
         _colour.insert_all(graph, np.arange(len(flows)))
+        # Colour c goes to part c modulo n: ceil(Delta / n) flows on a link, the least that is possible.
         colour = np.where(graph.colour >= 0, graph.colour % len(parts), 0)
         for side in (0, 1):
             links[side, flows] = np.where(graph.colour >= 0, grid[ends[side], colour], -1)
@@ -112,6 +116,7 @@ def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
     from weft.routing import _colour
 
     open_ = np.maximum(np.count_nonzero(grid >= 0, axis=1), 1)
+    # Koenig needs as many colours as the busiest switch has flows: that many rounds of one colour for each link.
     busiest = [np.bincount(ends, minlength=len(grid)) for ends in (left, right)]
     per_link = max(int(np.ceil(np.max(count / open_, initial=1.0) - 1e-12)) for count in busiest)
     closed = np.tile(grid < 0, (1, per_link))

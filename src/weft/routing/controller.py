@@ -418,6 +418,7 @@ class Controller:
     def _placed(self, asked: Problem, flows: Ints) -> tuple[Choice, Ints, tuple[Ints, Ints]]:
         """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
         had = self._had(2 * asked.ways.up.shape[1] + 2)[flows]
+        # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
         choice = on_links(asked, had, np.flatnonzero(live))
         former = choice.up.copy(), choice.down.copy()
@@ -441,6 +442,8 @@ class Controller:
         """
         before = choice.congestion
         due = now_s >= self.planned_s + self.replan_s
+        # Step 3: moves and chains from there.  Step 4, only if these end above the bound: plan all anew, and take that
+        # where it is better, since it moves flows that had no need.
         if fresh or due:
             improve(choice, low)
         if choice.congestion > low * (1 + ENOUGH) and (fresh or due):
@@ -466,6 +469,7 @@ class Controller:
             path = tuple(link for link in links[flow].tolist() if link >= 0)
             old = tuple(link for link in had[flow].tolist() if link >= 0)
             moves.append(Move(flow=key, path=path, new=not live[flow], old=old))
+        # Flows without a path keep a row of -1, so that a later event can place them.
         ends = np.cumsum([len(job) for job in self.jobs.values()])
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
         every[flows] = links

@@ -178,6 +178,7 @@ def _asked(
 def _bound(asked: Problem, found: routers.Found, alpha: float, wanted: str) -> tuple[float, str]:
     """The best bound and what proves it; of whole flows, unless they are sprayed."""
     whole = bool(np.all(found.routes.usage == 1.0))
+    # Cheapest proof first: cuts, what the router itself proved, and an LP only where routes are above both.
     low, proof = closed_bound(asked, whole=whole), "cuts"
     if found.bound > low:
         low, proof = found.bound, "ilp"
@@ -303,6 +304,7 @@ def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[Jo
 def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
     """Rounds times the slowest flow of a round, of the slowest collective of each job."""
     round_s = np.zeros(len(traffic.job))
+    # All flows of a round end before the next begins: a round is as long as its slowest flow.
     np.maximum.at(round_s, traffic.collective, traffic.bytes / rates)
     found = np.zeros(len(traffic.jobs))
     np.maximum.at(found, traffic.job, round_s * traffic.rounds)

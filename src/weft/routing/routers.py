@@ -194,6 +194,8 @@ def route_repaired(asked: Problem, seed: int) -> Found:
     low = closed_bound(asked)
     choice = Choice(asked)
     choice.place(ordered(asked) if asked.unit is None else by_leaves(asked), smooth=True)
+    # Step 2: single moves.  Step 3, where these do not reach the bound: begin from an edge colouring, whose flows
+    # are spread evenly over the switches above the leaves; the better start goes on to chains of moves.
     choice.relax(low, PASSES)
     if choice.congestion > low * (1 + ENOUGH):
         try:
@@ -258,6 +260,8 @@ def improve(choice: Choice, low: float) -> None:
     if choice.congestion <= low * (1 + ENOUGH) or any(choice.reach(low, steps=steps) for steps in CHAINS):
         return
     unit, high, floor = choice.problem.unit, choice.congestion, low
+    # Bisection: `high` is reached, `floor` is the bound or was not reached.  Loads of equal flows are multiples of
+    # `unit`, so that the middle is one too, and the loop ends when no multiple is left between.
     while high - floor > (unit or FINE * (low or high)) * (1 + ENOUGH):
         middle = (floor + high) / 2
         if unit is not None:
@@ -285,6 +289,7 @@ def by_leaves(asked: Problem) -> Ints:
         for letter, ends in (("a", asked.traffic.source), ("b", asked.traffic.target))
         for leaf, flows in _grouped(below[ends])
     ]
+    # A flow is in the set of its source's leaf and in that of its target's: its first place counts.
     order = np.concatenate(
         [np.zeros(0, dtype=np.int64), *(flows for _, _, flows in sorted(sets, key=lambda s: s[:2]))]
     )
@@ -334,6 +339,7 @@ def solve_ilp(
     highs.setOptionValue("time_limit", float(seconds))
     highs.setOptionValue("random_seed", seed)
     highs.setOptionValue("mip_rel_gap", 0.0)
+    # The repaired routes are a first incumbent: the solver never returns anything worse.
     start = highspy.HighsSolution()
     start.col_value = _taken(asked, paths, up, down)
     highs.setSolution(start)
