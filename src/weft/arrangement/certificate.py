@@ -94,6 +94,7 @@ def _must_cross(clock: Clock, cuts: FabricCuts, given: Hosts, job: int, between:
     if may == "move" or len(between) > MOST_HOSTS:
         return found
     least, first = least_cut(between), 0
+    # The hosts stay but their order may change: over a cut that parts them at least the least cut crosses.
     held = np.array(given[job], dtype=np.int64)
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
         inside = np.bincount(unit[held], minlength=len(capacity))
@@ -109,6 +110,7 @@ def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> floa
     usable = np.flatnonzero(np.array(clock.site.usable))
     found = 0.0
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
+        # No unit has room for the whole job, so that some cut parts it, wherever it is; the widest is the fastest.
         if np.bincount(unit[usable], minlength=len(capacity)).max() < len(between):
             found = max(found, least_cut(between) / float(capacity.max()))
     return found
@@ -144,6 +146,8 @@ def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float
     )
     routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=whole, usage=none, latency_s=none)
     end = run(np.ones(1), empty, routes).phase_end_s
+    # Step 1 gave the earliest begin of each phase by the critical path; step 2 its tail; step 3 looks at each cut as
+    # one machine that has to do the phases' crossings in some order.
     tail = _tails(one, lengths)
     best = float(end[one.last])
     begin = end - longest
@@ -161,6 +165,7 @@ def _tails(one: Template, lengths: Floats) -> Floats:
     tail[one.last] = 0.0
     held = [part.tolist() for part in np.split(one.phases.waits, one.phases.indptr[1:-1])]
     later = np.bincount(one.phases.waits, minlength=len(lengths))
+    # Backwards in topological order: a phase is looked at when all that wait for it have been.
     stack = np.flatnonzero(later == 0).tolist()
     while stack:
         phase = stack.pop()
@@ -184,6 +189,7 @@ def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
     now = best = 0.0
     order = np.argsort(begin, kind="stable").tolist()
     for at, job in enumerate(order):
+        # Work that may begin joins those that wait; until the next may, that with the longest tail is done.
         now = max(now, float(begin[job]))
         heappush(ready, (-float(tail[job]), job))
         until = float(begin[order[at + 1]]) if at + 1 < len(order) else np.inf
@@ -205,6 +211,7 @@ def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s:
     if objective.kind == "makespan":
         # All bytes of all iterations cross before the last job ends.
         return float((objective.worth @ must / cuts.all_Bps).max()) / objective.scale
+    # Each job at its bound keeps a cut busy for this share of the time; only cuts above 1 bind.
     share = must / least_s[:, None] / cuts.all_Bps[None, :]
     busy = share[:, share.sum(axis=0) > 1.0]
     if not busy.shape[1]:

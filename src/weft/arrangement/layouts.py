@@ -113,6 +113,7 @@ class Layouts:
         form on a network as slow as the job found it; the last also orders them.
         """
         job = clock.site.jobs[number]
+        # Three sources, as each misses what another sees: alone, on its hosts, and as slow as it is beside the others.
         felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
         found = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
         others = [one for one in dict.fromkeys(found) if one != job.layout]

@@ -68,6 +68,8 @@ class Places:
         shares its cuts beside, and what exceeds them."""
         if not len(self.cuts.all_Bps):
             return 0.0
+        # A job's own cut bounds its pace; what others send over the same cuts delays it; more than all the time is
+        # impossible and costs most.
         shares = np.array([one / alone for one, alone in zip(busy, self.alone_s, strict=True)])
         all_of_it = shares.sum(axis=0)
         own = shares.max(axis=1)
@@ -102,6 +104,8 @@ class Places:
 
     def _drawn(self, given: Hosts, seed: int, left_s: LeftS, found: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``found`` has the cost of those before."""
+        # From cheap to dear: as given, in order of units, in rows, by the integer program, by local search from the
+        # best.
         yield from (given, self.sorted(given), *self.packed(given))
         for counts in self._packings(given, left_s) if self.moving else ():
             yield self._of_counts(given, counts)
@@ -129,6 +133,7 @@ class Places:
         for move in range(MOVES * len(able)):
             if move % 64 == 0 and not left_s():
                 break
+            # Step 1: draw two places.  Hosts of two jobs, or a free one, are exchanged only where the jobs may move.
             one = able[int(draw.integers(len(able)))]
             other = able[int(draw.integers(len(able)))]
             into_free = bool(free) and draw.random() < 0.25
@@ -140,9 +145,11 @@ class Places:
             if pool is now[one] and a == b:
                 continue
             now[one][a], pool[b] = pool[b], now[one][a]
+            # Step 2: cuts are counted again for the jobs that changed; the others keep theirs.
             changed = {one} if into_free else {one, other}
             fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
             better = self.cost(fresh)
+            # Step 3: the exchange stays only where the cost falls, so that the search ends in a local minimum.
             if better < cost - 1e-12:
                 busy, cost = fresh, better
             else:

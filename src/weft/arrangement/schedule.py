@@ -47,6 +47,7 @@ def periods(seconds: Floats) -> list[float]:
     the one where the worst fits best.
     """
     longest = float(seconds.max())
+    # How far each multiple of the longest iteration is from whole numbers of the others.
     misfits = []
     for turns in range(1, MOST_TURNS + 1):
         times = turns * longest / seconds
@@ -70,6 +71,7 @@ def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Float
         sampled: Any = rates
         np.maximum.at(used[job], sampled.link, sampled.rate_Bps)
     capacity = clock.fabric.capacity_Bps
+    # Only links that several jobs use, and that cannot carry all at their peaks, can make jobs wait for each other.
     wanted = used.sum(axis=0)
     tight = np.flatnonzero(outer & ((used > 0).sum(axis=0) > 1) & (wanted > capacity * (1 + 1e-9)))
     if not len(tight):
@@ -99,6 +101,7 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
         if not len(mine):
             continue
         time, rate = rates.time_s[mine], rates.rate_Bps[mine]
+        # Bytes up to an edge: whole iterations before it, and a part of one.
         turns = edges * times
         whole = np.floor(turns)
         each = sent(time, rate, seconds, np.array([seconds]))
@@ -132,12 +135,14 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
         if start and late():
             break
         turns = np.zeros(jobs, dtype=np.int64) if start == 0 else draw.integers(0, BINS, jobs)
+        # Only differences of turns count, so the first job stays.
         turns[0] = 0
         cost = turned(wanted, turns)
         better = True
         while better and not late():
             better = False
             for job in range(1, jobs):
+                # What the others want stays while this job's circle turns: all of its turns are judged in one go.
                 rest = np.zeros(wanted.shape[1:])
                 for other in range(jobs):
                     if other != job:
@@ -168,6 +173,8 @@ def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop, late: Stop = l
             best = min(best, clock.timed(replace(now.choice, offset_s=offsets)), key=_cost)
             if stop():
                 return best
+    # The circle knows no sharing of links; the clock does.  So the best turns are a start: offsets of one job at a
+    # time are tried over its whole period, then over a quarter around the best, then over a sixteenth.
     wanted, longest, _ = circles[0]
     active = [job for job in range(len(clock.templates)) if wanted[job].any()]
     width = 1.0
@@ -239,6 +246,7 @@ def compressed(order: Sequence[int], worth: Floats, meets: Mask, classes: int) -
     """
     jobs = len(order)
     chain = np.argsort(np.array(order), kind="stable")
+    # What is lost where jobs i < j of one class meet; two-dimensional sums give the loss of any run of jobs at once.
     lost = np.triu(meets[np.ix_(chain, chain)] * worth[chain, None], 1)
     total = np.zeros((jobs + 1, jobs + 1))
     total[1:, 1:] = lost.cumsum(axis=0).cumsum(axis=1)
@@ -283,6 +291,7 @@ class _Branches:
                 order[job] = place
             self.best = min(self.best, self.clock.timed(replace(self.now.choice, order=tuple(order))), key=_cost)
             return
+        # Heads with a bound above the best order are left out with all orders that begin so.
         for job in rest:
             first = [*head, job]
             others = [one for one in rest if one != job]
@@ -395,6 +404,7 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
 
 def covered(begin: Floats, end: Floats) -> Floats:
     """What some spans of time cover together, as spans apart from each other (begin, end), in order."""
+    # A span begins anew where it begins after all before it have ended.
     order = np.argsort(begin, kind="stable")
     begin, reach = begin[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])
