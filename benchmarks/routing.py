@@ -32,7 +32,7 @@ from weft.routing.bound import closed_bound
 from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.generate import generate
-from weft.routing.problem import Problem, problem
+from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
@@ -99,9 +99,9 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
     figures: dict[str, float] = {"flows": len(traffic)}
     ratios: dict[str, list[float]] = {"ilp": [], "plain_ilp": []}
     for down in (0, 8):
-        asked = problem(with_spines_down(fabric, down), traffic)
+        asked = routing_problem(with_spines_down(fabric, down), traffic)
         print(f"\n{len(traffic):,} flows, {down} of 32 spines down, bound {closed_bound(asked):g}")
-        listing = bench.cpu_s(partial(problem, asked.fabric, traffic), repeat)
+        listing = bench.cpu_s(partial(routing_problem, asked.fabric, traffic), repeat)
         begin = time.process_time()
         exact = route_exact(asked, 0, ILP_LIMIT_S)
         ilp = time.process_time() - begin
@@ -161,8 +161,8 @@ def large() -> dict[str, float]:
     print(f"\nthree tiers, {HOSTS:,} hosts, {fabric.links:,} links; ways up: {once:.2f} s")
     for flows in (10_000, 100_000):
         traffic = rings(flows)
-        asked = problem(fabric, traffic, table=table)
-        listing = bench.cpu_s(partial(problem, fabric, traffic, table=table), 2)
+        asked = routing_problem(fabric, traffic, table=table)
+        listing = bench.cpu_s(partial(routing_problem, fabric, traffic, table=table), 2)
         print(f"{flows:,} flows: problem {listing:.2f} s, bound {closed_bound(asked):g}")
         for router in ("greedy", "edge-coloring", "repair"):
             act = partial(ROUTERS[router], asked, 0)

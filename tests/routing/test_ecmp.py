@@ -9,7 +9,7 @@ from weft.fabric.assemble import Cable, Node, assemble
 from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
 from weft.routing import routers
 from weft.routing.plan import plan, route
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.traffic import job_traffic
 
 
@@ -59,7 +59,7 @@ def test_the_papers_ecmp_is_its_definition(seed, kit):
 @pytest.mark.parametrize("seed", range(10))
 def test_a_picked_path_is_the_one_with_that_number(seed, kit):
     fabric, traffic = kit.random_case(seed, 12)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     for turn in (0, 1, 7, 2**40 + 3):
         routes = asked.routes(*routers.picked(asked, np.full(len(traffic), turn)))
         for flow, links in enumerate(kit.links_of(routes)):
@@ -80,7 +80,7 @@ def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
     traffic = job_traffic(np.arange(32), np.arange(32, 64), np.ones(32))
     up = (fabric.source == 64) & (fabric.target > 65)
     assert up.sum() == 32
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     loads = [asked.loads(routers.hashed(fabric, traffic, seed=seed))[up].max() for seed in range(300)]
     draw = np.random.default_rng(1)
     drawn = [np.bincount(draw.integers(0, 32, 32)).max() for _ in range(5000)]

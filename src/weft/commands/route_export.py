@@ -90,14 +90,14 @@ def events(options: EventsOptions, out: FileOutput) -> None:
 def _routed(options: ExportOptions) -> RoutePlan:
     """The routes of a file, or those of a plan."""
     from weft.routing.plan import judged, plan
-    from weft.routing.problem import problem
-    from weft.routing.routers import Found
+    from weft.routing.problem import routing_problem
+    from weft.routing.routers import RouterResult
 
     if options.routes is None:
         fabric, traffic = traffic_of(options)
         return plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
     fabric, traffic, routes = installed(options, options.routes)
-    return judged(problem(fabric, traffic), Found(routes=routes), router="installed", bound="cuts")
+    return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
 
 
 def _files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str]:

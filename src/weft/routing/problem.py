@@ -75,7 +75,7 @@ class Problem:
         return routes_of(self.fabric, self.ways, up, down)
 
 
-def problem(
+def routing_problem(
     fabric: Fabric,
     traffic: JobTraffic,
     *,

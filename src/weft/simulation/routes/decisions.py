@@ -14,7 +14,7 @@ from weft.fabric.traffic import Routes, joined
 from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice
 from weft.routing.plan import RoutePlan
-from weft.routing.problem import Problem, problem
+from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import PASSES, ROUTERS, rail_paths
 
 STATIC = ("ecmp", "ecmp-paper", "spray")
@@ -51,9 +51,9 @@ class Decisions:
     def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
         """Route all flows of some jobs anew; those of ``staying`` jobs are under way."""
         traffic = self.plan.traffic
-        asked = self._problem(jobs)
+        problem = self._problem(jobs)
         begun = time.perf_counter()
-        found = ROUTERS[self.plan.router](asked, self.plan.seed).routes
+        found = ROUTERS[self.plan.router](problem, self.plan.seed).routes
         self.seconds.append(time.perf_counter() - begun)
         self._take(np.flatnonzero(np.isin(traffic.flow_job, jobs)), found, staying)
 
@@ -79,37 +79,37 @@ class Decisions:
     def _around(self, cut: Ints) -> Routes:
         """Routes of flows that have lost theirs."""
         every = range(len(self.plan.traffic.jobs))
-        asked = self._problem(every)
+        problem = self._problem(every)
         if self.plan.router in STATIC:
-            return ROUTERS[self.plan.router](asked, self.plan.seed).routes.of(cut)
+            return ROUTERS[self.plan.router](problem, self.plan.seed).routes.of(cut)
         begun = time.perf_counter()
-        staying = np.setdiff1d(np.arange(len(asked.demand_Bps)), cut)
+        staying = np.setdiff1d(np.arange(len(problem.demand_Bps)), cut)
         kept = self.plan.routes.of(staying)
-        part = self._some(asked, cut, kept, staying)
+        part = self._some(problem, cut, kept, staying)
         choice = Choice(part)
         choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
-        choice.relax(closed_bound(asked), PASSES)
+        choice.relax(closed_bound(problem), PASSES)
         self.seconds.append(time.perf_counter() - begun)
         return part.routes(choice.up, choice.down)
 
-    def _some(self, asked: Problem, flows: Ints, kept: Routes, staying: Ints) -> Beside:
+    def _some(self, problem: Problem, flows: Ints, kept: Routes, staying: Ints) -> Beside:
         """The problem of some flows beside those that stay on their routes."""
-        ways, traffic = asked.ways, asked.traffic
+        ways, traffic = problem.ways, problem.traffic
         owner = np.repeat(staying, np.diff(kept.indptr))
-        carried = np.bincount(kept.links, asked.demand_Bps[owner] * kept.usage, asked.fabric.links)
-        load = np.multiply(carried, asked.inverse, out=np.zeros(len(carried)), where=carried > 0)
+        carried = np.bincount(kept.links, problem.demand_Bps[owner] * kept.usage, problem.fabric.links)
+        load = np.multiply(carried, problem.inverse, out=np.zeros(len(carried)), where=carried > 0)
         return Beside(
-            fabric=asked.fabric,
+            fabric=problem.fabric,
             traffic=traffic,
-            climbs=asked.climbs,
+            climbs=problem.climbs,
             ways=ways._replace(**{name: getattr(ways, name)[flows] for name in ways._fields[3:]}),
-            demand_Bps=asked.demand_Bps[flows],
+            demand_Bps=problem.demand_Bps[flows],
             others=load,
         )
 
     def _problem(self, jobs: Sequence[int]) -> Problem:
         paths = rail_paths(self.fabric) if self.plan.router == "rail" else None
-        return problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
+        return routing_problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
 
     def _take(self, flows: Ints, found: Routes, staying: Sequence[int]) -> None:
         """Let flows go by other routes from now on."""
