@@ -20,6 +20,7 @@ from trials import tried
 
 import weft
 from weft.errors import WeftError
+from weft.interop.formats import FORMATS
 
 FEW, MANY = 12, 100_000
 ROOT = Path(weft.__file__).parent
@@ -29,7 +30,6 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 
 NOT_READERS = {
     "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
-    "solvers._kept.SealedFiles.load": "reads machine code whose seal matches; damaged files are tested beside it",
     "commands.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
     "commands.fabric.ShowByDefault.parse_args": "parses the words of a command, as click does",
     "commands.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",
@@ -61,11 +61,12 @@ NOT_READERS = {
     "runtime.run.session.load_latest": "gives folders to Session.load",
     "runtime.run.session.Session.load": "read_state and RunState.read, then checkpoint.load",
     "commands.networks.network_of": "gives files to fabric_file and to clusters' readers",
-    "interop.fabrics.formats.read_wiring": "gives texts to the readers of FORMATS, as read_fabric does",
-    "commands.check_fabric.check_fabric": "gives files to formats.read_wiring and read_names",
+    "interop.formats.Format.read": "gives the reader of a format; all of them are here",
+    "interop.fabric_files.read_wiring": "gives texts to the readers of FORMATS, as read_fabric does",
+    "commands.check_fabric.check_fabric": "gives files to fabric_files.read_wiring and read_names",
     "commands.networks.left_out": "gives a file to read_host_map",
     "commands.networks.routes_of": "gives a file to routes_json.read",
-    "commands.route.installed_routes": "gives files to installed.read_paths and read_tables",
+    "commands.route.installed_routes": "gives files to routes_json.read_paths and opensm.read_tables",
 }
 """Public functions that look like readers, and why no input is made for them."""
 
@@ -105,7 +106,8 @@ def suspects() -> set[str]:
 
 def test_every_reader_is_here() -> None:
     known = {name.removeprefix("weft.") for one in READERS.values() for name in one.names}
-    missing = sorted(suspects() - known - set(NOT_READERS))
+    formats = {form.reader.replace(":", ".") for form in FORMATS if form.reader}
+    missing = sorted((suspects() | formats) - known - set(NOT_READERS))
     assert not missing, f"register them in tests/fuzz/readers.py, or say why not: {missing}"
     gone = sorted(set(NOT_READERS) - suspects())
     assert not gone, f"they are no readers, or are gone: {gone}"

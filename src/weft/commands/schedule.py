@@ -264,7 +264,7 @@ def with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) ->
     """The options, those that were not given as ``system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
     if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
+        from weft.interop.astra_system import read_system
 
         system = read_system(asked.system)
         settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
@@ -290,7 +290,7 @@ def _dimensions(
 
         return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
     if asked.network is not None:
-        from weft.interop.simulators.astra_network import read_network
+        from weft.interop.astra_network import read_network
 
         return read_network(asked.network), planned, ()
     from weft.collectives.dimensions import dimensions_of
@@ -419,7 +419,7 @@ def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
 def _roofline(cluster: Cluster | None, asked: ScheduleOptions) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s of computations that a trace gives as work: of ``system``, or the cluster's."""
     if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
+        from weft.interop.astra_system import read_system
 
         system = read_system(asked.system)
         return system.peak_flops, system.local_memory_Bps

@@ -14,7 +14,7 @@ from typing import Any
 from weft.errors import UnknownName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """A format of one noun.
 
@@ -25,6 +25,7 @@ class Format:
         reader: ``module:function`` below ``weft``, which takes a text, or a path where a file may be binary; "" where
             the format is only written.
         writer: the same of the function that gives the text, or texts by file name.
+        file: the name of the file that the text is written to, where the format has one.
     """
 
     noun: str
@@ -32,6 +33,7 @@ class Format:
     title: str
     reader: str = ""
     writer: str = ""
+    file: str = ""
 
     @property
     def read(self) -> Callable[..., Any]:
@@ -44,62 +46,50 @@ class Format:
         return found
 
 
-def _of(noun: str, *rows: tuple[str, str, str, str]) -> tuple[Format, ...]:
-    """Formats of a noun from rows of name, title, reader and writer."""
-    return tuple(
-        Format(noun=noun, name=name, title=title, reader=reader, writer=writer) for name, title, reader, writer in rows
-    )
+def _of(noun: str, *rows: tuple[str, ...]) -> tuple[Format, ...]:
+    """Formats of a noun from rows of the other attributes."""
+    return tuple(Format(noun, *row) for row in rows)
 
 
 FABRICS = _of(
     "fabric",
     ("json", "Weft's JSON", "fabric.files:fabric_from_json", "fabric.files:fabric_to_json"),
-    ("nccl", "NCCL's topology XML", "interop.fabrics.nccl_topology:read", ""),
-    ("ibnetdiscover", "output of ibnetdiscover", "interop.fabrics.ibnetdiscover:read", ""),
-    ("slurm", "SLURM topology", "interop.fabrics.slurm_topology:read", "interop.fabrics.slurm_topology:write"),
-    ("toml", "Weft's TOML", "fabric.files:fabric_from_toml", "fabric.files:fabric_to_toml"),
+    ("nccl", "NCCL's topology XML", "interop.nccl_topology:read", ""),
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read", ""),
+    ("slurm", "SLURM topology", "interop.slurm_topology:read", "interop.slurm_topology:write"),
+    ("toml", "Weft's TOML", "fabric.files:fabric_from_toml", ""),
 )
 WIRINGS = _of(
     "wiring",
-    ("ibnetdiscover", "output of ibnetdiscover", "interop.fabrics.ibnetdiscover:read_wiring", ""),
-    ("lldp", "lldpcli -f json", "interop.fabrics.lldp:read_wiring", ""),
-    (
-        "p2p",
-        "cabling plan (CSV)",
-        "interop.fabrics.point_to_point:read_wiring",
-        "interop.fabrics.point_to_point:write",
-    ),
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read_wiring", ""),
+    ("lldp", "lldpcli -f json", "interop.lldp:read_wiring", ""),
+    ("p2p", "cabling plan (CSV)", "interop.point_to_point:read_wiring", "interop.point_to_point:write"),
 )
 ROUTES = _of(
     "routes",
     (
         "opensm",
         "forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)",
-        "interop.netops.installed:read_tables",
-        "interop.netops.opensm:write",
+        "interop.opensm:read_tables",
+        "interop.opensm:write",
     ),
-    ("frr", "FRR configurations of switches: static routes by destination, BGP", "", "interop.netops.frr:write"),
-    ("roce-csv", "RoCEv2 UDP source ports by queue pair", "", "interop.netops.roce:write_csv"),
-    ("nccl", "/etc/nccl.conf", "", "interop.netops.nccl_env:write"),
-    ("json", "every flow's path", "interop.netops.routes_json:read", "interop.netops.routes_json:write"),
+    ("frr", "FRR configurations of switches: static routes by destination, BGP", "", "interop.frr:write"),
+    ("roce-csv", "RoCEv2 UDP source ports by queue pair", "", "interop.roce:write", "roce-ports.csv"),
+    ("nccl", "/etc/nccl.conf", "", "interop.nccl_env:write", "nccl.conf"),
+    ("json", "every flow's path", "interop.routes_json:read", "interop.routes_json:write", "routes.json"),
 )
 SCHEDULES = _of(
     "schedule",
-    ("msccl", "MSCCL XML", "", "interop.collectives.msccl:write_msccl"),
-    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.collectives.nccl_tuner:write_tuner"),
+    ("msccl", "MSCCL XML", "", "interop.msccl:write_msccl"),
+    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
     (
         "astra-network",
         "ASTRA-sim network.yml",
-        "interop.simulators.astra_network:read_network",
-        "interop.simulators.astra_network:write_network",
+        "interop.astra_network:read_network",
+        "interop.astra_network:write_network",
     ),
-    (
-        "astra-system",
-        "ASTRA-sim system file",
-        "interop.simulators.astra_system:read_system",
-        "interop.simulators.astra_system:write_system",
-    ),
-    ("logical-topology", "ns-3 logical topology", "", "interop.simulators.astra_network:write_logical_topology"),
+    ("astra-system", "ASTRA-sim system file", "interop.astra_system:read_system", "interop.astra_system:write_system"),
+    ("logical-topology", "ns-3 logical topology", "", "interop.astra_network:write_logical_topology"),
     ("chakra", "Chakra execution traces", "interop.traces.chakra:read_trace", "interop.traces.chakra:write_traces"),
 )
 TRAFFICS = _of(
@@ -107,7 +97,7 @@ TRAFFICS = _of(
     ("jobs", "the traffic itself, as job files of the paper's code", "interop.traffic.routing_jobs:read_jobs", ""),
     ("flows", "flows as CSV", "interop.traffic.flow_tables:read_csv", ""),
     ("events", "events of the controller as lines of JSON", "interop.traffic.events:read_event", ""),
-    ("counters", "counters of links as CSV", "interop.netops.counters:read_counters", ""),
+    ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),
 )
 TRACES = _of(
     "trace",
