@@ -17,7 +17,7 @@ from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
 from weft.files import CONFIGURATION_BYTES, read_text
-from weft.interop.text.yaml import Value, parse_yaml
+from weft.interop.text.yaml import parse_yaml
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
 KINDS: dict[str, DimensionKind] = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}
@@ -51,14 +51,21 @@ def write_network(dimensions: Sequence[Dimension]) -> str:
     """
     if not 0 < len(dimensions) <= MOST_DIMENSIONS:
         raise BadInput(f"{len(dimensions)} dimensions", where="network", remedy=f"give 1 to {MOST_DIMENSIONS}")
+    rows: dict[str, list[str]] = {key: [] for key in KEYS}
     for number, dimension in enumerate(dimensions):
-        _refuse(dimension, f"network: dimension {number}")
-    rows = {
-        "topology": [NAMES[one.kind] for one in dimensions],
-        "npus_count": [str(one.size) for one in dimensions],
-        "bandwidth": [_bandwidth_text(one) for one in dimensions],
-        "latency": [_latency_text(one) for one in dimensions],
-    }
+        kind, place = dimension.kind, f"network: dimension {number}"
+        if kind not in NAMES:
+            raise Unsupported(f"ASTRA-sim has no {kind}", where=place, remedy="give a ring, a switch or all pairs")
+        if dimension.reduces:
+            remedy = "give a switch that does not reduce"
+            raise Unsupported("ASTRA-sim's switches do not reduce", where=place, remedy=remedy)
+        if dimension.size < 2:
+            problem = "ASTRA-sim's dimensions have at least 2 nodes"
+            raise Unsupported(problem, where=place, remedy="leave this dimension out")
+        bandwidth = _shortest(Decimal(dimension.bandwidth_Bps), Decimal(GB * _links(kind, dimension.size)))
+        latency = _shortest(Decimal(repr(float(dimension.latency_s))), _hops(kind))
+        for key, text in zip(KEYS, (NAMES[kind], str(dimension.size), bandwidth, latency), strict=True):
+            rows[key].append(text)
     return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in rows.items())
 
 
@@ -83,32 +90,36 @@ def _lists(text: str, where: str) -> dict[str, list[str]]:
     for key in table:
         if key not in KEYS:
             raise UnknownName("key", key, KEYS, where=where)
-    found = {key: _texts(table.get(key), f"{where}: {key}") for key in KEYS}
+    found = {}
+    for key in KEYS:
+        if key not in table:
+            raise BadInput("is missing", where=f"{where}: {key}", remedy="add it")
+        values = table[key]
+        texts = [item for item in values if isinstance(item, str)] if isinstance(values, list) else []
+        if len(texts) != len(values) or not 0 < len(texts) <= MOST_DIMENSIONS:
+            raise BadInput("is not a list of values", where=f"{where}: {key}", remedy="give one value per dimension")
+        found[key] = texts
     if len({len(values) for values in found.values()}) > 1:
         lengths = ", ".join(f"{key} {len(values)}" for key, values in found.items())
         raise BadInput(f"lists differ in length: {lengths}", where=where, remedy="give one value per dimension")
     return found
 
 
-def _texts(value: Value | None, where: str) -> list[str]:
-    if value is None:
-        raise BadInput("is missing", where=where, remedy="add it")
-    texts = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-    if not isinstance(value, list) or len(texts) != len(value) or not 0 < len(texts) <= MOST_DIMENSIONS:
-        raise BadInput("is not a list of values", where=where, remedy="give one value per dimension")
-    return texts
-
-
 def _dimension(row: tuple[str, ...], number: int, where: str) -> Dimension:
-    name, count, bandwidth, latency = row
+    name, count, *rates = row
     if name not in KINDS:
         raise UnknownName("topology", name[:40], KINDS, where=f"{where}: topology[{number}]")
-    kind, size = KINDS[name], _size(count, f"{where}: npus_count[{number}]", low=2)
-    place = f"{where}: bandwidth[{number}]"
-    bandwidth_Bps = checks.positive(float(_number(bandwidth, place) * GB * _links(kind, size)), place)
-    place = f"{where}: latency[{number}]"
-    latency_s = checks.positive(float(_number(latency, place) * _hops(kind)), place, zero=True)
-    return Dimension(size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s)
+    place = f"{where}: npus_count[{number}]"
+    if not _WHOLE.fullmatch(count):
+        raise BadInput(f"{count[:40]!r} is not a whole number", where=place, remedy="give 2 or more")
+    kind, size = KINDS[name], checks.whole(int(count), place, low=2)
+    values, scales = [], (Decimal(GB * _links(kind, size)), _hops(kind))
+    for key, text, scale in zip(KEYS[2:], rates, scales, strict=True):
+        place = f"{where}: {key}[{number}]"
+        if not _NUMBER.fullmatch(text):
+            raise BadInput(f"{text[:40]!r} is not a number", where=place, remedy="give a number without a unit")
+        values.append(checks.positive(float(Decimal(text) * scale), place, zero=key == "latency"))
+    return Dimension(size=size, kind=kind, bandwidth_Bps=values[0], latency_s=values[1])
 
 
 def _links(kind: DimensionKind, size: int) -> int:
@@ -119,39 +130,6 @@ def _links(kind: DimensionKind, size: int) -> int:
 def _hops(kind: DimensionKind) -> Decimal:
     """Seconds of a step over a hop of one nanosecond."""
     return Decimal("2e-9") if kind == "switch" else Decimal("1e-9")
-
-
-def _size(text: str, where: str, *, low: int) -> int:
-    if not _WHOLE.fullmatch(text):
-        raise BadInput(f"{text[:40]!r} is not a whole number", where=where, remedy=f"give {low} or more")
-    return checks.whole(int(text), where, low=low)
-
-
-def _number(text: str, where: str) -> Decimal:
-    if not _NUMBER.fullmatch(text):
-        raise BadInput(f"{text[:40]!r} is not a number", where=where, remedy="give a number without a unit")
-    return Decimal(text)
-
-
-def _refuse(dimension: Dimension, where: str) -> None:
-    if dimension.kind not in NAMES:
-        remedy = "give a ring, a switch or all pairs"
-        raise Unsupported(f"ASTRA-sim has no {dimension.kind}", where=where, remedy=remedy)
-    if dimension.reduces:
-        remedy = "give a switch that does not reduce"
-        raise Unsupported("ASTRA-sim's switches do not reduce", where=where, remedy=remedy)
-    if dimension.size < 2:
-        problem = "ASTRA-sim's dimensions have at least 2 nodes"
-        raise Unsupported(problem, where=where, remedy="leave this dimension out")
-
-
-def _bandwidth_text(dimension: Dimension) -> str:
-    scale = GB * _links(dimension.kind, dimension.size)
-    return _shortest(Decimal(dimension.bandwidth_Bps), Decimal(scale))
-
-
-def _latency_text(dimension: Dimension) -> str:
-    return _shortest(Decimal(repr(float(dimension.latency_s))), _hops(dimension.kind))
 
 
 def _shortest(value: Decimal, scale: Decimal) -> str:

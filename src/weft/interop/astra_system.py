@@ -10,7 +10,7 @@ import json
 import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -31,7 +31,7 @@ _ALGORITHMS = {
     "halvingDoubling": "halving-doubling",
     "doubleBinaryTree": "double-tree",
 }
-_NAMES = {ours: theirs for theirs, ours in _ALGORITHMS.items()}
+_FLOAT = re.compile(r"-?[0-9]*\.?[0-9]+([eE][+-]?[0-9]{1,3})?")
 _OVER_ALL_DIMENSIONS = re.compile(r"one(Ring|Direct[0-9]{0,9}|HalvingDoubling)")
 _WINDOWED = re.compile(r"direct[0-9]{1,9}")
 _POLICIES: dict[str, Policy | None] = {
@@ -89,9 +89,25 @@ def read_system(path: str | os.PathLike[str]) -> AstraSystem:
     """
     where = os.fspath(path)
     text = read_text(path, where=where, largest=CONFIGURATION_BYTES)
-    s = Settings(_object(text, where) if text.lstrip().startswith("{") else _lines(text, where), where=where)
+    if text.lstrip().startswith("{"):
+        table = parse_json(text, where)
+        typical = (
+            "scheduling-policy",
+            "preferred-dataset-splits",
+            *(f"{name}-implementation" for name in COLLECTIVES),
+        )
+        if not any(key in table for key in typical):
+            raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
+    else:
+        table = _lines(text, where)
+    s = Settings(table, where=where)
     algorithms, windowed = _algorithms(s)
-    _check_optimization(s, algorithms)
+    key, optimization = "collective-optimization", s.get("collective-optimization", "localBWAware")
+    if optimization not in ("baseline", "localBWAware"):
+        raise UnknownName("value", reprlib.repr(optimization), ("baseline", "localBWAware"), where=f"{where}: {key}")
+    if optimization == "baseline" and len(algorithms.get("all-reduce", ())) > 1:
+        problem = "all-reduces of the whole buffer in every dimension are not modelled"
+        raise Unsupported(problem, where=f"{where}: {key}", remedy="set localBWAware")
     return AstraSystem(
         algorithms=algorithms,
         chunks=_count(s, "preferred-dataset-splits"),
@@ -100,8 +116,9 @@ def read_system(path: str | os.PathLike[str]) -> AstraSystem:
         order=_choice(s, "intra-dimension-scheduling", _ORDERS, "FIFO"),
         scheduling_policy=_choice(s, "scheduling-policy", _QUEUES, "LIFO"),
         endpoint_delay_s=_number(s, "endpoint-delay", 10) / 1e9,
-        peak_flops=_rate(s, "peak-perf", 1e12),
-        local_memory_Bps=_rate(s, "local-mem-bw", 1e9),
+        # As ASTRA-sim does, 0 stands for "not given".
+        peak_flops=_number(s, "peak-perf", 0) * 1e12 or None,
+        local_memory_Bps=_number(s, "local-mem-bw", 0) * 1e9 or None,
         ignored=tuple(sorted((*windowed, *(name[:60] for name in s.ignored)))),
     )
 
@@ -119,58 +136,35 @@ def write_system(system: AstraSystem, version: str = "2") -> str:
     if version == "2" and (system.policy != "baseline" or system.order != "fifo"):
         problem = f"ASTRA-sim 2 cannot be told to schedule as {system.policy} with {system.order}"
         raise Unsupported(problem, where="system", remedy='write it for version "1"')
+    nanoseconds = round(system.endpoint_delay_s * 1e9)
+    if nanoseconds / 1e9 != system.endpoint_delay_s:
+        problem = f"{system.endpoint_delay_s:g} s is no whole number of nanoseconds"
+        raise BadInput(problem, where="system: endpoint delay", remedy="round it")
     values: dict[str, Any] = {
         "scheduling-policy": system.scheduling_policy,
-        "endpoint-delay": _nanoseconds(system.endpoint_delay_s),
+        "endpoint-delay": nanoseconds,
         "active-chunks-per-dimension": system.active,
         "preferred-dataset-splits": system.chunks,
     }
+    names = {ours: theirs for theirs, ours in _ALGORITHMS.items()}
     for collective in COLLECTIVES:
         if collective in system.algorithms:
-            values[f"{collective}-implementation"] = _their_names(system.algorithms[collective])
+            unknown = [algorithm for algorithm in system.algorithms[collective] if algorithm not in names]
+            if unknown:
+                problem = f"ASTRA-sim has no algorithm {unknown[0]!r}"
+                raise Unsupported(problem, where="system: algorithms", remedy=f"use {', '.join(names)}")
+            theirs = [names[algorithm] for algorithm in system.algorithms[collective]]
+            values[f"{collective}-implementation"] = theirs if version == "2" else "_".join(theirs)
     values["collective-optimization"] = "localBWAware"
-    return _as_json(system, values) if version == "2" else _as_lines(system, values)
-
-
-def _as_json(system: AstraSystem, values: dict[str, Any]) -> str:
+    if version == "1":
+        values["intra-dimension-scheduling"] = system.order.upper()
+        values["inter-dimension-scheduling"] = system.policy
+        return "".join(f"{key}: {value}\n" for key, value in values.items())
     if system.local_memory_Bps is not None:
         values["local-mem-bw"] = system.local_memory_Bps / 1e9
     if system.peak_flops is not None:
         values["peak-perf"] = system.peak_flops / 1e12
     return json.dumps(values, indent=2) + "\n"
-
-
-def _as_lines(system: AstraSystem, values: dict[str, Any]) -> str:
-    values["intra-dimension-scheduling"] = system.order.upper()
-    values["inter-dimension-scheduling"] = system.policy
-    shown = {key: "_".join(value) if isinstance(value, list) else value for key, value in values.items()}
-    return "".join(f"{key}: {value}\n" for key, value in shown.items())
-
-
-def _nanoseconds(seconds: float) -> int:
-    whole = round(seconds * 1e9)
-    if whole / 1e9 != seconds:
-        problem = f"{seconds:g} s is no whole number of nanoseconds"
-        raise BadInput(problem, where="system: endpoint delay", remedy="round it")
-    return whole
-
-
-def _their_names(algorithms: Sequence[str]) -> list[str]:
-    for algorithm in algorithms:
-        if algorithm not in _NAMES:
-            problem = f"ASTRA-sim has no algorithm {algorithm!r}"
-            raise Unsupported(problem, where="system: algorithms", remedy=f"use {', '.join(_NAMES)}")
-    return [_NAMES[algorithm] for algorithm in algorithms]
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    table = parse_json(text, where)
-    if not any(key in table for key in _TYPICAL):
-        raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
-    return dict(table)
-
-
-_TYPICAL = ("scheduling-policy", "preferred-dataset-splits", *(f"{one}-implementation" for one in COLLECTIVES))
 
 
 def _lines(text: str, where: str) -> dict[str, Any]:
@@ -185,16 +179,15 @@ def _lines(text: str, where: str) -> dict[str, Any]:
             raise BadInput(problem, where=f"{where}: line {number}", remedy="give ASTRA-sim's system file")
         if key in found:
             raise BadInput(f"{key[:60]} is given twice", where=f"{where}: line {number}", remedy="remove one")
-        found[key] = value.split("_") if key.endswith("-implementation") else _value(value)
+        if key.endswith("-implementation"):
+            found[key] = value.split("_")
+        elif re.fullmatch(r"-?[0-9]{1,18}", value):
+            found[key] = int(value)
+        else:
+            found[key] = float(value) if _FLOAT.fullmatch(value) else value
     if not found:
         raise BadInput("is empty", where=where, remedy="give ASTRA-sim's system file")
     return found
-
-
-def _value(text: str) -> str | int | float:
-    if re.fullmatch(r"-?[0-9]{1,18}", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+([eE][+-]?[0-9]{1,3})?", text) else text
 
 
 def _algorithms(s: Settings) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
@@ -208,22 +201,17 @@ def _algorithms(s: Settings) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...
     for collective in COLLECTIVES:
         key = f"{collective}-implementation"
         if key in s:
-            names = _names(s, key)
+            names = s[key]
+            if not isinstance(names, list) or not 0 < len(names) <= MOST_DIMENSIONS:
+                raise s.bad(key, "is not a list of algorithms", "give one per dimension")
+            if not all(isinstance(name, str) for name in names):
+                raise s.bad(key, f"{reprlib.repr(names)} holds more than names", "give one algorithm per dimension")
             found[collective] = tuple(_algorithm(name, f"{s.where}: {key}") for name in names)
             windowed += [f"{key}: window of {name}" for name in names if _WINDOWED.fullmatch(name)]
     if len({len(algorithms) for algorithms in found.values()}) > 1:
         counts = ", ".join(f"{collective} {len(algorithms)}" for collective, algorithms in found.items())
         raise s.bad("implementations", f"differ in dimensions: {counts}", "give one algorithm per dimension")
     return found, tuple(windowed)
-
-
-def _names(s: Settings, key: str) -> list[str]:
-    names = s[key]
-    if not isinstance(names, list) or not 0 < len(names) <= MOST_DIMENSIONS:
-        raise s.bad(key, "is not a list of algorithms", "give one per dimension")
-    if not all(isinstance(name, str) for name in names):
-        raise s.bad(key, f"{reprlib.repr(names)} holds more than names", "give one algorithm per dimension")
-    return names
 
 
 def _algorithm(name: str, where: str) -> str:
@@ -237,16 +225,6 @@ def _algorithm(name: str, where: str) -> str:
     if plain not in _ALGORITHMS:
         raise UnknownName("algorithm", name[:40], _ALGORITHMS, where=where)
     return _ALGORITHMS[plain]
-
-
-def _check_optimization(s: Settings, algorithms: Mapping[str, tuple[str, ...]]) -> None:
-    key, choices = "collective-optimization", ("baseline", "localBWAware")
-    value = s.get(key, "localBWAware")
-    if value not in choices:
-        raise UnknownName("value", reprlib.repr(value), choices, where=f"{s.where}: {key}")
-    if value == "baseline" and len(algorithms.get("all-reduce", ())) > 1:
-        problem = "all-reduces of the whole buffer in every dimension are not modelled"
-        raise Unsupported(problem, where=f"{s.where}: {key}", remedy="set localBWAware")
 
 
 def _choice(s: Settings, key: str, choices: Mapping[str, Choice | None], default: str) -> Choice:
@@ -276,8 +254,3 @@ def _number(s: Settings, key: str, default: float) -> float:
     if not number or not 0 <= value <= 1e15:
         raise s.bad(key, f"{reprlib.repr(value)} is not a number from 0 to 1e15", "correct it")
     return float(value)
-
-
-def _rate(s: Settings, key: str, unit: float) -> float | None:
-    """A rate in SI units; None where the file has none or, as ASTRA-sim does for "not given", says 0."""
-    return _number(s, key, 0) * unit or None
