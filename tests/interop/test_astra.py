@@ -100,9 +100,7 @@ def test_lists_in_lines_and_comments(reading):
         (NETWORK.replace("100.0", "nan"), r"bandwidth\[1\]: 'nan' is not a number"),
         (NETWORK.replace("850.0", "2us"), r"latency\[2\]: '2us' is not a number"),
         (NETWORK.replace("[ Full", "{ Full"), "line 1: not valid YAML.*write each key in one line"),
-        (NETWORK + NETWORK, "topology is given twice"),
         ("topology: Ring\nnpus_count: 4\nbandwidth: 1\nlatency: 1\n", "topology: is not a list"),
-        (b"\xff\xfe", "not a text file"),
     ],
 )
 def test_networks_that_cannot_be_used(reading, text, words):
@@ -225,9 +223,7 @@ def test_systems_that_cannot_be_used(reading, changes, kind, words):
     ("text", "words"),
     [
         ("", "is empty"),
-        ("{", "not valid JSON"),
         ('{"logical-dims": ["8"]}', "not a system file"),
-        ('{"endpoint-delay": NaN}', "not valid JSON"),
         ("scheduling-policy", "line 1: 'scheduling-policy' is not 'key: value'"),
         ("endpoint-delay: 1\nendpoint-delay: 2", "line 2: endpoint-delay is given twice"),
         ("endpoint-delay: fast", "'fast' is not a number"),

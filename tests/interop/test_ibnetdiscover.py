@@ -179,20 +179,6 @@ def test_output_that_cannot_be_used(old, new, words):
         read(text.replace(old, new, 1))
 
 
-@pytest.mark.parametrize("text", ["", "hello", "[1] x", '[1]\t"S-1"[1] # 4xNDR'])
-def test_what_is_no_output(text):
-    with pytest.raises(BadInput):
-        read(text)
-
-
-def test_parts_without_a_path():
-    text = "\n".join(
-        line for line in discovered(spines=0).splitlines() if "mlx5_1" not in line or not line.startswith("[")
-    )
-    with pytest.raises(BadInput, match="disconnected"):
-        read(text)
-
-
 def test_ports_of_hosts_and_switches():
     wiring = read_wiring(discovered(), exclude=["storage*"])
     assert wiring.hosts == frozenset(host for host in wiring.devices if host.startswith("node"))

@@ -124,13 +124,6 @@ def test_equal_descriptions_of_ports_are_told_apart():
     assert read(json.dumps(table)).names[1:3] == ("gpu10/02:00:00:00:00:00", "gpu10/02:00:00:00:00:01")
 
 
-def test_read_by_content(tmp_path):
-    (tmp_path / "lldp.json").write_text(json.dumps(site()))
-    assert read_fabric(tmp_path / "lldp.json").accelerators == 3
-    (tmp_path / "lldp.json").write_text(json.dumps(site(mau=None)))
-    assert read_fabric(tmp_path / "lldp.json", capacity_Bps=1e9, hosts=["gpu*"]).accelerators == 3
-
-
 def json_form(output):
     """What lldpcli prints with -f json of what it prints with -f json0."""
 
@@ -211,16 +204,3 @@ def changed(change):
 def test_output_that_cannot_be_used(change, words):
     with pytest.raises(BadInput, match=words):
         read(changed(change))
-
-
-def test_parts_without_a_path():
-    table = site()
-    del table["spine.json"]
-    for node in ("leaf0", "leaf1"):
-        del table[node]["lldp"][0]["interface"][:2]
-    with pytest.raises(BadInput, match="disconnected"):
-        read(json.dumps(table))
-    with pytest.raises(BadInput, match="not valid JSON"):
-        read(json.dumps(table)[:500])
-    with pytest.raises(BadInput, match="no node sees a neighbour"):
-        read('{"a": {"lldp": [{}]}}')

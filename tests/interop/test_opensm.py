@@ -230,18 +230,6 @@ def test_lids_that_only_a_search_spares():
     assert max(path_colours(paths)) == fewest(paths) - 1 == 1
 
 
-def test_lids_of_the_text_are_kept_where_they_fit():
-    wires = clos()
-    lids = packed(wires)
-    crossing = [(across((0, 0), spine, (1, 0)), 0) for spine in (0, 1)]
-    tables = planned(discovered(wires, lids), crossing[:1])
-    assert (tables.lmc, tables.reassigned) == (0, False)
-    assert {e.lid for e in tables.subnet.ends} == set(lids.values())
-    assert planned(discovered(wires, lids), crossing).reassigned
-    assert not planned(discovered(wires, packed(wires, 1), 1), crossing).reassigned
-    assert planned(discovered(wires), []).reassigned
-
-
 @pytest.mark.parametrize(
     ("lids", "lmc", "kept"),
     [
@@ -438,24 +426,6 @@ def test_a_switch_out_of_reach_is_left_out():
     assert "sspine1" not in table_text(tables)
 
 
-def test_a_detour_bends_what_is_not_planned():
-    """A flow climbs to a core although its pod's spine would do; others join its way without a loop."""
-    text = discovered(
-        [
-            *three_layers(),
-            ("sspine00", 101, "score1", 3),
-            ("sspine10", 101, "score1", 4),
-            ("sspine01", 101, "score0", 3),
-        ]
-    )
-    fabric = read(text)
-    way = ["h0 0", "sleaf0", "sspine00", "score0", "sspine01", "sleaf1", "h1 0"]
-    traffic, routes = paths_of(fabric, [(way, 0)])
-    tables = lid_tables(read_subnet(text), fabric, traffic, routes)
-    check_complete(tables)
-    check_followed(tables, traffic, routes, fabric)
-
-
 def test_a_ring_of_switches_has_no_levels_and_takes_the_fewest_hops():
     wires = [(f"s{i}", 1, f"h{i}", 1) for i in range(5)] + [(f"s{i}", 2, f"s{(i + 1) % 5}", 3) for i in range(5)]
     text = discovered(wires)
@@ -582,11 +552,6 @@ def test_the_last_lids(ports, switches, lmc):
     assert max(lids) == 0xBFFF
     with pytest.raises(Unsupported, match="unicast LIDs"):
         addressed(subnet(switches + 1), lmc)
-
-
-def test_ways_that_pass_a_node_twice():
-    with pytest.raises(BadInput, match="twice"):
-        planned(discovered(clos()), [(["h0 0", "sleaf0", "sspine0", "sleaf0", "sspine1", "sleaf1", "h1 0"], 0)])
 
 
 def test_a_fabric_of_another_text():

@@ -33,9 +33,8 @@ def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         span = cluster.tiers[0].size
-        return write_tuner(
-            cluster, nodes=cluster.count // span, ranks=cluster.count, calibration=constants_of(asked, cluster)
-        )
+        whole = (cluster, cluster.count // span, cluster.count)
+        return write_tuner([whole], calibration=constants_of(asked, cluster))
     return _astra_text(timed, form)
 
 

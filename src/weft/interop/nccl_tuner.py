@@ -43,35 +43,16 @@ _HEAD = (
 )
 
 
-def write_tuner(
-    cluster: Cluster, *, nodes: int, ranks: int, sizes: Sequence[int] = SIZES, calibration: Calibration | None = None
-) -> str:
-    """The fastest algorithm and protocol of each collective of ``ranks`` ranks, by size.
+def write_tuner(groups: Sequence[tuple[Cluster, int, int]], *, calibration: Calibration | None = None) -> str:
+    """The fastest algorithm and protocol of each collective, by size, for groups of cluster, nodes and ranks.
 
-    Ranges lie between neighbours of ``sizes`` (bytes, ascending), below the first and above the last.  Those in
-    which the fastest changes, or in which an algorithm that is not modelled may be faster, are left to NCCL.
-
-    Args:
-        nodes: scale-up domains that the ranks fill evenly, side by side.
+    Ranges lie between neighbours of ``SIZES``, below the first and above the last.  Those in which the fastest
+    changes, or in which an algorithm that is not modelled may be faster, are left to NCCL.  ``nodes`` are scale-up
+    domains that the ranks fill evenly, side by side.
 
     Raises:
-        BadInput: ranks that do not lie evenly in the nodes or are not in the cluster, or sizes that do not
-            ascend.
+        BadInput: ranks that do not lie evenly in the nodes or are not in the cluster.
     """
-    return write_tuners([(cluster, nodes, ranks)], sizes=sizes, calibration=calibration)
-
-
-def write_tuners(
-    groups: Sequence[tuple[Cluster, int, int]], *, sizes: Sequence[int] = SIZES, calibration: Calibration | None = None
-) -> str:
-    """As ``write_tuner``, for groups of several shapes: cluster, nodes and ranks of each.
-
-    Raises:
-        BadInput: as there.
-    """
-    given = np.array(sizes, dtype=np.float64)
-    if not (len(given) and given[0] >= 1 and (np.diff(given) > 0).all() and given[-1] < LARGEST_BYTES):
-        raise BadInput("are not ascending numbers of bytes", where="sizes")
     lines = []
     for cluster, nodes, ranks in groups:
         group, network = _group(cluster, nodes, ranks), Network.of(cluster, calibration or Calibration())
@@ -79,7 +60,7 @@ def write_tuners(
         lines.append(f"# {name}: {ranks} ranks on {nodes} nodes, the fastest by the cost model of Weft")
         lines += _HEAD if len(lines) == 1 else ()
         for kind, written in COLLECTIVES.items():
-            for least, most, (algorithm, protocol) in _ranges(kind, given, sizes, group, network):
+            for least, most, (algorithm, protocol) in _ranges(kind, group, network):
                 fields = (written, least, most, ALGORITHMS[algorithm], protocol.lower(), -1, nodes, ranks)
                 lines.append(",".join(map(str, fields)))
     return "\n".join([*lines, ""])
@@ -99,12 +80,10 @@ def _group(cluster: Cluster, nodes: int, ranks: int) -> Spread:
     return Spread(np.array([float(ranks)]), tuple(np.array([float(count)]) for count in members))
 
 
-def _ranges(
-    kind: CollectiveKind, bytes_: Floats, sizes: Sequence[int], group: Spread, network: Network
-) -> list[tuple[int, int, tuple[str, str]]]:
+def _ranges(kind: CollectiveKind, group: Spread, network: Network) -> list[tuple[int, int, tuple[str, str]]]:
     """Least and most bytes of each choice; neighbours with the same choice are one, what is left out is NCCL's."""
-    ends = np.array([1.0, *bytes_[bytes_ > 1], float(LARGEST_BYTES)])
-    bounds = [0, *(size for size in sizes if size > 1), LARGEST_BYTES + 1]
+    ends = np.array([1, *SIZES, LARGEST_BYTES], dtype=np.float64)
+    bounds = [0, *SIZES, LARGEST_BYTES + 1]
     found = candidates(kind, ends, group, network)
     names = list(found)
     seconds = np.stack([np.broadcast_to(found[name], ends.shape) for name in names])
