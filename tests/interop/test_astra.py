@@ -157,11 +157,8 @@ def test_a_system(reading):
         active=2,
         policy="themis",
         order="scf",
-        scheduling_policy="LIFO",
-        endpoint_delay_s=1e-9,
         peak_flops=900e12,
         local_memory_Bps=1600e9,
-        ignored=("roofline-enabled",),
     )
 
 
@@ -173,15 +170,12 @@ def test_a_system_of_version_one(reading):
             "all-to-all": ("direct", "direct", "direct"),
         },
         chunks=64,
-        scheduling_policy="FIFO",
-        ignored=("all-to-all-implementation: window of direct4", "boost-mode"),
     )
 
 
 def test_defaults_of_a_system(reading):
     found = reading(read_system, '{"all-reduce-implementation": ["ring"]}')
     assert found == AstraSystem(algorithms={"all-reduce": ("ring",)})
-    assert found.endpoint_delay_s == 1e-8
 
 
 @pytest.mark.parametrize(
@@ -209,7 +203,7 @@ def test_defaults_of_a_system(reading):
         ({"preferred-dataset-splits": "auto"}, BadInput, "'auto' is not a whole number"),
         ({"active-chunks-per-dimension": 1.5}, BadInput, "1.5 is not a whole number"),
         ({"active-chunks-per-dimension": True}, BadInput, "True is not a whole number"),
-        ({"endpoint-delay": -1}, BadInput, "-1 is not a number from 0"),
+        ({"peak-perf": -1}, BadInput, "-1 is not a number from 0"),
         ({"peak-perf": "fast"}, BadInput, "'fast' is not a number"),
         ({"local-mem-bw": 1e300}, BadInput, r"1e\+300 is not a number"),
     ],
@@ -226,7 +220,7 @@ def test_systems_that_cannot_be_used(reading, changes, kind, words):
         ('{"logical-dims": ["8"]}', "not a system file"),
         ("scheduling-policy", "line 1: 'scheduling-policy' is not 'key: value'"),
         ("endpoint-delay: 1\nendpoint-delay: 2", "line 2: endpoint-delay is given twice"),
-        ("endpoint-delay: fast", "'fast' is not a number"),
+        ("peak-perf: fast", "'fast' is not a number"),
         ("all-reduce-implementation: ring__ring", "unknown algorithm ''"),
     ],
 )
@@ -250,8 +244,6 @@ def systems(draw):
         active=draw(st.integers(1, 64)),
         policy=draw(st.sampled_from(["baseline", "themis"])),
         order=draw(st.sampled_from(["fifo", "scf"])),
-        scheduling_policy=draw(st.sampled_from(["FIFO", "LIFO"])),
-        endpoint_delay_s=draw(st.integers(0, 10**6)) / 1e9,
     )
 
 
@@ -275,7 +267,5 @@ def test_what_version_two_cannot_hold():
             write_system(replace(plain, **change))
     with pytest.raises(UnknownName, match="version of ASTRA-sim '3'"):
         write_system(plain, version="3")
-    with pytest.raises(BadInput, match="no whole number of nanoseconds"):
-        write_system(replace(plain, endpoint_delay_s=1.5e-9))
     with pytest.raises(Unsupported, match="no algorithm 'in-switch'"):
         write_system(replace(plain, algorithms={"all-reduce": ("in-switch",)}))

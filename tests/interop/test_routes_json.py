@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
@@ -27,14 +25,6 @@ def assert_same(one, other):
     assert one[1].links.tolist() == other[1].links.tolist()
     np.testing.assert_allclose(one[1].latency_s, other[1].latency_s)
     assert set(other[1].usage.tolist()) <= {1.0}
-
-
-@settings(max_examples=20)
-@given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8)]), st.integers(1, 3))
-def test_round_trips(planned, seed, size, parts):
-    fabric, traffic, routed = planned(size[0], radix=size[1], seed=seed, parts=parts)
-    text = routes_json.write(fabric, traffic, routed)
-    assert_same((traffic, routed), routes_json.read(text, fabric))
 
 
 def test_several_jobs_caps_and_names_given_twice(planned):

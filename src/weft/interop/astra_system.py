@@ -11,17 +11,15 @@ import os
 import re
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.files import CONFIGURATION_BYTES, read_text
-from weft.interop.text.settings import Settings
 
 Policy = Literal["baseline", "themis"]
 Order = Literal["fifo", "scf"]
-Queue = Literal["LIFO", "FIFO"]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 VERSIONS = ("1", "2")
 MOST_CHUNKS, MOST_DIMENSIONS = 1_000_000, 64
@@ -50,7 +48,7 @@ _ORDERS: dict[str, Order | None] = {
     "RG": None,
     "lessRemainingPhaseFirst": None,
 }
-_QUEUES: dict[str, Queue | None] = {"LIFO": "LIFO", "FIFO": "FIFO", "EXPLICIT": None}
+_QUEUES: dict[str, str | None] = {"LIFO": "LIFO", "FIFO": "FIFO", "EXPLICIT": None}
 Choice = TypeVar("Choice", bound=str)
 
 
@@ -62,9 +60,7 @@ class AstraSystem:
     per dimension, inner to outer: ring, direct, halving-doubling or double-tree.  A collective that the file
     leaves out is left out.  ``chunks``: parts of a collective.  ``active``: chunks that a dimension works on
     at once.  ``policy``: in which order chunks pass the dimensions.  ``order``: which chunk a dimension takes
-    next.  ``scheduling_policy``: which collective goes first.  ``endpoint_delay_s``: seconds that an end
-    takes for each message.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's,
-    None where not given.  ``ignored``: settings without effect here, sorted.
+    next.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's, None where not given.
     """
 
     algorithms: Mapping[str, tuple[str, ...]]
@@ -72,15 +68,12 @@ class AstraSystem:
     active: int = 1
     policy: Policy = "baseline"
     order: Order = "fifo"
-    scheduling_policy: Queue = "LIFO"
-    endpoint_delay_s: float = 10e-9
     peak_flops: float | None = None
     local_memory_Bps: float | None = None
-    ignored: tuple[str, ...] = field(default=())
 
 
 def read_system(path: str | os.PathLike[str]) -> AstraSystem:
-    """The settings of a system file, in the form of either version.
+    """The settings of a system file, in the form of either version; others are without effect here.
 
     Raises:
         BadInput: the file cannot be read, or a value cannot be used.
@@ -91,35 +84,46 @@ def read_system(path: str | os.PathLike[str]) -> AstraSystem:
     text = read_text(path, where=where, largest=CONFIGURATION_BYTES)
     if text.lstrip().startswith("{"):
         table = parse_json(text, where)
-        typical = (
+        typical = {
             "scheduling-policy",
             "preferred-dataset-splits",
             *(f"{name}-implementation" for name in COLLECTIVES),
-        )
-        if not any(key in table for key in typical):
+        }
+        if typical.isdisjoint(table):
             raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
     else:
         table = _lines(text, where)
-    s = Settings(table, where=where)
-    algorithms, windowed = _algorithms(s)
-    key, optimization = "collective-optimization", s.get("collective-optimization", "localBWAware")
-    if optimization not in ("baseline", "localBWAware"):
-        raise UnknownName("value", reprlib.repr(optimization), ("baseline", "localBWAware"), where=f"{where}: {key}")
-    if optimization == "baseline" and len(algorithms.get("all-reduce", ())) > 1:
+    algorithms = _algorithms(table, where)
+    place, value = f"{where}: collective-optimization", table.get("collective-optimization", "localBWAware")
+    if value not in ("baseline", "localBWAware"):
+        raise UnknownName("value", reprlib.repr(value), ("baseline", "localBWAware"), where=place)
+    if value == "baseline" and len(algorithms.get("all-reduce", ())) > 1:
         problem = "all-reduces of the whole buffer in every dimension are not modelled"
-        raise Unsupported(problem, where=f"{where}: {key}", remedy="set localBWAware")
+        raise Unsupported(problem, where=place, remedy="set localBWAware")
+    counts = []
+    for key in ("preferred-dataset-splits", "active-chunks-per-dimension"):
+        value = table.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CHUNKS:
+            problem = f"{reprlib.repr(value)} is not a whole number from 1 to {MOST_CHUNKS:,}"
+            raise BadInput(problem, where=f"{where}: {key}", remedy="correct it")
+        counts.append(value)
+    rates = []
+    for key, unit in (("peak-perf", 1e12), ("local-mem-bw", 1e9)):
+        value = table.get(key, 0)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value <= 1e15:
+            problem = f"{reprlib.repr(value)} is not a number from 0 to 1e15"
+            raise BadInput(problem, where=f"{where}: {key}", remedy="correct it")
+        rates.append(float(value) * unit or None)  # as in ASTRA-sim, 0 stands for "not given"
+    _choice(table, where, "scheduling-policy", _QUEUES, "LIFO")
     return AstraSystem(
         algorithms=algorithms,
-        chunks=_count(s, "preferred-dataset-splits"),
-        active=_count(s, "active-chunks-per-dimension"),
-        policy=_choice(s, "inter-dimension-scheduling", _POLICIES, "baseline"),
-        order=_choice(s, "intra-dimension-scheduling", _ORDERS, "FIFO"),
-        scheduling_policy=_choice(s, "scheduling-policy", _QUEUES, "LIFO"),
-        endpoint_delay_s=_number(s, "endpoint-delay", 10) / 1e9,
-        # As ASTRA-sim does, 0 stands for "not given".
-        peak_flops=_number(s, "peak-perf", 0) * 1e12 or None,
-        local_memory_Bps=_number(s, "local-mem-bw", 0) * 1e9 or None,
-        ignored=tuple(sorted((*windowed, *(name[:60] for name in s.ignored)))),
+        chunks=counts[0],
+        active=counts[1],
+        policy=_choice(table, where, "inter-dimension-scheduling", _POLICIES, "baseline"),
+        order=_choice(table, where, "intra-dimension-scheduling", _ORDERS, "FIFO"),
+        peak_flops=rates[0],
+        local_memory_Bps=rates[1],
     )
 
 
@@ -128,7 +132,6 @@ def write_system(system: AstraSystem, version: str = "2") -> str:
 
     Raises:
         UnknownName: another version.
-        BadInput: an endpoint delay that is no whole number of nanoseconds.
         Unsupported: a policy or order that version 2 does not have, or an algorithm that ASTRA-sim does not.
     """
     if version not in VERSIONS:
@@ -136,13 +139,9 @@ def write_system(system: AstraSystem, version: str = "2") -> str:
     if version == "2" and (system.policy != "baseline" or system.order != "fifo"):
         problem = f"ASTRA-sim 2 cannot be told to schedule as {system.policy} with {system.order}"
         raise Unsupported(problem, where="system", remedy='write it for version "1"')
-    nanoseconds = round(system.endpoint_delay_s * 1e9)
-    if nanoseconds / 1e9 != system.endpoint_delay_s:
-        problem = f"{system.endpoint_delay_s:g} s is no whole number of nanoseconds"
-        raise BadInput(problem, where="system: endpoint delay", remedy="round it")
     values: dict[str, Any] = {
-        "scheduling-policy": system.scheduling_policy,
-        "endpoint-delay": nanoseconds,
+        "scheduling-policy": "LIFO",
+        "endpoint-delay": 10,
         "active-chunks-per-dimension": system.active,
         "preferred-dataset-splits": system.chunks,
     }
@@ -190,28 +189,29 @@ def _lines(text: str, where: str) -> dict[str, Any]:
     return found
 
 
-def _algorithms(s: Settings) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Algorithms per collective, and those whose window of messages is ignored."""
-    for key in s:
+def _algorithms(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
+    """Algorithms per collective; windows of messages are without effect here."""
+    for key in table:
         if key == "per-node-custom-implementation" or key.endswith("-implementation-custom"):
             remedy = "remove it, and give each dimension an algorithm"
-            raise Unsupported("custom collectives are not modelled", where=f"{s.where}: {key}", remedy=remedy)
-    found: dict[str, tuple[str, ...]] = {}
-    windowed = []
+            raise Unsupported("custom collectives are not modelled", where=f"{where}: {key}", remedy=remedy)
+    algorithms: dict[str, tuple[str, ...]] = {}
     for collective in COLLECTIVES:
         key = f"{collective}-implementation"
-        if key in s:
-            names = s[key]
-            if not isinstance(names, list) or not 0 < len(names) <= MOST_DIMENSIONS:
-                raise s.bad(key, "is not a list of algorithms", "give one per dimension")
-            if not all(isinstance(name, str) for name in names):
-                raise s.bad(key, f"{reprlib.repr(names)} holds more than names", "give one algorithm per dimension")
-            found[collective] = tuple(_algorithm(name, f"{s.where}: {key}") for name in names)
-            windowed += [f"{key}: window of {name}" for name in names if _WINDOWED.fullmatch(name)]
-    if len({len(algorithms) for algorithms in found.values()}) > 1:
-        counts = ", ".join(f"{collective} {len(algorithms)}" for collective, algorithms in found.items())
-        raise s.bad("implementations", f"differ in dimensions: {counts}", "give one algorithm per dimension")
-    return found, tuple(windowed)
+        if key not in table:
+            continue
+        names, place = table[key], f"{where}: {key}"
+        if not isinstance(names, list) or not 0 < len(names) <= MOST_DIMENSIONS:
+            raise BadInput("is not a list of algorithms", where=place, remedy="give one per dimension")
+        if not all(isinstance(name, str) for name in names):
+            problem = f"{reprlib.repr(names)} holds more than names"
+            raise BadInput(problem, where=place, remedy="give one algorithm per dimension")
+        algorithms[collective] = tuple(_algorithm(name, place) for name in names)
+    if len({len(each) for each in algorithms.values()}) > 1:
+        counts = ", ".join(f"{collective} {len(each)}" for collective, each in algorithms.items())
+        problem = f"differ in dimensions: {counts}"
+        raise BadInput(problem, where=f"{where}: implementations", remedy="give one algorithm per dimension")
+    return algorithms
 
 
 def _algorithm(name: str, where: str) -> str:
@@ -227,30 +227,16 @@ def _algorithm(name: str, where: str) -> str:
     return _ALGORITHMS[plain]
 
 
-def _choice(s: Settings, key: str, choices: Mapping[str, Choice | None], default: str) -> Choice:
-    value = s.get(key, default)
-    where = f"{s.where}: {key}"
+def _choice(
+    table: Mapping[str, Any], where: str, key: str, choices: Mapping[str, Choice | None], default: str
+) -> Choice:
+    """What a setting means here."""
+    value, place = table.get(key, default), f"{where}: {key}"
     if not isinstance(value, str) or value not in choices:
         shown = value if isinstance(value, str) else reprlib.repr(value)
-        raise UnknownName("value", shown[:40], choices, where=where)
-    found = choices[value]
-    if found is None:
+        raise UnknownName("value", shown[:40], choices, where=place)
+    meaning = choices[value]
+    if meaning is None:
         known = ", ".join(name for name, ours in choices.items() if ours)
-        raise Unsupported(f"{value} is not modelled", where=where, remedy=f"use {known}")
-    return found
-
-
-def _count(s: Settings, key: str) -> int:
-    value = s.get(key, 1)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_CHUNKS:
-        problem = f"{reprlib.repr(value)} is not a whole number from 1 to {MOST_CHUNKS:,}"
-        raise s.bad(key, problem, "correct it")
-    return value
-
-
-def _number(s: Settings, key: str, default: float) -> float:
-    value = s.get(key, default)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= 1e15:
-        raise s.bad(key, f"{reprlib.repr(value)} is not a number from 0 to 1e15", "correct it")
-    return float(value)
+        raise Unsupported(f"{value} is not modelled", where=place, remedy=f"use {known}")
+    return meaning
