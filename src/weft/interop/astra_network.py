@@ -70,11 +70,7 @@ def write_network(dimensions: Sequence[Dimension]) -> str:
 
 
 def write_logical_topology(sizes: Sequence[int]) -> str:
-    """A logical topology for the ns-3 backend.
-
-    Raises:
-        BadInput: no sizes, or one that is not a whole number from 1.
-    """
+    """A logical topology for the ns-3 backend."""
     if not 0 < len(sizes) <= MOST_DIMENSIONS:
         raise BadInput(f"{len(sizes)} dimensions", where="sizes", remedy=f"give 1 to {MOST_DIMENSIONS}")
     return json.dumps({"logical-dims": [str(checks.whole(size, "sizes")) for size in sizes]}) + "\n"

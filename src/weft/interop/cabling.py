@@ -39,9 +39,6 @@ def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
 
     A bare number is in ``unit`` ("m", "g", ...); where the plan says none, in Mb/s from 1,000 on (SONiC's links, UFM's
     network definition) and in Gb/s below.
-
-    Raises:
-        BadInput: something else.
     """
     text = text.strip()
     if text.lower() in ("", "-", "auto", "n/a", "none", "unknown"):
@@ -59,22 +56,14 @@ def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
 
 
 def device_name(value: object, place: str) -> str:
-    """A usable name of a device or port.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """A usable name of a device or port."""
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 100:
         raise BadInput(f"{str(value)[:40]!r} is no name", where=place, remedy="use up to 100 characters")
     return value
 
 
 def read_names(text: str, *, where: str = "names") -> dict[str, str]:
-    """Names in a design by those as built, from lines of both, with blanks or a comma between; # begins a comment.
-
-    Raises:
-        BadInput: a line that has not two names, or names one twice.
-    """
+    """Names in a design by those as built, from lines of both, with blanks or a comma between; # begins a comment."""
     names: dict[str, str] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
         place, words = f"{where}: line {number}", raw.partition("#")[0].replace(",", " ").split()
@@ -91,9 +80,6 @@ def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:
     """Hosts by the GUIDs of their adapters, from a node name map: lines ``0x<GUID> "host device"``.
 
     It is the file that ``ibnetdiscover --node-name-map`` takes; the first word of a name is the host.
-
-    Raises:
-        BadInput: a line that is none, or a GUID twice.
     """
     found: dict[int, str] = {}
     for number, raw in enumerate(text.splitlines(), start=1):

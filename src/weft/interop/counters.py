@@ -23,12 +23,7 @@ _MOST_COUNTED = 2.0**64
 
 
 def read_counters(text: str, fabric: Fabric, *, where: str) -> list[Event]:
-    """The "counters" events of a table in order of time; their texts are lines of JSON.
-
-    Raises:
-        BadInput: a column is missing or unknown, a row names no link of the fabric, a value is out of range, or two
-            rows tell of the same links at the same time.
-    """
+    """The "counters" events of a table in order of time; their texts are lines of JSON."""
     number = {name: node for node, name in enumerate(fabric.names)}
     joined = set(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
     rows: dict[float, dict[tuple[str, str], dict[str, float]]] = defaultdict(dict)

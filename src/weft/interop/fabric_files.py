@@ -63,10 +63,6 @@ def read_fabric(path: str | os.PathLike[str], **hints: Any) -> Fabric:
 
     Args:
         hints: what the file leaves out, as fields of ``FabricFileHints``.
-
-    Raises:
-        BadInput: the file cannot be read, or is in none of the formats, or in another than ibnetdiscover's with
-            ``host_map`` or ``exclude``.
     """
     given = FabricFileHints(where=os.fspath(path), **hints)
     if os.path.isdir(path):
@@ -82,11 +78,7 @@ def read_fabric(path: str | os.PathLike[str], **hints: Any) -> Fabric:
 
 
 def read_wiring(hints: FabricFileHints) -> tuple[Wiring, Fabric | None]:
-    """The cables of a file or folder; with its fabric, where the format says more of it than cables do.
-
-    Raises:
-        BadInput: as ``read_fabric``.
-    """
+    """The cables of a file or folder; with its fabric, where the format says more of it than cables do."""
     if os.path.isdir(hints.where):
         return _of_folder(hints), None
     text = _text(hints)

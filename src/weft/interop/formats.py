@@ -1,7 +1,8 @@
 """The formats of other tools that Weft reads and writes: one table, for commands, documentation and tests.
 
 A format is a module that reads a text (``read``) or writes a noun of Weft's (``write``); where a module has several,
-its functions name their nouns.  Modules are imported when a format is used, so that this table costs nothing.
+its functions name their nouns.  Readers raise ``BadInput`` for what they cannot use, writers ``Unsupported`` for what
+their format cannot hold.  Modules are imported when a format is used, so that this table costs nothing.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ def _of(noun: str, *rows: tuple[str, ...]) -> tuple[Format, ...]:
 FABRICS = _of(
     "fabric",
     ("json", "Weft's JSON", "fabric.files:fabric_from_json", "fabric.files:fabric_to_json"),
-    ("nccl", "NCCL's topology XML", "interop.nccl_topology:read", ""),
-    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read", ""),
+    ("nccl", "NCCL's topology XML", "interop.nccl_topology:read"),
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read"),
     ("slurm", "SLURM topology", "interop.slurm_topology:read", "interop.slurm_topology:write"),
-    ("toml", "Weft's TOML", "fabric.files:fabric_from_toml", ""),
+    ("toml", "Weft's TOML", "fabric.files:fabric_from_toml"),
 )
 WIRINGS = _of(
     "wiring",
-    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read_wiring", ""),
-    ("lldp", "lldpcli -f json", "interop.lldp:read_wiring", ""),
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.ibnetdiscover:read_wiring"),
+    ("lldp", "lldpcli -f json", "interop.lldp:read_wiring"),
     ("p2p", "cabling plan (CSV)", "interop.point_to_point:read_wiring", "interop.point_to_point:write"),
 )
 ROUTES = _of(

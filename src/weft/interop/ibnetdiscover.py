@@ -158,10 +158,6 @@ def read(
         host_map: hosts by the GUIDs of their adapters (``read_host_map``); adapters beside it are of the host that
             they name.
         exclude: patterns of names of adapters that are no accelerator's, as those of storage.
-
-    Raises:
-        BadInput: no output of ``ibnetdiscover``, a link without speed or other end, parts without a path, no link,
-            no adapter left, or a map that names none of them.
     """
     found = Discovered(text, where, exclude)
     names, kept, adapters = found.names, found.kept, found.adapters
@@ -210,9 +206,6 @@ def read_wiring(
 
     Args:
         host_map: as for ``read``, like ``exclude``.
-
-    Raises:
-        BadInput: as ``read``.
     """
     found = Discovered(text, where, exclude)
     hosts = found.hosts(host_map or {})

@@ -47,9 +47,6 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
 
     Args:
         hosts: patterns of names of hosts; with them, all other nodes are switches.
-
-    Raises:
-        BadInput: not in this form, or a port with two neighbours.
     """
     table = parse_json(text, where)
     if not isinstance(table, dict) or not table:

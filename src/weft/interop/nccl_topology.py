@@ -51,11 +51,7 @@ class Element:
 
 
 def parse_xml(text: str, *, where: str) -> Element:
-    """The root element of an XML text, without document types, entities and external files.
-
-    Raises:
-        BadInput: not well formed, nested too deeply, too large, or with a document type or entities.
-    """
+    """The root element of an XML text, without document types, entities and external files."""
     parser = expat.ParserCreate()
     above = [root := Element(tag="", attributes={}, line=0)]
     count = 0

@@ -112,11 +112,7 @@ class ForwardingTable(NamedTuple):
 
 
 def forwarding_tables(text: str, *, where: str = "tables") -> tuple[ForwardingTable, ...]:
-    """The tables of a dump.
-
-    Raises:
-        BadInput: no such dump, or a line that cannot be read.
-    """
+    """The tables of a dump."""
     tables: list[ForwardingTable] = []
     for number, raw in enumerate(text.splitlines(), start=1):
         line, place = raw.strip(), f"{where}: line {number}"
@@ -148,9 +144,6 @@ def read_tables(
 
     A flow is sent to its destination's first LID, or to the one that ``path_bits`` (CSV, as ``weft route export
     opensm`` writes it) gives it.  An adapter with several links takes the first from which the LID arrives.
-
-    Raises:
-        BadInput: no tables, tables of another subnet, or a flow that does not arrive.
     """
     tables, match = forwarding_tables(text, where=where), matched(subnet, fabric)
     index = {device.guid: number for number, device in enumerate(subnet.devices) if device.kind == SWITCH}

@@ -46,9 +46,6 @@ def read_wiring(text: str, *, where: str = "cabling plan", hosts: Sequence[str] 
 
     Args:
         hosts: patterns of names of hosts; words of the names tell, by default.
-
-    Raises:
-        BadInput: no heading that names both ends, a name or speed that cannot be used, or a port with two cables.
     """
     heading = _heading(text)
     if heading is None:

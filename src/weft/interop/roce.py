@@ -166,11 +166,7 @@ class NextHops:
 def read_probes(
     text: str, fabric: Fabric, *, where: str = "probes"
 ) -> dict[tuple[str, str], dict[int, tuple[str, ...]]]:
-    """The nodes seen with each UDP source port, by source and destination address.
-
-    Raises:
-        BadInput: other columns, no address or port, a node that the fabric lacks, or contradictions.
-    """
+    """The nodes seen with each UDP source port, by source and destination address."""
     known = set(fabric.names)
     seen: dict[tuple[str, str], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for row, place in csv_rows(text, where, PROBE_COLUMNS):

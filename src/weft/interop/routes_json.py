@@ -51,12 +51,7 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
 
 
 def read(text: str, fabric: Fabric, *, where: str = "routes") -> tuple[JobTraffic, Routes]:
-    """The flows of JSON and their routes; a flow without ``bytes`` has 1.
-
-    Raises:
-        BadInput: not in this format, an unknown node, a missing link or one that is down, or flows that
-            cannot be (see ``check_traffic``).
-    """
+    """The flows of JSON and their routes; a flow without ``bytes`` has 1."""
     return _routed(_json_rows(text, where), fabric, where)
 
 
@@ -66,9 +61,6 @@ def read_paths(
     """The flows of JSON or a CSV table, or the given ones, and their routes.
 
     A flow of ``traffic`` takes the path of its ends and queue pair, or the only one of its ends.
-
-    Raises:
-        BadInput: neither ``weft.routes/1`` nor a table of paths, a path that the fabric has not, or a flow without.
     """
     rows = _json_rows(text, where) if text.lstrip().startswith("{") else _table_rows(text, where)
     listed, routes = _routed(rows, fabric, where)

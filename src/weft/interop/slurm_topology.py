@@ -178,11 +178,7 @@ def _accelerators_below(switches: dict[str, _Switch], where: str) -> dict[str, i
 
 
 def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
-    """The names of a host list, in its order.
-
-    Raises:
-        BadInput: malformed, more than ``most`` names, or names that no host can have.
-    """
+    """The names of a host list, in its order."""
     if len(text) > LONGEST_LIST:
         raise BadInput("the host list is too long", where=where)
     found: list[str] = []

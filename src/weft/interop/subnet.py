@@ -97,9 +97,6 @@ def read_subnet(text: str, *, where: str = "ibnetdiscover", exclude: Sequence[st
     """GUIDs, LIDs, port numbers and cables of ibnetdiscover's text, with the names of ``ibnetdiscover.read``.
 
     Adapters that match ``exclude`` are none of the fabric's, as aggregation nodes are.
-
-    Raises:
-        BadInput: as there; or a port has no GUID, that of another, two cables, or no number from 1 to 254.
     """
     found = Discovered(text, where, exclude)
     index = {guid: i for i, guid in enumerate(found.devices)}
@@ -151,11 +148,7 @@ def _ends(found: Discovered, wires: tuple[Wire, ...]) -> Iterator[End]:
 
 
 def matched(subnet: Subnet, fabric: Fabric) -> Matched:
-    """The ports that each link of the fabric takes; the subnet's cables are up where the links are.
-
-    Raises:
-        BadInput: the fabric was not read of the same text: nodes or cables differ.
-    """
+    """The ports that each link of the fabric takes; the subnet's cables are up where the links are."""
     index = {device.name: i for i, device in enumerate(subnet.devices)}
     inside = [fabric.roles[role] == SCALE_UP_SWITCH for role in fabric.role.tolist()]
     unknown = [n for n, within in zip(fabric.names, inside, strict=True) if n not in index and not within]
