@@ -736,8 +736,8 @@ def packed() -> list[str | bytes]:
     return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
 
 
-of_file("interop.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
-of_file("interop.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
+of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
+of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
 GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(

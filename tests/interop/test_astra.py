@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import Dimension
-from weft.interop.astra_network import read_network, write_logical_topology, write_network
-from weft.interop.astra_system import AstraSystem, read_system, write_system
+from weft.interop.astra_network import read as read_network
+from weft.interop.astra_network import write as write_network
+from weft.interop.astra_network import write_logical_topology
+from weft.interop.astra_system import AstraSystem
+from weft.interop.astra_system import read as read_system
+from weft.interop.astra_system import write as write_system
 
 NETWORK = """\
 topology: [ FullyConnected, Ring, Switch ]
@@ -47,24 +51,12 @@ inter-dimension-scheduling: baseline
 """
 
 
-@pytest.fixture(scope="module")
-def reading(tmp_path_factory):
-    """Read a text, or bytes, with a reader of files."""
-    path = tmp_path_factory.mktemp("astra") / "given"
-
-    def read(reader, text):
-        path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-        return reader(path)
-
-    return read
-
-
 def system(**changes):
     return json.dumps({key: value for key, value in (SYSTEM | changes).items() if value is not None})
 
 
-def test_a_network(reading):
-    dimensions = reading(read_network, NETWORK)
+def test_a_network():
+    dimensions = read_network(NETWORK)
     assert [one.kind for one in dimensions] == ["fully-connected", "ring", "switch"]
     assert [one.size for one in dimensions] == [8, 16, 8]
     assert [one.bandwidth_Bps for one in dimensions] == [175 * 2**30, 100 * 2**30, 50 * 2**30]
@@ -74,9 +66,9 @@ def test_a_network(reading):
     assert write_network(dimensions) == NETWORK
 
 
-def test_lists_in_lines_and_comments(reading):
+def test_lists_in_lines_and_comments():
     text = "# a network\ntopology:\n  - Ring\n  - Switch\nnpus_count:\n- 4\n- 2\nbandwidth: [50, 1e2] # GB/s\n"
-    dimensions = reading(read_network, text + "latency: [ .5, 0 ]\n")
+    dimensions = read_network(text + "latency: [ .5, 0 ]\n")
     assert [(one.size, one.bandwidth_Bps / 2**30, one.latency_s) for one in dimensions] == [
         (4, 50, 5e-10),
         (2, 100, 0),
@@ -103,14 +95,14 @@ def test_lists_in_lines_and_comments(reading):
         ("topology: Ring\nnpus_count: 4\nbandwidth: 1\nlatency: 1\n", "topology: is not a list"),
     ],
 )
-def test_networks_that_cannot_be_used(reading, text, words):
+def test_networks_that_cannot_be_used(text, words):
     with pytest.raises(BadInput, match=words):
-        reading(read_network, text)
+        read_network(text)
 
 
-def test_networks_of_version_one_are_named(reading):
+def test_networks_of_version_one_are_named():
     with pytest.raises(Unsupported, match=r"ASTRA-sim 1\.0.*network\.yml"):
-        reading(read_network, '{"topology-name": "Hierarchical"}')
+        read_network('{"topology-name": "Hierarchical"}')
 
 
 @pytest.mark.parametrize(
@@ -140,8 +132,8 @@ DIMENSIONS = st.builds(
 
 
 @given(st.lists(DIMENSIONS, min_size=1, max_size=6))
-def test_networks_are_read_back_exactly(reading, dimensions):
-    assert reading(read_network, write_network(dimensions)) == tuple(dimensions)
+def test_networks_are_read_back_exactly(dimensions):
+    assert read_network(write_network(dimensions)) == tuple(dimensions)
 
 
 @given(st.lists(st.integers(1, 2**22), min_size=1, max_size=8))
@@ -149,8 +141,8 @@ def test_logical_topologies_are_texts(sizes):
     assert json.loads(write_logical_topology(sizes)) == {"logical-dims": [str(size) for size in sizes]}
 
 
-def test_a_system(reading):
-    found = reading(read_system, system())
+def test_a_system():
+    found = read_system(system())
     assert found == AstraSystem(
         algorithms=dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter", "all-to-all"), OURS),
         chunks=64,
@@ -162,8 +154,8 @@ def test_a_system(reading):
     )
 
 
-def test_a_system_of_version_one(reading):
-    found = reading(read_system, LINES)
+def test_a_system_of_version_one():
+    found = read_system(LINES)
     assert found == AstraSystem(
         algorithms={
             "all-reduce": ("ring", "direct", "halving-doubling"),
@@ -173,8 +165,8 @@ def test_a_system_of_version_one(reading):
     )
 
 
-def test_defaults_of_a_system(reading):
-    found = reading(read_system, '{"all-reduce-implementation": ["ring"]}')
+def test_defaults_of_a_system():
+    found = read_system('{"all-reduce-implementation": ["ring"]}')
     assert found == AstraSystem(algorithms={"all-reduce": ("ring",)})
 
 
@@ -208,9 +200,9 @@ def test_defaults_of_a_system(reading):
         ({"local-mem-bw": 1e300}, BadInput, r"1e\+300 is not a number"),
     ],
 )
-def test_systems_that_cannot_be_used(reading, changes, kind, words):
+def test_systems_that_cannot_be_used(changes, kind, words):
     with pytest.raises(kind, match=words):
-        reading(read_system, system(**changes))
+        read_system(system(**changes))
 
 
 @pytest.mark.parametrize(
@@ -224,14 +216,14 @@ def test_systems_that_cannot_be_used(reading, changes, kind, words):
         ("all-reduce-implementation: ring__ring", "unknown algorithm ''"),
     ],
 )
-def test_texts_that_are_no_system(reading, text, words):
+def test_texts_that_are_no_system(text, words):
     with pytest.raises(BadInput, match=words):
-        reading(read_system, text)
+        read_system(text)
 
 
-def test_one_dimension_may_keep_the_baseline_optimization(reading):
+def test_one_dimension_may_keep_the_baseline_optimization():
     text = json.dumps({"all-reduce-implementation": ["ring"], "collective-optimization": "baseline"})
-    assert reading(read_system, text).algorithms == {"all-reduce": ("ring",)}
+    assert read_system(text).algorithms == {"all-reduce": ("ring",)}
 
 
 @st.composite
@@ -248,8 +240,8 @@ def systems(draw):
 
 
 @given(systems(), st.none() | st.integers(1, 5000), st.none() | st.integers(1, 5000))
-def test_systems_are_read_back(reading, given_system, tera, giga):
-    assert reading(read_system, write_system(given_system, version="1")) == given_system
+def test_systems_are_read_back(given_system, tera, giga):
+    assert read_system(write_system(given_system, version="1")) == given_system
     plain = replace(
         given_system,
         policy="baseline",
@@ -257,7 +249,7 @@ def test_systems_are_read_back(reading, given_system, tera, giga):
         peak_flops=tera and tera * 1e12,
         local_memory_Bps=giga and giga * 1e9,
     )
-    assert reading(read_system, write_system(plain)) == plain
+    assert read_system(write_system(plain)) == plain
 
 
 def test_what_version_two_cannot_hold():

@@ -59,10 +59,11 @@ def _astra_text(timed: TimedSchedule, form: str) -> str:
 
         return write_logical_topology([one.size for one in asked.dimensions])
     if form == "astra-network":
-        from weft.interop.astra_network import write_network
+        from weft.interop.astra_network import write as write_network
 
         return write_network(asked.dimensions)
-    from weft.interop.astra_system import AstraSystem, write_system
+    from weft.interop.astra_system import AstraSystem
+    from weft.interop.astra_system import write as write_system
 
     policy = timed.schedule.policy.split()[0]
     if policy == "weft":

@@ -8,7 +8,6 @@ hop: through a switch there are two.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Sequence
 from decimal import Decimal
@@ -16,7 +15,6 @@ from decimal import Decimal
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.fabric.dimension import Dimension, DimensionKind
-from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.text.yaml import parse_yaml
 
 KEYS = ("topology", "npus_count", "bandwidth", "latency")
@@ -28,22 +26,21 @@ _NUMBER = re.compile(r"([0-9]{1,40}(\.[0-9]{0,60})?|\.[0-9]{1,60})([eE][+-]?[0-9
 _WHOLE = re.compile(r"[0-9]{1,9}")
 
 
-def read_network(path: str | os.PathLike[str]) -> tuple[Dimension, ...]:
+def read(text: str, *, where: str = "network") -> tuple[Dimension, ...]:
     """The dimensions of a network.yml, inner to outer.
 
     Raises:
-        BadInput: the file cannot be read, a key or a value is missing, unknown or cannot be used, or the
+        BadInput: a key or a value is missing, unknown or cannot be used, or the
             lists differ in length.
         Unsupported: a network.json of ASTRA-sim 1.0.
     """
-    where = os.fspath(path)
-    lists = _lists(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
+    lists = _lists(text, where)
     rows = zip(*(lists[key] for key in KEYS), strict=True)
     return tuple(_dimension(row, number, where) for number, row in enumerate(rows))
 
 
-def write_network(dimensions: Sequence[Dimension]) -> str:
-    """A network.yml, which ``read_network`` reads back exactly.
+def write(dimensions: Sequence[Dimension]) -> str:
+    """A network.yml, which ``read`` reads back exactly.
 
     Raises:
         BadInput: no dimensions.

@@ -7,7 +7,6 @@ order, first come first served.  Files that have these keys are read here all th
 from __future__ import annotations
 
 import json
-import os
 import re
 import reprlib
 from collections.abc import Mapping
@@ -16,7 +15,6 @@ from typing import Any, Literal, TypeVar
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
-from weft.files import CONFIGURATION_BYTES, read_text
 
 Policy = Literal["baseline", "themis"]
 Order = Literal["fifo", "scf"]
@@ -72,16 +70,14 @@ class AstraSystem:
     local_memory_Bps: float | None = None
 
 
-def read_system(path: str | os.PathLike[str]) -> AstraSystem:
+def read(text: str, *, where: str = "system") -> AstraSystem:
     """The settings of a system file, in the form of either version; others are without effect here.
 
     Raises:
-        BadInput: the file cannot be read, or a value cannot be used.
+        BadInput: a value cannot be used.
         UnknownName: a value that ASTRA-sim does not know either.
         Unsupported: a value that ASTRA-sim knows and Weft does not model.
     """
-    where = os.fspath(path)
-    text = read_text(path, where=where, largest=CONFIGURATION_BYTES)
     if text.lstrip().startswith("{"):
         table = parse_json(text, where)
         typical = {
@@ -127,7 +123,7 @@ def read_system(path: str | os.PathLike[str]) -> AstraSystem:
     )
 
 
-def write_system(system: AstraSystem, version: str = "2") -> str:
+def write(system: AstraSystem, version: str = "2") -> str:
     """A system file: JSON for version 2; for "1" lines, which hold no roofline.
 
     Raises:

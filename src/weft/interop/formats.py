@@ -83,13 +83,8 @@ SCHEDULES = _of(
     "schedule",
     ("msccl", "MSCCL XML", "", "interop.msccl:write_msccl"),
     ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
-    (
-        "astra-network",
-        "ASTRA-sim network.yml",
-        "interop.astra_network:read_network",
-        "interop.astra_network:write_network",
-    ),
-    ("astra-system", "ASTRA-sim system file", "interop.astra_system:read_system", "interop.astra_system:write_system"),
+    ("astra-network", "ASTRA-sim network.yml", "interop.astra_network:read", "interop.astra_network:write"),
+    ("astra-system", "ASTRA-sim system file", "interop.astra_system:read", "interop.astra_system:write"),
     ("logical-topology", "ns-3 logical topology", "", "interop.astra_network:write_logical_topology"),
     ("chakra", "Chakra execution traces", "interop.traces.chakra:read_trace", "interop.traces.chakra:write_traces"),
 )
