@@ -7,7 +7,6 @@ Vector clocks show that no order of threadblocks could change the outcome.
 import random
 import xml.etree.ElementTree as ET
 from collections import Counter, deque
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -315,7 +314,6 @@ def test_swaps_are_refused():
         ({"name": 'a"b'}, "name"),
         ({"name": ""}, "name"),
         ({"min_bytes": 5, "max_bytes": 4}, "size"),
-        ({"size": 3}, "outside"),
         ({"size": 1}, "group of 1"),
     ],
 )
@@ -325,16 +323,6 @@ def test_arguments_that_cannot_be(changes, match):
         write_msccl(plan("all-reduce", "ring", 4), "all-reduce", given.pop("size"), **given)
 
 
-def test_plans_that_cannot_be():
-    made = plan("all-reduce", "ring", 4)
-    for broken in (
-        replace(made, first=made.first + 1),
-        replace(made, blocks=made.blocks * 0),
-        replace(made, target=made.source),
-    ):
-        with pytest.raises(BadInput, match="message"):
-            write_msccl(broken, "all-reduce", 4, name="p")
+def test_shares_of_different_sizes_are_refused():
     with pytest.raises(Unsupported, match="own different"):
         write_msccl(plan("broadcast", "tree", 4), "all-gather", 4, name="p")
-    with pytest.raises(BadInput, match="all-to-all"):
-        write_msccl(made, "all-to-all", 4, name="p")
