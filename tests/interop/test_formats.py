@@ -1,5 +1,7 @@
 """The table of formats: functions that are there, names used once for their noun, and texts that are read back."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from weft.errors import UnknownName
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
 from weft.fabric.wiring import Wiring, fabric_of
-from weft.interop.formats import FORMATS, writer_of
+from weft.interop.formats import FABRICS, FORMATS, ROUTES, SCHEDULES, WIRINGS, writer_of
 
 
 @pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.noun}-{form.name}")
@@ -21,6 +23,19 @@ def test_functions_are_there(form):
 
 def test_names_are_unique_for_a_noun():
     assert len({(form.noun, form.name) for form in FORMATS}) == len(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("formats", "page", "word"),
+    [
+        (ROUTES, "routing.md", "`{}`"),
+        (SCHEDULES, "schedules.md", "`--export {}"),
+        ([form for form in (*FABRICS, *WIRINGS) if form.writer], "networks.md", "`--export {}"),
+    ],
+)
+def test_what_is_written_is_documented(formats, page, word):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    assert [form.name for form in formats if word.format(form.name) not in text] == []
 
 
 def test_formats_that_nobody_knows():
