@@ -43,8 +43,7 @@ LAYERS = {
 _BESIDE = ("collectives", "routing", "reliability")
 SIBLINGS = {(one, other) for one in _BESIDE for other in _BESIDE if one != other}
 STRANGERS = [
-    {f"interop/{room}" for room in ("collectives", "fabrics", "simulators", "traces", "traffic", "training")},
-    {f"interop/{room}" for room in ("collectives", "netops", "simulators", "traces", "traffic", "training")},
+    {f"interop/{room}" for room in ("traces", "traffic", "training")},
     {"runtime/layers", "runtime/checkpoints"},
     {"simulation/flows", "simulation/step", "simulation/workload"},
 ]

@@ -312,7 +312,7 @@ def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
         running.stdin.close()
         running.stdout.close()
         assert running.wait() == -signal.SIGKILL
-    from weft.interop.fabrics.formats import read_fabric
+    from weft.interop.fabric_files import read_fabric
 
     controller = Controller(read_fabric("net.json"))
     store = Store("state", controller)

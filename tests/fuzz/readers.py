@@ -153,9 +153,11 @@ def asked() -> Any:
 
 def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        from weft.interop.fabrics.formats import write_fabric
+        from weft.fabric.files import fabric_to_toml
+        from weft.interop.formats import FORMATS
 
-        return [write_fabric(one, kind) for one in (clos(), rails())]
+        writers = {form.name: form.write for form in FORMATS if form.noun in ("fabric", "wiring") and form.writer}
+        return [(writers | {"toml": fabric_to_toml})[kind](one) for one in (clos(), rails())]
 
     return texts
 
@@ -168,14 +170,14 @@ SHAPES = """{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "d
  "cat": "kernel", "name": "k", "dur": 5.0, "args": {"External id": 2}}]}"""
 DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
 SPEED = {"capacity_Bps": 50e9}
-SLURM_TEXTS = from_tests("interop/fabrics/test_slurm_topology.py", "CONF")
-SLURM_TREES = from_tests("interop/fabrics/test_slurm_topology.py", "TREE")
-LLDP = from_tests("interop/fabrics/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
+SLURM_TEXTS = from_tests("interop/test_slurm_topology.py", "CONF")
+SLURM_TREES = from_tests("interop/test_slurm_topology.py", "TREE")
+LLDP = from_tests("interop/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
 PLANS = words("#StartDevice,StartPort,EndDevice,EndPort\nleaf1,Port 1,gpu7,gpu7 ibp1\n")
-NCCL = from_tests("interop/fabrics/test_nccl_topology.py", "h100()")
-DISCOVERED = from_tests("interop/fabrics/test_ibnetdiscover.py", "discovered()")
+NCCL = from_tests("interop/test_nccl_topology.py", "h100()")
+DISCOVERED = from_tests("interop/test_ibnetdiscover.py", "discovered()")
 OPENSM = from_tests(
-    "interop/netops/test_opensm.py",
+    "interop/test_opensm.py",
     "discovered([('h0', 1, 's0', 1), ('h1', 1, 's0', 2), ('s0', 3, 's1', 3), ('h2', 1, 's1', 1)], "
     "{('s0', 0): 1, ('s1', 0): 2, ('h0', 1): 3, ('h1', 1): 4, ('h2', 1): 5})",
 )
@@ -196,30 +198,25 @@ def all_fabrics() -> list[str | bytes]:
 
 
 def subnet() -> Any:
-    from weft.interop.fabrics.ibnetdiscover import read_subnet
+    from weft.interop.subnet import read_subnet
 
     return read_subnet(str(OPENSM()[0]))
 
 
-of_file("interop.fabrics.formats.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
+of_file("interop.fabric_files.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
 of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
 of_text("fabric.files.fabric_from_toml", "toml", fabrics("toml"))
-of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
+of_text("interop.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
-of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
-of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
-of_text("interop.fabrics.lldp.read_wiring", "json", LLDP)
-of_text("interop.fabrics.nccl_topology.read", "text", NCCL)
-of_text("interop.fabrics.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPENSM())
-of_text("interop.fabrics.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
-of_text("interop.fabrics.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
-add(
-    "interop.fabrics.slurm_topology.read",
-    lambda raw, _: called("interop.fabrics.slurm_topology.read")(decoded(raw), per_node=2),
-    "yaml",
-    lambda: SLURM_TREES() + fabrics("slurm")(),
-)
-of_text("interop.fabrics.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
+of_text("interop.cabling.read_host_map", "text", lambda: [HOST_MAP])
+of_text("interop.subnet.read_subnet", "text", OPENSM)
+of_text("interop.lldp.read_wiring", "json", LLDP)
+of_text("interop.nccl_topology.read", "text", NCCL)
+of_text("interop.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPENSM())
+of_text("interop.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
+of_text("interop.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
+of_text("interop.slurm_topology.read", "yaml", lambda: SLURM_TREES() + fabrics("slurm")())
+of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
 of_file(
     "fabric.placement.read_placement",
     "text",
@@ -258,17 +255,8 @@ def routed() -> Any:
 
 def exported(name: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        found = called(f"interop.netops.{name}")(*routed())
+        found = called(f"interop.{name}")(*routed())
         return [found]
-
-    return texts
-
-
-def source_ports(name: str) -> Callable[[], list[str | bytes]]:
-    def texts() -> list[str | bytes]:
-        from weft.interop.netops import roce
-
-        return [getattr(roce, name)(roce.source_ports(*routed()))]
 
     return texts
 
@@ -293,50 +281,47 @@ def numbering() -> Any:
     return Numbering()
 
 
-of_text("interop.netops.routes_json.read", "json", exported("routes_json.write"), clos)
+of_text("interop.routes_json.read", "json", exported("routes_json.write"), clos)
 PATHS = """source,target,queue_pair,bytes,path,links
 accelerator-0,accelerator-2,0,1GiB,accelerator-0 leaf-0 spine-0 leaf-1 accelerator-2,0 0 0 0
 """
 
 
 def read_tables(raw: bytes, _: Path) -> object:
-    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.interop.ibnetdiscover import read
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
     ends = (np.array([fabric.names.index(name)]) for name in ("h0", "h2"))
-    return called("interop.netops.installed.read_tables")(
-        decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1))
-    )
+    return called("interop.opensm.read_tables")(decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1)))
 
 
 def tables() -> list[str | bytes]:
     from weft.fabric.paths import routes
-    from weft.interop.fabrics.ibnetdiscover import read
-    from weft.interop.netops import opensm
+    from weft.interop.ibnetdiscover import read
+    from weft.interop.lid_tables import lid_tables
+    from weft.interop.opensm import table_text
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
     ends = [np.array([fabric.names.index(name)]) for name in ("h0", "h2")]
     flow = job_traffic(*ends, np.ones(1))
-    return [opensm.write(opensm.tables(subnet(), fabric, flow, routes(fabric, *ends)))]
+    return [table_text(lid_tables(subnet(), fabric, flow, routes(fabric, *ends)))]
 
 
-add("interop.netops.installed.read_tables", read_tables, "text", tables)
-of_text("interop.netops.installed.read_paths interop.netops.installed.path_rows", "text", words(PATHS), clos)
-of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
-of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
-of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
+add("interop.opensm.read_tables", read_tables, "text", tables)
+of_text("interop.routes_json.read_paths", "text", words(PATHS), clos)
+of_text("interop.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text(
-    "interop.netops.roce.read_probes",
+    "interop.roce.read_probes",
     "text",
     words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
     clos,
 )
-of_text("interop.netops.installed.forwarding_tables", "text", words(TABLES))
+of_text("interop.opensm.forwarding_tables", "text", words(TABLES))
 of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
-of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
+of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
 of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
 add(
@@ -513,7 +498,6 @@ of_text("collectives.dimensions.parse_dimensions", "text", words(DIMENSIONS, "fc
 of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", "halving-doubling,-"))
 of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
 of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
-of_text("interop.netops.roce.resolve_hash", "text", words("crc32"))
 of_text("commands.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
 
 # Runs, layouts and results
@@ -721,7 +705,7 @@ of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measur
 
 # Traces and simulators
 
-ASTRA = "interop/simulators/test_astra.py"
+ASTRA = "interop/test_astra.py"
 CHAKRA = from_tests(
     "interop/traces/test_chakra.py",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500, is_cpu_op=0), "
@@ -752,8 +736,8 @@ def packed() -> list[str | bytes]:
     return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
 
 
-of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
-of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
+of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
+of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
 GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
@@ -769,7 +753,7 @@ of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_trace
 of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
-of_text("interop.text.xml.parse_xml", "text", NCCL, where="given")
+of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
 of_text("documents.parse_line", "json", words('{"a": [1, 2.5, "b"]}'), "given")

@@ -28,7 +28,7 @@ from weft.fabric.files import fabric_from_json, fabric_to_json
 from weft.fabric.placement import Placement
 from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
-from weft.interop.netops import nccl_env, routes_json
+from weft.interop import nccl_env, routes_json
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout

@@ -223,7 +223,7 @@ def _fabric(given: _SiteFields, cluster: Cluster, beside: Path | None, where: st
     kind = given.fabric or default_kind(cluster)
     path = kind if beside is None else _beside(kind, beside)
     if path != kind or (beside is not None and Path(kind).suffix):
-        from weft.interop.fabrics.formats import read_fabric
+        from weft.interop.fabric_files import read_fabric
 
         return read_fabric(path), kind
     ratio = None if given.oversubscription is None else tuple(given.oversubscription)

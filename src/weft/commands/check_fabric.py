@@ -74,7 +74,7 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     if asked.against is None:
         raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
     from weft.fabric.wiring_check import WiringReport, differences
-    from weft.interop.fabrics.formats import FabricFileHints, read_wiring
+    from weft.interop.fabric_files import FabricFileHints, read_wiring
 
     where = path_of(as_built, "AS-BUILT")
     built, _ = read_wiring(FabricFileHints(where=where, **left_out(asked)))
@@ -90,7 +90,7 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
 
 def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
     from weft.fabric.wiring import wiring_of_fabric
-    from weft.interop.fabrics.formats import FabricFileHints, read_wiring
+    from weft.interop.fabric_files import FabricFileHints, read_wiring
 
     if isinstance(asked.against, str) and is_file(asked.against):
         told = left_out(replace(asked, host_map=None, exclude=()))
@@ -116,7 +116,7 @@ def _names(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     from weft.files import read_text
-    from weft.interop.fabrics.cabling import read_names
+    from weft.interop.cabling import read_names
 
     return read_names(read_text(path, where=path), where=path)
 

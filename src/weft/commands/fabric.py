@@ -12,6 +12,7 @@ from weft.commands.command_line import takes
 from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, network_of
 from weft.commands.options import option
 from weft.commands.output import FileOutput, RowsOutput, check_picture, deliver, report, show
+from weft.interop.formats import FABRICS, WIRINGS
 
 
 class ShowByDefault(click.Group):
@@ -37,12 +38,15 @@ def fabric_command() -> None:
     """
 
 
+_WRITTEN = {form.name: form for form in (*FABRICS, *WIRINGS) if form.writer}
+
+
 @dataclass(frozen=True, kw_only=True)
 class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     """Which network, and what is made of it."""
 
     kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
-    export: str | None = option(None, "Print the fabric in a format instead.", choices=("json", "slurm", "p2p"))
+    export: str | None = option(None, "Print the fabric in a format instead.", choices=tuple(_WRITTEN))
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
@@ -58,9 +62,7 @@ def network(cluster: str, options: FabricOptions) -> None:
     check_picture(options.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options, spares=options.export is None)
     if options.export is not None:
-        from weft.interop.fabrics.formats import write_fabric
-
-        deliver(write_fabric(built, options.export), options.output)
+        deliver(_WRITTEN[options.export].write(built), options.output)
     else:
         from weft.fabric.cost import bill
         from weft.views.design import fabric_view

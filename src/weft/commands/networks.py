@@ -181,7 +181,7 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions, cluster: Clust
     Raises:
         BadInput: a file that cannot be used.
     """
-    from weft.interop.fabrics.formats import read_fabric
+    from weft.interop.fabric_files import read_fabric
 
     path, options = path_of(name, "--fabric"), left_out(asked)
     if cluster is None or options["capacity_Bps"] is not None:
@@ -207,7 +207,7 @@ def left_out(asked: FileOptions) -> dict[str, Any]:
     host_map = None
     if asked.host_map is not None:
         from weft.files import read_text
-        from weft.interop.fabrics.ibnetdiscover import read_host_map
+        from weft.interop.cabling import read_host_map
 
         host_map = read_host_map(read_text(asked.host_map, where=asked.host_map), where=asked.host_map)
     return {
@@ -247,7 +247,7 @@ def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: F
     if isinstance(given, RoutePlan):
         return FlowRoutes(fabric, given.traffic, given.routes, name=given.router)
     from weft.files import read_text
-    from weft.interop.netops.routes_json import read
+    from weft.interop.routes_json import read
 
     where = path_of(given, "--routes")
     return FlowRoutes(fabric, *read(read_text(where, where=where), fabric, where=where), name=where)

@@ -149,7 +149,7 @@ def installed_routes(
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
     """
     from weft.files import read_text
-    from weft.interop.netops.installed import read_paths, read_tables
+    from weft.interop.routes_json import read_paths
 
     text = read_text(path, where=path)
     bits = "" if path_bits is None else read_text(path_bits, where="--path-bits")
@@ -159,7 +159,8 @@ def installed_routes(
         return read_paths(text, fabric, flows, where=path)
     if flows is None:
         raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --jobs, --generate ...")
-    from weft.interop.fabrics.ibnetdiscover import read_subnet
+    from weft.interop.opensm import read_tables
+    from weft.interop.subnet import read_subnet
 
     given = asked.fabric
     if not isinstance(given, str) or asked.cluster is not None:

@@ -164,7 +164,7 @@ class _RouteFeed:
     def _measured(self) -> list[tuple[str, Event]]:
         """The events of files of counters in order of time, with their places."""
         from weft.files import read_text
-        from weft.interop.netops.counters import read_counters
+        from weft.interop.counters import read_counters
 
         events: list[tuple[str, Event]] = []
         for path in self.options.counters:

@@ -26,6 +26,7 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
+from weft.files import CONFIGURATION_BYTES, read_text
 
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from weft.fabric.dimension import Dimension
     from weft.fabric.placement import Placement
     from weft.fabric.spec import Floats
+    from weft.interop.astra_system import AstraSystem
     from weft.model.workload import Workload
     from weft.simulation.workload.run import WorkloadResult
 
@@ -260,13 +262,17 @@ def scheduled(
     return Scheduled(timed=timed, cluster=cluster, notes=notes)
 
 
+def _system_of(path: str) -> AstraSystem:
+    from weft.interop.astra_system import read
+
+    return read(read_text(path, where=path, largest=CONFIGURATION_BYTES), where=path)
+
+
 def with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
     """The options, those that were not given as ``system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
     if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
-
-        system = read_system(asked.system)
+        system = _system_of(asked.system)
         settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
         if (asked.policy or system.policy) == "themis":
             settings["order"] = system.order
@@ -290,9 +296,10 @@ def _dimensions(
 
         return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
     if asked.network is not None:
-        from weft.interop.simulators.astra_network import read_network
+        from weft.interop.astra_network import read
 
-        return read_network(asked.network), planned, ()
+        text = read_text(asked.network, where=asked.network, largest=CONFIGURATION_BYTES)
+        return read(text, where=asked.network), planned, ()
     from weft.collectives.dimensions import dimensions_of
 
     cluster = planned if asked.cluster is None else cluster_of(asked.cluster)
@@ -419,9 +426,7 @@ def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
 def _roofline(cluster: Cluster | None, asked: ScheduleOptions) -> tuple[float | None, float | None]:
     """FLOP/s and bytes/s of computations that a trace gives as work: of ``system``, or the cluster's."""
     if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
-
-        system = read_system(asked.system)
+        system = _system_of(asked.system)
         return system.peak_flops, system.local_memory_Bps
     if cluster is None:
         return None, None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from weft.commands.shared import constants_of
 from weft.errors import BadInput, Unsupported
+from weft.interop.formats import formats_of
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.timing import TimedSchedule
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 MSCCL_CHUNKS = 32_767
 """Parts of a buffer that MSCCL's executor takes."""
-FORMATS = ("msccl", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
+FORMATS = tuple(formats_of("schedule"))
 
 
 def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
@@ -27,20 +28,19 @@ def exported(found: Scheduled, asked: ScheduleOptions, form: str) -> str:
     if form == "msccl":
         return _msccl_text(timed)
     if form == "nccl-tuner":
-        from weft.interop.collectives.nccl_tuner import write_tuner
+        from weft.interop.nccl_tuner import write_tuner
 
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         span = cluster.tiers[0].size
-        return write_tuner(
-            cluster, nodes=cluster.count // span, ranks=cluster.count, calibration=constants_of(asked, cluster)
-        )
+        whole = (cluster, cluster.count // span, cluster.count)
+        return write_tuner([whole], calibration=constants_of(asked, cluster))
     return _astra_text(timed, form)
 
 
 def _msccl_text(timed: TimedSchedule) -> str:
     from weft.collectives.messages.scheduled import equal, schedule_plan
-    from weft.interop.collectives.msccl import write_msccl
+    from weft.interop.msccl import write_msccl
 
     asked = timed.schedule.request
     if len(timed.schedule) * asked.accelerators > MSCCL_CHUNKS:
@@ -55,14 +55,15 @@ def _msccl_text(timed: TimedSchedule) -> str:
 def _astra_text(timed: TimedSchedule, form: str) -> str:
     asked = timed.schedule.request
     if form == "logical-topology":
-        from weft.interop.simulators.astra_network import write_logical_topology
+        from weft.interop.astra_network import write_logical_topology
 
         return write_logical_topology([one.size for one in asked.dimensions])
     if form == "astra-network":
-        from weft.interop.simulators.astra_network import write_network
+        from weft.interop.astra_network import write as write_network
 
         return write_network(asked.dimensions)
-    from weft.interop.simulators.astra_system import AstraSystem, write_system
+    from weft.interop.astra_system import AstraSystem
+    from weft.interop.astra_system import write as write_system
 
     policy = timed.schedule.policy.split()[0]
     if policy == "weft":
