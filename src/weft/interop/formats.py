@@ -1,0 +1,146 @@
+"""The formats of other tools that Weft reads and writes: one table, for commands, documentation and tests.
+
+A format is a module that reads a text (``read``) or writes a noun of Weft's (``write``); where a module has several,
+its functions name their nouns.  Modules are imported when a format is used, so that this table costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from weft.errors import UnknownName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """A format of one noun.
+
+    Attributes:
+        noun: what is read or written: "fabric", "wiring", "routes", "traffic", "schedule", "layout", "trace".
+        name: the word of the command line; unique for its noun.
+        title: one line about it, for help and documentation.
+        reader: ``module:function`` below ``weft``, which takes a text, or a path where a file may be binary; "" where
+            the format is only written.
+        writer: the same of the function that gives the text, or texts by file name.
+    """
+
+    noun: str
+    name: str
+    title: str
+    reader: str = ""
+    writer: str = ""
+
+    @property
+    def read(self) -> Callable[..., Any]:
+        found: Callable[..., Any] = resolve_name(f"weft.{self.reader}")
+        return found
+
+    @property
+    def write(self) -> Callable[..., Any]:
+        found: Callable[..., Any] = resolve_name(f"weft.{self.writer}")
+        return found
+
+
+def _of(noun: str, *rows: tuple[str, str, str, str]) -> tuple[Format, ...]:
+    """Formats of a noun from rows of name, title, reader and writer."""
+    return tuple(
+        Format(noun=noun, name=name, title=title, reader=reader, writer=writer) for name, title, reader, writer in rows
+    )
+
+
+FABRICS = _of(
+    "fabric",
+    ("json", "Weft's JSON", "fabric.files:fabric_from_json", "fabric.files:fabric_to_json"),
+    ("nccl", "NCCL's topology XML", "interop.fabrics.nccl_topology:read", ""),
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.fabrics.ibnetdiscover:read", ""),
+    ("slurm", "SLURM topology", "interop.fabrics.slurm_topology:read", "interop.fabrics.slurm_topology:write"),
+    ("toml", "Weft's TOML", "fabric.files:fabric_from_toml", "fabric.files:fabric_to_toml"),
+)
+WIRINGS = _of(
+    "wiring",
+    ("ibnetdiscover", "output of ibnetdiscover", "interop.fabrics.ibnetdiscover:read_wiring", ""),
+    ("lldp", "lldpcli -f json", "interop.fabrics.lldp:read_wiring", ""),
+    (
+        "p2p",
+        "cabling plan (CSV)",
+        "interop.fabrics.point_to_point:read_wiring",
+        "interop.fabrics.point_to_point:write",
+    ),
+)
+ROUTES = _of(
+    "routes",
+    (
+        "opensm",
+        "forwarding tables for opensm -R file -U (--fabric: ibnetdiscover's output)",
+        "interop.netops.installed:read_tables",
+        "interop.netops.opensm:write",
+    ),
+    ("frr", "FRR configurations of switches: static routes by destination, BGP", "", "interop.netops.frr:write"),
+    ("roce-csv", "RoCEv2 UDP source ports by queue pair", "", "interop.netops.roce:write_csv"),
+    ("nccl", "/etc/nccl.conf", "", "interop.netops.nccl_env:write"),
+    ("json", "every flow's path", "interop.netops.routes_json:read", "interop.netops.routes_json:write"),
+)
+SCHEDULES = _of(
+    "schedule",
+    ("msccl", "MSCCL XML", "", "interop.collectives.msccl:write_msccl"),
+    ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.collectives.nccl_tuner:write_tuner"),
+    (
+        "astra-network",
+        "ASTRA-sim network.yml",
+        "interop.simulators.astra_network:read_network",
+        "interop.simulators.astra_network:write_network",
+    ),
+    (
+        "astra-system",
+        "ASTRA-sim system file",
+        "interop.simulators.astra_system:read_system",
+        "interop.simulators.astra_system:write_system",
+    ),
+    ("logical-topology", "ns-3 logical topology", "", "interop.simulators.astra_network:write_logical_topology"),
+    ("chakra", "Chakra execution traces", "interop.traces.chakra:read_trace", "interop.traces.chakra:write_traces"),
+)
+TRAFFICS = _of(
+    "traffic",
+    ("jobs", "the traffic itself, as job files of the paper's code", "interop.traffic.routing_jobs:read_jobs", ""),
+    ("flows", "flows as CSV", "interop.traffic.flow_tables:read_csv", ""),
+    ("events", "events of the controller as lines of JSON", "interop.traffic.events:read_event", ""),
+    ("counters", "counters of links as CSV", "interop.netops.counters:read_counters", ""),
+)
+TRACES = _of(
+    "trace",
+    ("torch", "Kineto and PyTorch execution traces", "interop.traces.torch_traces:read_torch_trace", ""),
+    ("kernel-times", "times of kernels in a Kineto trace", "interop.traces.kernel_times:read_kernel_times", ""),
+)
+LAYOUTS = _of(
+    "layout",
+    ("megatron", "Megatron-LM", "interop.training.megatron:read", "interop.training.megatron:launch_arguments"),
+    ("torchtitan", "torchtitan", "interop.training.torchtitan:read", "interop.training.torchtitan:launch_arguments"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.training.torchtitan:toml_arguments"),
+    ("deepspeed", "DeepSpeed JSON", "interop.training.deepspeed:read", "interop.training.deepspeed:launch_arguments"),
+    ("calculon", "Calculon", "interop.training.calculon:read", "interop.training.calculon:launch_arguments"),
+    ("calculon-application", "Calculon application", "", "interop.training.calculon:application_arguments"),
+    ("calculon-system", "Calculon system", "", "interop.training.calculon:system_arguments"),
+    ("slurm", "SLURM script", "", "interop.training.slurm:launch_arguments"),
+)
+
+FORMATS = (*FABRICS, *WIRINGS, *ROUTES, *SCHEDULES, *TRAFFICS, *TRACES, *LAYOUTS)
+
+
+def formats_of(noun: str) -> dict[str, Format]:
+    """The formats of a noun, by name."""
+    return {form.name: form for form in FORMATS if form.noun == noun}
+
+
+def writer_of(noun: str, name: str, what: str) -> Callable[..., Any]:
+    """What writes a noun in the format of a name; ``what`` says in messages what the name names.
+
+    Raises:
+        UnknownName: no such format, or one that is only read.
+    """
+    written = {form.name: form for form in FORMATS if form.noun == noun and form.writer}
+    if name not in written:
+        raise UnknownName(what, name, written)
+    return written[name].write
