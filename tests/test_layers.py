@@ -43,8 +43,8 @@ LAYERS = {
 _BESIDE = ("collectives", "routing", "reliability")
 SIBLINGS = {(one, other) for one in _BESIDE for other in _BESIDE if one != other}
 STRANGERS = [
-    {f"interop/{room}" for room in ("collectives", "fabrics", "simulators", "traces", "traffic", "training")},
-    {f"interop/{room}" for room in ("collectives", "netops", "simulators", "traces", "traffic", "training")},
+    {f"interop/{room}" for room in ("collectives", "fabrics", "simulators")},
+    {f"interop/{room}" for room in ("collectives", "netops", "simulators")},
     {"runtime/layers", "runtime/checkpoints"},
     {"simulation/flows", "simulation/step", "simulation/workload"},
 ]

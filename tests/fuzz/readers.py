@@ -288,7 +288,7 @@ SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 
 def numbering() -> Any:
-    from weft.interop.traffic.routing_jobs import Numbering
+    from weft.interop.routing_jobs import Numbering
 
     return Numbering()
 
@@ -334,14 +334,14 @@ of_text(
     clos,
 )
 of_text("interop.netops.installed.forwarding_tables", "text", words(TABLES))
-of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
+of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
-of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
+of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
+of_file("interop.routing_jobs.read_job interop.routing_jobs.parse_job", "text", JOBS, "a", numbering)
 add(
-    "interop.traffic.routing_jobs.read_jobs",
-    lambda raw, folder: called("interop.traffic.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
+    "interop.routing_jobs.read_jobs",
+    lambda raw, folder: called("interop.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
     "text",
     JOBS,
 )
@@ -597,11 +597,11 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
-of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
-of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
-of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)
-of_text("interop.training.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.training.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
+of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.deepspeed.read", "json", deepspeed, world=16)
+of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -757,18 +757,18 @@ of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA,
 GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
-    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "interop.chakra.read_trace interop.chakra_schema.decode",
     "bytes",
     lambda: CHAKRA() + GRAPHS(),
     file="a.0.et",
     **RATES,
 )
-of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
-of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
-of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
-of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
-of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
-of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
+of_file("interop.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
+of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
+of_file("interop.torch_traces.read_torch_trace interop.torch_traces.read_json", "bytes", packed)
+of_file("interop.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
+of_file("interop.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.text.xml.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
-from weft.interop.traces import chakra, chakra_schema
-from weft.interop.traces.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
+from weft.interop import chakra, chakra_schema
+from weft.interop.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
 from weft.model.workload import Communication, Task, Workload
 
 VARINT, FIXED64, TEXT = 0, 1, 2

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
-from weft.interop.traces import torch_traces
-from weft.interop.traces.torch_traces import read_kineto
+from weft.interop import torch_traces
+from weft.interop.torch_traces import read_kineto
 
 COMMUNICATION = 20
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from weft.errors import BadInput, Unsupported
-from weft.interop.traces.torch_traces import read_pytorch_trace
+from weft.interop.torch_traces import read_pytorch_trace
 
 
 def node(number, name, parent=1, **more):

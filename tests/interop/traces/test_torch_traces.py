@@ -6,7 +6,7 @@ import json
 import pytest
 
 from weft.errors import BadInput
-from weft.interop.traces.torch_traces import PEEK_BYTES, read_kineto, read_pytorch_trace, read_torch_trace
+from weft.interop.torch_traces import PEEK_BYTES, read_kineto, read_pytorch_trace, read_torch_trace
 
 KERNEL = {
     "ph": "X",

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos, planes
-from weft.interop.traffic.routing_jobs import (
-    COLUMNS,
-    Numbering,
-    numbering,
-    paper_fabric,
-    read_job,
-    read_jobs,
-    write_job,
-)
+from weft.interop.routing_jobs import COLUMNS, Numbering, numbering, paper_fabric, read_job, read_jobs, write_job
 from weft.routing import job_traffic
 from weft.routing.generate import MODELS, flow_bytes
 from weft.routing.plan import plan

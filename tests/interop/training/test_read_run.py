@@ -1,9 +1,10 @@
-"""Which reader a file gets, and files that no reader can use."""
+"""Which reader a file gets, files that no reader can use, and layouts that no tool runs."""
 
 import pytest
 
-from weft.errors import BadInput
-from weft.interop import read_run
+from weft.errors import BadInput, NothingFeasible
+from weft.interop.launch import TOOLS, launch_arguments, read_run
+from weft.layout.spec import Layout
 
 MEGATRON = "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 4 --bf16\n"
 TITAN = "[parallelism]\ntensor_parallel_degree = 4\n"
@@ -50,3 +51,63 @@ def test_unusable_files_are_named(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=message) as caught:
         read_run(path, world=8)
     assert name in str(caught.value)
+
+
+LLAMA, MOE = "llama-3.1-8b", "deepseek-v2-lite"
+DATA_FIRST = ("data", "x", "y", "z", "context", "pipeline")
+
+
+@pytest.mark.parametrize(
+    ("tools", "layout", "model", "reason"),
+    [
+        ("megatron torchtitan torchtitan-toml deepspeed calculon", Layout(y=2), LLAMA, "no launcher splits"),
+        ("megatron", Layout(pipeline=2, schedule="zb1p"), LLAMA, "no schedule zb1p"),
+        ("megatron", Layout(pipeline=2, schedule="zbv", virtual_stages=2), LLAMA, "no schedule zbv"),
+        ("megatron torchtitan deepspeed", Layout(x=2, data=2, order=DATA_FIRST), LLAMA, "data/x/y"),
+        ("megatron", Layout(z=2, data=2, zero=2), LLAMA, "zero 2 over data"),
+        ("megatron", Layout(x=2, overlap_tensor="full"), LLAMA, "--tp-comm-overlap needs sequence_parallel"),
+        ("megatron", Layout(zero=0, offload_optimizer=True), LLAMA, "zero 1"),
+        ("megatron", Layout(virtual_stages=2, pipeline=2), LLAMA, "interleaved"),
+        ("torchtitan torchtitan-toml deepspeed", Layout(z=2, data=2, zero=1), LLAMA, "use zero=0"),
+        ("torchtitan", Layout(context=2, context_method="ulysses"), LLAMA, "ring"),
+        ("torchtitan", Layout(recompute="full", recompute_layers=2), LLAMA, "recompute_layers"),
+        ("torchtitan", Layout(pipeline=2, schedule="zb1p"), LLAMA, "no schedule zb1p"),
+        ("torchtitan", Layout(x=2, data=2, expert=2, expert_tensor=2, sequence_parallel=True), MOE, "expert_tensor 2"),
+        ("torchtitan", Layout(data=4, zero=0, expert=4), MOE, "expert 4 must divide"),
+        ("torchtitan", Layout(x=2, data=2, sequence_parallel=True), MOE, "cuts the experts"),
+        ("torchtitan", Layout(offload_activations=True), LLAMA, "offload_activations"),
+        ("deepspeed", Layout(x=2, sequence_parallel=True), LLAMA, "no sequence_parallel"),
+        ("deepspeed", Layout(context=2), LLAMA, "ulysses"),
+        ("deepspeed", Layout(pipeline=2, x=2), LLAMA, "does not combine with x"),
+        ("deepspeed", Layout(pipeline=2, zero=2), LLAMA, "zero 2 or z"),
+        ("deepspeed", Layout(pipeline=2, schedule="interleaved", virtual_stages=2), LLAMA, "1f1b schedule only"),
+        ("deepspeed", Layout(recompute="selective"), LLAMA, "whole layers"),
+        ("deepspeed", Layout(x=2, data=2, expert=2), MOE, "AutoEP"),
+        ("deepspeed", Layout(x=2, expert_tensor=1), MOE, "expert_tensor = x"),
+        ("calculon", Layout(z=2), LLAMA, "fsdp is 2"),
+        ("calculon", Layout(context=2), LLAMA, "cp is 2"),
+        ("calculon", Layout(zero=2), LLAMA, "zero 1"),
+        ("calculon", Layout(pipeline=2, schedule="zb1p"), LLAMA, "1F1B"),
+        ("calculon", Layout(recompute="full", recompute_layers=2), LLAMA, "all blocks"),
+        ("slurm", Layout(x=32), LLAMA, "of 16"),
+    ],
+)
+def test_layouts_that_a_tool_cannot_run(tools, layout, model, reason, small_cluster, job_for):
+    for tool in tools.split():
+        with pytest.raises(NothingFeasible, match=f"cannot run this layout: .*{reason}"):
+            launch_arguments(tool, job_for(layout, model), small_cluster(16), layout)
+
+
+def test_every_reason_is_told(small_cluster, job_for):
+    """Too large and uneven for any launcher; a precision that one does not have."""
+    for tool in TOOLS[:5]:
+        with pytest.raises(NothingFeasible, match=r"16 accelerators of 8; .* micro_batch 1 [*] z 1 [*] data 16 = 16"):
+            launch_arguments(tool, job_for(Layout(micro_batch=3)), small_cluster(8), Layout(data=16))
+    for tool, precision in (
+        ("deepspeed", "fp8"),
+        ("slurm", "fp8"),
+        ("megatron", "int8"),
+        ("torchtitan-toml", "nvfp4"),
+    ):
+        with pytest.raises(NothingFeasible, match=f" {precision}"):
+            launch_arguments(tool, job_for(precision=precision), small_cluster(8), Layout())

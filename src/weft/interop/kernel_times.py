@@ -15,7 +15,7 @@ from typing import Any, cast
 from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
 from weft.errors import BadInput
-from weft.interop.traces.torch_traces import events_of, number, read_json
+from weft.interop.torch_traces import events_of, number, read_json
 from weft.model.job import Precision
 from weft.results import Result
 

@@ -8,7 +8,7 @@ the other two files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
 from weft.estimation.kernels import Kernels
-from weft.interop.training.launchers import LaunchArguments, NotExpressible, RunConfiguration, common_reasons
+from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import model_application
@@ -70,11 +70,6 @@ class Execution:
 
 
 _READER = Reader(limits=dict.fromkeys(("tensor_par_net", "pipeline_par_net", "data_par_net"), (0, 100)))
-
-
-def is_execution(text: str) -> bool:
-    """Whether a JSON text is an execution."""
-    return '"tensor_par"' in text and '"activation_recompute"' in text
 
 
 def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
@@ -133,11 +128,13 @@ def _layout(found: Execution, world: int, where: str) -> Layout:
     )
 
 
-def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """The execution of a layout."""
-    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout)
-    if reasons:
-        return NotExpressible(tool=TOOL, reasons=tuple(reasons))
+def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The execution of a layout.
+
+    Raises:
+        NothingFeasible: Calculon cannot run it.
+    """
+    refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout)])
     notes = []
     if layout.overlap_tensor == TensorOverlap.BACKWARD:
         notes.append("tensor_par_overlap none: Calculon does not hide collectives behind the other gradient's product")
@@ -148,16 +145,21 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     return _arguments(asdict(_execution(job, cluster, layout)), "execution.json", tuple(notes))
 
 
-def application_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """The application of a job's model."""
+def write_application(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The application of a job's model.
+
+    Raises:
+        NothingFeasible: Calculon has no such model.
+    """
     try:
         document, notes = model_application(job.model, job.recipe.sequence)
     except Unsupported as error:
-        return NotExpressible(tool=TOOL, reasons=(f"{error.where}: {error.what}",))
+        refuse(TOOL, [f"{error.where}: {error.what}"])
+        raise
     return _arguments(document, "application.json", notes)
 
 
-def system_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
+def write_system(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
     """The system of a cluster, with the efficiencies of the shipped constants."""
     notes = (
         f"{HOST_GIB:g} GiB of host memory are assumed",
@@ -171,21 +173,18 @@ def _arguments(document: dict[str, Any], file: str, notes: tuple[str, ...]) -> L
     return LaunchArguments(tool=TOOL, written_for=WRITTEN_FOR, text=text, file=file, command=COMMAND, notes=notes)
 
 
-def _reasons(job: Job, layout: Layout) -> list[str]:
-    found = [
-        f"{name} is {getattr(layout, axis)}: it has tensor, pipeline and data parallelism"
-        for axis, name in (("z", "fsdp"), ("context", "cp"), ("expert", "ep"), ("expert_tensor", "etp"))
-        if getattr(layout, axis) > 1
-    ]
+def _reasons(job: Job, layout: Layout) -> Iterator[str]:
+    for axis, name in (("z", "fsdp"), ("context", "cp"), ("expert", "ep"), ("expert_tensor", "etp")):
+        if getattr(layout, axis) > 1:
+            yield f"{name} is {getattr(layout, axis)}: it has tensor, pipeline and data parallelism"
     if layout.zero > 1:
-        found.append("it shards the optimizer only (zero 1)")
+        yield "it shards the optimizer only (zero 1)"
     if layout.schedule.splits_backward:
-        found.append("its pipelines are plain or interleaved 1F1B")
+        yield "its pipelines are plain or interleaved 1F1B"
     if layout.recompute_layers:
-        found.append("it recomputes in all blocks or in none")
+        yield "it recomputes in all blocks or in none"
     if job.recipe.precision not in TYPES.values():
-        found.append(f"it does not compute in {job.recipe.precision}")
-    return found
+        yield f"it does not compute in {job.recipe.precision}"
 
 
 def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:

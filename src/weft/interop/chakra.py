@@ -22,7 +22,7 @@ from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.files import CONFIGURATION_BYTES, read_bytes, read_text, write_folder
-from weft.interop.traces import chakra_schema
+from weft.interop import chakra_schema
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
 _RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et")
