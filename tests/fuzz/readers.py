@@ -733,12 +733,12 @@ TORCH = "interop/traces/test_torch_traces.py"
 KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
 EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
 TIMELINE = from_tests(
-    "interop/traces/test_kineto.py",
+    TORCH,
     "json.dumps({'traceEvents': [launch(1, 0), launch(2, 2), launch(3, 3), kernel('g', 10, 10, correlation=1), "
     "nccl('AllReduce_Sum_bf16', 25, 30, 1000, 1000, correlation=2), kernel('adam', 60, 5, correlation=3)]})",
 )
 PROGRAM = from_tests(
-    "interop/traces/test_pytorch_trace.py",
+    TORCH,
     "json.dumps({'schema': '1.1.0-chakra.0.0.4', 'nodes': [collective(9, '_reduce_scatter_base', 100, 25), "
     "collective(5, 'all_gather_into_tensor_coalesced', 25, 50, pg_name='7'), groups(2, [{'pg_name': '0', 'ranks': [], "
     "'group_size': 4}, {'pg_name': '7', 'ranks': [0, 2], 'group_size': 2}])]})",
