@@ -338,7 +338,7 @@ of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.routing_jobs.read_job interop.routing_jobs.parse_job", "text", JOBS, "a", numbering)
+of_text("interop.routing_jobs.parse_job", "text", JOBS, "a", numbering, "given")
 add(
     "interop.routing_jobs.read_jobs",
     lambda raw, folder: called("interop.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),

@@ -69,6 +69,16 @@ class Execution:
     training: bool
 
 
+SAME = {
+    "tensor_par": "x",
+    "pipeline_par": "pipeline",
+    "data_par": "data",
+    "microbatch_size": "micro_batch",
+    "pipeline_interleaving": "virtual_stages",
+    "activations_offload": "offload_activations",
+    "optimizer_offload": "offload_optimizer",
+}
+"""Fields of an execution, and those of a layout that mean the same."""
 _READER = Reader(limits=dict.fromkeys(("tensor_par_net", "pipeline_par_net", "data_par_net"), (0, 100)))
 
 
@@ -109,22 +119,16 @@ def _layout(found: Execution, world: int, where: str) -> Layout:
             where=where,
             remedy="give a cluster that is one",
         )
-    interleaved = found.pipeline_interleaving > 1
+    same = {ours: getattr(found, theirs) for theirs, ours in SAME.items()} | {"data": data}
     return Layout(
-        x=found.tensor_par,
-        pipeline=found.pipeline_par,
-        data=data,
-        micro_batch=found.microbatch_size,
-        virtual_stages=found.pipeline_interleaving,
-        schedule=PipelineSchedule.INTERLEAVED if interleaved else PipelineSchedule.PLAIN,
+        **same,
+        schedule=PipelineSchedule.INTERLEAVED if found.pipeline_interleaving > 1 else PipelineSchedule.PLAIN,
         zero=int(found.optimizer_sharding),
         recompute=RECOMPUTE[found.activation_recompute],
         sequence_parallel=found.tensor_par_comm_type == "rs_ag" and found.tensor_par > 1,
         overlap_tensor=OVERLAP[found.tensor_par_overlap],
         overlap_reduce=found.data_par_overlap,
         overlap_gather=found.data_par_overlap,
-        offload_optimizer=found.optimizer_offload,
-        offload_activations=found.activations_offload,
     )
 
 
@@ -189,29 +193,24 @@ def _reasons(job: Job, layout: Layout) -> Iterator[str]:
 
 def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:
     sequence_parallel = layout.sequence_parallel and layout.x > 1
+    same: dict[str, Any] = {theirs: getattr(layout, ours) for theirs, ours in SAME.items()}
     return Execution(
+        **same,
         num_procs=layout.world,
-        tensor_par=layout.x,
-        pipeline_par=layout.pipeline,
-        data_par=layout.data,
         tensor_par_net=_network(cluster, layout, "x"),
         pipeline_par_net=_network(cluster, layout, "pipeline"),
         data_par_net=_network(cluster, layout, "data"),
         batch_size=job.recipe.global_batch,
-        microbatch_size=layout.micro_batch,
         datatype=_name_of(job.recipe.precision, TYPES),
         fused_activation=True,
         attention_type="multihead",
         activation_recompute=_name_of(layout.recompute, RECOMPUTE),
-        pipeline_interleaving=layout.virtual_stages,
         optimizer_sharding=layout.zero > 0 and layout.data > 1,
         tensor_par_comm_type="rs_ag" if sequence_parallel else "ar",
         tensor_par_overlap="ring" if layout.overlap_tensor == TensorOverlap.FULL and layout.x > 1 else "none",
         seq_par_ag_redo=sequence_parallel and layout.recompute != Recompute.FULL,
         data_par_overlap=layout.overlap_reduce and layout.data > 1,
         weight_offload=False,
-        activations_offload=layout.offload_activations,
-        optimizer_offload=layout.offload_optimizer,
         training=True,
     )
 
@@ -229,9 +228,6 @@ def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
     return next(fits, len(cluster.spans) - 1) if getattr(layout, axis) > 1 else 0
 
 
-# Systems ----------------------------------------------------------------------------------------
-
-
 def system(cluster: Cluster) -> dict[str, Any]:
     """A cluster as Calculon's system; efficiencies are those of Weft's closed forms of square products and copies."""
     chip, constants = cluster.accelerator, calibration(cluster.accelerator.name)
@@ -240,45 +236,35 @@ def system(cluster: Cluster) -> dict[str, Any]:
     names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
     kernels = {name: Kernels(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
     vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
+    tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
+    networks = [
+        {
+            "bandwidth": peak / 1e9,
+            "efficiency": achieved / peak,
+            "size": span,
+            "latency": latency + network.launch_s,
+            "ops": {
+                "p2p": [1.0, None],
+                "reduce_scatter": [1.0, -1],
+                "all_gather": [1.0, -1],
+                "all_reduce": [1.0, 1] if reduces else [2.0, -1],
+            },
+            "must_be_filled": i == 0,
+            "processor_usage": constants.overlap_cost,
+        }
+        for i, (span, peak, achieved, latency, reduces) in enumerate(tiers)
+    ]
+    copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
     return {
         "matrix": {
             name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(made)}
             for name, made in kernels.items()
         },
         "vector": dict.fromkeys(kernels, vector),
-        "mem1": {
-            "GiB": chip.memory_bytes / 2**30,
-            "GBps": chip.memory_Bps / 1e9,
-            "MB_efficiency": _memory_curve(next(iter(kernels.values()))),
-        },
+        "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},
         "mem2": {"GiB": HOST_GIB, "GBps": chip.host_Bps / 1e9, "MB_efficiency": [[0, constants.host_efficiency]]},
         "processing_mode": "roofline",
-        "networks": [
-            {
-                "bandwidth": peak / 1e9,
-                "efficiency": achieved / peak,
-                "size": span,
-                "latency": latency + network.launch_s,
-                "ops": {
-                    "p2p": [1.0, None],
-                    "reduce_scatter": [1.0, -1],
-                    "all_gather": [1.0, -1],
-                    "all_reduce": [1.0, 1] if reduces else [2.0, -1],
-                },
-                "must_be_filled": i == 0,
-                "processor_usage": constants.overlap_cost,
-            }
-            for i, (span, peak, achieved, latency, reduces) in enumerate(
-                zip(
-                    network.spans,
-                    network.peak_Bps,
-                    network.achieved_Bps,
-                    network.latency_s,
-                    network.reduces,
-                    strict=True,
-                )
-            )
-        ],
+        "networks": networks,
     }
 
 
