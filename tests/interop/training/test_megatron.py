@@ -81,31 +81,22 @@ def test_every_argument_is_in_megatron(layout, precision, name, cluster, express
         assert flags & {"--num-layers", "--tensor-model-parallel-size"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["llama-3.1-405b", "mixtral-8x7b", "gpt-3-175b", "deepseek-v3", "deepseek-v2-lite", "qwen3-30b-a3b", "gpt2-xl"],
-)
-def test_model_reads_back_equal(name, cluster):
-    """Up to the vocabulary, which Megatron-LM pads to a multiple of 128."""
-    model = catalogue.load(name).model
-    job = Job(model=model, recipe=Recipe(global_batch=8, sequence=1024))
-    written = megatron.write(job, cluster, Layout())
-    read = read_megatron_job(written.text).model
-    assert read.runs == model.runs
-    padded = -(-model.vocab // 128) * 128
-    assert (read.vocab, read.positions, read.tied_embeddings) == (padded, model.positions, model.tied_embeddings)
-
-
-@pytest.mark.parametrize("name", [name for name in catalogue.names() if catalogue.load(name).model.rope])
-def test_rotary_positions_read_back(name, cluster, expressed):
+@pytest.mark.parametrize("name", catalogue.names())
+def test_model_reads_back_equal(name, cluster, expressed):
+    """Up to the vocabulary, which Megatron-LM pads to a multiple of 128, and what a note says."""
     model = catalogue.load(name).model
     job = Job(model=model, recipe=Recipe(global_batch=8, sequence=1024))
     written = expressed(megatron.write, job, cluster, Layout())
     if not written:
         assert model.state_spaces or any(attention.chunked or attention.gated for attention in model.attentions)
         return
-    assert f"--rotary-base {model.rope.base:.0f}" in written.text
-    assert read_megatron_job(written.text).model.rope == model.rope
+    read = read_megatron_job(written.text).model
+    padded = -(-model.vocab // 128) * 128
+    assert (read.vocab, read.positions, read.tied_embeddings) == (padded, model.positions, model.tied_embeddings)
+    assert (f"--rotary-base {model.rope.base:.0f}" in written.text) if model.rope else not model.attentions[0].rotary
+    assert not model.rope or read.rope == model.rope
+    if not any("own layer spec" in note or "no argument" in note or "window" in note for note in written.notes):
+        assert read.runs == model.runs
 
 
 @given(
@@ -367,13 +358,8 @@ def test_a_script_in_the_style_of_the_examples(tmp_path):
     path.write_text(MIXTURE, encoding="utf-8")
     run = read_run(path)
     assert (run.world, run.layout.pipeline, run.layout.expert, run.layout.data) == (16, 4, 4, 4)
-    assert (run.global_batch, run.sequence, run.precision, run.dropout, run.gradient_bytes) == (
-        256,
-        4096,
-        "bf16",
-        True,
-        2,
-    )
+    assert (run.global_batch, run.sequence, run.precision) == (256, 4096, "bf16")
+    assert (run.dropout, run.gradient_bytes) == (True, 2)
     assert (run.model, run.problem) == (None, "--vocab-size is not stated")
     assert run.notes[-1] == "change time or memory, and are not modelled: --fp8-param-gather"
     model = catalogue.load("mixtral-8x7b").model
