@@ -273,7 +273,7 @@ def source_ports(name: str) -> Callable[[], list[str | bytes]]:
     return texts
 
 
-TRAFFIC = "interop/traffic/test_traffic_files.py"
+TRAFFIC = "interop/test_traffic_files.py"
 FLOWS = from_tests(TRAFFIC, "TABLE")
 EVENTS = (
     '{"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 5, "bytes": 1e9, '
@@ -283,7 +283,7 @@ EVENTS = (
     '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
-JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
+JOBS = from_tests("interop/test_routing_jobs.py", "RING")
 SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 
@@ -433,9 +433,9 @@ MEGATRON = (
     "--vocab-size 1000\n"
 )
 SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_OSS")
-APPLICATIONS = from_tests("interop/training/test_calculon.py", "json.dumps(APPLICATION)")
-EXECUTIONS = from_tests("interop/training/test_calculon.py", "json.dumps(EXECUTION)")
-SYSTEMS = from_tests("interop/training/test_calculon.py", "json.dumps(SYSTEM)")
+APPLICATIONS = from_tests("interop/test_calculon.py", "json.dumps(APPLICATION)")
+EXECUTIONS = from_tests("interop/test_calculon.py", "json.dumps(EXECUTION)")
+SYSTEMS = from_tests("interop/test_calculon.py", "json.dumps(SYSTEM)")
 SIMUMAX = from_tests("cluster/test_simumax.py", "json.dumps(SYSTEM)")
 CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
 
@@ -723,13 +723,13 @@ of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measur
 
 ASTRA = "interop/simulators/test_astra.py"
 CHAKRA = from_tests(
-    "interop/traces/test_chakra.py",
+    "interop/test_chakra.py",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500, is_cpu_op=0), "
     "node(8, 7, name='b', waits=[7], ctrl=[10, 7], comm_type=0, comm_size=4096, involved_dim=[1, 0]), "
     "node(9, 6, ctrl=[8], comm_src=1, comm_size=5), node(11, 4, num_ops=1000, tensor_size=64))",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500))",
 )
-TORCH = "interop/traces/test_torch_traces.py"
+TORCH = "interop/test_torch_traces.py"
 KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
 EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
 TIMELINE = from_tests(
@@ -754,7 +754,7 @@ def packed() -> list[str | bytes]:
 
 of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
 of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
-GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
+GRAPHS = from_tests("interop/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
     "interop.chakra.read_trace interop.chakra_schema.decode",
