@@ -3,6 +3,7 @@
 import pytest
 
 from weft.errors import BadInput, NothingFeasible
+from weft.interop.formats import formats_of
 from weft.interop.launch import TOOLS, launch_arguments, read_run
 from weft.layout.spec import Layout
 
@@ -111,3 +112,57 @@ def test_every_reason_is_told(small_cluster, job_for):
     ):
         with pytest.raises(NothingFeasible, match=f" {precision}"):
             launch_arguments(tool, job_for(precision=precision), small_cluster(8), Layout())
+
+
+BAD = {
+    "megatron": [
+        ("", 8, "no argument"),
+        ("--tensor-model-parallel-size 2", None, "number of accelerators"),
+        ("--tensor-model-parallel-size 3", 8, "tensor 3 .* does not divide 8"),
+        ("--tensor-model-parallel-size $TP", 8, "write the number instead of the variable"),
+        ("--tensor-model-parallel-size 0", 8, "outside 1"),
+        ("--micro-batch-size nan", 8, "not a whole number"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|L", 8, "3 chunks"),
+        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|Q", 8, "cannot be read"),
+        ("--num-layers 7 --num-layers-per-virtual-pipeline-stage 2", 8, "do not split"),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy all", 8, "not known"),
+        ("--use-megatron-fsdp --num-distributed-optimizer-instances 3", 8, "do not divide 8"),
+        ("--cp-comm-type --context-parallel-size 1x", 8, "not a whole number"),
+    ],
+    "torchtitan": [
+        ("[parallelism\n", 8, "not valid TOML"),
+        ("[parallelism]\ntensor_parallel_degree = 8", None, "number of accelerators"),
+        ("[parallelism]\ntensor_parallel_degree = 3", 8, "tensor 3 .* does not divide 8"),
+        ("[parallelism]\ntensor_parallel_degree = '8'", 8, "not a whole number"),
+        ("[parallelism]\ntensor_parallel_degree = true", 8, "not a whole number"),
+        ("[parallelism]\ntensor_parallel_degree = nan", 8, "not a whole number"),
+        ("parallelism = 3\n[training]\nseq_len = 0", 8, "not between 1 and"),
+        ("[parallelism]\ndata_parallel_shard_degree = 0", 8, "write -1"),
+        ("[parallelism]\ndata_parallel_shard_degree = 2", 8, "make 2 accelerators, not 8"),
+        ("[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'GPipe'", 8, "not modelled"),
+        ("[model]\nconverters = 'float8'", 8, "not a list"),
+        ("[activation_checkpoint]\nmode = 1", 8, "not a text"),
+    ],
+    "deepspeed": [
+        ("{", 8, "not valid JSON"),
+        ("[" * 100_000, 8, "nested too deeply"),
+        ("[1]", 8, "is an object"),
+        ('{"hidden_size": 4}', 8, "not a DeepSpeed configuration"),
+        ('{"train_batch_size": NaN}', 8, "NaN is not a number"),
+        ('{"train_batch_size": 1e999}', 8, "no finite number"),
+        ('{"train_batch_size": -8}', 8, "not between"),
+        ('{"zero_optimization": {"stage": 4}}', 8, "not between 0 and 3"),
+        ('{"zero_optimization": {"stage": true}}', 8, "not a whole number"),
+        ('{"zero_optimization": {"stage": 3, "mics_shard_size": 3}}', 8, "do not divide 8"),
+        ('{"zero_optimization": {"overlap_comm": 1}}', 8, "not true or false"),
+        ('{"train_batch_size": 4}', 8, "data-parallel ranks 8 = 8 does not divide 4 sequences"),
+        ('{"train_batch_size": 8, "tensor_parallel": {"autotp_size": 3}}', 8, "tensor 3 .* does not divide 8"),
+        ('{"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}', 16, "hpZ"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("tool", "text", "world", "message"), [(tool, *row) for tool in BAD for row in BAD[tool]])
+def test_what_cannot_be_used_is_named(tool, text, world, message):
+    with pytest.raises(BadInput, match=message):
+        formats_of("layout")[tool].read(text, where="given", world=world)

@@ -282,28 +282,6 @@ def test_expert_tensor_parallelism_follows_tensor_parallelism_by_default():
     assert (run.layout.expert, run.layout.expert_tensor, run.layout.data) == (2, 4, 2)
 
 
-@pytest.mark.parametrize(
-    ("text", "world", "message"),
-    [
-        ("", 8, "no argument"),
-        ("--tensor-model-parallel-size 2", None, "number of accelerators"),
-        ("--tensor-model-parallel-size 3", 8, "tensor 3 .* does not divide 8"),
-        ("--tensor-model-parallel-size $TP", 8, "write the number instead of the variable"),
-        ("--tensor-model-parallel-size 0", 8, "outside 1"),
-        ("--micro-batch-size nan", 8, "not a whole number"),
-        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|L", 8, "3 chunks"),
-        ("--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|Q", 8, "cannot be read"),
-        ("--num-layers 7 --num-layers-per-virtual-pipeline-stage 2", 8, "do not split"),
-        ("--use-megatron-fsdp --data-parallel-sharding-strategy all", 8, "not known"),
-        ("--use-megatron-fsdp --num-distributed-optimizer-instances 3", 8, "do not divide 8"),
-        ("--cp-comm-type --context-parallel-size 1x", 8, "not a whole number"),
-    ],
-)
-def test_bad_arguments_are_named(text, world, message):
-    with pytest.raises(BadInput, match=message):
-        megatron.read(text, where="run.sh", world=world)
-
-
 MIXTURE = """#!/bin/bash
 # A mixture of experts, in the style of Megatron-LM's examples.
 export CUDA_DEVICE_MAX_CONNECTIONS=1

@@ -6,11 +6,9 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput
 from weft.interop import torchtitan
 from weft.interop.text.settings import flatten
 from weft.layout.spec import Layout, Recompute, TensorOverlap
@@ -186,25 +184,3 @@ def test_preset_for_llama_405b_on_128_accelerators():
     assert (run.global_batch, run.sequence, run.precision) == (32, 8192, "fp8")
     assert run.model.layers == 126
     assert run.ignored == ("optimizer.lr",)
-
-
-@pytest.mark.parametrize(
-    ("text", "world", "message"),
-    [
-        ("[parallelism\n", 8, "not valid TOML"),
-        ("[parallelism]\ntensor_parallel_degree = 8", None, "number of accelerators"),
-        ("[parallelism]\ntensor_parallel_degree = 3", 8, "tensor 3 .* does not divide 8"),
-        ("[parallelism]\ntensor_parallel_degree = '8'", 8, "not a whole number"),
-        ("[parallelism]\ntensor_parallel_degree = true", 8, "not a whole number"),
-        ("[parallelism]\ntensor_parallel_degree = nan", 8, "not a whole number"),
-        ("parallelism = 3\n[training]\nseq_len = 0", 8, "not between 1 and"),
-        ("[parallelism]\ndata_parallel_shard_degree = 0", 8, "write -1"),
-        ("[parallelism]\ndata_parallel_shard_degree = 2", 8, "make 2 accelerators, not 8"),
-        ("[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'GPipe'", 8, "not modelled"),
-        ("[model]\nconverters = 'float8'", 8, "not a list"),
-        ("[activation_checkpoint]\nmode = 1", 8, "not a text"),
-    ],
-)
-def test_bad_job_files_are_named(text, world, message):
-    with pytest.raises(BadInput, match=message):
-        torchtitan.read(text, where="job.toml", world=world)

@@ -46,6 +46,14 @@ SCHEDULES = {
 }
 
 
+DEGREES = {
+    "tensor_parallel": "x",
+    "context_parallel": "context",
+    "pipeline_parallel": "pipeline",
+    "expert_parallel": "expert",
+}
+"""Settings that are one field of ``Layout``."""
+
 _CONVERTERS: dict[Precision, tuple[str, str]] = {
     "fp8": ("Float8LinearConverter", "filter_fqns=['lm_head', 'router.gate']"),
     "mxfp8": ("MXFP8LinearConverter", "fqns=['layers']"),
@@ -223,10 +231,7 @@ def _parallelism(model: Model, layout: Layout) -> _Written:
         "data_parallel_replicate_degree": layout.data_parallel // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.z > 1 else "never" if shard > 1 else "default",
-        "tensor_parallel_degree": layout.x,
-        "context_parallel_degree": layout.context,
-        "pipeline_parallel_degree": layout.pipeline,
-        "expert_parallel_degree": layout.expert,
+        **{f"{name}_degree": getattr(layout, field) for name, field in DEGREES.items()},
     }
     if layout.pipeline > 1:
         first, last, each = stage_weights(model.layers, layout.pipeline * layout.virtual_stages)
@@ -346,8 +351,9 @@ def _model(s: Settings, notes: list[str]) -> tuple[Model | None, str]:
 
 
 def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str]) -> Layout:
-    names = ("tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel_replicate")
-    x, pipeline, context, replicas = (s.integer(f"parallelism.{name}_degree") for name in names)
+    names = {field: f"parallelism.{name}_degree" for name, field in DEGREES.items()}
+    x, pipeline, context = (s.integer(names[field]) for field in ("x", "pipeline", "context"))
+    replicas = s.integer("parallelism.data_parallel_replicate_degree")
     degrees = {"tensor": x, "pipeline": pipeline, "context": context, "replicate": replicas}
     shard = s.integer("parallelism.data_parallel_shard_degree", -1, least=-1)
     if shard == 0:
@@ -371,7 +377,7 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
     policy = s.word("parallelism.fsdp_reshard_after_forward", "default", "default", "always", "never")
     reshards = policy == "always" or (policy == "default" and pipeline == 1)
     moe = model is not None and any(block.moe for block in model.kinds)
-    expert = s.integer("parallelism.expert_parallel_degree") if moe else 1
+    expert = s.integer(names["expert"]) if moe else 1
     expert_tensor = s.integer("parallelism.expert_tensor_parallel_degree") if expert > 1 else x
     recompute, local = _recompute(s, notes), s.integer("training.local_batch_size", 8)
     weights_stay = shard > 1 and replicas == 1 and not reshards
