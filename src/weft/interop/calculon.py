@@ -89,46 +89,46 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
         BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
         Unsupported: inference, or weights kept by the host.
     """
-    found = _READER.read(Execution, table_of(parse_json(text, where), where), where)
-    if not found.training or found.weight_offload:
-        what = "weight_offload" if found.training else "inference"
+    execution = _READER.read(Execution, table_of(parse_json(text, where), where), where)
+    if not execution.training or execution.weight_offload:
+        what = "weight_offload" if execution.training else "inference"
         raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")
-    degrees = found.tensor_par * found.pipeline_par * found.data_par
-    if degrees != found.num_procs:
+    degrees = execution.tensor_par * execution.pipeline_par * execution.data_par
+    if degrees != execution.num_procs:
         raise BadInput(f"the degrees make up {degrees:,}", where=f"{where}.num_procs", remedy=f"write {degrees}")
-    ignored = [name for name in ("fused_activation", "seq_par_ag_redo") if getattr(found, name)]
-    notes = ["the model's attention type is that of MODEL"] if found.attention_type == "multiquery" else []
-    if world is not None and world != found.num_procs:
-        notes.append(f"data parallelism for {world} accelerators instead of {found.num_procs}")
+    ignored = [name for name in ("fused_activation", "seq_par_ag_redo") if getattr(execution, name)]
+    notes = ["the model's attention type is that of MODEL"] if execution.attention_type == "multiquery" else []
+    if world is not None and world != execution.num_procs:
+        notes.append(f"data parallelism for {world} accelerators instead of {execution.num_procs}")
     return RunConfiguration(
         tool=TOOL,
-        layout=_layout(found, world or found.num_procs, where),
-        world=found.num_procs if world is None else world,
-        global_batch=found.batch_size,
-        precision=TYPES[found.datatype],
+        layout=_layout(execution, world or execution.num_procs, where),
+        world=execution.num_procs if world is None else world,
+        global_batch=execution.batch_size,
+        precision=TYPES[execution.datatype],
         ignored=tuple(ignored),
         notes=tuple(notes),
     )
 
 
-def _layout(found: Execution, world: int, where: str) -> Layout:
-    data, rest = divmod(world, found.tensor_par * found.pipeline_par)
+def _layout(execution: Execution, world: int, where: str) -> Layout:
+    data, rest = divmod(world, execution.tensor_par * execution.pipeline_par)
     if rest or not data:
         raise BadInput(
             f"{world} accelerators are no multiple of tensor_par x pipeline_par",
             where=where,
             remedy="give a cluster that is one",
         )
-    same = {ours: getattr(found, theirs) for theirs, ours in SAME.items()} | {"data": data}
+    same = {ours: getattr(execution, theirs) for theirs, ours in SAME.items()} | {"data": data}
     return Layout(
         **same,
-        schedule=PipelineSchedule.INTERLEAVED if found.pipeline_interleaving > 1 else PipelineSchedule.PLAIN,
-        zero=int(found.optimizer_sharding),
-        recompute=RECOMPUTE[found.activation_recompute],
-        sequence_parallel=found.tensor_par_comm_type == "rs_ag" and found.tensor_par > 1,
-        overlap_tensor=OVERLAP[found.tensor_par_overlap],
-        overlap_reduce=found.data_par_overlap,
-        overlap_gather=found.data_par_overlap,
+        schedule=PipelineSchedule.INTERLEAVED if execution.pipeline_interleaving > 1 else PipelineSchedule.PLAIN,
+        zero=int(execution.optimizer_sharding),
+        recompute=RECOMPUTE[execution.activation_recompute],
+        sequence_parallel=execution.tensor_par_comm_type == "rs_ag" and execution.tensor_par > 1,
+        overlap_tensor=OVERLAP[execution.tensor_par_overlap],
+        overlap_reduce=execution.data_par_overlap,
+        overlap_gather=execution.data_par_overlap,
     )
 
 

@@ -99,17 +99,17 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     if not isinstance(table, dict):
         raise BadInput("is no table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
-    found = {}
+    groups = {}
     for name, ranks in table.items():
         place = f"{where}: group {name[:40]!r}"
         if not re.fullmatch("[0-9]{1,9}", name):
             raise BadInput("has no number as its name", where=place, remedy='write it like {"1": [0, 1]}')
         if not isinstance(ranks, list) or not ranks:
             raise BadInput("has no list of ranks", where=place, remedy='write it like {"1": [0, 1]}')
-        found[name] = tuple(checks.whole(rank, place, low=0) for rank in ranks)
+        groups[name] = tuple(checks.whole(rank, place, low=0) for rank in ranks)
         if len(set(ranks)) < len(ranks):
             raise BadInput("names a rank twice", where=place, remedy="remove one")
-    return found
+    return groups
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,9 +242,9 @@ def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
     """
     if sizes is None:
         return None
-    found = tuple(checks.whole(size, "sizes") for size in sizes)
-    checks.whole(prod(found), "sizes: nodes in all")
-    return found
+    checked = tuple(checks.whole(size, "sizes") for size in sizes)
+    checks.whole(prod(checked), "sizes: nodes in all")
+    return checked
 
 
 def group_size(sizes: tuple[int, ...], dimensions: tuple[int, ...] | None) -> int:
@@ -493,56 +493,56 @@ def write_groups(workload: Workload) -> str:
 
 
 def _groups(workload: Workload) -> dict[tuple[int, ...], str]:
-    found: dict[tuple[int, ...], str] = {}
+    groups: dict[tuple[int, ...], str] = {}
     for task in workload.tasks:
-        one = task.communication
-        if one is not None and one.kind != "send" and one.ranks is not None:
-            found.setdefault(one.ranks, str(len(found) + 1))
-    return found
+        communication = task.communication
+        if communication is not None and communication.kind != "send" and communication.ranks is not None:
+            groups.setdefault(communication.ranks, str(len(groups) + 1))
+    return groups
 
 
 def _message(
-    one: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
+    communication: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
 ) -> tuple[int, dict[str, Any]]:
     """Type and attributes of a message's node on a rank."""
-    if one.ranks is None or len(one.ranks) != 2:
+    if communication.ranks is None or len(communication.ranks) != 2:
         remedy = "give its ranks: the one that sends and the one that receives"
         raise Unsupported("a message without its two ranks has no trace", where=where, remedy=remedy)
-    source, target = (checks.whole(end, where, low=0) for end in one.ranks)
-    if rank not in one.ranks:
+    source, target = (checks.whole(end, where, low=0) for end in communication.ranks)
+    if rank not in communication.ranks:
         return chakra_schema.METADATA, {}
-    values = {"comm_src": source, "comm_dst": target, "comm_tag": number, **_exact_size(one, 1)}
+    values = {"comm_src": source, "comm_dst": target, "comm_tag": number, **_exact_size(communication, 1)}
     return chakra_schema.SEND if rank == source else chakra_schema.RECEIVE, values
 
 
 def _collective(
-    one: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
+    communication: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
 ) -> tuple[int, dict[str, Any]]:
     """Type and attributes of a collective's node on a rank."""
-    if one.ranks is not None and rank not in one.ranks and one.dimensions is None:
+    if communication.ranks is not None and rank not in communication.ranks and communication.dimensions is None:
         return chakra_schema.METADATA, {}
     remedy = "pass sizes, those of the network's dimensions"
     count = DIMENSIONS if network is None else len(network)
-    picked = tuple(range(count)) if one.dimensions is None else one.dimensions
+    picked = tuple(range(count)) if communication.dimensions is None else communication.dimensions
     if not picked or any(not 0 <= dimension < count for dimension in picked):
         raise BadInput(f"spans the dimensions {tuple(picked)} of {count}", where=where, remedy=remedy)
     values = {
-        "comm_type": _NUMBERS[one.kind],
+        "comm_type": _NUMBERS[communication.kind],
         "comm_priority": 0,
         "involved_dim": [dimension in picked for dimension in range(count)],
     }
-    if one.ranks is not None and rank in one.ranks:
-        values["pg_name"] = groups[one.ranks]
-    if one.kind != "all-gather":
-        return chakra_schema.COLLECTIVE, values | _exact_size(one, 1)
-    if one.ranks is None and network is None:
+    if communication.ranks is not None and rank in communication.ranks:
+        values["pg_name"] = groups[communication.ranks]
+    if communication.kind != "all-gather":
+        return chakra_schema.COLLECTIVE, values | _exact_size(communication, 1)
+    if communication.ranks is None and network is None:
         raise BadInput("is an all-gather of a group of unknown size", where=where, remedy=remedy)
-    members = len(one.ranks) if one.ranks is not None else group_size(network or (), picked)
-    return chakra_schema.COLLECTIVE, values | _exact_size(one, members)
+    members = len(communication.ranks) if communication.ranks is not None else group_size(network or (), picked)
+    return chakra_schema.COLLECTIVE, values | _exact_size(communication, members)
 
 
-def _exact_size(one: Communication, members: int) -> dict[str, Any]:
-    """The size in whole bytes, and the exact one where that differs."""
-    size = wire_size(one.kind, one.bytes, members)
-    rounded = size * members != one.bytes
-    return {"comm_size": size} | ({EXACT_BYTES: float(one.bytes)} if rounded else {})
+def _exact_size(communication: Communication, members: int) -> dict[str, Any]:
+    """The size in whole bytes, and the exact communication where that differs."""
+    size = wire_size(communication.kind, communication.bytes, members)
+    rounded = size * members != communication.bytes
+    return {"comm_size": size} | ({EXACT_BYTES: float(communication.bytes)} if rounded else {})

@@ -15,7 +15,9 @@ def model_reasons(model: Model) -> Iterator[str]:
         yield "Weft does not write --hybrid-layer-pattern (state-space blocks, blocks of one part)"
     if any(block.moe and block.moe.latent for block in model.kinds):
         yield "Weft does not write --moe-latent-size (experts of projected tokens)"
-    if any(isinstance(one, Attention) and (one.gated or one.chunked) for one in model.attentions):
+    if any(
+        isinstance(attention, Attention) and (attention.gated or attention.chunked) for attention in model.attentions
+    ):
         yield "Weft does not write gated or chunked attention"
 
 
