@@ -204,8 +204,8 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
     if not kernels:
         raise BadInput("has no kernels of a GPU", where=where, remedy="profile with ProfilerActivity.CUDA")
     steps = len({event["name"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#")})
-    one = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
-    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *one))
+    joined = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
+    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *joined))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -223,13 +223,13 @@ class _TracePiece:
     waits: list[_TracePiece] = field(default_factory=list)
 
 
-def events_of(found: Any, where: str) -> list[dict[str, Any]]:
+def events_of(document: Any, where: str) -> list[dict[str, Any]]:
     """The events of a document of the profiler.
 
     Raises:
         BadInput: it is none.
     """
-    events = found.get("traceEvents") if isinstance(found, dict) else found
+    events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(
             "is no trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
@@ -269,14 +269,14 @@ def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_TracePiece]:
 
 def _launches(events: Sequence[dict[str, Any]], where: str) -> dict[int, float]:
     """When the host made the calls with a correlation number."""
-    found = {}
+    launches = {}
     for number_, event in enumerate(events):
         arguments = event.get("args")
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and isinstance(arguments, dict):
             correlation = arguments.get("correlation")
             if isinstance(correlation, int) and correlation > 0:
-                found[correlation] = _time(event, "ts", f"{where}: event {number_}")
-    return found
+                launches[correlation] = _time(event, "ts", f"{where}: event {number_}")
+    return launches
 
 
 def _time(event: dict[str, Any], key: str, place: str) -> float:
@@ -431,9 +431,9 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     return Workload(name=where, tasks=tuple(tasks), assumptions=(*_EXECUTION_ASSUMPTIONS, *unknown))
 
 
-def _nodes(found: Any, where: str) -> dict[int, dict[str, Any]]:
+def _nodes(document: Any, where: str) -> dict[int, dict[str, Any]]:
     """Nodes by their numbers, in program order."""
-    listed = found.get("nodes") if isinstance(found, dict) else None
+    listed = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise BadInput(
             "is no execution trace: it has no list of nodes",
@@ -467,7 +467,7 @@ def _seconds(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[int, float
 
 def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[int, ...]]:
     """Ranks of the process groups that the trace lists."""
-    found = {}
+    ranks_of = {}
     for number_, node in nodes.items():
         if node["name"] != _GROUPS:
             continue
@@ -482,8 +482,8 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
-                found[str(group.get("pg_name"))] = found[f"backend {group.get('backend_id')}"] = ranks
-    return found
+                ranks_of[str(group.get("pg_name"))] = ranks_of[f"backend {group.get('backend_id')}"] = ranks
+    return ranks_of
 
 
 def _of_node(
@@ -491,9 +491,9 @@ def _of_node(
 ) -> tuple[str, Communication] | None:
     """Name and collective of a node; None for one that moves nothing."""
     listed = node.get("attrs", [])
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
+    if not isinstance(listed, list) or not all(isinstance(attribute, dict) for attribute in listed):
         raise BadInput("attrs is no list of attributes", where=place)
-    record = {str(one.get("name")): one.get("value") for one in listed}
+    record = {str(attribute.get("name")): attribute.get("value") for attribute in listed}
     name, values = record.get("collective_name"), _values(node.get("inputs"))
     # Up to schema 1.0.2 the name stands before two lists, those of the splits.
     starts = range(len(values) - 2)
