@@ -27,8 +27,6 @@ from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
-__all__ = ["Arguments", "parse_arguments", "read_megatron_args", "read_megatron_job"]
-
 _GPT2_VOCABULARY = 50257
 
 _SHAPE = ("--num-layers", "--hidden-size", "--num-attention-heads")
@@ -304,11 +302,17 @@ def _evaluate(node: ast.expr) -> list[bool]:
 
 def read_numerics(a: Arguments) -> dict[str, Any]:
     """What the flags say of a ``Recipe`` besides batch and sequence, by field."""
+    # Megatron accumulates gradients in fp32 with bf16 unless told otherwise, and in fp16 with fp16.
+    narrow = (
+        a.has("--grad-reduce-in-bf16")
+        or (a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16"))
+        or (a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32"))
+    )
     return {
         "precision": _precision(a),
         "attention": attention_kernel(a),
         "dropout": max(a.number(f"--{part}-dropout", 0.1, most=1.0) for part in ("hidden", "attention")) > 0,
-        "gradient_bytes": _gradient_bytes(a),
+        "gradient_bytes": 2 if narrow else 4,
     }
 
 
@@ -328,15 +332,6 @@ def attention_kernel(a: Arguments) -> AttentionKernel:
         return "unfused"
     local = a.text("--transformer-impl", "transformer_engine") == "local"
     return "unfused" if local and not a.has("--use-flash-attn") else "flash"
-
-
-def _gradient_bytes(a: Arguments) -> int:
-    """Megatron accumulates in fp32 with bf16 unless told otherwise, and in fp16 with fp16."""
-    sharded = a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16")
-    if a.has("--grad-reduce-in-bf16") or sharded:
-        return 2
-    half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
-    return 2 if half else 4
 
 
 LARGEST_VALUE = 10**9
@@ -452,7 +447,11 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
 def _training_words(script: Script, notes: list[str]) -> list[str]:
     """The words of the training command; of all commands and variables, where none starts a training."""
     commands = [one for one in script.commands if one.words and one.words[0] not in ("echo", "printf")]
-    starts = [one for one in commands if _starts_python(one.flat) and (one.refused or _holds_flags(one))]
+    starts = [
+        one
+        for one in commands
+        if any(word.endswith(".py") or word in _STARTERS for word in one.flat) and (one.refused or _holds_flags(one))
+    ]
     starts = [one for one in starts if "--num-layers" in one.flat or (one.refused and "$" in str(one.words))] or starts
     if any(one.flat != starts[-1].flat for one in starts):
         notes.append(f"of its {len(starts)} training commands the last is read")
@@ -465,10 +464,6 @@ def _training_words(script: Script, notes: list[str]) -> list[str]:
 
 def _holds_flags(command: Command) -> bool:
     return any(map(_FLAG.match, command.flat))
-
-
-def _starts_python(words: Sequence[str]) -> bool:
-    return any(word.endswith(".py") or word in _STARTERS for word in words)
 
 
 def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str, str], str]:
@@ -490,21 +485,17 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
             flag = None
         elif not program and word.endswith(".py"):
             program, flag = word, None
-        elif (names := _holds_more(word, values[flag] if flag else [])) is not None:
+        elif (
+            (names := OPEN.findall(word))
+            and word == "".join(f"${name}" for name in names)
+            and ((flag and values[flag]) or any(map(_MORE.search, names)))
+        ):  # a word of open variables that hold arguments, not the value of a flag
             open_ |= dict.fromkeys(names)
         elif flag is not None:
             values[flag].append(word)
     if open_:
         notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
     return {name: " ".join(given).strip() for name, given in values.items()}, program
-
-
-def _holds_more(word: str, before: Sequence[str]) -> list[str] | None:
-    """The open variables that a word consists of, if they hold arguments and not the value of a flag."""
-    names = OPEN.findall(word)
-    if not names or word != "".join(f"${name}" for name in names):
-        return None
-    return names if before or any(map(_MORE.search, names)) else None
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})
