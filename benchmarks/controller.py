@@ -16,7 +16,7 @@ import bench
 import numpy as np
 
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric
+from weft.interop.routing_jobs import paper_fabric
 from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.generate import generate

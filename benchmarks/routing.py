@@ -27,7 +27,7 @@ from weft.errors import Unsupported
 from weft.fabric.build import start
 from weft.fabric.families.clos import ClosShape, level_roles, wire
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
+from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
 from weft.routing.controller import Controller
 from weft.routing.events import Event

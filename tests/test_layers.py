@@ -42,11 +42,7 @@ LAYERS = {
 }
 _BESIDE = ("collectives", "routing", "reliability")
 SIBLINGS = {(one, other) for one in _BESIDE for other in _BESIDE if one != other}
-STRANGERS = [
-    {f"interop/{room}" for room in ("traces", "traffic", "training")},
-    {"runtime/layers", "runtime/checkpoints"},
-    {"simulation/flows", "simulation/step", "simulation/workload"},
-]
+STRANGERS = [{"runtime/layers", "runtime/checkpoints"}, {"simulation/flows", "simulation/step", "simulation/workload"}]
 """Rooms that must not import each other."""
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from weft.commands.route_evaluate import evaluate
 from weft.errors import BadInput, UnknownName
-from weft.interop.traffic.routing_jobs import COLUMNS
+from weft.interop.routing_jobs import COLUMNS
 
 HEAD = f"#{COLUMNS}\n"
 FIRST_HOST = 96

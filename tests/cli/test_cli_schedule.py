@@ -138,7 +138,7 @@ def test_a_workload_hears_chunks_active_and_order(weft: Run) -> None:
 
 def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
     """The trace names the group, the file its ranks: 1 GB in four neighbours on a switch of 8."""
-    from weft.interop.traces.chakra import write_groups, write_traces
+    from weft.interop.chakra import write_groups, write_traces
     from weft.model.workload import Communication, Task, Workload
 
     call = Communication(kind="all-reduce", bytes=1e9, ranks=(0, 1, 2, 3))

@@ -261,7 +261,7 @@ def exported(name: str) -> Callable[[], list[str | bytes]]:
     return texts
 
 
-TRAFFIC = "interop/traffic/test_traffic_files.py"
+TRAFFIC = "interop/test_traffic_files.py"
 FLOWS = from_tests(TRAFFIC, "TABLE")
 EVENTS = (
     '{"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 5, "bytes": 1e9, '
@@ -271,12 +271,12 @@ EVENTS = (
     '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
-JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
+JOBS = from_tests("interop/test_routing_jobs.py", "RING")
 SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 
 def numbering() -> Any:
-    from weft.interop.traffic.routing_jobs import Numbering
+    from weft.interop.routing_jobs import Numbering
 
     return Numbering()
 
@@ -319,14 +319,14 @@ of_text(
     clos,
 )
 of_text("interop.opensm.forwarding_tables", "text", words(TABLES))
-of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
+of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
-of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
+of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
+of_text("interop.routing_jobs.parse_job", "text", JOBS, "a", numbering, "given")
 add(
-    "interop.traffic.routing_jobs.read_jobs",
-    lambda raw, folder: called("interop.traffic.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
+    "interop.routing_jobs.read_jobs",
+    lambda raw, folder: called("interop.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
     "text",
     JOBS,
 )
@@ -418,9 +418,9 @@ MEGATRON = (
     "--vocab-size 1000\n"
 )
 SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_OSS")
-APPLICATIONS = from_tests("interop/training/test_calculon.py", "json.dumps(APPLICATION)")
-EXECUTIONS = from_tests("interop/training/test_calculon.py", "json.dumps(EXECUTION)")
-SYSTEMS = from_tests("interop/training/test_calculon.py", "json.dumps(SYSTEM)")
+APPLICATIONS = from_tests("interop/test_calculon.py", "json.dumps(APPLICATION)")
+EXECUTIONS = from_tests("interop/test_calculon.py", "json.dumps(EXECUTION)")
+SYSTEMS = from_tests("interop/test_calculon.py", "json.dumps(SYSTEM)")
 SIMUMAX = from_tests("cluster/test_simumax.py", "json.dumps(SYSTEM)")
 CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
 
@@ -581,11 +581,11 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
-of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
-of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
-of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)
-of_text("interop.training.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.training.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
+of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.deepspeed.read", "json", deepspeed, world=16)
+of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -707,22 +707,22 @@ of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measur
 
 ASTRA = "interop/test_astra.py"
 CHAKRA = from_tests(
-    "interop/traces/test_chakra.py",
+    "interop/test_chakra.py",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500, is_cpu_op=0), "
     "node(8, 7, name='b', waits=[7], ctrl=[10, 7], comm_type=0, comm_size=4096, involved_dim=[1, 0]), "
     "node(9, 6, ctrl=[8], comm_src=1, comm_size=5), node(11, 4, num_ops=1000, tensor_size=64))",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500))",
 )
-TORCH = "interop/traces/test_torch_traces.py"
+TORCH = "interop/test_torch_traces.py"
 KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
 EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
 TIMELINE = from_tests(
-    "interop/traces/test_kineto.py",
+    TORCH,
     "json.dumps({'traceEvents': [launch(1, 0), launch(2, 2), launch(3, 3), kernel('g', 10, 10, correlation=1), "
     "nccl('AllReduce_Sum_bf16', 25, 30, 1000, 1000, correlation=2), kernel('adam', 60, 5, correlation=3)]})",
 )
 PROGRAM = from_tests(
-    "interop/traces/test_pytorch_trace.py",
+    TORCH,
     "json.dumps({'schema': '1.1.0-chakra.0.0.4', 'nodes': [collective(9, '_reduce_scatter_base', 100, 25), "
     "collective(5, 'all_gather_into_tensor_coalesced', 25, 50, pg_name='7'), groups(2, [{'pg_name': '0', 'ranks': [], "
     "'group_size': 4}, {'pg_name': '7', 'ranks': [0, 2], 'group_size': 2}])]})",
@@ -738,21 +738,21 @@ def packed() -> list[str | bytes]:
 
 of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
 of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
-GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
+GRAPHS = from_tests("interop/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
-    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "interop.chakra.read_trace interop.chakra_schema.decode",
     "bytes",
     lambda: CHAKRA() + GRAPHS(),
     file="a.0.et",
     **RATES,
 )
-of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
-of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
-of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
-of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
-of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
-of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
+of_file("interop.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
+of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
+of_file("interop.torch_traces.read_torch_trace interop.torch_traces.read_json", "bytes", packed)
+of_file("interop.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
+of_file("interop.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")

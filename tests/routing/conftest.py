@@ -23,7 +23,7 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail, torus
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric, read_jobs
+from weft.interop.routing_jobs import Numbering, paper_fabric, read_jobs
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 

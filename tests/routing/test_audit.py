@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing import routers
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import Unsupported
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing.bound import closed_bound
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem

@@ -24,7 +24,7 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int 
 
 
 def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: EstimateOptions, path: str) -> Subject:
-    from weft.interop import read_run
+    from weft.interop.launch import read_run
     from weft.layout.check import check_layout
     from weft.model.resolve import changed_job, complete_job
 
@@ -150,7 +150,7 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: Est
 
 def _stated_world(path: str) -> int | None:
     """Accelerators that a run's configuration itself names, if it does."""
-    from weft.interop import read_run
+    from weft.interop.launch import read_run
 
     try:
         return read_run(path).world

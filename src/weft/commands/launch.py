@@ -13,10 +13,10 @@ from weft.commands.options import option
 from weft.commands.output import FileOutput, deliver
 from weft.commands.read import read_plan
 from weft.errors import BadInput
-from weft.interop.training.launch import TOOLS, launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 
 if TYPE_CHECKING:
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
 
 
 def arranged_arguments(

@@ -15,7 +15,7 @@ import click
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
-from weft.interop.training.launch import TOOLS
+from weft.interop.launch import TOOLS
 from weft.solvers import compiling
 
 if TYPE_CHECKING:

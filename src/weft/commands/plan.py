@@ -22,7 +22,7 @@ from weft.commands.shared import (
     stack_of,
 )
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 from weft.units import counted
 
 if TYPE_CHECKING:

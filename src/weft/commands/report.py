@@ -13,11 +13,11 @@ from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import FileOutput, check_folder, deliver
 from weft.errors import BadInput, NothingFeasible, printable
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.studies.result import Sweep
     from weft.views.blocks import Block

@@ -107,8 +107,8 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
 
 def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     """The jobs of each source, under its name (of a folder with that above)."""
-    from weft.interop.traffic.flow_tables import read_csv
-    from weft.interop.traffic.routing_jobs import numbering, read_jobs
+    from weft.interop.flow_tables import read_csv
+    from weft.interop.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
     from weft.simulation.routes.evaluation import NamedJobs
@@ -136,7 +136,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
     if path is None:
         return []
     from weft.files import read_text
-    from weft.interop.traffic.events import read_event
+    from weft.interop.events import read_event
 
     lines = enumerate(read_text(path, where=path).splitlines(), start=1)
     return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]

@@ -82,7 +82,7 @@ def export(kind: str, options: ExportOptions) -> None:
 @takes(options=EventsOptions, out=FileOutput)
 def events(options: EventsOptions, out: FileOutput) -> None:
     """Print the arrival of every job as events for weft route watch."""
-    from weft.interop.traffic.events import arrival_line
+    from weft.interop.events import arrival_line
 
     if options.failed or options.failed_spines:
         where = "--failed" if options.failed else "--failed-spines"
@@ -133,7 +133,7 @@ def _route_files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[st
 
 
 def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
-    from weft.interop.traffic.routing_jobs import numbering, write_job
+    from weft.interop.routing_jobs import numbering, write_job
 
     numbers, files = numbering(fabric), {}
     for job, name in enumerate(traffic.jobs):

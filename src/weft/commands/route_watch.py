@@ -139,7 +139,7 @@ class _RouteFeed:
 
         Files are opened, and their first event is read, before anything is decided.
         """
-        from weft.interop.traffic.events import read_event
+        from weft.interop.events import read_event
 
         options, fabric = self.options, self.controller.whole
         began = store is not None and done > 0 and '"event": "installed"' in store.event(1)

@@ -391,7 +391,7 @@ def _workload(
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
         return _planned_workload(subject_of(name, cluster, asked, asked, verb="schedule", usage=USAGE), asked)
-    from weft.interop.traces.chakra import holds_graph, read_groups, read_trace
+    from weft.interop.chakra import holds_graph, read_groups, read_trace
 
     path = Path(name)
     if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
@@ -404,7 +404,7 @@ def _workload(
             groups=None if asked.groups is None else read_groups(asked.groups),
         )
     if path.name.endswith((".json", ".json.gz")):
-        from weft.interop.traces.torch_traces import read_torch_trace
+        from weft.interop.torch_traces import read_torch_trace
 
         return read_torch_trace(path)
     from weft.model import names

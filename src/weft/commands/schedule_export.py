@@ -85,7 +85,7 @@ def _astra_text(timed: TimedSchedule, form: str) -> str:
 
 def write_chakra(timed: TimedSchedule, folder: str) -> int:
     """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
-    from weft.interop.traces.chakra import write_traces
+    from weft.interop.chakra import write_traces
     from weft.model.workload import Communication, Task, Workload
 
     asked = timed.schedule.request

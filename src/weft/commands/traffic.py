@@ -147,7 +147,7 @@ def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
     if asked.radix != RadixOptions.radix and not (built and cluster):
         raise BadInput("says nothing of a network that is not built", where="--radix", remedy="drop it, or --cluster")
     if asked.fabric is None and cluster is None:
-        from weft.interop.traffic.routing_jobs import paper_fabric
+        from weft.interop.routing_jobs import paper_fabric
 
         return paper_fabric()
     if isinstance(asked.fabric, str) and not built:
@@ -217,8 +217,8 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
     Raises:
         BadInput: no traffic, options that do not go together, or unknown names.
     """
-    from weft.interop.traffic.flow_tables import read_csv
-    from weft.interop.traffic.routing_jobs import numbering, read_jobs
+    from weft.interop.flow_tables import read_csv
+    from weft.interop.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
 

@@ -86,30 +86,30 @@ SCHEDULES = _of(
     ("astra-network", "ASTRA-sim network.yml", "interop.astra_network:read", "interop.astra_network:write"),
     ("astra-system", "ASTRA-sim system file", "interop.astra_system:read", "interop.astra_system:write"),
     ("logical-topology", "ns-3 logical topology", "", "interop.astra_network:write_logical_topology"),
-    ("chakra", "Chakra execution traces", "interop.traces.chakra:read_trace", "interop.traces.chakra:write_traces"),
+    ("chakra", "Chakra execution traces", "interop.chakra:read_trace", "interop.chakra:write_traces"),
 )
 TRAFFICS = _of(
     "traffic",
-    ("jobs", "the traffic itself, as job files of the paper's code", "interop.traffic.routing_jobs:read_jobs", ""),
-    ("flows", "flows as CSV", "interop.traffic.flow_tables:read_csv", ""),
-    ("events", "events of the controller as lines of JSON", "interop.traffic.events:read_event", ""),
+    ("jobs", "the traffic itself, as job files of the paper's code", "interop.routing_jobs:read_jobs", ""),
+    ("flows", "flows as CSV", "interop.flow_tables:read_csv", ""),
+    ("events", "events of the controller as lines of JSON", "interop.events:read_event", ""),
     ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),
 )
 TRACES = _of(
     "trace",
-    ("torch", "Kineto and PyTorch execution traces", "interop.traces.torch_traces:read_torch_trace", ""),
-    ("kernel-times", "times of kernels in a Kineto trace", "interop.traces.kernel_times:read_kernel_times", ""),
+    ("torch", "Kineto and PyTorch execution traces", "interop.torch_traces:read_torch_trace", ""),
+    ("kernel-times", "times of kernels in a Kineto trace", "interop.kernel_times:read_kernel_times", ""),
 )
 LAYOUTS = _of(
     "layout",
-    ("megatron", "Megatron-LM", "interop.training.megatron:read", "interop.training.megatron:launch_arguments"),
-    ("torchtitan", "torchtitan", "interop.training.torchtitan:read", "interop.training.torchtitan:launch_arguments"),
-    ("torchtitan-toml", "torchtitan job file", "", "interop.training.torchtitan:toml_arguments"),
-    ("deepspeed", "DeepSpeed JSON", "interop.training.deepspeed:read", "interop.training.deepspeed:launch_arguments"),
-    ("calculon", "Calculon", "interop.training.calculon:read", "interop.training.calculon:launch_arguments"),
-    ("calculon-application", "Calculon application", "", "interop.training.calculon:application_arguments"),
-    ("calculon-system", "Calculon system", "", "interop.training.calculon:system_arguments"),
-    ("slurm", "SLURM script", "", "interop.training.slurm:launch_arguments"),
+    ("megatron", "Megatron-LM", "interop.megatron:read", "interop.megatron:write"),
+    ("torchtitan", "torchtitan", "interop.torchtitan:read", "interop.torchtitan:write"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan:write_toml"),
+    ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
+    ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
+    ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),
+    ("calculon-system", "Calculon system", "", "interop.calculon:write_system"),
+    ("slurm", "SLURM script", "", "interop.slurm:write"),
 )
 
 FORMATS = (*FABRICS, *WIRINGS, *ROUTES, *SCHEDULES, *TRAFFICS, *TRACES, *LAYOUTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from weft.interop.traces.kernel_times import Traced
+from weft.interop.kernel_times import Traced
 from weft.units import format_seconds
 from weft.validation.fit import Fitted
 from weft.validation.summary import INDENT, Errors

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.views.blocks import Block, Copied, Heading, Paragraph
 
 if TYPE_CHECKING:
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
 
 
 def launch_view(arguments: LaunchArguments) -> Iterator[Block]:

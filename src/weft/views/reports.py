@@ -21,7 +21,7 @@ from weft.views.ranking import plan_view
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
     from weft.search.comparison import Comparison
     from weft.search.ranking import Plan
 

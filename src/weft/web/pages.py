@@ -16,7 +16,7 @@ from weft.commands.design import DesignOptions, design
 from weft.commands.plan import PlanOptions, plan
 from weft.commands.schedule import ScheduleOptions, schedule
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.interop.training.launch import TOOLS, launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
 from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of

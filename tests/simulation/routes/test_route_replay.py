@@ -14,7 +14,7 @@ import pytest
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
+from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.events import Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem

@@ -14,9 +14,8 @@ import weft
 from weft.cluster import load, read_calibration, resolve
 from weft.cluster.calculon import system_cluster
 from weft.errors import BadInput, NothingFeasible, Unsupported
-from weft.interop.training import calculon
-from weft.interop.training.launch import launch_arguments
-from weft.interop.training.launchers import LaunchArguments, NotExpressible
+from weft.interop import calculon
+from weft.interop.launch import launch_arguments
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import Application, application_from, application_model, model_application
 from weft.model.resolve import RecipeChanges, resolve_job
@@ -155,8 +154,7 @@ def test_layouts_come_back(layout: Layout) -> None:
         overlap_reduce=layout.overlap_reduce and many,
         overlap_gather=layout.overlap_reduce and many,
     )
-    written = calculon.launch_arguments(JOB, load("a100-80gb-128"), layout)
-    assert isinstance(written, LaunchArguments)
+    written = calculon.write(JOB, load("a100-80gb-128"), layout)
     read = calculon.read(written.text, where="here")
     assert (read.layout, read.world, read.global_batch, read.precision) == (layout, layout.world, 64, "fp16")
 
@@ -164,25 +162,8 @@ def test_layouts_come_back(layout: Layout) -> None:
 def test_an_execution_comes_back() -> None:
     read = calculon.read(json.dumps(EXECUTION), where="here")
     cluster = system_cluster(SYSTEM, 64, "a100_80g", where="here")
-    written = calculon.launch_arguments(JOB, cluster, read.layout)
-    assert isinstance(written, LaunchArguments)
+    written = calculon.write(JOB, cluster, read.layout)
     assert json.loads(written.text) == EXECUTION
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"z": 2}, "fsdp is 2"),
-        ({"context": 2}, "cp is 2"),
-        ({"zero": 2}, "zero 1"),
-        ({"pipeline": 2, "schedule": "zb1p"}, "1F1B"),
-        ({"recompute": "full", "recompute_layers": 2}, "all blocks"),
-    ],
-)
-def test_what_an_execution_cannot_say(change: dict[str, Any], words: str) -> None:
-    written = calculon.launch_arguments(JOB, load("a100-80gb-64"), Layout(**change))
-    assert isinstance(written, NotExpressible)
-    assert words in written.reason
 
 
 @pytest.mark.parametrize(

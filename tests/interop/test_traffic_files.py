@@ -9,8 +9,8 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.traffic.events import arrival_line, read_event
-from weft.interop.traffic.flow_tables import read_csv
+from weft.interop.events import arrival_line, read_event
+from weft.interop.flow_tables import read_csv
 from weft.routing.traffic import JobTraffic, check_traffic
 
 FABRIC = clos.build(16, radix=8, bandwidth_Bps=50e9, tiers=2)

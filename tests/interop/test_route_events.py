@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.interop.traffic.events import arrival_line, read_event
+from weft.interop.events import arrival_line, read_event
 from weft.routing.events import KINDS
 from weft.routing.traffic import JobTraffic, job_traffic
 

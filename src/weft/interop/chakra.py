@@ -12,7 +12,7 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
@@ -22,12 +22,14 @@ from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric import checks
 from weft.files import CONFIGURATION_BYTES, read_bytes, read_text, write_folder
-from weft.interop.traces import chakra_schema
+from weft.interop import chakra_schema
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 
-_RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et")
+_RANK = re.compile(r"\.(0|[1-9][0-9]{0,6})\.et\Z")
 LARGEST_TRACE_BYTES = 256_000_000
 MOST_WAITS = 20_000_000
+Sizes = tuple[int, ...]
+Groups = Mapping[tuple[int, ...], str]
 _NOTES = {
     "received": "{} messages that are received take no time: what comes from other ranks is not waited for",
     "host": "{} operations of the host run among the accelerator's",
@@ -63,17 +65,19 @@ def read_trace(
             that a node needs is not given.
         Unsupported: a gather or a scatter.
     """
-    rank = _RANK.search(os.fspath(path))
-    context = TraceContext(
-        where=os.fspath(path),
+    where = os.fspath(path)
+    rank = _RANK.search(where)
+    reader = _TraceReader(
+        where=where,
         peak_flops=None if peak_flops is None else checks.positive(peak_flops, "peak_flops"),
         memory_Bps=None if memory_Bps is None else checks.positive(memory_Bps, "memory_Bps"),
         sizes=network_sizes(sizes),
         groups=groups,
-        rank=int(rank[1]) if rank and rank.end() == len(os.fspath(path)) else None,
+        rank=int(rank[1]) if rank else None,
     )
     chakra_schema.schema()
-    return _TraceReader(context).read(_bytes(path))
+    remedy = "check the path, or cut the trace to fewer iterations"
+    return reader.read(read_bytes(path, where=where, largest=LARGEST_TRACE_BYTES, remedy=remedy))
 
 
 def holds_graph(path: str | os.PathLike[str]) -> bool:
@@ -95,58 +99,60 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     if not isinstance(table, dict):
         raise BadInput("is no table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
-    found = {}
+    groups = {}
     for name, ranks in table.items():
         place = f"{where}: group {name[:40]!r}"
         if not re.fullmatch("[0-9]{1,9}", name):
             raise BadInput("has no number as its name", where=place, remedy='write it like {"1": [0, 1]}')
         if not isinstance(ranks, list) or not ranks:
             raise BadInput("has no list of ranks", where=place, remedy='write it like {"1": [0, 1]}')
-        found[name] = tuple(checks.whole(rank, place, low=0) for rank in ranks)
+        groups[name] = tuple(checks.whole(rank, place, low=0) for rank in ranks)
         if len(set(ranks)) < len(ranks):
             raise BadInput("names a rank twice", where=place, remedy="remove one")
-    return found
+    return groups
 
 
-def _bytes(path: str | os.PathLike[str]) -> bytes:
-    remedy = "check the path, or cut the trace to fewer iterations"
-    return read_bytes(path, where=os.fspath(path), largest=LARGEST_TRACE_BYTES, remedy=remedy)
-
-
+@dataclass(slots=True, kw_only=True)
 class _TraceReader:
-    """Tasks of one trace, and counts of what its reading assumes."""
+    """Tasks of one trace, and counts of what its reading assumes; what a trace leaves to others stands first: the
+    accelerator, the network's dimensions, the groups, its own rank."""
 
-    def __init__(self, context: TraceContext) -> None:
-        self.context, self.where = context, context.where
-        self.assumed: Counter[str] = Counter()
-        self.at: dict[int, int] = {}
-        self.names: list[str] = []
-        self.work: list[tuple[float, Communication | None]] = []
-        self.waits: list[list[int]] = []
-        self.after: list[list[int]] = []
-        self.dependencies = 0
+    where: str
+    peak_flops: float | None
+    memory_Bps: float | None
+    sizes: tuple[int, ...] | None
+    groups: Mapping[str, tuple[int, ...]] | None
+    rank: int | None
+    assumed: Counter[str] = field(default_factory=Counter)
+    at: dict[int, int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    work: list[tuple[float, Communication | None]] = field(default_factory=list)
+    waits: list[list[int]] = field(default_factory=list)
+    after: list[list[int]] = field(default_factory=list)
+    dependencies: int = 0
 
     def read(self, raw: bytes) -> Workload:
         for message in chakra_schema.decode(raw, self.where):
-            self._add(TraceNode(message, self.context))
+            self.add(TraceNode(message, self))
         if not self.work:
             raise BadInput("holds no nodes", where=self.where, remedy="give a trace with nodes")
         try:
             try:
-                return self._workload([self._tasks_before(number) for number in range(len(self.work))])
+                return self.workload()
             except CycleError:
                 if not any(self.after):
                     raise
                 # Chakra's feeder waits for data alone; the converter's control dependencies may close circles.
                 self.after = [[] for _ in self.after]
                 self.assumed["gone"], self.assumed["circle"] = 0, 1
-                return self._workload([self._tasks_before(number) for number in range(len(self.work))])
+                return self.workload()
         except CycleError as error:
             circle = error.args[1]
             problem = f"is one of {len(circle) - 1:,} nodes that wait for each other in a circle"
-            raise BadInput(problem, where=self._place(circle[0]), remedy="remove one dependency") from None
+            raise BadInput(problem, where=self.place(circle[0]), remedy="remove one dependency") from None
 
-    def _workload(self, waits: list[tuple[int, ...]]) -> Workload:
+    def workload(self) -> Workload:
+        waits = [self.tasks_before(number) for number in range(len(self.work))]
         tasks = tuple(
             Task(name=name, seconds=seconds, communication=communication, waits=before)
             for name, (seconds, communication), before in zip(self.names, self.work, waits, strict=True)
@@ -158,25 +164,26 @@ class _TraceReader:
             TopologicalSorter(dict(enumerate(waits))).prepare()
             raise
 
-    def _add(self, node: TraceNode) -> None:
+    def add(self, node: TraceNode) -> None:
         if node.id in self.at:
             raise node.bad("has the id of an earlier node", "give every node its own id")
-        self.dependencies += len(node.message.data_deps) + len(node.message.ctrl_deps)
+        data, control = node.message.data_deps, node.message.ctrl_deps
+        self.dependencies += len(data) + len(control)
         if self.dependencies > MOST_WAITS:
             problem = f"has more than {MOST_WAITS:,} dependencies"
             raise BadInput(problem, where=self.where, remedy="split the trace")
         self.at[node.id] = len(self.work)
         self.names.append(node.name or f"node {node.id}")
-        self.waits.append(list(dict.fromkeys(node.message.data_deps)))
-        self.after.append(list(dict.fromkeys(node.message.ctrl_deps)))
-        self.work.append(self._work(node))
+        self.waits.append(list(dict.fromkeys(data)))
+        self.after.append(list(dict.fromkeys(control)))
+        self.work.append(self.work_of(node))
 
-    def _work(self, node: TraceNode) -> tuple[float, Communication | None]:
+    def work_of(self, node: TraceNode) -> tuple[float, Communication | None]:
+        """Seconds or the communication of a node."""
         self.assumed["host"] += node.on_host
         if node.communicates:
             self.assumed["recorded"] += node.message.duration_micros > 0
-            collective = node.kind == chakra_schema.COLLECTIVE
-            return 0.0, node.collective() if collective else node.message_sent()
+            return 0.0, node.collective() if node.kind == chakra_schema.COLLECTIVE else node.message_sent()
         if node.kind in (chakra_schema.METADATA, chakra_schema.RECEIVE):
             self.assumed["received"] += node.kind == chakra_schema.RECEIVE
             return 0.0, None
@@ -188,18 +195,17 @@ class _TraceReader:
         self.assumed["empty"] += seconds is None
         return seconds or 0.0, None
 
-    def _tasks_before(self, number: int) -> tuple[int, ...]:
+    def tasks_before(self, number: int) -> tuple[int, ...]:
         known = [other for other in self.after[number] if other in self.at]
         self.assumed["gone"] += len(self.after[number]) - len(known)
         try:
             return tuple([self.at[other] for other in dict.fromkeys([*self.waits[number], *known])])
         except KeyError as missing:
             problem = f"waits for node {missing.args[0]}, which the trace does not have"
-            raise BadInput(problem, where=self._place(number), remedy="give the whole trace") from None
+            raise BadInput(problem, where=self.place(number), remedy="give the whole trace") from None
 
-    def _place(self, number: int) -> str:
-        ids = list(self.at)
-        return f"{self.where}: node {ids[number]} ({self.names[number][:60]})"
+    def place(self, number: int) -> str:
+        return f"{self.where}: node {list(self.at)[number]} ({self.names[number][:60]})"
 
 
 COLLECTIVES: dict[int, CommunicationKind] = {
@@ -228,18 +234,6 @@ MOST_DIMENSIONS = 64
 LONGEST_S, MOST = 1e9, 1e18
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceContext:
-    """What a trace leaves to others: the accelerator, the network's dimensions, the groups, its own rank."""
-
-    where: str
-    peak_flops: float | None = None
-    memory_Bps: float | None = None
-    sizes: tuple[int, ...] | None = None
-    groups: Mapping[str, tuple[int, ...]] | None = None
-    rank: int | None = None
-
-
 def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
     """Sizes of a network's dimensions, checked.
 
@@ -248,9 +242,14 @@ def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
     """
     if sizes is None:
         return None
-    found = tuple(checks.whole(size, "sizes") for size in sizes)
-    checks.whole(prod(found), "sizes: nodes in all")
-    return found
+    checked = tuple(checks.whole(size, "sizes") for size in sizes)
+    checks.whole(prod(checked), "sizes: nodes in all")
+    return checked
+
+
+def group_size(sizes: tuple[int, ...], dimensions: tuple[int, ...] | None) -> int:
+    """Nodes of a network that a collective over some of its dimensions spans; None: over all."""
+    return prod(sizes if dimensions is None else (sizes[dimension] for dimension in dimensions))
 
 
 def wire_size(kind: CommunicationKind, bytes_: float, members: int) -> int:
@@ -265,23 +264,21 @@ class TraceNode:
         BadInput: a type that is unknown, or an attribute that is given twice.
     """
 
-    __slots__ = ("attributes", "context", "id", "kind", "message", "name")
+    __slots__ = ("attributes", "id", "kind", "message", "name", "reader")
 
-    def __init__(self, message: Any, context: TraceContext) -> None:
-        self.message, self.context = message, context
+    def __init__(self, message: Any, reader: _TraceReader) -> None:
+        self.message, self.reader = message, reader
         self.id, self.name, self.kind = int(message.id), str(message.name), int(message.type)
         self.attributes: dict[str, tuple[str | None, Any]] = {}
         if not chakra_schema.METADATA <= self.kind <= chakra_schema.COLLECTIVE:
             raise self.bad(f"has type {self.kind}, which Chakra does not have", "use types 1 to 7")
         for attribute in message.attr:
-            if attribute.name in USED:
-                self._add(attribute)
-
-    def _add(self, attribute: Any) -> None:
-        name, kind = str(attribute.name), attribute.WhichOneof("value")
-        if name in self.attributes:
-            raise self.bad(f"has two attributes {name}", "remove one")
-        self.attributes[name] = kind, getattr(attribute, kind) if kind else None
+            name = str(attribute.name)
+            if name in self.attributes:
+                raise self.bad(f"has two attributes {name}", "remove one")
+            if name in USED:
+                kind = attribute.WhichOneof("value")
+                self.attributes[name] = kind, getattr(attribute, kind) if kind else None
 
     def bad(self, problem: str, remedy: str) -> BadInput:
         """A ``BadInput`` about this node."""
@@ -290,7 +287,7 @@ class TraceNode:
     @property
     def where(self) -> str:
         """The file and the node, for people."""
-        return f"{self.context.where}: node {self.id} ({self.name[:60]})"
+        return f"{self.reader.where}: node {self.id} ({self.name[:60]})"
 
     @property
     def on_host(self) -> bool:
@@ -307,11 +304,7 @@ class TraceNode:
         return told or not (self.on_host or self.message.duration_micros)
 
     def number(self, name: str) -> float | None:
-        """A number from 0 to below 1e18, None where the node has no such attribute.
-
-        Raises:
-            BadInput: it is something else.
-        """
+        """A number from 0 to below 1e18, None where the node has no such attribute."""
         if name not in self.attributes:
             return None
         value = self.attributes[name][1]
@@ -327,25 +320,21 @@ class TraceNode:
         return None if value is None else int(value)
 
     def seconds(self) -> float | None:
-        """Seconds of a computation or of a memory access; None where it says nothing of its work.
-
-        Raises:
-            BadInput: they do not follow from the trace alone, or are out of range.
-        """
+        """Seconds of a computation or of a memory access; None where it says nothing of its work."""
         exact, micros = self.number(EXACT_SECONDS), int(self.message.duration_micros)
         if exact is not None and round(exact * 1e6) == micros:
-            return self._in_range(exact)
-        if micros:
-            return self._in_range(micros / 1e6)
-        operations, moved = self.number("num_ops"), self.number("tensor_size")
-        if not operations and not moved:
-            return None
-        return self._in_range(
-            max(
-                self._share(operations, "peak_flops", self.context.peak_flops),
-                self._share(moved, "memory_Bps", self.context.memory_Bps),
-            )
-        )
+            seconds = exact
+        elif micros:
+            seconds = micros / 1e6
+        else:
+            operations, moved = self.number("num_ops"), self.number("tensor_size")
+            if not operations and not moved:
+                return None
+            rates = (("peak_flops", operations), ("memory_Bps", moved))
+            seconds = max(self._share(work, name, getattr(self.reader, name)) for name, work in rates)
+        if not seconds < LONGEST_S:
+            raise self.bad(f"takes {seconds:g} s", "give less than 1e9 s")
+        return seconds
 
     def _share(self, work: float | None, name: str, rate: float | None) -> float:
         """Seconds of operations or bytes at the accelerator's rate."""
@@ -353,18 +342,7 @@ class TraceNode:
             raise self.bad("has work but no duration", f"pass {name}, or give the trace durations")
         return work / rate if work and rate else 0.0
 
-    def _in_range(self, seconds: float) -> float:
-        if not seconds < LONGEST_S:
-            raise self.bad(f"takes {seconds:g} s", "give less than 1e9 s")
-        return seconds
-
     def collective(self) -> Communication:
-        """The collective that the node is.
-
-        Raises:
-            BadInput: its kind or size is missing or unknown, or its group is needed and not known.
-            Unsupported: a gather or a scatter.
-        """
         number = self.whole("comm_type")
         if number is None:
             raise self.bad("has no comm_type", "say which collective it is")
@@ -380,7 +358,7 @@ class TraceNode:
     def message_sent(self) -> Communication:
         """The message that a sending node sends; with both ranks where the trace says them."""
         source, target = self.whole("comm_src"), self.whole("comm_dst")
-        source = self.context.rank if source is None else source
+        source = self.reader.rank if source is None else source
         ranks = None if source is None or target is None else (source, target)
         return Communication(kind="send", bytes=self._bytes("send", None, ranks), ranks=ranks)
 
@@ -390,22 +368,19 @@ class TraceNode:
         size = self.whole("comm_size")
         if size is None:
             raise self.bad("has no comm_size", "give its bytes")
-        members = self._members(dimensions, ranks) if kind == "all-gather" else 1
+        members = 1
+        if kind == "all-gather":
+            sizes = self.reader.sizes
+            if ranks is None and sizes is None:
+                problem = "is an all-gather of a group whose size the trace does not say"
+                raise self.bad(problem, "pass sizes, those of the network's dimensions")
+            members = len(ranks) if ranks is not None else group_size(sizes or (), dimensions)
         exact, whole = self.number(EXACT_BYTES), float(size * members)
         if exact is not None and wire_size(kind, exact, members) == size:
             return float(exact)
         if whole >= MOST:
             raise self.bad(f"moves {whole:g} bytes", "give less than 1e18")
         return whole
-
-    def _members(self, dimensions: tuple[int, ...] | None, ranks: tuple[int, ...] | None) -> int:
-        if ranks is not None:
-            return len(ranks)
-        sizes = self.context.sizes
-        if sizes is None:
-            problem = "is an all-gather of a group whose size the trace does not say"
-            raise self.bad(problem, "pass sizes, those of the network's dimensions")
-        return prod(sizes if dimensions is None else (sizes[dimension] for dimension in dimensions))
 
     def _dimensions(self) -> tuple[int, ...] | None:
         """Dimensions that ``involved_dim`` names; None for all."""
@@ -414,7 +389,7 @@ class TraceNode:
         kind, value = self.attributes["involved_dim"]
         if kind != "bool_list" or not 0 < len(value.values) <= MOST_DIMENSIONS:
             raise self.bad("involved_dim is no list of 1 to 64 truth values", "give one per dimension")
-        sizes = self.context.sizes
+        sizes = self.reader.sizes
         flags = list(value.values)[: len(sizes) if sizes is not None else None]
         if not any(flags):
             raise self.bad("involves no dimension of the network", "correct involved_dim or sizes")
@@ -428,7 +403,7 @@ class TraceNode:
             raise self.bad("pg_name is not a text", "give the group's name")
         if name in ALL_RANKS:
             return None
-        groups = self.context.groups
+        groups = self.reader.groups
         if groups is None:
             problem = f"is of process group {name[:40]!r}, whose members the trace does not say"
             raise self.bad(problem, "pass groups, as read_groups reads them")
@@ -474,7 +449,26 @@ def write_trace(workload: Workload, *, rank: int = 0, sizes: Sequence[int] | Non
         BadInput: an all-gather of a group of unknown size, or a dimension that the network does not have.
         Unsupported: a message without its two ranks.
     """
-    return chakra_schema.encode(_Writer(workload, rank, sizes).nodes())
+    checks.whole(rank, "rank", low=0)
+    network, groups, make = network_sizes(sizes), _groups(workload), chakra_schema.schema().node
+    nodes = []
+    for number, task in enumerate(workload.tasks):
+        node = make(id=number, name=task.name.encode(errors="replace").decode(), data_deps=task.waits)
+        if task.communication is None:
+            node.type, node.duration_micros = chakra_schema.COMPUTE, round(task.seconds * 1e6)
+            values: dict[str, Any] = {EXACT_SECONDS: float(task.seconds)}
+        else:
+            where = f"{workload.name}: task {number} ({task.name[:60]})"
+            part = _message if task.communication.kind == "send" else _collective
+            node.type, values = part(task.communication, rank, number, network, groups, where)
+        for name, value in {"is_cpu_op": False, **values}.items():
+            attribute = node.attr.add(name=name)
+            if isinstance(value, list):
+                attribute.bool_list.values.extend(value)
+            else:
+                setattr(attribute, _VALUES[name], value)
+        nodes.append(node)
+    return chakra_schema.encode(nodes)
 
 
 def write_traces(
@@ -499,88 +493,56 @@ def write_groups(workload: Workload) -> str:
 
 
 def _groups(workload: Workload) -> dict[tuple[int, ...], str]:
-    found: dict[tuple[int, ...], str] = {}
+    groups: dict[tuple[int, ...], str] = {}
     for task in workload.tasks:
-        one = task.communication
-        if one is not None and one.kind != "send" and one.ranks is not None:
-            found.setdefault(one.ranks, str(len(found) + 1))
-    return found
+        communication = task.communication
+        if communication is not None and communication.kind != "send" and communication.ranks is not None:
+            groups.setdefault(communication.ranks, str(len(groups) + 1))
+    return groups
 
 
-class _Writer:
-    def __init__(self, workload: Workload, rank: int, sizes: Sequence[int] | None) -> None:
-        self.workload, self.rank = workload, checks.whole(rank, "rank", low=0)
-        self.sizes = network_sizes(sizes)
-        self.groups = _groups(workload)
-        self.make = chakra_schema.schema().node
-
-    def nodes(self) -> list[Any]:
-        return [self.node(number, task) for number, task in enumerate(self.workload.tasks)]
-
-    def node(self, number: int, task: Task) -> Any:
-        one, where = task.communication, f"{self.workload.name}: task {number} ({task.name[:60]})"
-        kind, values = chakra_schema.COMPUTE, dict[str, Any]()
-        name = task.name.encode(errors="replace").decode()
-        node = self.make(id=number, name=name, data_deps=task.waits)
-        if one is None:
-            node.duration_micros = round(task.seconds * 1e6)
-            values[EXACT_SECONDS] = float(task.seconds)
-        elif one.kind == "send":
-            kind, values = self.message(number, one, where)
-        elif one.ranks is not None and self.rank not in one.ranks and one.dimensions is None:
-            kind = chakra_schema.METADATA
-        else:
-            kind, values = chakra_schema.COLLECTIVE, self.collective(one, where)
-        node.type = kind
-        _set(node, {"is_cpu_op": False, **values})
-        return node
-
-    def message(self, number: int, one: Communication, where: str) -> tuple[int, dict[str, Any]]:
-        if one.ranks is None or len(one.ranks) != 2:
-            remedy = "give its ranks: the one that sends and the one that receives"
-            raise Unsupported("a message without its two ranks has no trace", where=where, remedy=remedy)
-        source, target = (checks.whole(rank, where, low=0) for rank in one.ranks)
-        if self.rank not in one.ranks:
-            return chakra_schema.METADATA, {}
-        values = {"comm_src": source, "comm_dst": target, "comm_tag": number, **_sizes(one, 1)}
-        return chakra_schema.SEND if self.rank == source else chakra_schema.RECEIVE, values
-
-    def collective(self, one: Communication, where: str) -> dict[str, Any]:
-        involved = self.involved(one, where)
-        values = {"comm_type": _NUMBERS[one.kind], "comm_priority": 0, "involved_dim": involved}
-        if one.ranks is not None and self.rank in one.ranks:
-            values["pg_name"] = self.groups[one.ranks]
-        members = self.members(one, involved, where) if one.kind == "all-gather" else 1
-        return values | _sizes(one, members)
-
-    def involved(self, one: Communication, where: str) -> list[bool]:
-        count = len(self.sizes) if self.sizes is not None else DIMENSIONS
-        picked = range(count) if one.dimensions is None else one.dimensions
-        if not picked or any(not 0 <= dimension < count for dimension in picked):
-            problem = f"spans the dimensions {tuple(picked)} of {count}"
-            raise BadInput(problem, where=where, remedy="pass sizes, those of the network's dimensions")
-        return [dimension in picked for dimension in range(count)]
-
-    def members(self, one: Communication, involved: list[bool], where: str) -> int:
-        if one.ranks is not None:
-            return len(one.ranks)
-        if self.sizes is None:
-            problem = "is an all-gather of a group of unknown size"
-            raise BadInput(problem, where=where, remedy="pass sizes, those of the network's dimensions")
-        return prod(size for size, inside in zip(self.sizes, involved, strict=True) if inside)
+def _message(
+    communication: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
+) -> tuple[int, dict[str, Any]]:
+    """Type and attributes of a message's node on a rank."""
+    if communication.ranks is None or len(communication.ranks) != 2:
+        remedy = "give its ranks: the one that sends and the one that receives"
+        raise Unsupported("a message without its two ranks has no trace", where=where, remedy=remedy)
+    source, target = (checks.whole(end, where, low=0) for end in communication.ranks)
+    if rank not in communication.ranks:
+        return chakra_schema.METADATA, {}
+    values = {"comm_src": source, "comm_dst": target, "comm_tag": number, **_exact_size(communication, 1)}
+    return chakra_schema.SEND if rank == source else chakra_schema.RECEIVE, values
 
 
-def _sizes(one: Communication, members: int) -> dict[str, Any]:
-    """The size in whole bytes, and the exact one where that differs."""
-    size = wire_size(one.kind, one.bytes, members)
-    rounded = size * members != one.bytes
-    return {"comm_size": size} | ({EXACT_BYTES: float(one.bytes)} if rounded else {})
+def _collective(
+    communication: Communication, rank: int, number: int, network: Sizes | None, groups: Groups, where: str
+) -> tuple[int, dict[str, Any]]:
+    """Type and attributes of a collective's node on a rank."""
+    if communication.ranks is not None and rank not in communication.ranks and communication.dimensions is None:
+        return chakra_schema.METADATA, {}
+    remedy = "pass sizes, those of the network's dimensions"
+    count = DIMENSIONS if network is None else len(network)
+    picked = tuple(range(count)) if communication.dimensions is None else communication.dimensions
+    if not picked or any(not 0 <= dimension < count for dimension in picked):
+        raise BadInput(f"spans the dimensions {tuple(picked)} of {count}", where=where, remedy=remedy)
+    values = {
+        "comm_type": _NUMBERS[communication.kind],
+        "comm_priority": 0,
+        "involved_dim": [dimension in picked for dimension in range(count)],
+    }
+    if communication.ranks is not None and rank in communication.ranks:
+        values["pg_name"] = groups[communication.ranks]
+    if communication.kind != "all-gather":
+        return chakra_schema.COLLECTIVE, values | _exact_size(communication, 1)
+    if communication.ranks is None and network is None:
+        raise BadInput("is an all-gather of a group of unknown size", where=where, remedy=remedy)
+    members = len(communication.ranks) if communication.ranks is not None else group_size(network or (), picked)
+    return chakra_schema.COLLECTIVE, values | _exact_size(communication, members)
 
 
-def _set(node: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        attribute = node.attr.add(name=name)
-        if isinstance(value, list):
-            attribute.bool_list.values.extend(value)
-        else:
-            setattr(attribute, _VALUES[name], value)
+def _exact_size(communication: Communication, members: int) -> dict[str, Any]:
+    """The size in whole bytes, and the exact communication where that differs."""
+    size = wire_size(communication.kind, communication.bytes, members)
+    rounded = size * members != communication.bytes
+    return {"comm_size": size} | ({EXACT_BYTES: float(communication.bytes)} if rounded else {})

@@ -8,7 +8,7 @@ the other two files.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
 from weft.estimation.kernels import Kernels
-from weft.interop.training.launchers import LaunchArguments, NotExpressible, RunConfiguration, common_reasons
+from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import model_application
@@ -69,12 +69,17 @@ class Execution:
     training: bool
 
 
+SAME = {
+    "tensor_par": "x",
+    "pipeline_par": "pipeline",
+    "data_par": "data",
+    "microbatch_size": "micro_batch",
+    "pipeline_interleaving": "virtual_stages",
+    "activations_offload": "offload_activations",
+    "optimizer_offload": "offload_optimizer",
+}
+"""Fields of an execution, and those of a layout that mean the same."""
 _READER = Reader(limits=dict.fromkeys(("tensor_par_net", "pipeline_par_net", "data_par_net"), (0, 100)))
-
-
-def is_execution(text: str) -> bool:
-    """Whether a JSON text is an execution."""
-    return '"tensor_par"' in text and '"activation_recompute"' in text
 
 
 def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
@@ -84,60 +89,56 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
         BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
         Unsupported: inference, or weights kept by the host.
     """
-    found = _READER.read(Execution, table_of(parse_json(text, where), where), where)
-    if not found.training or found.weight_offload:
-        what = "weight_offload" if found.training else "inference"
+    execution = _READER.read(Execution, table_of(parse_json(text, where), where), where)
+    if not execution.training or execution.weight_offload:
+        what = "weight_offload" if execution.training else "inference"
         raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")
-    degrees = found.tensor_par * found.pipeline_par * found.data_par
-    if degrees != found.num_procs:
+    degrees = execution.tensor_par * execution.pipeline_par * execution.data_par
+    if degrees != execution.num_procs:
         raise BadInput(f"the degrees make up {degrees:,}", where=f"{where}.num_procs", remedy=f"write {degrees}")
-    ignored = [name for name in ("fused_activation", "seq_par_ag_redo") if getattr(found, name)]
-    notes = ["the model's attention type is that of MODEL"] if found.attention_type == "multiquery" else []
-    if world is not None and world != found.num_procs:
-        notes.append(f"data parallelism for {world} accelerators instead of {found.num_procs}")
+    ignored = [name for name in ("fused_activation", "seq_par_ag_redo") if getattr(execution, name)]
+    notes = ["the model's attention type is that of MODEL"] if execution.attention_type == "multiquery" else []
+    if world is not None and world != execution.num_procs:
+        notes.append(f"data parallelism for {world} accelerators instead of {execution.num_procs}")
     return RunConfiguration(
         tool=TOOL,
-        layout=_layout(found, world or found.num_procs, where),
-        world=found.num_procs if world is None else world,
-        global_batch=found.batch_size,
-        precision=TYPES[found.datatype],
+        layout=_layout(execution, world or execution.num_procs, where),
+        world=execution.num_procs if world is None else world,
+        global_batch=execution.batch_size,
+        precision=TYPES[execution.datatype],
         ignored=tuple(ignored),
         notes=tuple(notes),
     )
 
 
-def _layout(found: Execution, world: int, where: str) -> Layout:
-    data, rest = divmod(world, found.tensor_par * found.pipeline_par)
+def _layout(execution: Execution, world: int, where: str) -> Layout:
+    data, rest = divmod(world, execution.tensor_par * execution.pipeline_par)
     if rest or not data:
         raise BadInput(
             f"{world} accelerators are no multiple of tensor_par x pipeline_par",
             where=where,
             remedy="give a cluster that is one",
         )
-    interleaved = found.pipeline_interleaving > 1
+    same = {ours: getattr(execution, theirs) for theirs, ours in SAME.items()} | {"data": data}
     return Layout(
-        x=found.tensor_par,
-        pipeline=found.pipeline_par,
-        data=data,
-        micro_batch=found.microbatch_size,
-        virtual_stages=found.pipeline_interleaving,
-        schedule=PipelineSchedule.INTERLEAVED if interleaved else PipelineSchedule.PLAIN,
-        zero=int(found.optimizer_sharding),
-        recompute=RECOMPUTE[found.activation_recompute],
-        sequence_parallel=found.tensor_par_comm_type == "rs_ag" and found.tensor_par > 1,
-        overlap_tensor=OVERLAP[found.tensor_par_overlap],
-        overlap_reduce=found.data_par_overlap,
-        overlap_gather=found.data_par_overlap,
-        offload_optimizer=found.optimizer_offload,
-        offload_activations=found.activations_offload,
+        **same,
+        schedule=PipelineSchedule.INTERLEAVED if execution.pipeline_interleaving > 1 else PipelineSchedule.PLAIN,
+        zero=int(execution.optimizer_sharding),
+        recompute=RECOMPUTE[execution.activation_recompute],
+        sequence_parallel=execution.tensor_par_comm_type == "rs_ag" and execution.tensor_par > 1,
+        overlap_tensor=OVERLAP[execution.tensor_par_overlap],
+        overlap_reduce=execution.data_par_overlap,
+        overlap_gather=execution.data_par_overlap,
     )
 
 
-def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """The execution of a layout."""
-    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout)
-    if reasons:
-        return NotExpressible(tool=TOOL, reasons=tuple(reasons))
+def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The execution of a layout.
+
+    Raises:
+        NothingFeasible: Calculon cannot run it.
+    """
+    refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout)])
     notes = []
     if layout.overlap_tensor == TensorOverlap.BACKWARD:
         notes.append("tensor_par_overlap none: Calculon does not hide collectives behind the other gradient's product")
@@ -148,16 +149,21 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
     return _arguments(asdict(_execution(job, cluster, layout)), "execution.json", tuple(notes))
 
 
-def application_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """The application of a job's model."""
+def write_application(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The application of a job's model.
+
+    Raises:
+        NothingFeasible: Calculon has no such model.
+    """
     try:
         document, notes = model_application(job.model, job.recipe.sequence)
     except Unsupported as error:
-        return NotExpressible(tool=TOOL, reasons=(f"{error.where}: {error.what}",))
+        refuse(TOOL, [f"{error.where}: {error.what}"])
+        raise
     return _arguments(document, "application.json", notes)
 
 
-def system_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
+def write_system(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
     """The system of a cluster, with the efficiencies of the shipped constants."""
     notes = (
         f"{HOST_GIB:g} GiB of host memory are assumed",
@@ -171,48 +177,40 @@ def _arguments(document: dict[str, Any], file: str, notes: tuple[str, ...]) -> L
     return LaunchArguments(tool=TOOL, written_for=WRITTEN_FOR, text=text, file=file, command=COMMAND, notes=notes)
 
 
-def _reasons(job: Job, layout: Layout) -> list[str]:
-    found = [
-        f"{name} is {getattr(layout, axis)}: it has tensor, pipeline and data parallelism"
-        for axis, name in (("z", "fsdp"), ("context", "cp"), ("expert", "ep"), ("expert_tensor", "etp"))
-        if getattr(layout, axis) > 1
-    ]
+def _reasons(job: Job, layout: Layout) -> Iterator[str]:
+    for axis, name in (("z", "fsdp"), ("context", "cp"), ("expert", "ep"), ("expert_tensor", "etp")):
+        if getattr(layout, axis) > 1:
+            yield f"{name} is {getattr(layout, axis)}: it has tensor, pipeline and data parallelism"
     if layout.zero > 1:
-        found.append("it shards the optimizer only (zero 1)")
+        yield "it shards the optimizer only (zero 1)"
     if layout.schedule.splits_backward:
-        found.append("its pipelines are plain or interleaved 1F1B")
+        yield "its pipelines are plain or interleaved 1F1B"
     if layout.recompute_layers:
-        found.append("it recomputes in all blocks or in none")
+        yield "it recomputes in all blocks or in none"
     if job.recipe.precision not in TYPES.values():
-        found.append(f"it does not compute in {job.recipe.precision}")
-    return found
+        yield f"it does not compute in {job.recipe.precision}"
 
 
 def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:
     sequence_parallel = layout.sequence_parallel and layout.x > 1
+    same: dict[str, Any] = {theirs: getattr(layout, ours) for theirs, ours in SAME.items()}
     return Execution(
+        **same,
         num_procs=layout.world,
-        tensor_par=layout.x,
-        pipeline_par=layout.pipeline,
-        data_par=layout.data,
         tensor_par_net=_network(cluster, layout, "x"),
         pipeline_par_net=_network(cluster, layout, "pipeline"),
         data_par_net=_network(cluster, layout, "data"),
         batch_size=job.recipe.global_batch,
-        microbatch_size=layout.micro_batch,
         datatype=_name_of(job.recipe.precision, TYPES),
         fused_activation=True,
         attention_type="multihead",
         activation_recompute=_name_of(layout.recompute, RECOMPUTE),
-        pipeline_interleaving=layout.virtual_stages,
         optimizer_sharding=layout.zero > 0 and layout.data > 1,
         tensor_par_comm_type="rs_ag" if sequence_parallel else "ar",
         tensor_par_overlap="ring" if layout.overlap_tensor == TensorOverlap.FULL and layout.x > 1 else "none",
         seq_par_ag_redo=sequence_parallel and layout.recompute != Recompute.FULL,
         data_par_overlap=layout.overlap_reduce and layout.data > 1,
         weight_offload=False,
-        activations_offload=layout.offload_activations,
-        optimizer_offload=layout.offload_optimizer,
         training=True,
     )
 
@@ -230,9 +228,6 @@ def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
     return next(fits, len(cluster.spans) - 1) if getattr(layout, axis) > 1 else 0
 
 
-# Systems ----------------------------------------------------------------------------------------
-
-
 def system(cluster: Cluster) -> dict[str, Any]:
     """A cluster as Calculon's system; efficiencies are those of Weft's closed forms of square products and copies."""
     chip, constants = cluster.accelerator, calibration(cluster.accelerator.name)
@@ -241,45 +236,35 @@ def system(cluster: Cluster) -> dict[str, Any]:
     names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
     kernels = {name: Kernels(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
     vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
+    tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
+    networks = [
+        {
+            "bandwidth": peak / 1e9,
+            "efficiency": achieved / peak,
+            "size": span,
+            "latency": latency + network.launch_s,
+            "ops": {
+                "p2p": [1.0, None],
+                "reduce_scatter": [1.0, -1],
+                "all_gather": [1.0, -1],
+                "all_reduce": [1.0, 1] if reduces else [2.0, -1],
+            },
+            "must_be_filled": i == 0,
+            "processor_usage": constants.overlap_cost,
+        }
+        for i, (span, peak, achieved, latency, reduces) in enumerate(tiers)
+    ]
+    copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
     return {
         "matrix": {
             name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(made)}
             for name, made in kernels.items()
         },
         "vector": dict.fromkeys(kernels, vector),
-        "mem1": {
-            "GiB": chip.memory_bytes / 2**30,
-            "GBps": chip.memory_Bps / 1e9,
-            "MB_efficiency": _memory_curve(next(iter(kernels.values()))),
-        },
+        "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},
         "mem2": {"GiB": HOST_GIB, "GBps": chip.host_Bps / 1e9, "MB_efficiency": [[0, constants.host_efficiency]]},
         "processing_mode": "roofline",
-        "networks": [
-            {
-                "bandwidth": peak / 1e9,
-                "efficiency": achieved / peak,
-                "size": span,
-                "latency": latency + network.launch_s,
-                "ops": {
-                    "p2p": [1.0, None],
-                    "reduce_scatter": [1.0, -1],
-                    "all_gather": [1.0, -1],
-                    "all_reduce": [1.0, 1] if reduces else [2.0, -1],
-                },
-                "must_be_filled": i == 0,
-                "processor_usage": constants.overlap_cost,
-            }
-            for i, (span, peak, achieved, latency, reduces) in enumerate(
-                zip(
-                    network.spans,
-                    network.peak_Bps,
-                    network.achieved_Bps,
-                    network.latency_s,
-                    network.reduces,
-                    strict=True,
-                )
-            )
-        ],
+        "networks": networks,
     }
 
 

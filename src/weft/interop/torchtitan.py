@@ -7,22 +7,24 @@ whose weights stay gathered between forward and backward.  ``read`` reads job fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 from weft.cluster.spec import Cluster
 from weft.documents import parse_toml
 from weft.errors import BadInput
-from weft.interop.text.settings import Settings, flatten, share_of
-from weft.interop.training.launchers import (
+from weft.interop.launch import (
     LaunchArguments,
-    NotExpressible,
     RunConfiguration,
     common_reasons,
     micro_batches,
     placed_like,
+    refuse,
     torchrun,
+    true_of,
 )
+from weft.interop.text.settings import Settings, flatten, share_of
 from weft.layout.spec import AXES, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
 from weft.model import catalogue
@@ -44,22 +46,25 @@ SCHEDULES = {
 }
 
 
-_CONVERTERS: dict[Precision, str] = {
-    "fp8": "Float8LinearConverter",
-    "mxfp8": "MXFP8LinearConverter",
-    "nvfp4": "NVFP4LinearConverter",
+DEGREES = {
+    "tensor_parallel": "x",
+    "context_parallel": "context",
+    "pipeline_parallel": "pipeline",
+    "expert_parallel": "expert",
 }
-_CONVERTED: dict[Precision, str] = {
-    "fp8": "filter_fqns=['lm_head', 'router.gate']",
-    "mxfp8": "fqns=['layers']",
-    "nvfp4": "fqns=['layers']",
+"""Settings that are one field of ``Layout``."""
+
+_CONVERTERS: dict[Precision, tuple[str, str]] = {
+    "fp8": ("Float8LinearConverter", "filter_fqns=['lm_head', 'router.gate']"),
+    "mxfp8": ("MXFP8LinearConverter", "fqns=['layers']"),
+    "nvfp4": ("NVFP4LinearConverter", "fqns=['layers']"),
 }
+"""Model converters in recipes, with their arguments."""
 CONVERTERS: dict[Precision, str] = {"fp8": "quantize.linear.float8", "mxfp8": "quantize.linear.mx"}
 """Names of model converters in job files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flavor:
+class Flavor(NamedTuple):
     """A model that torchtitan defines: module and flavor, the recipe to start from, and our name for it."""
 
     module: str
@@ -90,52 +95,61 @@ FLAVORS = (
 )
 
 
-def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """A Python recipe (current main): save it as planned.py beside where torchrun starts."""
-    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout, "recipe")
-    if reasons:
-        return NotExpressible(tool=TOOL, reasons=tuple(reasons))
-    flavor = find_flavor(job.model)
-    module = flavor.module if flavor else "llama3"
-    recipe = flavor.recipe if flavor else "llama3_debugmodel"
+def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """A Python recipe (current main): save it as planned.py beside where torchrun starts.
+
+    Raises:
+        NothingFeasible: torchtitan cannot run the layout.
+    """
+    refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout, "recipe")])
+    flavor, precision = find_flavor(job.model), job.recipe.precision
+    module, recipe = (flavor.module, flavor.recipe) if flavor else ("llama3", "llama3_debugmodel")
     ac = {"full": "FullAC", "selective": "SelectiveAC"}.get(layout.recompute)
-    converter = _CONVERTERS.get(job.recipe.precision)
-    imports = [
-        f"from torchtitan.models.{module} import model_registry" if flavor else "",
-        f"from torchtitan.models.{module}.config_registry import {recipe}",
-        "from torchtitan.trainer import Trainer",
-        f"from torchtitan.distributed.activation_checkpoint import {ac}" if ac else "",
-        f"from torchtitan.components.quantization import {converter}" if converter else "",
-    ]
+    converter, arguments = _CONVERTERS.get(precision, ("", ""))
+    imports = {
+        f"from torchtitan.models.{module} import model_registry": flavor,
+        f"from torchtitan.models.{module}.config_registry import {recipe}": True,
+        "from torchtitan.trainer import Trainer": True,
+        f"from torchtitan.distributed.activation_checkpoint import {ac}": ac,
+        f"from torchtitan.components.quantization import {converter}": converter,
+    }
     body = [f"config = {recipe}()"]
     body += [f"config.{name} = {value!r}" for name, value in _recipe_settings(job, layout).items()]
     body.append(f"config.activation_checkpoint = {ac}.Config()" if ac else "config.activation_checkpoint = None")
-    body += _registry(flavor, job.recipe.precision)
-    command = f"{torchrun(cluster, layout)} -m torchtitan.train --module planned --config planned"
-    lines = [f"# {WRITTEN_FOR}", *sorted(line for line in imports if line), "", "", "def planned() -> Trainer.Config:"]
+    if flavor:
+        made = f", converters=[{converter}.Config({arguments}, model_compile_enabled=True)]" if converter else ""
+        body.append(f"config.model_spec = model_registry({flavor.name!r}{made})")
+    lines = [f"# {WRITTEN_FOR}", *sorted(true_of(imports)), "", "", "def planned() -> Trainer.Config:"]
     lines += [*(f"    {line}" for line in (*body, "return config")), ""]
-    notes = _notes(job, layout, flavor)
     return LaunchArguments(
-        tool=TOOL, written_for=WRITTEN_FOR, text="\n".join(lines), file="planned.py", command=command, notes=notes
+        tool=TOOL,
+        written_for=WRITTEN_FOR,
+        text="\n".join(lines),
+        file="planned.py",
+        command=f"{torchrun(cluster, layout)} -m torchtitan.train --module planned --config planned",
+        notes=tuple(_notes(job, layout, flavor)),
     )
 
 
-def toml_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """A job file for torchtitan up to version 0.2.2."""
-    tool = TOML
-    reasons = common_reasons(job, cluster, layout) + _reasons(job, layout, "toml")
-    if reasons:
-        return NotExpressible(tool=tool, reasons=tuple(reasons))
+def write_toml(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """A job file for torchtitan up to version 0.2.2.
+
+    Raises:
+        NothingFeasible: torchtitan cannot run the layout.
+    """
+    refuse(TOML, [*common_reasons(job, cluster, layout), *_reasons(job, layout, "toml")])
     flavor = find_flavor(job.model)
-    command = f"{torchrun(cluster, layout)} -m torchtitan.train --job.config_file planned.toml"
     tables = [
-        "\n".join([f"[{table}]", *(f"{name} = {_toml(value)}" for name, value in settings.items())])
+        "\n".join([f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in settings.items())])
         for table, settings in _toml_tables(job, layout, flavor).items()
     ]
-    text = "\n\n".join([f"# {TOML_WRITTEN_FOR}", *tables]) + "\n"
-    notes = _notes(job, layout, flavor)
     return LaunchArguments(
-        tool=tool, written_for=TOML_WRITTEN_FOR, text=text, file="planned.toml", command=command, notes=notes
+        tool=TOML,
+        written_for=TOML_WRITTEN_FOR,
+        text="\n\n".join([f"# {TOML_WRITTEN_FOR}", *tables]) + "\n",
+        file="planned.toml",
+        command=f"{torchrun(cluster, layout)} -m torchtitan.train --job.config_file planned.toml",
+        notes=tuple(_notes(job, layout, flavor)),
     )
 
 
@@ -148,61 +162,54 @@ def find_flavor(model: Model) -> Flavor | None:
     return None
 
 
-def _reasons(job: Job, layout: Layout, form: Form) -> list[str]:
-    found = []
+def _reasons(job: Job, layout: Layout, form: Form) -> Iterator[str]:
     if not placed_like(layout, *AXES):
-        found.append(f"it cannot place ranks in the order {'/'.join(layout.order)}")
+        yield f"it cannot place ranks in the order {'/'.join(layout.order)}"
     if layout.z > 1 and layout.data > 1 and layout.zero:
-        found.append("beside z, data replicates the optimizer too (use zero=0)")
+        yield "beside z, data replicates the optimizer too (use zero=0)"
     if layout.context_method == "ulysses" and layout.context > 1:
-        found.append("its context parallelism passes keys and values (ring), not heads (ulysses)")
+        yield "its context parallelism passes keys and values (ring), not heads (ulysses)"
     if layout.x > 1 and not layout.sequence_parallel and form == "toml":
-        found.append("tensor parallelism always comes with sequence_parallel up to version 0.2.2")
+        yield "tensor parallelism always comes with sequence_parallel up to version 0.2.2"
     if layout.recompute == "full" and layout.recompute_layers:
-        found.append("full recomputation covers all layers: no recompute_layers")
+        yield "full recomputation covers all layers: no recompute_layers"
     if layout.offload_activations:
-        found.append("it has no offload_activations")
-    found += _pipeline_reasons(job.model, layout)
-    return found + _expert_reasons(job.model, layout, form) + _precision_reasons(job, form)
-
-
-def _precision_reasons(job: Job, form: Form) -> list[str]:
+        yield "it has no offload_activations"
+    yield from filter(None, (_pipeline_reason(job.model, layout), _expert_reason(job.model, layout, form)))
     known = ("fp32", "bf16", *(CONVERTERS if form == "toml" else _CONVERTERS))
-    missing = job.recipe.precision not in known
-    return [f"it does not train in {job.recipe.precision} (has {', '.join(known)})"] if missing else []
+    if job.recipe.precision not in known:
+        yield f"it does not train in {job.recipe.precision} (has {', '.join(known)})"
 
 
-def _pipeline_reasons(model: Model, layout: Layout) -> list[str]:
-    if layout.pipeline == 1:
-        return ["virtual_stages > 1 needs a pipeline"] if layout.virtual_stages > 1 else []
-    if layout.schedule not in SCHEDULES:
-        return [f"it has no schedule {layout.schedule}, only {', '.join(SCHEDULES)}"]
+def _pipeline_reason(model: Model, layout: Layout) -> str:
     single, virtual = layout.schedule == "1f1b", layout.virtual_stages
+    if layout.pipeline == 1:
+        return "virtual_stages > 1 needs a pipeline" if virtual > 1 else ""
+    if layout.schedule not in SCHEDULES:
+        return f"it has no schedule {layout.schedule}, only {', '.join(SCHEDULES)}"
     if single and virtual > 1:
-        return ["1f1b has one stage a rank; interleaved has more"]
+        return "1f1b has one stage a rank; interleaved has more"
     if not single and virtual == 1:
-        return [f"{SCHEDULES[layout.schedule]} needs virtual_stages of at least 2"]
+        return f"{SCHEDULES[layout.schedule]} needs virtual_stages of at least 2"
     if layout.schedule == "zbv" and virtual != 2:
-        return ["ZBVZeroBubble has exactly 2 virtual_stages"]
+        return "ZBVZeroBubble has exactly 2 virtual_stages"
     chunks = layout.pipeline * virtual
     first, last, each = stage_weights(model.layers, chunks)
     if virtual > 2 and -(-(model.layers + first + last) // each) != chunks:
-        return [f"its layers per stage cannot split {model.layers} layers into {chunks} chunks"]
-    return []
+        return f"its layers per stage cannot split {model.layers} layers into {chunks} chunks"
+    return ""
 
 
-def _expert_reasons(model: Model, layout: Layout, form: Form) -> list[str]:
-    if not any(block.moe for block in model.kinds):
-        return []
+def _expert_reason(model: Model, layout: Layout, form: Form) -> str:
     expert, tensor, x = layout.expert, layout.expert_tensor, layout.x
+    if not any(block.moe for block in model.kinds):
+        return ""
     if expert == 1:
-        return [] if tensor == x else ["tensor parallelism cuts the experts too where expert is 1"]
+        return "" if tensor == x else "tensor parallelism cuts the experts too where expert is 1"
     if tensor != 1 and (form == "recipe" or tensor != x):
-        return [f"expert_tensor {tensor} is not available beside expert parallelism"]
+        return f"expert_tensor {tensor} is not available beside expert parallelism"
     borrowed = _shard(layout) * layout.context * (x if tensor == 1 else 1)
-    if borrowed % expert:
-        return [f"expert {expert} must divide the sharded ranks of a replica, {borrowed}"]
-    return []
+    return f"expert {expert} must divide the sharded ranks of a replica, {borrowed}" if borrowed % expert else ""
 
 
 def _shard(layout: Layout) -> int:
@@ -212,43 +219,34 @@ def _shard(layout: Layout) -> int:
 
 def stage_weights(layers: int, chunks: int) -> tuple[int, int, int]:
     """Layers fewer in the first and in the last chunk, and layers per chunk, as torchtitan counts them."""
-    counts = split_layers(layers, chunks)
     fewer = (-layers) % chunks
     first, last = (1, 1) if fewer == 2 and chunks > 2 else (0, 1) if fewer == 1 else (0, 0)
-    return first, last, max(counts)
+    return first, last, max(split_layers(layers, chunks))
 
 
-def _parallelism(layout: Layout) -> _Written:
+def _parallelism(model: Model, layout: Layout) -> _Written:
+    """The settings of both forms."""
     shard = _shard(layout)
     settings: _Written = {
         "data_parallel_replicate_degree": layout.data_parallel // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.z > 1 else "never" if shard > 1 else "default",
-        "tensor_parallel_degree": layout.x,
-        "context_parallel_degree": layout.context,
-        "pipeline_parallel_degree": layout.pipeline,
-        "expert_parallel_degree": layout.expert,
+        **{f"{name}_degree": getattr(layout, field) for name, field in DEGREES.items()},
     }
-    return settings
-
-
-def _pipeline(model: Model, layout: Layout) -> _Written:
-    if layout.pipeline == 1:
-        return {}
-    first, last, each = stage_weights(model.layers, layout.pipeline * layout.virtual_stages)
-    settings: _Written = {
-        "pipeline_parallel_schedule": SCHEDULES[layout.schedule],
-        "pipeline_parallel_first_stage_less_layers": first,
-        "pipeline_parallel_last_stage_less_layers": last,
-    }
-    if layout.virtual_stages > 2:
-        settings["pipeline_parallel_layers_per_stage"] = each
+    if layout.pipeline > 1:
+        first, last, each = stage_weights(model.layers, layout.pipeline * layout.virtual_stages)
+        settings |= {
+            "pipeline_parallel_schedule": SCHEDULES[layout.schedule],
+            "pipeline_parallel_first_stage_less_layers": first,
+            "pipeline_parallel_last_stage_less_layers": last,
+            **({"pipeline_parallel_layers_per_stage": each} if layout.virtual_stages > 2 else {}),
+        }
     return settings
 
 
 def _recipe_settings(job: Job, layout: Layout) -> _Written:
     recipe = job.recipe
-    parallelism = _parallelism(layout) | _pipeline(job.model, layout)
+    parallelism = _parallelism(job.model, layout)
     parallelism["enable_sequence_parallel"] = layout.sequence_parallel
     if layout.pipeline > 1:
         parallelism["num_pp_microbatches"] = micro_batches(job, layout)
@@ -264,74 +262,53 @@ def _recipe_settings(job: Job, layout: Layout) -> _Written:
     return settings | {f"parallelism.{name}": value for name, value in parallelism.items()}
 
 
-def _registry(flavor: Flavor | None, precision: Precision) -> list[str]:
-    if flavor is None:
-        return []
-    if precision not in _CONVERTERS:
-        return [f"config.model_spec = model_registry({flavor.name!r})"]
-    made = f"{_CONVERTERS[precision]}.Config({_CONVERTED[precision]}, model_compile_enabled=True)"
-    return [f"config.model_spec = model_registry({flavor.name!r}, converters=[{made}])"]
-
-
 def _toml_tables(job: Job, layout: Layout, flavor: Flavor | None) -> dict[str, _Written]:
-    recipe = job.recipe
-    share = micro_batches(job, layout) if layout.pipeline > 1 else 1
-    parallelism = _parallelism(layout) | _pipeline(job.model, layout)
-    if layout.pipeline > 1:
-        parallelism["pipeline_parallel_microbatch_size"] = layout.micro_batch
-    parallelism["enable_async_tensor_parallel"] = layout.x > 1 and layout.overlap_tensor == "full"
-    parallelism["expert_tensor_parallel_degree"] = layout.expert_tensor if layout.expert > 1 else 1
-    parallelism["context_parallel_rotate_method"] = "alltoall"
+    recipe, piped = job.recipe, layout.pipeline > 1
     converter = CONVERTERS.get(recipe.precision)
-    tables: dict[str, _Written] = {
+    return {
         "model": {
             "name": flavor.module if flavor else "llama3",
             "flavor": flavor.name if flavor else "debugmodel",
             "converters": [converter] if converter else [],
         },
         "training": {
-            "local_batch_size": layout.micro_batch * share,
+            "local_batch_size": layout.micro_batch * (micro_batches(job, layout) if piped else 1),
             "global_batch_size": recipe.global_batch,
             "seq_len": recipe.sequence,
             "mixed_precision_param": "float32" if recipe.precision == "fp32" else "bfloat16",
             "enable_cpu_offload": layout.offload_optimizer,
         },
-        "parallelism": parallelism,
+        "parallelism": {
+            **_parallelism(job.model, layout),
+            **({"pipeline_parallel_microbatch_size": layout.micro_batch} if piped else {}),
+            "enable_async_tensor_parallel": layout.x > 1 and layout.overlap_tensor == "full",
+            "expert_tensor_parallel_degree": layout.expert_tensor if layout.expert > 1 else 1,
+            "context_parallel_rotate_method": "alltoall",
+        },
         "activation_checkpoint": {"mode": layout.recompute, "selective_ac_option": "op"},
         "compile": {"enable": True},
     }
-    return tables
 
 
-def _toml(value: Value) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _notes(job: Job, layout: Layout, flavor: Flavor | None) -> tuple[str, ...]:
-    notes = []
+def _notes(job: Job, layout: Layout, flavor: Flavor | None) -> Iterator[str]:
     if flavor is None:
-        notes.append(f"no flavor has the shape of {job.model.name}: add it to a model's registry")
+        yield f"no flavor has the shape of {job.model.name}: add it to a model's registry"
     elif job.model.rope not in (None, catalogue.load(flavor.model).model.rope):
-        notes.append(f"the flavor {flavor.name} has rotary positions of its own; set the model's in its registry")
+        yield f"the flavor {flavor.name} has rotary positions of its own; set the model's in its registry"
     if layout.zero == 1 and layout.z == 1 and layout.data > 1:
-        notes.append("gradients are sharded too (zero 2); there is no zero 1")
+        yield "gradients are sharded too (zero 2); there is no zero 1"
     if layout.context > 1 and _shard(layout) > 1:
-        notes.append("weights are sharded over context ranks too")
+        yield "weights are sharded over context ranks too"
     if layout.recompute == "selective":
-        notes.append("selective recomputation saves by operation, more than the attention core is recomputed")
+        yield "selective recomputation saves by operation, more than the attention core is recomputed"
     if layout.x > 1 and layout.overlap_tensor == "backward":
-        notes.append("tensor-parallel collectives overlap only with overlap_tensor=full (async TP)")
+        yield "tensor-parallel collectives overlap only with overlap_tensor=full (async TP)"
     if _shard(layout) > 1 and not (layout.overlap_reduce and layout.overlap_gather):
-        notes.append("sharded gradients and weights always overlap with compute")
+        yield "sharded gradients and weights always overlap with compute"
     if layout.offload_optimizer:
-        notes.append("CPU offloading takes weights and gradients along with the optimizer")
+        yield "CPU offloading takes weights and gradients along with the optimizer"
     if layout.pipeline > 1 and (-job.model.layers) % (layout.pipeline * layout.virtual_stages) > 2:
-        notes.append("the stages with one layer fewer are the last ones")
-    return tuple(notes)
+        yield "the stages with one layer fewer are the last ones"
 
 
 def read(text: str, *, where: str = "job.toml", world: int | None = None) -> RunConfiguration:
@@ -342,7 +319,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     Raises:
         BadInput: malformed TOML, a value that cannot be used, or the number of accelerators is unknown.
     """
-    s = Settings(_tables(text, where), where=where)
+    s = Settings(flatten(parse_toml(text, where, remedy="correct the file")), where=where)
     notes: list[str] = []
     model, problem = _model(s, notes)
     layout = _layout(s, model, world, notes)
@@ -362,10 +339,6 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     )
 
 
-def _tables(text: str, where: str) -> dict[str, object]:
-    return flatten(parse_toml(text, where, remedy="correct the file"))
-
-
 def _model(s: Settings, notes: list[str]) -> tuple[Model | None, str]:
     """The model, or why it is not taken from the configuration."""
     module, flavor = s.word("model.name", "llama3"), s.word("model.flavor", "debugmodel")
@@ -378,16 +351,21 @@ def _model(s: Settings, notes: list[str]) -> tuple[Model | None, str]:
 
 
 def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str]) -> Layout:
-    x = s.integer("parallelism.tensor_parallel_degree")
-    pipeline = s.integer("parallelism.pipeline_parallel_degree")
-    context = s.integer("parallelism.context_parallel_degree")
+    names = {field: f"parallelism.{name}_degree" for name, field in DEGREES.items()}
+    x, pipeline, context = (s.integer(names[field]) for field in ("x", "pipeline", "context"))
     replicas = s.integer("parallelism.data_parallel_replicate_degree")
-    shard = s.integer("parallelism.data_parallel_shard_degree", -1, least=-1)
     degrees = {"tensor": x, "pipeline": pipeline, "context": context, "replicate": replicas}
+    shard = s.integer("parallelism.data_parallel_shard_degree", -1, least=-1)
     if shard == 0:
         raise s.bad("parallelism.data_parallel_shard_degree", "0 is no degree", "write -1 for all that remain")
+    if shard < 0 and world is None:
+        raise BadInput(
+            "the number of accelerators is not in it (data_parallel_shard_degree takes what remains)",
+            where=s.where,
+            remedy="give the number of accelerators, or the degree",
+        )
     if shard < 0:
-        shard = share_of(_known(world, s), degrees, where=s.where)
+        shard = share_of(world or 0, degrees, where=s.where)
     elif world is not None and share_of(world, degrees | {"shard": shard}, where=s.where) != 1:
         raise BadInput(
             f"its degrees make {x * pipeline * context * replicas * shard} accelerators, not {world}",
@@ -395,12 +373,15 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
             remedy="correct a degree, or leave the number of accelerators out",
         )
     schedule, virtual = _schedule_read(s, model, pipeline, notes)
-    reshards = _reshards(s, pipeline)
+    # Sharded weights are freed after forward by default, except in a pipeline.
+    policy = s.word("parallelism.fsdp_reshard_after_forward", "default", "default", "always", "never")
+    reshards = policy == "always" or (policy == "default" and pipeline == 1)
     moe = model is not None and any(block.moe for block in model.kinds)
-    expert = s.integer("parallelism.expert_parallel_degree") if moe else 1
+    expert = s.integer(names["expert"]) if moe else 1
     expert_tensor = s.integer("parallelism.expert_tensor_parallel_degree") if expert > 1 else x
     recompute, local = _recompute(s, notes), s.integer("training.local_batch_size", 8)
     weights_stay = shard > 1 and replicas == 1 and not reshards
+    chunked = x > 1 and s.flag("parallelism.enable_async_tensor_parallel")
     return Layout(
         x=x,
         z=1 if weights_stay else shard,
@@ -415,30 +396,9 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
         schedule=schedule,
         recompute=recompute,
         sequence_parallel=x > 1,
-        overlap_tensor=_overlap_tensor(s, x),
+        overlap_tensor=TensorOverlap.FULL if chunked else TensorOverlap.NONE,
         offload_optimizer=s.flag("training.enable_cpu_offload"),
     )
-
-
-def _known(world: int | None, s: Settings) -> int:
-    if world is None:
-        raise BadInput(
-            "the number of accelerators is not in it (data_parallel_shard_degree takes what remains)",
-            where=s.where,
-            remedy="give the number of accelerators, or the degree",
-        )
-    return world
-
-
-def _reshards(s: Settings, pipeline: int) -> bool:
-    """Whether sharded weights are freed after forward; by default they are, but in a pipeline."""
-    policy = s.word("parallelism.fsdp_reshard_after_forward", "default", "default", "always", "never")
-    return policy == "always" or (policy == "default" and pipeline == 1)
-
-
-def _overlap_tensor(s: Settings, x: int) -> TensorOverlap:
-    chunked = x > 1 and s.flag("parallelism.enable_async_tensor_parallel")
-    return TensorOverlap.FULL if chunked else TensorOverlap.NONE
 
 
 def _schedule_read(s: Settings, model: Model | None, pipeline: int, notes: list[str]) -> tuple[PipelineSchedule, int]:

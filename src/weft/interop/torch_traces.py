@@ -24,9 +24,9 @@ import os
 import reprlib
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
@@ -46,52 +46,23 @@ def read_torch_trace(path: str | os.PathLike[str]) -> Workload:
         BadInput: the file cannot be read, or holds something else.
         Unsupported: a collective that Weft does not model.
     """
-    start = _beginning(Path(path))
+    start = b""
+    with suppress(OSError, EOFError, zlib.error, ValueError), open(path, "rb") as file:  # the readers will say why
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        start = gzip.GzipFile(fileobj=file).read(PEEK_BYTES) if packed else file.read(PEEK_BYTES)
     execution = b'"traceEvents"' not in start and b'"nodes"' in start
     return read_pytorch_trace(path) if execution else read_kineto(path)
 
 
-def _beginning(path: Path) -> bytes:
-    """The first bytes, unpacked; empty where they cannot be read: the readers will say why."""
-    try:
-        with path.open("rb") as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            return gzip.GzipFile(fileobj=file).read(PEEK_BYTES) if packed else file.read(PEEK_BYTES)
-    except (OSError, EOFError, zlib.error, ValueError):
-        return b""
-
-
-ELEMENT_BYTES = {
-    "float": 4,
-    "double": 8,
-    "half": 2,
-    "bfloat16": 2,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "byte": 1,
-    "char": 1,
-    "bool": 1,
-    "short": 2,
-    "int": 4,
-    "long": 8,
-    "uint8": 1,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "uint32": 4,
-    "int32": 4,
-    "uint64": 8,
-    "int64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "complexfloat": 8,
-    "complexdouble": 16,
+_TYPES = {
+    1: "byte char bool uint8 int8 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu",
+    2: "half bfloat16 float16 short uint16 int16",
+    4: "float float32 int uint32 int32",
+    8: "double float64 long uint64 int64 complexfloat",
+    16: "complexdouble",
 }
+ELEMENT_BYTES = {name: size for size, names in _TYPES.items() for name in names.split()}
 """Bytes of the types, by their names in PyTorch in lower case."""
 
 _KINDS: tuple[tuple[str, CommunicationKind], ...] = (
@@ -115,27 +86,22 @@ def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
     Raises:
         BadInput: it cannot be read, is larger than ``LARGEST_FILE_BYTES``, or is not JSON.
     """
+    remedy = "check the path, or trace fewer steps, without stacks and shapes"
+    raw = read_bytes(path, where=where, largest=LARGEST_FILE_BYTES, remedy=remedy)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
+                raw = packed.read(LARGEST_FILE_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadInput(f"not a whole gzip file: {error}", where=where) from None
+        if len(raw) > LARGEST_FILE_BYTES:
+            raise BadInput(f"holds more than {LARGEST_FILE_BYTES // 10**6} MB", where=where, remedy=remedy)
     try:
-        return json.loads(_unpacked(path, where).decode("utf-8-sig"), parse_constant=_refuse)
+        return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
     except RecursionError:
         raise BadInput("not valid JSON: nested too deeply", where=where) from None
     except ValueError as error:
         raise BadInput(f"not valid JSON: {error}", where=where, remedy="is the file complete?") from None
-
-
-def _unpacked(path: str | os.PathLike[str], where: str) -> bytes:
-    remedy = "check the path, or trace fewer steps, without stacks and shapes"
-    raw = read_bytes(path, where=where, largest=LARGEST_FILE_BYTES, remedy=remedy)
-    if raw[:2] != b"\x1f\x8b":
-        return raw
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
-            raw = packed.read(LARGEST_FILE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadInput(f"not a whole gzip file: {error}", where=where) from None
-    if len(raw) > LARGEST_FILE_BYTES:
-        raise BadInput(f"holds more than {LARGEST_FILE_BYTES // 10**6} MB", where=where, remedy=remedy)
-    return raw
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -170,7 +136,7 @@ def communication(
     """
     ranks = rank_list(record.get(keys["ranks"]))
     if kind == "barrier":
-        return Communication(kind=kind, bytes=0.0, ranks=ranks)
+        return _sized(kind, 0, 0, ranks)
     missing = [keys[what] for what in ("in", "out", "dtype") if keys[what] not in record]
     if missing:
         raise BadInput(
@@ -179,9 +145,17 @@ def communication(
             remedy="trace with a PyTorch (2.2 or later) that records collectives",
         )
     sent, received = (_elements(record[keys[what]], f"{where}: {keys[what]}") for what in ("in", "out"))
-    elements = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
-    each = _element_bytes(record[keys["dtype"]], where)
-    return Communication(kind=kind, bytes=float(elements.get(kind, sent) * each), ranks=ranks)
+    name = record[keys["dtype"]]
+    size = ELEMENT_BYTES.get(name.strip().lower()) if isinstance(name, str) else None
+    if size is None:
+        raise Unsupported(f"elements of type {reprlib.repr(name)} have no known size", where=where)
+    return _sized(kind, sent * size, received * size, ranks)
+
+
+def _sized(kind: CommunicationKind, sent: int, received: int, ranks: tuple[int, ...] | None) -> Communication:
+    """A collective of the bytes that a rank sends and receives, whichever of them is the whole buffer."""
+    whole = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received), "barrier": 0}
+    return Communication(kind=kind, bytes=float(whole.get(kind, sent)), ranks=ranks)
 
 
 def rank_list(value: object) -> tuple[int, ...] | None:
@@ -201,13 +175,6 @@ def _elements(value: object, where: str) -> int:
     if not (0 <= count < MOST_ELEMENTS and math.floor(count) == count):
         raise BadInput(f"{count:g} is not a number of elements", where=where)
     return int(count)
-
-
-def _element_bytes(value: object, where: str) -> int:
-    name = value.strip().lower() if isinstance(value, str) else ""
-    if name not in ELEMENT_BYTES:
-        raise Unsupported(f"elements of type {reprlib.repr(value)} have no known size", where=where)
-    return ELEMENT_BYTES[name]
 
 
 MOST_STREAMS = 256
@@ -237,41 +204,32 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
     if not kernels:
         raise BadInput("has no kernels of a GPU", where=where, remedy="profile with ProfilerActivity.CUDA")
     steps = len({event["name"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#")})
-    one = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
-    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *one))
+    joined = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
+    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *joined))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kernel:
-    """Times in microseconds; ``launched`` is when the host launched it (its begin, where unknown)."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _TracePiece:
+    """A kernel, or kernels of a stream that become one task, with the pieces that it waits for; times in microseconds.
+    ``launched`` is when the host launched the first (its begin, where unknown)."""
 
     name: str
     stream: int
     begin: float
     end: float
     launched: float
-    communication: Communication | None
-
-
-@dataclass(slots=True, kw_only=True)
-class _TracePiece:
-    """A task with the pieces that it waits for; ``begin`` and ``launched`` order the tasks."""
-
-    begin: float
-    launched: float
-    name: str
-    seconds: float = 0.0
     communication: Communication | None = None
-    waits: list[_TracePiece]
+    seconds: float = 0.0
+    waits: list[_TracePiece] = field(default_factory=list)
 
 
-def events_of(found: Any, where: str) -> list[dict[str, Any]]:
+def events_of(document: Any, where: str) -> list[dict[str, Any]]:
     """The events of a document of the profiler.
 
     Raises:
         BadInput: it is none.
     """
-    events = found.get("traceEvents") if isinstance(found, dict) else found
+    events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(
             "is no trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
@@ -279,50 +237,46 @@ def events_of(found: Any, where: str) -> list[dict[str, Any]]:
     return events
 
 
-def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_Kernel]:
+def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_TracePiece]:
     """The kernels of the first device, in the order in which they began."""
-    launches = _launches(events, where)
-    found, device = [], None
+    kernels, device, launches = [], None, _launches(events, where)
     for number_, event in enumerate(events):
         if event.get("ph") != "X" or str(event.get("cat")).lower() != "kernel":
             continue
-        place = f"{where}: event {number_}"
-        arguments = event.get("args", {})
+        place, arguments = f"{where}: event {number_}", event.get("args", {})
         if not isinstance(arguments, dict):
             raise BadInput("the arguments are no table", where=place)
         own = number(arguments.get("device", event.get("pid", 0)), f"{place}: device")
         device = own if device is None else device
-        if own == device:
-            found.append(_kernel(event, arguments, launches, place))
-    if any(kernel.launched < 0 for kernel in found):
-        found = [replace(kernel, launched=kernel.begin) for kernel in found]
-    return sorted(found, key=lambda kernel: (kernel.begin, kernel.launched))
+        if own != device:
+            continue
+        begin, length = _time(event, "ts", place), _time(event, "dur", place)
+        name, correlation = str(event.get("name", ""))[:200], arguments.get("correlation")
+        kernel = _TracePiece(
+            name=name,
+            stream=int(number(arguments.get("stream", event.get("tid", 0)), f"{place}: stream")),
+            begin=begin,
+            end=begin + length,
+            launched=launches.get(correlation, -1.0) if isinstance(correlation, int) else -1.0,
+            communication=_of_kernel(name, arguments, place),
+        )
+        kernels.append(kernel)
+    if any(kernel.launched < 0 for kernel in kernels):
+        for kernel in kernels:
+            kernel.launched = kernel.begin
+    return sorted(kernels, key=lambda kernel: (kernel.begin, kernel.launched))
 
 
 def _launches(events: Sequence[dict[str, Any]], where: str) -> dict[int, float]:
     """When the host made the calls with a correlation number."""
-    found = {}
+    launches = {}
     for number_, event in enumerate(events):
         arguments = event.get("args")
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and isinstance(arguments, dict):
             correlation = arguments.get("correlation")
             if isinstance(correlation, int) and correlation > 0:
-                found[correlation] = _time(event, "ts", f"{where}: event {number_}")
-    return found
-
-
-def _kernel(event: dict[str, Any], arguments: dict[str, Any], launches: dict[int, float], place: str) -> _Kernel:
-    begin, length = _time(event, "ts", place), _time(event, "dur", place)
-    name, correlation = str(event.get("name", ""))[:200], arguments.get("correlation")
-    stream = number(arguments.get("stream", event.get("tid", 0)), f"{place}: stream")
-    return _Kernel(
-        name=name,
-        stream=int(stream),
-        begin=begin,
-        end=begin + length,
-        launched=launches.get(correlation, -1.0) if isinstance(correlation, int) else -1.0,
-        communication=_of_kernel(name, arguments, place),
-    )
+                launches[correlation] = _time(event, "ts", f"{where}: event {number_}")
+    return launches
 
 
 def _time(event: dict[str, Any], key: str, place: str) -> float:
@@ -343,19 +297,26 @@ def _of_kernel(name: str, arguments: dict[str, Any], place: str) -> Communicatio
     return communication(kind, arguments, _KINETO_KEYS, place)
 
 
-def _tasks(kernels: list[_Kernel]) -> tuple[Task, ...]:
-    pieces = _communications([kernel for kernel in kernels if kernel.communication is not None])
-    streams: dict[int, list[_Kernel]] = {}
+def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:
+    communications: list[_TracePiece] = []
+    streams: dict[int, list[_TracePiece]] = {}
+    last: dict[int, _TracePiece] = {}
     for kernel in kernels:
         if kernel.communication is None:
             streams.setdefault(kernel.stream, []).append(kernel)
+            continue
+        kernel.name = kernel.name.split("(")[0]
+        if kernel.stream in last:
+            kernel.waits.append(last[kernel.stream])
+        last[kernel.stream] = kernel
+        communications.append(kernel)
     if len(streams) > MOST_STREAMS:
         raise BadInput(f"has {len(streams)} streams, more than a GPU", where="trace")
-    made = [piece for _, piece in pieces]
+    pieces = list(communications)
     for stream, own in streams.items():
-        made += _computations(stream, own, pieces)
-    made.sort(key=lambda piece: (piece.begin, piece.launched))
-    place = {id(piece): i for i, piece in enumerate(made)}
+        pieces += _computations(stream, own, communications)
+    pieces.sort(key=lambda piece: (piece.begin, piece.launched))
+    place = {id(piece): i for i, piece in enumerate(pieces)}
     return tuple(
         Task(
             name=piece.name,
@@ -363,74 +324,50 @@ def _tasks(kernels: list[_Kernel]) -> tuple[Task, ...]:
             communication=piece.communication,
             waits=tuple(sorted({place[id(other)] for other in piece.waits})),
         )
-        for piece in made
+        for piece in pieces
     )
 
 
-def _communications(kernels: list[_Kernel]) -> list[tuple[_Kernel, _TracePiece]]:
-    last: dict[int, _TracePiece] = {}
-    found = []
-    for kernel in kernels:
-        piece = _TracePiece(
-            begin=kernel.begin,
-            launched=kernel.launched,
-            name=kernel.name.split("(")[0],
-            communication=kernel.communication,
-            waits=[last[kernel.stream]] if kernel.stream in last else [],
-        )
-        last[kernel.stream] = piece
-        found.append((kernel, piece))
-    return found
-
-
-def _computations(stream: int, kernels: list[_Kernel], pieces: list[tuple[_Kernel, _TracePiece]]) -> list[_TracePiece]:
-    """The kernels of a stream, joined where nothing waits between them; adds what communications wait for.
-
-    Waits that the order of a stream implies are left out.
-    """
+def _computations(stream: int, kernels: list[_TracePiece], communications: list[_TracePiece]) -> list[_TracePiece]:
+    """The kernels of a stream, joined where nothing waits between them; adds what communications wait for."""
     begins, ends = (np.array([getattr(kernel, name) for kernel in kernels]) for name in ("begin", "end"))
-    before, after = _order(kernels, begins, ends, [kernel for kernel, _ in pieces])
-    found: list[_TracePiece] = []
-    starting: dict[int, _TracePiece] = {}
-    ending: dict[int, _TracePiece] = {}
-    for start, stop in pairwise(sorted({0, len(kernels), *before, *after})):
-        piece = _TracePiece(
-            begin=kernels[start].begin,
-            launched=kernels[start].launched,
-            name=f"compute on stream {stream}",
-            seconds=_busy(begins[start:stop], ends[start:stop]) * 1e-6,
-            waits=found[-1:],
-        )
-        starting[start] = ending[stop] = piece
-        found.append(piece)
-    waited: dict[int, int] = {}
-    heard: dict[tuple[int, int], _TracePiece] = {}
-    for (kernel, piece), last, first in zip(pieces, before, after, strict=True):
-        if last > waited.get(kernel.stream, 0):
-            waited[kernel.stream] = last
-            piece.waits.append(ending[last])
-        heard[first, kernel.stream] = piece
-    for (first, _), piece in heard.items():
-        if first in starting:
-            starting[first].waits.append(piece)
-    return found
-
-
-def _order(
-    kernels: list[_Kernel], begins: Floats, ends: Floats, communications: list[_Kernel]
-) -> tuple[list[int], list[int]]:
-    """How many kernels come before each communication, and the first of those that come behind it."""
     launched = np.maximum.accumulate(np.array([kernel.launched for kernel in kernels]))
     started, ended, called = (
         np.array([getattr(kernel, name) for kernel in communications], dtype=np.float64)
         for name in ("begin", "end", "launched")
     )
-    before = np.minimum(
-        np.searchsorted(np.maximum.accumulate(ends), started, side="right"),
-        np.searchsorted(launched, called, side="left"),
-    )
+    # A communication waits for the kernels that were launched before it and had ended when it began: the first
+    # ``before`` of them.  The kernels from ``after`` on began when it had ended, and wait for it.
+    latest = np.maximum.accumulate(ends)
+    before = np.minimum(np.searchsorted(latest, started, side="right"), np.searchsorted(launched, called, side="left"))
     after = np.maximum(np.searchsorted(begins, ended, side="left"), before)
-    return before.tolist(), after.tolist()
+    pieces: list[_TracePiece] = []
+    starting: dict[int, _TracePiece] = {}
+    ending: dict[int, _TracePiece] = {}
+    for start, stop in pairwise(sorted({0, len(kernels), *before.tolist(), *after.tolist()})):
+        piece = _TracePiece(
+            name=f"compute on stream {stream}",
+            stream=stream,
+            begin=kernels[start].begin,
+            end=kernels[stop - 1].end,
+            launched=kernels[start].launched,
+            seconds=_busy(begins[start:stop], ends[start:stop]) * 1e-6,
+            waits=pieces[-1:],
+        )
+        starting[start] = ending[stop] = piece
+        pieces.append(piece)
+    # Waits that the order of a stream implies are left out.
+    waited: dict[int, int] = {}
+    latest_of: dict[tuple[int, int], _TracePiece] = {}
+    for piece, last, first in zip(communications, before.tolist(), after.tolist(), strict=True):
+        if last > waited.get(piece.stream, 0):
+            waited[piece.stream] = last
+            piece.waits.append(ending[last])
+        latest_of[first, piece.stream] = piece
+    for (first, _), piece in latest_of.items():
+        if first in starting:
+            starting[first].waits.append(piece)
+    return pieces
 
 
 def _busy(begins: Floats, ends: Floats) -> float:
@@ -465,40 +402,38 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     nodes = _nodes(read_json(path, where=where), where)
     groups = _groups(nodes, where)
     seconds = _seconds(nodes, where)
-    unknown = () if seconds else ("the trace has no durations: computations take 0 s",)
     tasks: list[Task] = []
-    computed = 0.0
+
+    def add(name: str, computed_s: float = 0.0, what: Communication | None = None) -> None:
+        waits = (len(tasks) - 1,) if tasks else ()
+        tasks.append(Task(name=name, seconds=computed_s, communication=what, waits=waits))
+
+    computed_s = 0.0
     for number_, node in nodes.items():
-        computed += seconds.get(number_, 0.0)
-        if node["name"] != _COLLECTIVE:
-            continue
-        found = _of_node(node, groups, f"{where}: node {number_}")
-        if found is not None:
-            name, what = found
-            tasks += _computation(computed, tasks)
-            tasks.append(Task(name=name, communication=what, waits=_after(tasks)))
-            computed = 0.0
-    tasks += _computation(computed, tasks)
+        computed_s += seconds.get(number_, 0.0)
+        collective = None
+        if node["name"] == _COLLECTIVE:
+            collective = _of_node(node, groups, f"{where}: node {number_}")
+        if collective is not None:
+            if computed_s > 0:
+                add("compute", computed_s)
+            add(collective[0], what=collective[1])
+            computed_s = 0.0
+    if computed_s > 0:
+        add("compute", computed_s)
     if not tasks:
         raise BadInput(
             f"has neither collectives ({_COLLECTIVE}) nor durations",
             where=where,
             remedy="give an execution trace of a distributed run",
         )
+    unknown = () if seconds else ("the trace has no durations: computations take 0 s",)
     return Workload(name=where, tasks=tuple(tasks), assumptions=(*_EXECUTION_ASSUMPTIONS, *unknown))
 
 
-def _computation(seconds: float, tasks: list[Task]) -> list[Task]:
-    return [Task(name="compute", seconds=seconds, waits=_after(tasks))] if seconds > 0 else []
-
-
-def _after(tasks: list[Task]) -> tuple[int, ...]:
-    return (len(tasks) - 1,) if tasks else ()
-
-
-def _nodes(found: Any, where: str) -> dict[int, dict[str, Any]]:
+def _nodes(document: Any, where: str) -> dict[int, dict[str, Any]]:
     """Nodes by their numbers, in program order."""
-    listed = found.get("nodes") if isinstance(found, dict) else None
+    listed = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise BadInput(
             "is no execution trace: it has no list of nodes",
@@ -532,14 +467,12 @@ def _seconds(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[int, float
 
 def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[int, ...]]:
     """Ranks of the process groups that the trace lists."""
-    found = {}
+    ranks_of = {}
     for number_, node in nodes.items():
         if node["name"] != _GROUPS:
             continue
         place = f"{where}: node {number_}"
-        inputs = node.get("inputs")
-        values = inputs.get("values") if isinstance(inputs, dict) else inputs
-        text = values[0] if isinstance(values, list) and values else None
+        text = next(iter(_values(node.get("inputs"))), None)
         try:
             listed = json.loads(text) if isinstance(text, str) else text
         except (ValueError, RecursionError):
@@ -549,19 +482,24 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
-                found[str(group.get("pg_name"))] = found[f"backend {group.get('backend_id')}"] = ranks
-    return found
+                ranks_of[str(group.get("pg_name"))] = ranks_of[f"backend {group.get('backend_id')}"] = ranks
+    return ranks_of
 
 
 def _of_node(
     node: dict[str, Any], groups: Mapping[str, tuple[int, ...]], place: str
 ) -> tuple[str, Communication] | None:
     """Name and collective of a node; None for one that moves nothing."""
-    record = _attributes(node, place)
-    name = record.get("collective_name")
-    values, at = _positional(node)
-    if not isinstance(name, str):
-        name = values[at] if at >= 0 else None
+    listed = node.get("attrs", [])
+    if not isinstance(listed, list) or not all(isinstance(attribute, dict) for attribute in listed):
+        raise BadInput("attrs is no list of attributes", where=place)
+    record = {str(attribute.get("name")): attribute.get("value") for attribute in listed}
+    name, values = record.get("collective_name"), _values(node.get("inputs"))
+    # Up to schema 1.0.2 the name stands before two lists, those of the splits.
+    starts = range(len(values) - 2)
+    at = next((i for i in starts if [type(value) for value in values[i : i + 3]] == [str, list, list]), -1)
+    if not isinstance(name, str) and at >= 0:
+        name = values[at]
     if not isinstance(name, str):
         raise BadInput(
             "the collective has neither an attribute nor an input that names it",
@@ -576,22 +514,14 @@ def _of_node(
     if "collective_name" not in record:
         return name[:200], _of_inputs(kind, node, values[:at], groups, place)
     group = str(record.get("pg_name"))
-    record = {**record, "ranks": list(groups[group])} if group in groups else {**record, "ranks": _strided(record)}
+    record["ranks"] = list(groups[group]) if group in groups else _strided(record)
     return name[:200], communication(kind, record, _EXECUTION_KEYS, place)
 
 
-def _positional(node: dict[str, Any]) -> tuple[list[Any], int]:
-    """The inputs of a node of schema 1.0.2 or earlier, and which of them is the collective's name (-1: none).
-
-    The name stands before two lists, those of the splits.
-    """
-    inputs = node.get("inputs")
-    values = inputs.get("values") if isinstance(inputs, dict) else inputs
-    values = values if isinstance(values, list) else []
-    for at, value in enumerate(values[:-2]):
-        if isinstance(value, str) and isinstance(values[at + 1], list) and isinstance(values[at + 2], list):
-            return values, at
-    return values, -1
+def _values(arguments: Any) -> list[Any]:
+    """The values of a node's inputs or outputs."""
+    values = arguments.get("values") if isinstance(arguments, dict) else arguments
+    return values if isinstance(values, list) else []
 
 
 def _of_inputs(
@@ -601,29 +531,30 @@ def _of_inputs(
     group = before[-2] if len(before) > 1 else None
     ranks = groups.get(f"backend {group}", groups.get(str(group)))
     if kind == "barrier":
-        return Communication(kind=kind, bytes=0.0, ranks=ranks)
-    outputs = node.get("outputs")
-    received = _tensor_bytes(outputs.get("values") if isinstance(outputs, dict) else outputs, place)
-    sent = _tensor_bytes(before, place)
+        return _sized(kind, 0, 0, ranks)
+    received, sent = _tensor_bytes(_values(node.get("outputs")), place), _tensor_bytes(before, place)
     if not sent and not received:
         problem = f"the {kind} does not say its size: it has no tensors among its inputs and outputs"
         raise BadInput(problem, where=place, remedy="give the trace as ExecutionTraceObserver wrote it")
-    sizes = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
-    return Communication(kind=kind, bytes=float(sizes.get(kind, sent)), ranks=ranks)
+    return _sized(kind, sent, received, ranks)
 
 
-def _tensor_bytes(values: Any, place: str) -> int:
+def _tensor_bytes(values: list[Any], place: str) -> int:
     """Bytes of all tensors in nested lists; one is [id, storage, offset, elements, bytes of each, device]."""
-    found, waiting = 0, [values]
+    bytes_, waiting = 0, [values]
     while waiting:
-        one = waiting.pop()
-        if not isinstance(one, list):
+        value = waiting.pop()
+        if not isinstance(value, list):
             continue
-        if len(one) == 6 and isinstance(one[5], str) and not any(isinstance(part, list | str) for part in one[:5]):
-            found += _elements(one[3], place) * _elements(one[4], place)
+        if (
+            len(value) == 6
+            and isinstance(value[5], str)
+            and not any(isinstance(part, list | str) for part in value[:5])
+        ):
+            bytes_ += _elements(value[3], place) * _elements(value[4], place)
         else:
-            waiting += one
-    return found
+            waiting += value
+    return bytes_
 
 
 def _strided(record: Mapping[str, Any]) -> list[int] | None:
@@ -634,10 +565,3 @@ def _strided(record: Mapping[str, Any]) -> list[int] | None:
     if start < 0 or stride < 1 or not 0 < size <= MOST_RANKS:
         return None
     return list(range(start, start + size * stride, stride))
-
-
-def _attributes(node: dict[str, Any], place: str) -> dict[str, Any]:
-    listed = node.get("attrs", [])
-    if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise BadInput("attrs is no list of attributes", where=place)
-    return {str(one.get("name")): one.get("value") for one in listed}

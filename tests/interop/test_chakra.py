@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
-from weft.interop.traces import chakra, chakra_schema
-from weft.interop.traces.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
+from weft.interop import chakra, chakra_schema
+from weft.interop.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
 from weft.model.workload import Communication, Task, Workload
 
 VARINT, FIXED64, TEXT = 0, 1, 2
@@ -150,29 +150,24 @@ def test_nodes_become_tasks():
 def test_nodes_may_wait_for_later_ones_and_have_no_name():
     found = read(trace(node(1, COMPUTE, name="", waits=[2], micros=1), node(2, COMPUTE, micros=1)))
     assert found.tasks[0] == Task(name="node 1", seconds=1e-6, waits=(1,))
-
-
-def test_packed_dependencies_are_read():
     packed = field(5, TEXT, varint(1) + varint(300))
-    found = read(trace(node(1, 1), node(300, 1), node(3, 1) + packed))
-    assert found.tasks[2].waits == (0, 1)
+    assert read(trace(node(1, 1), node(300, 1), node(3, 1) + packed)).tasks[2].waits == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (0, "all-reduce"),
-        (1, "reduce"),
-        (2, "all-gather"),
-        (3, None),
-        (4, None),
-        (5, "broadcast"),
-        (6, "all-to-all"),
-        (7, "reduce-scatter"),
-        (8, "reduce-scatter"),
-        (9, "barrier"),
-    ],
+KINDS = (
+    "all-reduce",
+    "reduce",
+    "all-gather",
+    None,
+    None,
+    "broadcast",
+    "all-to-all",
+    *["reduce-scatter"] * 2,
+    "barrier",
 )
+
+
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(KINDS)))
 def test_collectives(number, kind):
     raw = trace(node(1, COLLECTIVE, comm_type=number, comm_size=64))
     if kind is None:
@@ -261,43 +256,36 @@ def test_work_without_durations():
             read(raw, **rates)
 
 
-def test_recorded_times_of_communications_are_named():
-    found = read(trace(node(1, COLLECTIVE, comm_type=0, comm_size=1, micros=5)))
-    assert found.assumptions == ("recorded durations of 1 communications are not used",)
+CALL, WORK_FIRST = node(1, COLLECTIVE, micros=85, is_cpu_op=1), node(1, COMPUTE, micros=7)
+KERNEL = {"waits": [1], "is_cpu_op": 0}
+ASSUMED = {
+    "recorded durations of 1 communications are not used": [node(1, COLLECTIVE, comm_type=0, comm_size=1, micros=5)],
+    # PyTorch's converter gives the host's call a collective's type; the kernel's node has the kind and size.
+    "1 operations of the host run among the accelerator's": [CALL, node(2, 7, comm_type=5, comm_size=64, **KERNEL)],
+    # As in the traces of mlcommons/chakra's own tests, whose NCCL kernels state neither kind nor size.
+    "1 communications say neither kind nor size, and take the time that was recorded": [
+        WORK_FIRST,
+        node(2, COLLECTIVE, micros=28, **KERNEL),
+    ],
+    # As in tests/data/chakra.0.et of mlcommons/chakra, whose thread nodes the converter has dropped.
+    "2 control dependencies on nodes that the trace does not have are left out": [
+        node(1, COMPUTE, micros=7, ctrl=[3]),
+        node(2, COMPUTE, waits=[1], ctrl=[1, 3], micros=7),
+    ],
+    "control dependencies are left out: with those on data they make a circle": [
+        node(1, COMPUTE, micros=7, ctrl=[2]),
+        node(2, COMPUTE, waits=[1], micros=7),
+    ],
+}
+SECONDS = ([0], [85e-6, 0], [7e-6, 28e-6], [7e-6, 7e-6], [7e-6, 7e-6])
 
 
-def test_calls_of_the_host_that_launch_a_collective_are_work():
-    """PyTorch's converter gives such a call a collective's type; the kernel's node has the kind and size."""
-    found = read(
-        trace(
-            node(1, COLLECTIVE, micros=85, is_cpu_op=1),
-            node(2, COLLECTIVE, waits=[1], micros=9, is_cpu_op=0, comm_type=5, comm_size=64),
-        )
-    )
-    assert [task.seconds for task in found.tasks] == [85e-6, 0]
-    assert found.tasks[1].communication == Communication(kind="broadcast", bytes=64)
-
-
-def test_kernels_of_which_only_the_time_was_recorded_take_it():
-    """As in the traces of mlcommons/chakra's own tests, whose NCCL kernels state neither kind nor size."""
-    found = read(trace(node(1, COMPUTE, micros=7), node(2, COLLECTIVE, waits=[1], micros=28, is_cpu_op=0)))
-    assert [(task.seconds, task.communication) for task in found.tasks] == [(7e-6, None), (28e-6, None)]
-    assert found.assumptions == ("1 communications say neither kind nor size, and take the time that was recorded",)
-    with pytest.raises(BadInput, match="has no comm_type"):
-        read(trace(node(2, COLLECTIVE, is_cpu_op=0)))
-
-
-def test_control_dependencies_on_nodes_that_are_gone_are_left_out():
-    """As in tests/data/chakra.0.et of mlcommons/chakra, whose thread nodes the converter has dropped."""
-    found = read(trace(node(1, COMPUTE, micros=7, ctrl=[3]), node(2, COMPUTE, waits=[1], ctrl=[1, 3], micros=7)))
-    assert [task.waits for task in found.tasks] == [(), (0,)]
-    assert found.assumptions == ("2 control dependencies on nodes that the trace does not have are left out",)
-
-
-def test_control_dependencies_that_make_a_circle_are_left_out():
-    found = read(trace(node(1, COMPUTE, micros=7, ctrl=[2]), node(2, COMPUTE, waits=[1], micros=7)))
-    assert [task.waits for task in found.tasks] == [(), (0,)]
-    assert found.assumptions == ("control dependencies are left out: with those on data they make a circle",)
+@pytest.mark.parametrize(("assumption", "seconds"), list(zip(ASSUMED, SECONDS, strict=True)))
+def test_what_real_traces_lack_is_assumed_and_said(assumption, seconds):
+    found = read(trace(*ASSUMED[assumption]))
+    assert [task.seconds for task in found.tasks] == seconds
+    assert [task.waits for task in found.tasks] == [(), (0,)][: len(seconds)]
+    assert found.assumptions == (assumption,)
 
 
 GRAPH = """
@@ -352,6 +340,7 @@ def test_exact_seconds_hold_only_beside_their_duration():
         ([node(4, 1, waits=[4])], r"node 4 \(n\): is one of 1 nodes that wait for each other"),
         ([node(1, 1), node(5, 1, waits=[6]), node(6, 1, waits=[5, 1])], r"node [56] \(n\): is one of 2 nodes"),
         ([node(1, COLLECTIVE, comm_size=1)], "has no comm_type"),
+        ([node(2, COLLECTIVE, is_cpu_op=0)], "has no comm_type"),
         ([node(1, COLLECTIVE, comm_type=12, comm_size=1)], "has comm_type 12"),
         ([node(1, COLLECTIVE, comm_type=0)], "has no comm_size"),
         ([node(1, 5, comm_dst=1)], "has no comm_size"),

@@ -2,13 +2,9 @@
 
 import os
 import subprocess
-from dataclasses import replace
-
-import pytest
 
 import weft
-from weft.errors import NothingFeasible
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 from weft.layout.text import parse_layout
 from weft.model.resolve import RecipeChanges
 
@@ -42,12 +38,3 @@ def test_the_script_starts_every_rank_of_the_layout(tmp_path):
     assert parse_layout(options["--layout"]).complete(16) == layout
     assert (options["--batch"], options["--sequence"], options["--precision"]) == ("32", "64", "bf16")
     assert words[-2:] == ["--data", "a file.txt"]
-
-
-@pytest.mark.parametrize(
-    ("job", "text", "reason"),
-    [(replace(JOB, recipe=replace(JOB.recipe, precision="fp8")), "x=2", "fp8"), (JOB, "x=32", "of 16")],
-)
-def test_what_cannot_be_trained_is_refused(job, text, reason):
-    with pytest.raises(NothingFeasible, match=reason):
-        launch_arguments("slurm", job, CLUSTER, parse_layout(text).complete(None))

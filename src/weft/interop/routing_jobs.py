@@ -108,21 +108,16 @@ def read_jobs(folder: str | os.PathLike[str], numbering: Numbering | None = None
     if not found:
         raise BadInput("holds no job file", where=where, remedy="name them like job_0-BLOOM.txt")
     form = numbering or Numbering()
-    return merged([read_job(Path(where, file), f"job_{number}-{model}", form) for number, model, file in found])
+    paths = [(Path(where, file), f"job_{number}-{model}") for number, model, file in found]
+    return merged([parse_job(read_text(path, where=str(path)), name, form, str(path)) for path, name in paths])
 
 
-def read_job(path: str | os.PathLike[str], name: str, numbering: Numbering) -> JobTraffic:
-    """One job of a file, under a name.
+def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraffic:
+    """The job of a file's text, under a name.
 
     Raises:
         BadInput: a line with other than 8 whole numbers, an unknown host, or a stage that is no set of rings.
     """
-    where = os.fspath(path)
-    return parse_job(read_text(path, where=where), name, numbering, where)
-
-
-def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraffic:
-    """One job of a text, under a name; see ``read_job``."""
     table = _numbers(text, where)
     source = _hosts(table[:, 0], table[:, 2], numbering, where)
     target = _hosts(table[:, 1], table[:, 3], numbering, where)
@@ -166,18 +161,8 @@ def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None)
         ]
     )
     text = "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
-    _check_same(text, one, form)
-    return text
-
-
-def _check_same(text: str, one: JobTraffic, form: Numbering) -> None:
-    """Refuse a text that does not read back as the job."""
-    name, what = one.jobs[0], "no rings"
     try:
-        back = parse_job(text, name, form, name)
-    except BadInput as error:
-        what = error.what
-    else:
+        back = parse_job(text, one.jobs[0], form, one.jobs[0])
         same = {
             "rounds of a ring": np.array_equal(back.rounds, one.rounds),
             "whole sizes in bytes": np.allclose(back.bytes, one.bytes, rtol=0.0, atol=1.0),
@@ -185,12 +170,13 @@ def _check_same(text: str, one: JobTraffic, form: Numbering) -> None:
             "one queue pair a flow": not one.queue_pair.any(),
         }
         broken = [what for what, holds in same.items() if not holds]
-        if not broken:
-            return
-        what = f"it lacks {', '.join(broken)}"
-    raise Unsupported(
-        f"job files hold ring all-reduces only; {what}", where=name, remedy="export json, or route events"
-    )
+        problem = f"it lacks {', '.join(broken)}" if broken else ""
+    except BadInput as error:
+        problem = error.what
+    if problem:
+        what, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
+        raise Unsupported(what, where=one.jobs[0], remedy=remedy)
+    return text
 
 
 def _numbers(text: str, where: str) -> Ints:

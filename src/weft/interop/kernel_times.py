@@ -7,7 +7,7 @@ An operator without kernels ran on the CPU and takes its own time.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, cast
@@ -15,7 +15,7 @@ from typing import Any, cast
 from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
 from weft.errors import BadInput
-from weft.interop.traces.torch_traces import events_of, number, read_json
+from weft.interop.torch_traces import events_of, number, read_json
 from weft.model.job import Precision
 from weft.results import Result
 
@@ -78,49 +78,40 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
         BadInput: the file is no trace of the profiler, or names no shape of a product or of attention.
     """
     where = os.fspath(path)
-    events = events_of(read_json(path, where=where), where)
-    seconds, graphics = _kernel_seconds(events, where)
-    found: dict[ProductTime | AttentionTime, list[float]] = {}
-    for place, event in _operators(events, where):
-        shape = _shape(event)
-        number_ = event["args"].get("External id")
-        own = seconds.get(number_) if isinstance(number_, int) else None
-        if own is None and not graphics:
-            own = 1e-6 * number(event.get("dur"), f"{place}: dur")
-        if shape is not None and own:
-            found.setdefault(shape, []).append(own)
-    timed = [(replace(shape, seconds=_rounded(median(all_))), len(all_)) for shape, all_ in found.items()]
-    products = [(one, calls) for one, calls in timed if isinstance(one, ProductTime)]
-    attention = [(one, calls) for one, calls in timed if isinstance(one, AttentionTime)]
-    if not timed:
+    kernel_s: dict[int, float] = {}
+    operators: list[tuple[str, dict[str, Any]]] = []
+    graphics = False
+    for i, event in enumerate(events_of(read_json(path, where=where), where)):
+        place, arguments = f"{where}: event {i}: dur", event.get("args")
+        if event.get("ph") != "X":
+            continue
+        if str(event.get("cat")).lower() == "kernel":
+            graphics = True
+            owner = arguments.get("External id") if isinstance(arguments, dict) else None
+            if isinstance(owner, int):
+                kernel_s[owner] = kernel_s.get(owner, 0.0) + 1e-6 * number(event.get("dur"), place)
+        elif event.get("cat") == "cpu_op" and isinstance(arguments, dict):
+            operators.append((place, event))
+    times: dict[ProductTime | AttentionTime, list[float]] = {}
+    for place, event in operators:
+        owner, shape = event["args"].get("External id"), _shape(event)
+        seconds = kernel_s.get(owner) if isinstance(owner, int) else None
+        if seconds is None and not graphics:
+            seconds = 1e-6 * number(event.get("dur"), place)
+        if shape is not None and seconds:
+            times.setdefault(shape, []).append(seconds)
+    if not times:
         raise BadInput("names no shape of a product or of attention", where=where, remedy=_REMEDY)
+    timed = [(replace(shape, seconds=_rounded(median(calls))), len(calls)) for shape, calls in times.items()]
+    products = [(time, calls) for time, calls in timed if isinstance(time, ProductTime)]
+    attention = [(time, calls) for time, calls in timed if isinstance(time, AttentionTime)]
     return Traced(
         source=os.path.basename(where),
         measured=Measurements(
-            products=tuple(one for one, _ in products), attention=tuple(one for one, _ in attention)
+            products=tuple(time for time, _ in products), attention=tuple(time for time, _ in attention)
         ),
         calls=tuple(calls for _, calls in (*products, *attention)),
     )
-
-
-def _kernel_seconds(events: Sequence[dict[str, Any]], where: str) -> tuple[dict[int, float], bool]:
-    """Seconds of the kernels of each operator, and whether there is any kernel."""
-    found: dict[int, float] = {}
-    graphics = False
-    for i, event in enumerate(events):
-        if event.get("ph") == "X" and str(event.get("cat")).lower() == "kernel":
-            graphics = True
-            arguments = event.get("args")
-            owner = arguments.get("External id") if isinstance(arguments, dict) else None
-            if isinstance(owner, int):
-                found[owner] = found.get(owner, 0.0) + 1e-6 * number(event.get("dur"), f"{where}: event {i}: dur")
-    return found, graphics
-
-
-def _operators(events: Sequence[dict[str, Any]], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for i, event in enumerate(events):
-        if event.get("ph") == "X" and event.get("cat") == "cpu_op" and isinstance(event.get("args"), dict):
-            yield f"{where}: event {i}", event
 
 
 def _shape(event: dict[str, Any]) -> ProductTime | AttentionTime | None:
@@ -134,12 +125,12 @@ def _shape(event: dict[str, Any]) -> ProductTime | AttentionTime | None:
     precision = PRECISIONS[types[first]]
     if name in PRODUCTS:
         return _product(sizes[first], sizes[first + 1], precision)
-    if name.startswith("aten::_scaled_dot_product_") and any(kind in name for kind in _ATTENTION):
-        backward = "backward" in name
-        causal = "True" in [str(one) for one in _listed(arguments, "Concrete Inputs")]
-        heads = sizes[1:4] if backward else sizes[:3]
-        return _attention(heads, "input-gradient" if backward else "forward", precision) if causal else None
-    return None
+    causal = "True" in [str(one) for one in _listed(arguments, "Concrete Inputs")]
+    fused = name.startswith("aten::_scaled_dot_product_") and any(kind in name for kind in _ATTENTION)
+    if not fused or not causal:
+        return None
+    backward = "backward" in name
+    return _attention(sizes[1:4] if backward else sizes[:3], "input-gradient" if backward else "forward", precision)
 
 
 def _product(left: tuple[int, ...], right: tuple[int, ...], precision: Precision) -> ProductTime | None:
@@ -154,25 +145,16 @@ def _attention(sizes: Sequence[tuple[int, ...]], phase: MeasuredPhase, precision
     """Queries, keys and values of (batch, heads, sequence, width)."""
     if len(sizes) < 3 or any(len(one) != 4 for one in sizes) or sizes[0][2] != sizes[1][2]:
         return None
-    (batch, heads, sequence, qk_dim), (_, kv_heads, _, _), (_, _, _, v_dim) = sizes
+    (batch, heads, sequence, qk_dim), (_, kv_heads, _, _), (_, _, _, v_dim) = (map(float, size) for size in sizes)
     if not batch * heads * sequence * qk_dim * kv_heads * v_dim:
         return None
-    return AttentionTime(
-        batch=float(batch),
-        sequence=float(sequence),
-        heads=float(heads),
-        kv_heads=float(kv_heads),
-        qk_dim=float(qk_dim),
-        v_dim=float(v_dim),
-        phase=phase,
-        precision=precision,
-        seconds=0.0,
-    )
+    shape = {"batch": batch, "sequence": sequence, "heads": heads, "kv_heads": kv_heads}
+    return AttentionTime(**shape, qk_dim=qk_dim, v_dim=v_dim, phase=phase, precision=precision, seconds=0.0)
 
 
 def _listed(arguments: dict[str, Any], name: str) -> list[Any]:
-    found = arguments.get(name)
-    return found if isinstance(found, list) else []
+    value = arguments.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _sizes(value: object) -> tuple[int, ...]:

@@ -11,15 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos, rail
-from weft.interop.traffic.routing_jobs import (
-    COLUMNS,
-    Numbering,
-    numbering,
-    paper_fabric,
-    read_job,
-    read_jobs,
-    write_job,
-)
+from weft.interop.routing_jobs import COLUMNS, Numbering, numbering, paper_fabric, parse_job, read_jobs, write_job
 from weft.routing import job_traffic
 from weft.routing.generate import MODELS, flow_bytes
 from weft.routing.plan import plan
@@ -48,14 +40,12 @@ TIMES = {
 """Bytes of a flow, and seconds of an all-reduce without collisions."""
 
 
-def read(tmp_path, text, form=PAPER):
-    path = tmp_path / "job_0-BLOOM.txt"
-    path.write_text(text, encoding="utf-8")
-    return read_job(path, "job", form)
+def read(text, form=PAPER):
+    return parse_job(text, "job", form, "job_0-BLOOM.txt")
 
 
-def test_a_file_is_a_job_of_rings(tmp_path):
-    found = read(tmp_path, RING)
+def test_a_file_is_a_job_of_rings():
+    found = read(RING)
     assert found.source.tolist() == [0, 32, 1, 33, 64]
     assert found.target.tolist() == [32, 0, 33, 64, 1]
     assert found.bytes.tolist() == [1000, 1000, 2000, 2000, 2000]
@@ -88,24 +78,24 @@ def test_a_file_is_a_job_of_rings(tmp_path):
         (RING, f"#{COLUMNS}\n", "holds no flow"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(old, new, what, tmp_path):
+def test_a_bad_file_is_refused_with_its_place(old, new, what):
     text = RING.replace(old, new)
     if "rings of" in what:
         text = RING.replace("1238770000 0", "1238770000 3")
     assert text != RING
     with pytest.raises(BadInput, match=what):
-        read(tmp_path, text)
+        read(text)
 
 
-def test_a_file_cut_anywhere_is_read_or_refused(tmp_path):
-    whole = read(tmp_path, RING)
+def test_a_file_cut_anywhere_is_read_or_refused():
+    whole = read(RING)
     for length in range(len(RING)):
         with suppress(BadInput):
-            assert len(read(tmp_path, RING[:length])) in (2, len(whole))
+            assert len(read(RING[:length])) in (2, len(whole))
 
 
-def test_a_host_alone_is_no_flow_to_route(tmp_path):
-    alone = read(tmp_path, "96 96 0 0 1 1 1 0\n")
+def test_a_host_alone_is_no_flow_to_route():
+    alone = read("96 96 0 0 1 1 1 0\n")
     with pytest.raises(BadInput, match="to themselves"):
         check_traffic(paper_fabric(), alone)
 
@@ -137,7 +127,7 @@ def test_folders_without_jobs_are_refused(tmp_path):
 
 
 @given(seed=st.integers(0, 10_000))
-def test_written_jobs_are_read_back(seed, tmp_path_factory):
+def test_written_jobs_are_read_back(seed):
     draw = np.random.default_rng(seed)
     tors, per_tor = int(draw.integers(1, 9)), int(draw.integers(3, 9))
     form = Numbering(tors=tors, spines=int(draw.integers(1, 9)), hosts_per_tor=per_tor)
@@ -160,10 +150,8 @@ def test_written_jobs_are_read_back(seed, tmp_path_factory):
         start_s=np.array([float(draw.integers(0, 10**11)) / 1e9]),
         pause_s=np.array([float(draw.integers(0, 10**10)) / 1e9]),
     )
-    path = tmp_path_factory.mktemp("jobs") / "job_0-X.txt"
     text = write_job(traffic, 0, form)
-    path.write_text(text, encoding="utf-8")
-    found = read_job(path, "job", form)
+    found = read(text, form)
     assert text.startswith(f"#{COLUMNS}\n")
     for field in ("source", "target", "bytes", "collective", "rounds", "start_s", "pause_s"):
         assert getattr(found, field).tolist() == getattr(traffic, field).tolist()
@@ -203,7 +191,7 @@ def test_networks_whose_leaves_differ_have_no_numbering():
 
 
 @pytest.mark.parametrize(("model", "ring"), TIMES)
-def test_flow_sizes_and_times_of_the_papers_jobs(model, ring, tmp_path):
+def test_flow_sizes_and_times_of_the_papers_jobs(model, ring):
     """The closed form 2 (r - 1) size / bandwidth, and the same of a file on the paper's network."""
     size, seconds = TIMES[model, ring]
     assert flow_bytes(MODELS[model], ring) == size
@@ -213,11 +201,11 @@ def test_flow_sizes_and_times_of_the_papers_jobs(model, ring, tmp_path):
         f"{96 + a} {96 + b} {a // 32} {b // 32} 0 {size} 0 0"
         for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True)
     ]
-    job = plan(paper_fabric(), read(tmp_path, "\n".join(lines))).jobs[0]
+    job = plan(paper_fabric(), read("\n".join(lines))).jobs[0]
     assert job.all_reduce_s == job.alone_s == pytest.approx(seconds, rel=1e-5)
 
 
-def test_the_papers_job_files_hold_its_jobs(tmp_path):
+def test_the_papers_job_files_hold_its_jobs():
     folder = os.environ.get("WEFT_ROUTING_JOBS")
     if not folder:
         pytest.skip("WEFT_ROUTING_JOBS is not set")
@@ -236,9 +224,7 @@ def test_the_papers_job_files_hold_its_jobs(tmp_path):
             assert one.pause_s[0] == pytest.approx(MODELS[model].pause_s, abs=1e-5)
             assert 1 <= one.start_s[0] - one.pause_s[0] <= 10
             seen.add((model, size))
-            path = tmp_path / "job_0-again.txt"
-            path.write_text(write_job(found, number), encoding="utf-8")
-            again = read_job(path, "again", PAPER)
+            again = read(write_job(found, number))
             for field in ("source", "target", "bytes", "collective", "rounds", "start_s", "pause_s"):
                 assert getattr(again, field).tolist() == getattr(one, field).tolist()
     assert seen == set(TIMES)

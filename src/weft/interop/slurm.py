@@ -7,7 +7,7 @@ import shlex
 
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.interop.training.launchers import LaunchArguments, NotExpressible, process_grid
+from weft.interop.launch import LaunchArguments, process_grid, refuse
 from weft.launched import PORT
 from weft.layout.check import PRECISIONS, check_trainable
 from weft.layout.spec import Layout
@@ -33,8 +33,12 @@ srun --kill-on-bad-exit=1 weft train {command}
 """
 
 
-def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments | NotExpressible:
-    """A script for ``sbatch``; time, partition and account are the site's."""
+def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """A script for ``sbatch``; time, partition and account are the site's.
+
+    Raises:
+        NothingFeasible: ``weft train`` cannot run the layout.
+    """
     reasons = []
     try:
         check_trainable(job, layout)
@@ -44,8 +48,7 @@ def launch_arguments(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgume
         reasons.append(f"it trains in {', '.join(PRECISIONS)}, not in {job.recipe.precision}")
     if layout.world > cluster.count:
         reasons.append(f"it needs {layout.world} accelerators of {cluster.count}")
-    if reasons:
-        return NotExpressible(tool=TOOL, reasons=tuple(reasons))
+    refuse(TOOL, reasons)
     hosts, each = process_grid(cluster, layout)
     recipe, model = job.recipe, job.model.name
     command = {

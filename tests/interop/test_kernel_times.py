@@ -10,7 +10,7 @@ import weft
 from weft.cluster import read_calibration
 from weft.cluster.measurements import AttentionTime, ProductTime
 from weft.errors import BadInput
-from weft.interop.traces.kernel_times import Traced, read_kernel_times
+from weft.interop.kernel_times import Traced, read_kernel_times
 
 
 def operator(
