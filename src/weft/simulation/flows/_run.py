@@ -9,24 +9,12 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows._clock import FAIR, SHORTEST, advance
-from weft.simulation.flows._state import (
-    EVENT_AT,
-    LIVE,
-    LOGGED,
-    PHASE,
-    READY,
-    RIPPLES,
-    SAMPLE,
-    SOLVES,
-    Timeline,
-    blank,
-    new_net,
-    new_tree,
-)
+from weft.simulation.flows._clock import EVENT_AT, FAIR, PHASE, SAMPLE, SHORTEST, Timeline, advance
 from weft.simulation.flows.records import MODES, LinkEvent, LinkRates, Simulation
 from weft.solvers._arrays import PAIR, Records
+from weft.solvers._filling import LIVE, LOGGED, READY, RIPPLES, SOLVES, Net, blank, new_net
 
+_FAN = 16
 SAMPLES = 1 << 20
 """Samples of link rates that the event loop may take before they are put away."""
 
@@ -48,7 +36,7 @@ def simulate(
     sharing = SHORTEST if MODES[mode] == "shortest-remaining" else FAIR
     if sharing is SHORTEST:
         check_distinct_links(routes, len(capacity), first_flow)
-    net = new_net(capacity, traffic, routes)
+    net = net_of(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
     taken = []
     ended, run = False, advance.sized(steps_of(traffic, routes, len(events)))
@@ -107,6 +95,15 @@ def grouped(group: Ints, groups: int) -> tuple[Ints, Ints]:
     return first, np.argsort(group, kind="stable").astype(np.int64)
 
 
+def net_of(capacity: Floats, traffic: Traffic, routes: Routes) -> Net:
+    """No flow active."""
+    net = new_net(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps)
+    trips = net.trips
+    trips["bytes"], trips["bytes_left"], trips["phase"] = traffic.bytes, traffic.bytes, traffic.phase
+    trips["latency"], trips["begin"], trips["completion"] = routes.latency_s, np.nan, np.nan
+    return net
+
+
 def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
     """Nothing done, with room for some samples of links; also the number of phases that are ready.
 
@@ -120,7 +117,7 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
     heap = blank(len(phases) + 1, PAIR)
     heap["key"][: len(ready)], heap["number"][: len(ready)] = begin[order], ready[order]
     timed = sorted(events, key=lambda event: (event.time_s, event.link))
-    nodes, levels = new_tree(len(traffic))
+    nodes, levels = _new_tree(len(traffic))
     clock = Timeline(
         finish=np.full(max(len(traffic), 1), np.inf),
         nodes=nodes,
@@ -136,6 +133,15 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
         now=np.zeros(1),
     )
     return clock, len(ready)
+
+
+def _new_tree(leaves: int) -> tuple[Floats, Ints]:
+    """A tree of minima with ``_FAN`` children a node: its nodes, and the first node of each level; the last level only
+    closes the list."""
+    sizes = [-(-max(leaves, 1) // _FAN)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // _FAN))
+    return np.full(sum(sizes), np.inf), np.cumsum([0, *sizes])
 
 
 def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:

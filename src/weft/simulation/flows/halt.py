@@ -11,8 +11,8 @@ from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, spans
 from weft.simulation.flows._clock import FAIR, advance
-from weft.simulation.flows._run import check_inputs, new_clock, stalled, steps_of
-from weft.simulation.flows._state import HALTS, LIVE, READY, new_net
+from weft.simulation.flows._run import check_inputs, net_of, new_clock, stalled, steps_of
+from weft.solvers._filling import HALTS, LIVE, READY
 
 LOCAL = 0.25
 """As ``weft.simulation.flows.engine.run`` has it by default."""
@@ -78,7 +78,7 @@ def run_until(
         raise BadInput(f"halt at {until_s:g} s", where="until_s", remedy="give a time of 0 or later")
     capacity = np.asarray(capacity_Bps, dtype=np.float64)
     check_inputs(capacity, traffic, routes, ())
-    net = new_net(capacity, traffic, routes)
+    net = net_of(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
     clock.phases["halts"][np.asarray(stop_phases, dtype=np.int64)] = 1
     advance.sized(steps_of(traffic, routes))(net, clock, FAIR, LOCAL, float(until_s))
