@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.errors import Unsupported
-from weft.fabric.spec import SCALE_UP, Ints
+from weft.fabric.spec import SCALE_UP, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import ecmp
-from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
@@ -220,24 +220,23 @@ def solve_ilp(
         raise Unsupported(
             f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
-    highspy, highs = linear(asked, paths, integer=True)
-    highs.setOptionValue("time_limit", float(seconds))
-    highs.setOptionValue("random_seed", seed)
-    highs.setOptionValue("mip_rel_gap", 0.0)
-    start = highspy.HighsSolution()
-    start.col_value = _taken(asked, paths, up, down)
-    highs.setSolution(start)
-    highs.run()
-    info = highs.getInfo()
-    found = np.array(highs.getSolution().col_value)
-    if len(found) != len(paths.owner) + 1 or not np.isfinite(info.objective_function_value):
+    found = least_congestion(
+        asked,
+        paths,
+        integer=[True] * len(paths.owner) + [False],
+        start=_taken(asked, paths, up, down),
+        seconds=float(seconds),
+        seed=seed,
+        gap=0.0,
+    )
+    if not len(found.values):
         return Solved(up=up, down=down, bound=0.0)
-    chosen_up, chosen_down = _dealt(paths, np.round(found[:-1]).astype(np.int64))
-    proved = 0.0 if asked.limited else float(info.mip_dual_bound)
+    chosen_up, chosen_down = _dealt(paths, np.round(found.values[:-1]).astype(np.int64))
+    proved = 0.0 if asked.limited else found.bound
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
-def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[float]:
+def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> Floats:
     """How many flows of each commodity take each path in a choice, and its congestion."""
     column = {
         key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
@@ -246,7 +245,7 @@ def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[
     for key in zip(paths.commodity.tolist(), up.tolist(), down.tolist(), strict=True):
         values[column[key]] += 1
     values[-1] = float(asked.loads(asked.routes(up, down)).max(initial=0.0))
-    return [float(value) for value in values]
+    return values
 
 
 def _dealt(paths: CommodityPaths, many: Ints) -> tuple[Ints, Ints]:
