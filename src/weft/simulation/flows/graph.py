@@ -1,4 +1,4 @@
-"""Phases under construction: added in any order, then wired, then handed to the engine or timed alone."""
+"""Phases under construction: added in any order, then wired, then handed to the engine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic
 
@@ -84,32 +83,3 @@ class Graph:
         """The routes of the flows of ``traffic``, from the list that loads number."""
         numbers = [load.route for _, load in self.loads]
         return known.of(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
-
-    def times(self) -> tuple[Floats, Floats]:
-        """Begin (when the waiting is over) and end of each phase, its flows left aside.
-
-        Raises:
-            BadInput: phases wait for each other in a circle.
-        """
-        count = len(self.delays)
-        begin, end = [0.0] * count, [0.0] * count
-        left = [len(waits) for waits in self.waits]
-        followers: list[list[int]] = [[] for _ in range(count)]
-        for phase, waits in enumerate(self.waits):
-            for other in waits:
-                followers[other].append(phase)
-        able = [phase for phase in range(count) if not left[phase]]
-        done = 0
-        while able:
-            phase = able.pop()
-            done += 1
-            end[phase] = begin[phase] + self.delays[phase]
-            for other in followers[phase]:
-                begin[other] = max(begin[other], end[phase])
-                left[other] -= 1
-                if not left[other]:
-                    able.append(other)
-        if done < count:
-            circle = next(phase for phase in range(count) if left[phase])
-            raise BadInput(f"phases wait for each other: {self.names[circle]}", where="phases")
-        return np.array(begin), np.array(end)

@@ -1,7 +1,7 @@
-"""One iteration as phases: chunks in the schedule's order, sends, gradients, update.
+"""What the passes, sends and synchronisations of one iteration last.
 
-Durations come from the closed form's rows (``weft.estimation.blocks``), so that no formula is written twice;
-what is exact here and not there is who waits for whom.
+Durations come from the closed form's rows (``weft.estimation.blocks``), so that no formula is written twice; what is
+exact in ``stepping`` and ``full``, and not there, is who waits for whom.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from weft.estimation.frame import TimedFrame
 from weft.estimation.pace import slowest_stage
 from weft.estimation.synchronisation import StepSynchronisation
 from weft.layout.spec import Layout
-from weft.layout.stages import Durations, HeldChunk, Op, following, held_chunks, orders, stage_of
-from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.result import Span, SpanKind, Track
+from weft.layout.stages import Durations, HeldChunk, Op, held_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,174 +141,3 @@ def _ahead(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> f
         return 0.0
     step = clock.step
     return min(1.0 / layout.virtual_stages * step.gather_s * (1 - step.last), chunk.forward_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The phases in which an op begins and ends."""
-
-    begin: int
-    end: int
-
-
-class Pipeline:
-    """Builds the phases of one iteration, for flows that run in them.
-
-    The base class has one column: each stage is one worker, and collectives are part of its durations.  It is
-    what ``stepping`` does without phases.
-    """
-
-    def __init__(self, layout: Layout, clock: PhaseTimes) -> None:
-        self.layout, self.clock, self.graph = layout, clock, Graph()
-        self.orders = orders(layout, clock.micro_batches)
-        self.share = 1.0 / layout.virtual_stages
-        every = [op for order in self.orders for op in order]
-        self.first_forward = set({op.chunk: op for op in reversed(every) if op.what == "forward"}.values())
-        self.last_backward = set({op.chunk: op for op in every if op.what == "backward"}.values())
-        self.blocking = layout.schedule.blocks
-        self.bars: list[tuple[int, SpanKind, str, int, int]] = []
-        self.placed: dict[tuple[int, int, Op], Placed] = {}
-
-    def columns(self, stage: int) -> range:
-        """Workers of a stage that run the same without waiting for each other."""
-        return range(1)
-
-    def receivers(self, stage: int, column: int, other: int) -> range | list[int]:
-        """Columns of another stage that a column sends to."""
-        return self.columns(other)
-
-    def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
-        """Phases of one op."""
-        phase = self.graph.add(op.what, seconds)
-        return Placed(phase, phase)
-
-    def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
-        """The phase of a stage boundary."""
-        return self.graph.add("send", self.clock.hop_s, [waits])
-
-    def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
-        """A phase of ``share`` of the step's reduction or gathering."""
-        seconds = self.clock.step.reduce_s if what == "gradients" else self.clock.step.gather_s
-        return self.graph.add(what, share * seconds, waits)
-
-    def build(self) -> int:
-        """Wire everything; returns the last phase."""
-        for stage, order in enumerate(self.orders):
-            for column in self.columns(stage):
-                for op in order:
-                    self.placed[stage, column, op] = self._place(stage, column, op)
-        ends = [self._column(stage, column) for stage in range(self.layout.pipeline) for column in self.columns(stage)]
-        if self.clock.step.tied_s > 0:
-            ends = [*ends, self.graph.add("tied", self.clock.step.tied_s, [ends[0], ends[-1]])]
-        updated = self.graph.add("update", self.clock.step.update_s, ends)
-        self._bar(0, "update", "optimizer", updated, updated)
-        last = self.graph.add("host", self.clock.step.host_s, [updated])
-        self._bar(0, "host", "host", last, last)
-        return last
-
-    def spans(self, begin: list[float], end: list[float]) -> tuple[Span, ...]:
-        """The timeline of the first column of every stage."""
-        found = []
-        for stage, kind, name, first, last in self.bars:
-            if end[last] > begin[first]:
-                network = kind in ("send", "gradients", "weights")
-                track: Track = "network" if network else "compute"
-                found.append(
-                    Span(stage=stage, track=track, kind=kind, name=name, begin_s=begin[first], end_s=end[last])
-                )
-        return tuple(found)
-
-    def _place(self, stage: int, column: int, op: Op) -> Placed:
-        placed = self.work(stage, column, op, self._seconds(op))
-        if column == 0:
-            self._bar(stage, op.what, f"{op.micro_batch}.{op.chunk}", placed.begin, placed.end)
-        return placed
-
-    def _bar(self, stage: int, kind: SpanKind, name: str, first: int, last: int) -> None:
-        self.bars.append((stage, kind, name, first, last))
-
-    def _seconds(self, op: Op) -> float:
-        return op_seconds(self.layout, self.clock, op, edge=op in self.first_forward or op in self.last_backward)
-
-    def _column(self, stage: int, column: int) -> int:
-        """Wire one column from its first op to its reduced gradients; returns the phase that ends it."""
-        order = self.orders[stage]
-        gathered = self._gathered(stage, column)
-        before: list[int] = []
-        reduced: list[int] = []
-        for op in order:
-            placed = self.placed[stage, column, op]
-            for phase in (*before, *gathered.get(op, ())):
-                self.graph.wait(placed.begin, phase)
-            before = [placed.end]
-            sent = self._sent(stage, column, op, placed)
-            if self.blocking:
-                before += sent
-            if self.layout.zero == 2 and op.what == "backward":
-                before = [self._reduced(stage, column, placed, before, reduced)]
-            elif op in self.last_backward:
-                reduced = [self._reduced(stage, column, placed, before, reduced)]
-        ends = [*before, *reduced]
-        return ends[0] if len(ends) == 1 else self.graph.add("end", 0.0, ends)
-
-    def _gathered(self, stage: int, column: int) -> dict[Op, list[int]]:
-        """What ops wait for: the parameters of their chunk; all but the first bucket come while other ops run."""
-        step, order = self.clock.step, self.orders[stage]
-        if step.gather_s <= 0:
-            return {}
-        if not self.layout.overlap_gather:
-            return {order[0]: [self.synchronise(stage, column, "weights", 1.0, [])]}
-        bucket = self.synchronise(stage, column, "weights", self.share * step.last, [])
-        last = self.synchronise(stage, column, "weights", self.share * (1.0 - step.last), [bucket])
-        waits = {order[0]: [bucket], order[min(1, len(order) - 1)]: [last]}
-        for op in [op for op in order if op in self.first_forward][1:]:
-            last = self.synchronise(stage, column, "weights", self.share, [last])
-            waits.setdefault(op, []).append(last)
-        if column == 0:
-            self._bar(stage, "weights", "parameters", bucket, last)
-        return waits
-
-    def _reduced(self, stage: int, column: int, placed: Placed, before: list[int], earlier: list[int]) -> int:
-        """A chunk's gradients: all but the last bucket beside the backward pass, the last behind it, after those
-        of ``earlier`` chunks."""
-        step = self.clock.step
-        if step.reduce_s <= 0:
-            return before[0] if len(before) == 1 else self.graph.add("end", 0.0, before)
-        if not self.layout.overlap_reduce:
-            whole = self.synchronise(stage, column, "gradients", self.share, [*before, *earlier])
-            first = whole
-        else:
-            first = self.synchronise(stage, column, "gradients", self.share * (1.0 - step.last), [])
-            self.graph.waits[first] = [*self.graph.waits[placed.begin], *earlier]
-            whole = self.synchronise(stage, column, "gradients", self.share * step.last, [first, *before])
-        if column == 0:
-            self._bar(stage, "gradients", "gradients", first, whole)
-        return whole
-
-    def _sent(self, stage: int, column: int, op: Op, placed: Placed) -> list[int]:
-        """Send an op's result to the stage that needs it; returns the phases of the sends."""
-        after = following(self.layout, op)
-        if after is None:
-            return []
-        other = stage_of(self.layout, after.chunk)
-        if other == stage:
-            self.graph.wait(self.placed[stage, column, after].begin, placed.end)
-            return []
-        phase = self.send(stage, column, op, other, placed.end)
-        for receiver in self.receivers(stage, column, other):
-            self.graph.wait(self.placed[other, receiver, after].begin, phase)
-        if column == 0:
-            self._bar(stage, "send", f"{op.what} {op.micro_batch}.{op.chunk}", phase, phase)
-        return [phase]
-
-
-def timed_ops(layout: Layout, clock: PhaseTimes) -> tuple[float, list[list[tuple[Op, float, float]]]]:
-    """Seconds of an iteration of one column, and when each op of each stage begins and ends, in order."""
-    pipeline = Pipeline(layout, clock)
-    last = pipeline.build()
-    begin, end = (times.tolist() for times in pipeline.graph.times())
-    stages = []
-    for stage, order in enumerate(pipeline.orders):
-        placed = [(op, pipeline.placed[stage, 0, op]) for op in order]
-        stages.append([(op, float(begin[at.begin]), float(end[at.end])) for op, at in placed])
-    return float(end[last]), stages

@@ -9,7 +9,6 @@ from typing import Literal
 from weft.fabric.spec import Floats
 
 SpanKind = Literal["forward", "backward", "weight-gradient", "send", "weights", "gradients", "update", "host"]
-Track = Literal["compute", "network"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,17 +69,18 @@ class TierLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One bar of the timeline: what a pipeline stage does from ``begin_s`` to ``end_s``.
-
-    ``track`` separates what runs beside the computation (sends, gradients).
-    """
+    """One bar of the timeline: what a pipeline stage does from ``begin_s`` to ``end_s``."""
 
     stage: int
-    track: Track
     kind: SpanKind
     name: str
     begin_s: float
     end_s: float
+
+    @property
+    def track(self) -> Literal["compute", "network"]:
+        """``network`` for what runs beside the computation."""
+        return "network" if self.kind in ("send", "gradients", "weights") else "compute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

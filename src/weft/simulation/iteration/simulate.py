@@ -36,7 +36,7 @@ from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
 from weft.simulation.iteration.pipeline import PhaseTimes, clock
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
 from weft.simulation.iteration.routed import FlowRoutes
-from weft.simulation.iteration.stepping import timed
+from weft.simulation.iteration.stepping import Stepped
 from weft.simulation.iteration.stragglers import columns, slowed
 from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
 
@@ -140,7 +140,8 @@ class _Run:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
         else:
             contention = {key: one.extra for key, one in self.contended.items()}
-            seconds, timeline = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
+            stepped = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
+            seconds, timeline = stepped.seconds, stepped
         used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
         fabric, link_bytes = self.lump.whole, self.lump.spread(used.link_bytes)
         reached_Bps = self.wires.reached_Bps(fabric)
@@ -148,7 +149,7 @@ class _Run:
             iteration_s=seconds,
             closed_form_s=float(estimates.iteration_s[0]),
             lower_bound_s=float(estimates.lower_bound_s[0]),
-            scheduled_s=self._stepped(plain)[0],
+            scheduled_s=self._stepped(plain).seconds,
             routing=self.wires.routing,
             exact=full,
             collectives=tuple(self._rows()),
@@ -171,10 +172,10 @@ class _Run:
         frame = next(iter(estimator.frames(self.table)))
         return clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
 
-    def _stepped(self, found: PhaseTimes) -> tuple[float, Sequence[Span]]:
-        """Seconds and timeline of the pipeline of one data-parallel column, the slowest where ranks are slow."""
+    def _stepped(self, found: PhaseTimes) -> Stepped:
+        """The pipeline of one data-parallel column, the slowest where ranks are slow."""
         clocks = [found] if self.columns is None else [slowed(self.layout, found, one) for one in self.columns]
-        return max((timed(self.layout, one) for one in clocks), key=lambda one: one[0])
+        return max((Stepped(self.layout, one) for one in clocks), key=lambda one: one.seconds)
 
     def _ideal_s(self) -> dict[Key, float]:
         return {key: one.ideal / one.calls for key, one in self.messages.items()}

@@ -1,6 +1,6 @@
 """One iteration of one column, stepped through pass by pass in the order of its schedule.
 
-What waits for what is as in ``weft.simulation.iteration.pipeline``, which builds the same as phases.
+What waits for what is as in ``weft.simulation.iteration.full``, which builds phases in which flows run.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from weft.fabric.spec import Floats, Ints, Mask
 from weft.layout.spec import Layout, PipelineSchedule
 from weft.layout.stages import PASSES, Durations, Op, order_columns, stage_of
 from weft.simulation.iteration._stepping import BACKWARD, FORWARD, Delays, Passes, Rules, Times, Work, step
-from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, op_seconds
-from weft.simulation.iteration.result import Span, SpanKind, Track
+from weft.simulation.iteration.pipeline import PhaseTimes, op_seconds
+from weft.simulation.iteration.result import Span, SpanKind
 
-FEW = 512
-"""Forward and backward passes up to which phases are built in place of compiling for a second."""
 KEPT_ORDERS = 8
 """Orders that are kept: what is stepped again has often the same."""
 
@@ -54,6 +52,11 @@ class Stepped(Sequence[Span]):
     def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
         return self._spans[index]
 
+    def passes(self, stage: int) -> list[tuple[Op, float, float]]:
+        """When each pass of a stage begins and ends, in order."""
+        begin, end = self.times.begin.tolist(), self.times.end.tolist()
+        return [(op, begin[k], end[k]) for k, at, op in self._each() if at == stage]
+
     def _stepped(self) -> Times:
         layout, phases, order = self.layout, self.clock, self.order
         chunks, stages = layout.pipeline * layout.virtual_stages, layout.pipeline
@@ -66,7 +69,8 @@ class Stepped(Sequence[Span]):
             chunks=np.zeros(stages, dtype=np.int64),
             pending=np.zeros(stages + count, dtype=np.int64),
         )
-        if step(passes, self._delays(), self._rules(), times, work) < count:
+        done = step.sized(40 * count)(passes, self._delays(), self._rules(), times, work)
+        if done < count:
             raise BadInput("passes wait for each other", where=f"schedule {layout.schedule}")
         return times
 
@@ -111,7 +115,7 @@ class Stepped(Sequence[Span]):
     def _spans(self) -> tuple[Span, ...]:
         """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
         return tuple(
-            Span(stage=stage, track=_track(kind), kind=kind, name=name, begin_s=begin, end_s=end)
+            Span(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
             for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind())
             if end > begin
         )
@@ -152,10 +156,6 @@ class Stepped(Sequence[Span]):
 _Bar = tuple[int, SpanKind, str, float, float]
 
 
-def _track(kind: SpanKind) -> Track:
-    return "network" if kind in ("send", "gradients", "weights") else "compute"
-
-
 class _Order(NamedTuple):
     """The passes of all stages as ``Passes`` has them, without what they last."""
 
@@ -192,19 +192,3 @@ def _edges(what: Ints, chunk: Ints, chunks: int) -> Mask:
     found = np.zeros(len(what), dtype=bool)
     found[first], found[last] = True, True
     return found
-
-
-def timed(layout: Layout, clock: PhaseTimes) -> tuple[float, Sequence[Span]]:
-    """Seconds of an iteration of one column, and its timeline."""
-    if 2 * layout.pipeline * layout.virtual_stages * clock.micro_batches <= FEW:
-        return _phased(layout, clock)
-    stepped = Stepped(layout, clock)
-    return stepped.seconds, stepped
-
-
-def _phased(layout: Layout, clock: PhaseTimes) -> tuple[float, Sequence[Span]]:
-    """The same by way of phases."""
-    pipeline = Pipeline(layout, clock)
-    last = pipeline.build()
-    begin, end = pipeline.graph.times()
-    return float(end[last]), pipeline.spans(begin.tolist(), end.tolist())
