@@ -25,8 +25,7 @@ import numpy as np
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
 from weft.simulation.flows._clock import FAIR, advance
-from weft.simulation.flows._run import net_of, new_clock
-from weft.simulation.flows.engine import run
+from weft.simulation.flows.engine import net_of, new_clock, run
 from weft.solvers._filling import READY, new_net, share_all
 
 Case = tuple[Floats, Traffic, Routes]

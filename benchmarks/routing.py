@@ -36,8 +36,7 @@ from weft.routing.problem import Problem, problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
-from weft.simulation.routes.evaluation import with_spines_down
-from weft.simulation.routes.replay import replay
+from weft.simulation.routes.replay import replay, with_spines_down
 from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))

@@ -46,7 +46,7 @@ STRANGERS = [
     {f"interop/{room}" for room in ("collectives", "fabrics", "simulators", "traces", "traffic", "training")},
     {f"interop/{room}" for room in ("collectives", "netops", "simulators", "traces", "traffic", "training")},
     {"runtime/layers", "runtime/checkpoints"},
-    {"simulation/flows", "simulation/step", "simulation/workload"},
+    {"simulation/flows", "simulation"},
 ]
 """Rooms that must not import each other."""
 

@@ -8,8 +8,7 @@ from weft.estimation.floor import Floor
 from weft.estimation.iteration import Estimator, IterationAssembly
 from weft.model import resolve_job
 from weft.search.enumeration import SPACES, Enumeration
-from weft.simulation.iteration.pipeline import Clocks
-from weft.simulation.iteration.stepping import Stepped
+from weft.simulation.iteration.stepping import Clocks, Stepped
 
 LONGEST = 4_000
 """Passes of the longest pipeline that is stepped."""

@@ -11,9 +11,8 @@ from weft.units import counted, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
-    from weft.simulation.iteration.result import CollectiveRow, IterationSimulation
+    from weft.simulation.flows.scenario import ScenarioReport
+    from weft.simulation.iteration.result import CollectiveRow, IterationReport, IterationSimulation
 
 SHOWN = 8
 """Slowest flows and busiest links that a table shows."""

@@ -6,8 +6,7 @@ import pytest
 
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations, stepped_s
-from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
-from weft.simulation.iteration.stepping import Stepped
+from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 NOTHING = StepTimes(reduce_s=0.0, gather_s=0.0, last=1.0, update_s=0.0, tied_s=0.0, host_s=0.0)
 

@@ -13,9 +13,8 @@ from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations
 from weft.layout.text import parse_layout
-from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
-from weft.simulation.iteration.stepping import Stepped
-from weft.simulation.iteration.stragglers import columns, parse_slow, slowed
+from weft.simulation.iteration.simulate import columns, parse_slow, slowed
+from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 
 def seconds(layout: str, *slow: str, cluster: str = "h100-64", **more: object) -> float:

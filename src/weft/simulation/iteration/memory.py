@@ -29,8 +29,7 @@ from weft.layout.spec import Layout
 from weft.layout.stages import Chunk, HeldChunk, Op, held_chunks, model_chunks, most_held
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.simulation.iteration.pipeline import clock
-from weft.simulation.iteration.stepping import Stepped
+from weft.simulation.iteration.stepping import Stepped, clock
 
 MOST_EVENTS = 1_000_000
 PARTS = tuple(name.removesuffix("_bytes") for name in MEMORY_PARTS)
