@@ -1,8 +1,13 @@
-"""The time of one training step of ``weft.runtime``, operation by operation.
+"""One training step of ``weft.runtime``, operation by operation: what one rank does, in order, and in time.
 
 A rank is one stream of computation that issues collectives without waiting for them.  Each set of mesh axes
 has a link of its own that serves collectives in the order of their issue; all ranks do the same at the same
-time, unless some compute more slowly: then a collective begins when the last of its ranks has issued it."""
+time, unless some compute more slowly: then a collective begins when the last of its ranks has issued it.
+
+The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps; sizes
+are those of ``weft.layout.step``.  Sources: arXiv 2305.13525, algorithm 1 and section 4; arXiv 2205.05198,
+section 4.2.2.
+"""
 
 from __future__ import annotations
 

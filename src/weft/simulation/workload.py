@@ -2,6 +2,12 @@
 
 Every collective is scheduled by a policy of ``collectives/schedules`` when it is first seen; what is
 pending at a dimension at the same time, of whatever collective, shares it.
+
+``job_workload`` makes a workload of a planned job: what one rank of the slowest pipeline stage computes and
+communicates.  Seconds of computation and bytes of collectives are those of the closed form and of
+``iteration/demand.py``.  Collectives of tensor, context and expert parallelism hold the computation up; weights that
+are cut at rest are gathered a layer ahead; gradients are reduced beside the backward pass of the last micro-batch (of
+every one where ZeRO-2 or sharded weights ask for it).
 """
 
 from __future__ import annotations

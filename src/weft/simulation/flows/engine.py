@@ -128,7 +128,7 @@ def simulate(
     sample: bool = False,
     first_flow: int = 0,
 ) -> Simulation:
-    """``engine.run`` with numpy and numba at hand; messages count flows from ``first_flow``."""
+    """``run`` without reuse; messages count flows from ``first_flow``."""
     capacity = np.asarray(capacity, dtype=np.float64)
     check_inputs(capacity, traffic, routes, events)
     sharing = SHORTEST if MODES[mode] == "shortest-remaining" else FAIR

@@ -1,4 +1,12 @@
-"""Routes that were made for a job's flows, found again for the messages of its collectives."""
+"""Every distinct collective of a layout on a fabric: alone, and while all groups of its axes run it.
+
+A collective is simulated with every message of its algorithm flowing at once: the steady state of a pipeline
+of small pieces.  Max-min times are proportional to bytes, so one run of one size serves all sizes; what the
+fabric adds is then a number of seconds per byte, which the closed form takes up
+(``weft.collectives.cost.Network.contention``) under its own launch, latency, protocol and overlap rules.
+
+``FlowRoutes`` finds routes that were made for a job's flows again for the messages of its collectives.
+"""
 
 from __future__ import annotations
 

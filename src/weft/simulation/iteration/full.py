@@ -1,4 +1,10 @@
-"""Phases under construction: added in any order, then wired, then handed to the engine."""
+"""Every flow of one iteration in time, for worlds small enough.
+
+Ranks that exchange data within a micro-batch move together (a column of a stage); columns, stages and axes
+meet on links as they do.  Each pass is a computation beside which the hidden part of its collectives flows,
+followed by the exposed part, one axis after the other.  The computation lasts what the closed form's pass
+does beyond the ideal transfers, so that without contention both agree.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ who waits for whom in the pipeline.  Not exact: collectives of different axes ne
 message of a collective flows at once (no steps), all stages of a pipeline communicate at the same moment, and
 time within a chunk is the closed form's with the simulated transfer in its place.  ``full`` instead simulates
 every flow of a small world in time, where axes and stages meet as they do.
+
+Ranks may compute more slowly than others.  Ranks of one model-parallel group wait for each other in every block, so
+that a stage is as slow as its slowest rank.  Data-parallel replicas wait for each other once, with their gradients:
+the slowest replica counts.  Where experts exchange tokens between replicas these wait in every block too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the passes, sends and synchronisations of one iteration last.
+"""One iteration of one column, stepped through pass by pass in the order of its schedule.
 
 Durations come from the closed form's rows (``weft.estimation.blocks``), so that no formula is written twice; what is
-exact in ``stepping`` and ``full``, and not there, is who waits for whom.
+exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.full``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Who routes flows while a simulation runs, when, and what it takes."""
+"""Jobs replayed over epochs on routes that are held, or that a controller changes while they run.
+
+``Decisions`` says who routes flows while a simulation runs, and when; ``evaluate`` compares routers: the same jobs
+with each, on a fabric with more and more of its spines down.
+"""
 
 from __future__ import annotations
 
