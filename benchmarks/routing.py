@@ -36,9 +36,8 @@ from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
-from weft.simulation.routes.evaluation import with_spines_down
-from weft.simulation.routes.replay import replay
-from weft.solvers.highs import silent_highs
+from weft.simulation.routes.replay import replay, with_spines_down
+from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
 QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
@@ -71,22 +70,14 @@ def plain_ilp(asked: Problem, seconds: float) -> tuple[float, float]:
     index = np.concatenate([flow, len(count) + row.reshape(-1), len(count) + np.arange(len(used))])
     column = np.concatenate([np.arange(columns), entry, np.full(len(used), columns)])
     value = np.concatenate([np.ones(columns + len(entry)), np.full(len(used), -1.0)])
-    order = np.lexsort((index, column))
-    highspy, highs = silent_highs()
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns + 1, len(count) + len(used)
-    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
-    lp.col_lower_ = np.zeros(columns + 1)
-    lp.col_upper_ = np.concatenate([np.ones(columns), [highspy.kHighsInf]])
-    lp.row_lower_ = np.concatenate([np.ones(len(count)), np.full(len(used), -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([np.ones(len(count)), np.zeros(len(used))])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
-    lp.a_matrix_.index_, lp.a_matrix_.value_ = index[order].astype(np.int32), value[order]
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * (columns + 1)
-    highs.setOptionValue("time_limit", seconds)
-    seconds_taken = bench.cpu_s(lambda: (highs.passModel(lp), highs.run()))
-    return seconds_taken, float(highs.getInfo().objective_function_value)
+    free = np.full(len(used), -np.inf)
+    rows = lp.Rows(
+        index, column, value, np.append(np.ones(len(count)), free), np.append(np.ones(len(count)), 0 * used)
+    )
+    bounds = np.zeros(columns + 1), np.append(np.ones(columns), np.inf)
+    cost, begun = np.append(np.zeros(columns), 1.0), time.process_time()
+    found = lp.least(cost, bounds, rows, integer=[True] * (columns + 1), seconds=seconds)
+    return time.process_time() - begun, found.objective
 
 
 def congestion(asked: Problem, router: str) -> float:

@@ -42,7 +42,7 @@ LAYERS = {
 }
 _BESIDE = ("collectives", "routing", "reliability")
 SIBLINGS = {(one, other) for one in _BESIDE for other in _BESIDE if one != other}
-STRANGERS = [{"runtime/layers", "runtime/checkpoints"}, {"simulation/flows", "simulation/step", "simulation/workload"}]
+STRANGERS = [{"runtime/layers", "runtime/checkpoints"}, {"simulation/flows", "simulation"}]
 """Rooms that must not import each other."""
 
 

@@ -233,8 +233,8 @@ of_file(
 )
 of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
 add(
-    "simulation.iteration.stragglers.parse_slow",
-    lambda raw, _: called("simulation.iteration.stragglers.parse_slow")([decoded(raw)], 64, 8, seed=0),
+    "simulation.iteration.simulate.parse_slow",
+    lambda raw, _: called("simulation.iteration.simulate.parse_slow")([decoded(raw)], 64, 8, seed=0),
     "text",
     words("rank=3:1.3", "host=2:1.1", "random=0.02"),
 )

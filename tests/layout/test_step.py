@@ -52,8 +52,7 @@ from weft.model import (
     RecipeChanges,
     resolve_job,
 )
-from weft.simulation.iteration.demand import demand
-from weft.simulation.iteration.usage import totals
+from weft.simulation.iteration.demand import demand, totals
 
 GPT_BLOCK = Block(
     hidden=48,

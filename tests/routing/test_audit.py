@@ -13,7 +13,7 @@ from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.traffic import job_traffic
-from weft.simulation.routes.evaluation import with_spines_down
+from weft.simulation.routes.replay import with_spines_down
 
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 

@@ -17,7 +17,7 @@ from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload, dlrm
-from weft.simulation.workload.run import WorkloadResult, run_workload
+from weft.simulation.workload import WorkloadResult, run_workload
 from weft.views.charts.activity import write_schedule_timeline
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view
 from weft.views.terminal import print_blocks

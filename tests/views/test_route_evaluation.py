@@ -19,7 +19,7 @@ from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.routing.traffic import job_traffic, merged
-from weft.simulation.routes.evaluation import Evaluation, NamedJobs, evaluate, with_spines_down
+from weft.simulation.routes.replay import Evaluation, NamedJobs, evaluate, with_spines_down
 from weft.views.charts.routers import evaluation_chart
 from weft.views.route_evaluation import evaluation_to_csv, evaluation_to_json, evaluation_view
 from weft.views.terminal import print_blocks

@@ -36,7 +36,7 @@ from weft.model.text import job_from_dict, job_to_dict
 from weft.results import Result
 from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes
 from weft.units import counted
 
 MAX_FILE_BYTES = 512_000_000

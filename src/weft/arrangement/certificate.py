@@ -33,7 +33,7 @@ from weft.fabric.traffic import Routes, Traffic, joined
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Wires
 from weft.simulation.iteration.simulate import iteration_traffic
-from weft.solvers.highs import silent_highs
+from weft.solvers import lp
 
 TANGENTS = 64
 MOST_HOSTS = 300
@@ -221,55 +221,44 @@ def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s:
     return _least_slow(objective, busy, least_s / objective.against_s)
 
 
-def _paced(model: Any, busy: Floats, inf: float) -> None:
-    """The rows that let no cut be busy all the time and more; the first columns are paces (1: at the bound)."""
-    for share in busy.T:
-        mine = np.flatnonzero(share > 0).astype(np.int32)
-        model.addRow(-inf, 1.0, len(mine), mine, share[mine])
+def _paced(busy: Floats) -> list[_Row]:
+    """The rows that let no cut be busy all the time and more; the first variables are paces (1: at the bound)."""
+    jobs = [np.flatnonzero(share > 0) for share in busy.T]
+    return [(mine, share[mine], -np.inf, 1.0) for mine, share in zip(jobs, busy.T, strict=True)]
 
 
-def _solved(model: Any, highspy: Any) -> float:
+def _solved(cost: Floats, bounds: tuple[Floats, Floats], rows: list[_Row]) -> float:
     """The least value; 0 where there is none."""
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return 0.0
-    return float(model.getInfo().objective_function_value)
+    found = lp.least(cost, bounds, lp.Rows.of(rows))
+    return found.objective if found.optimal else 0.0
 
 
 def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
     """The least score where counts what all jobs do in a second: linear in their paces."""
-    highspy, model = silent_highs()
     at_most = objective.worth / least_s
-    for job, most in enumerate((at_most / at_most.sum()).tolist()):
-        model.addVar(0.0, 1.0)
-        model.changeColCost(job, -most)
-    _paced(model, busy, highspy.kHighsInf)
-    done = -_solved(model, highspy)
+    bounds = np.zeros(len(at_most)), np.ones(len(at_most))
+    done = -_solved(-at_most / at_most.sum(), bounds, _paced(busy))
     return objective.score(least_s) / done if done > 0 else 0.0
 
 
 def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
     """The least (mean or worst) slowdown of jobs whose slowdowns at their bounds are given."""
-    highspy, model = silent_highs()
-    jobs, inf = len(least), highspy.kHighsInf
-    worst = objective.kind == "worst"
+    jobs, worst = len(least), objective.kind == "worst"
     # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.
-    for _ in range(jobs):
-        model.addVar(0.0, 1.0)
-    for job in range(jobs):
-        model.addVar(float(least[job]), inf)
-        model.changeColCost(jobs + job, 0.0 if worst else float(objective.weights[job]))
-    model.addVar(0.0, inf)
-    model.changeColCost(2 * jobs, 1.0 if worst else 0.0)
-    _paced(model, busy, inf)
+    cost = np.concatenate([np.zeros(jobs), np.zeros(jobs) if worst else objective.weights, [1.0 if worst else 0.0]])
+    low = np.concatenate([np.zeros(jobs), least, [0.0]])
+    high = np.concatenate([np.ones(jobs), np.full(jobs + 1, np.inf)])
+    rows = _paced(busy)
     lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
-    for job in range(jobs):
+    for job, slowdown in enumerate(least.tolist()):
         for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
-            columns = np.array([job, jobs + job], dtype=np.int32)
-            slope = float(least[job]) / point**2
-            model.addRow(2 * float(least[job]) / point, inf, 2, columns, np.array([slope, 1.0]))
-        model.addRow(0.0, inf, 2, np.array([2 * jobs, jobs + job], dtype=np.int32), np.array([1.0, -1.0]))
-    return _solved(model, highspy)
+            rows.append(((job, jobs + job), (slowdown / point**2, 1.0), 2 * slowdown / point, np.inf))
+        rows.append(((2 * jobs, jobs + job), (1.0, -1.0), 0.0, np.inf))
+    return _solved(cost, (low, high), rows)
+
+
+_Row = tuple[Any, Any, float, float]
+"""Columns, values, low and high of a row."""
 
 
 MOST_RANKS = 1024

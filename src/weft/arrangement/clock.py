@@ -25,8 +25,7 @@ from weft.layout.spec import Layout
 from weft.routing.plan import route
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import run
-from weft.simulation.iteration.contention import reached
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes, reached
 
 EPOCHS = 12
 """Iterations of the longest job that are stepped; the second half counts."""

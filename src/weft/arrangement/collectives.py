@@ -40,9 +40,8 @@ from weft.layout.step import Call, Step
 from weft.layout.table import LayoutTable
 from weft.results import Result
 from weft.simulation.flows.symmetry import transfer
-from weft.simulation.iteration.contention import UNIT_BYTES, Messages, Wires
+from weft.simulation.iteration.contention import UNIT_BYTES, FlowRoutes, Messages, Wires
 from weft.simulation.iteration.demand import Key
-from weft.simulation.iteration.routed import FlowRoutes
 from weft.units import counted
 
 CHUNKS = 4

@@ -136,7 +136,7 @@ def _timed(asked: CheckOptions, found: Differences, fabric: Fabric) -> Iteration
     """Times of an iteration on the design and as built."""
     from weft.commands.simulate import SimulateOptions, simulate
     from weft.fabric.wiring_check import IterationTimes, fabric_as_built
-    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.iteration.result import IterationReport
 
     record = SimulateOptions(**{name: getattr(asked, name) for name in _TIMED}, radix=asked.radix)
     cluster = None if asked.plan is not None else asked.cluster

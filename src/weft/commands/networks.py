@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.fabric.placement import Placement
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
-    from weft.simulation.iteration.routed import FlowRoutes
+    from weft.simulation.iteration.contention import FlowRoutes
 
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
@@ -240,7 +240,7 @@ def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: F
     """
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
-    from weft.simulation.iteration.routed import FlowRoutes
+    from weft.simulation.iteration.contention import FlowRoutes
 
     if isinstance(given, RouteReport):
         given = given.plan

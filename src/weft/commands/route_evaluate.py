@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.commands.traffic import RoutedFabric
     from weft.fabric import Fabric
     from weft.routing.events import Event
-    from weft.simulation.routes.evaluation import Evaluation, NamedJobs
+    from weft.simulation.routes.replay import Evaluation, NamedJobs
 
 DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 
@@ -79,7 +79,7 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
     if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
-    from weft.simulation.routes.evaluation import evaluate as run
+    from weft.simulation.routes.replay import evaluate as run
 
     routers = tuple(dict.fromkeys(asked.routers)) or DEFAULT_ROUTERS
     for name in routers:
@@ -111,7 +111,7 @@ def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     from weft.interop.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
-    from weft.simulation.routes.evaluation import NamedJobs
+    from weft.simulation.routes.replay import NamedJobs
 
     fabric = network.fabric
     found = [

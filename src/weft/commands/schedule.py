@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from weft.fabric.spec import Floats
     from weft.interop.astra_system import AstraSystem
     from weft.model.workload import Workload
-    from weft.simulation.workload.run import WorkloadResult
+    from weft.simulation.workload import WorkloadResult
 
 USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
 POLICIES = ("baseline", "blueconnect", "themis", "weft")
@@ -339,7 +339,7 @@ def _rates(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions
 
     if asked.fabric is None:
         return rank_bandwidths(timed)
-    from weft.simulation.workload.dimension_rates import dimension_rates
+    from weft.simulation.dimension_rates import dimension_rates
 
     fabric = fabric_of(asked.fabric, cluster, asked.radix)
     request = timed.schedule.request
@@ -351,7 +351,7 @@ def _iteration(asked: ScheduleOptions) -> WorkloadResult:
     """One iteration of ``workload``, or of ``plan``, under every policy."""
     from weft.collectives.dimensions import parse_algorithms
     from weft.collectives.schedules.chunks import check_accelerators
-    from weft.simulation.workload.run import WorkloadResult, run_policies
+    from weft.simulation.workload import WorkloadResult, run_policies
 
     if asked.plan is not None and asked.workload is not None:
         raise BadInput("the plan has its own workload", where="--workload", remedy="drop one of them")
@@ -417,7 +417,7 @@ def _workload(
 
 
 def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
-    from weft.simulation.workload.planned import job_workload
+    from weft.simulation.workload import job_workload
 
     constants = constants_of(asked, subject.cluster, subject.job)
     return job_workload(subject.job, subject.cluster, subject.layout, constants=constants)
@@ -511,7 +511,7 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
 
 
 def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    from weft.simulation.workload.run import WorkloadResult
+    from weft.simulation.workload import WorkloadResult
     from weft.views.workload import workload_view, write_workload_timeline
 
     for name in ("export", "chart"):

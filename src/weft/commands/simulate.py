@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from weft.reliability.classes import FailureBook
     from weft.reliability.parts import Failed
     from weft.routing.report import RouteReport
-    from weft.simulation.flows.records import Mode
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.flows.engine import Mode
+    from weft.simulation.flows.scenario import ScenarioReport
+    from weft.simulation.iteration.result import IterationReport
 
 USAGE = (
     "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
@@ -105,9 +105,8 @@ def simulate(
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
     from weft.reliability.parts import USUAL_HOST, part_name
-    from weft.simulation.iteration.report import IterationReport
-    from weft.simulation.iteration.simulate import simulate_iteration
-    from weft.simulation.iteration.stragglers import parse_slow
+    from weft.simulation.iteration.result import IterationReport
+    from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
     from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
@@ -175,7 +174,7 @@ def _arranged(
         problem = "--arrangement goes with --job, --full, --calibration, --format and -o only"
         raise BadInput(problem, where="simulate", remedy="drop the rest: they are in the arrangement")
     from weft.arrangement.bundle import read_bundle
-    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
 
     bundle = read_bundle(path)
@@ -202,8 +201,7 @@ def _scenario(
     if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.flows.scenario import read_scenario
+    from weft.simulation.flows.scenario import ScenarioReport, read_scenario
 
     capacity_Bps, traffic, routes = read_scenario(path)
     mode: Mode = "fair" if asked.mode == "fair" else "shortest-remaining"
@@ -236,7 +234,7 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     check_folder(out.picture, "--picture")
     model, cluster = (*names, None, None)[:2]
     found = simulate(model, cluster, options=options)
-    from weft.simulation.flows.report import ScenarioReport
+    from weft.simulation.flows.scenario import ScenarioReport
     from weft.views.simulation import iteration_view, scenario_view
 
     if isinstance(found, ScenarioReport):

@@ -260,7 +260,7 @@ def failed(fabric: Fabric, spines: int, names: Sequence[str]) -> Fabric:
     """
     import numpy as np
 
-    from weft.simulation.routes.evaluation import with_spines_down
+    from weft.simulation.routes.replay import with_spines_down
 
     fabric = with_spines_down(fabric, spines)
     number = {name: node for node, name in enumerate(fabric.names)} if names else {}

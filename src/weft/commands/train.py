@@ -456,7 +456,7 @@ def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
         remedy = "give --device cpu; weft simulate --slow predicts GPUs"
         raise BadInput("ranks on GPUs cannot be slowed from their host", where="--slow", remedy=remedy)
     from weft.runtime.run.ranks import local_ranks
-    from weft.simulation.iteration.stragglers import parse_slow
+    from weft.simulation.iteration.simulate import parse_slow
 
     return tuple(parse_slow(asked.slow, world, local_ranks(world), seed=asked.seed).tolist())
 

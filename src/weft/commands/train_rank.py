@@ -453,7 +453,7 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
     ``weft estimate`` as a whole."""
     if request.cluster is None:
         return None
-    from weft.simulation.step.clock import predict_on
+    from weft.simulation.step import predict_on
 
     slow = np.array(request.settings.slow) if request.settings.slow else None
     try:

@@ -12,7 +12,7 @@ from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
 from weft.routing.problem import SAME, Problem
-from weft.solvers.highs import silent_highs
+from weft.solvers import lp
 
 MOST_COLUMNS = 400_000
 """Variables of the LP that are still solved."""
@@ -169,37 +169,28 @@ def lp_bound(problem: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) 
 
 def solve(problem: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
     """The least congestion, and the Bps on every path."""
-    highspy, highs = linear(problem, paths, integer=False)
-    highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = least_congestion(problem, paths)
+    if not found.optimal:
         raise Unsupported("HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts")
-    found = np.array(highs.getSolution().col_value)
-    return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
+    return float(found.values[-1]), found.values[:-1] * paths.demand_Bps[paths.owner]
 
 
-def linear(problem: Problem, paths: CommodityPaths, *, integer: bool) -> tuple[Any, Any]:
-    """The model: flows of each commodity on each path, least congestion; and HiGHS with it."""
-    highspy, highs = silent_highs()
+def least_congestion(problem: Problem, paths: CommodityPaths, **options: Any) -> lp.Solution:
+    """Flows of each commodity on each path, then the congestion; ``options`` are those of ``lp.least``."""
     columns, rows = len(paths.owner), len(paths.demand_Bps)
     used, row = np.unique(paths.links, return_inverse=True)
     heavy = paths.demand_Bps[paths.owner[paths.entry]] * problem.inverse[paths.links]
-    index = np.concatenate([paths.owner, rows + row.reshape(-1), rows + np.arange(len(used))])
-    column = np.concatenate([np.arange(columns), paths.entry, np.full(len(used), columns)])
-    value = np.concatenate([np.ones(columns), heavy, np.full(len(used), -1.0)])
-    order = np.lexsort((index, column))
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns + 1, rows + len(used)
-    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
-    lp.col_lower_ = np.concatenate([np.zeros(columns), [problem.fixed.max(initial=0.0)]])
-    lp.col_upper_ = np.concatenate([paths.count[paths.owner].astype(np.float64), [highspy.kHighsInf]])
-    lp.row_lower_ = np.concatenate([paths.count.astype(np.float64), np.full(len(used), -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([paths.count.astype(np.float64), -problem.fixed[used]])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
-    lp.a_matrix_.index_ = index[order].astype(np.int32)
-    lp.a_matrix_.value_ = value[order]
-    if integer:
-        kinds = [highspy.HighsVarType.kInteger] * columns
-        lp.integrality_ = [*kinds, highspy.HighsVarType.kContinuous]
-    highs.passModel(lp)
-    return highspy, highs
+    count = paths.count.astype(np.float64)
+    return lp.least(
+        np.append(np.zeros(columns), 1.0),
+        (np.append(np.zeros(columns), problem.fixed.max(initial=0.0)), np.append(count[paths.owner], np.inf)),
+        # All flows of a commodity take paths; no used link carries more than the congestion.
+        lp.Rows(
+            row=np.concatenate([paths.owner, rows + row.reshape(-1), rows + np.arange(len(used))]),
+            column=np.concatenate([np.arange(columns), paths.entry, np.full(len(used), columns)]),
+            value=np.concatenate([np.ones(columns), heavy, np.full(len(used), -1.0)]),
+            low=np.append(count, np.full(len(used), -np.inf)),
+            high=np.append(count, -problem.fixed[used]),
+        ),
+        **options,
+    )

@@ -13,10 +13,10 @@ import numpy as np
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.paths import Mode, Paths
-from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, ranks
 from weft.fabric.traffic import Routes
 from weft.routing import _choose
-from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
@@ -335,25 +335,24 @@ def solve_ilp(
         raise Unsupported(
             f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
-    highspy, highs = linear(problem, paths, integer=True)
-    highs.setOptionValue("time_limit", float(seconds))
-    highs.setOptionValue("random_seed", seed)
-    highs.setOptionValue("mip_rel_gap", 0.0)
     # The repaired routes are a first incumbent: the solver never returns anything worse.
-    start = highspy.HighsSolution()
-    start.col_value = _taken(problem, paths, up, down)
-    highs.setSolution(start)
-    highs.run()
-    info = highs.getInfo()
-    found = np.array(highs.getSolution().col_value)
-    if len(found) != len(paths.owner) + 1 or not np.isfinite(info.objective_function_value):
+    found = least_congestion(
+        problem,
+        paths,
+        integer=[True] * len(paths.owner) + [False],
+        start=_taken(problem, paths, up, down),
+        seconds=float(seconds),
+        seed=seed,
+        gap=0.0,
+    )
+    if not len(found.values):
         return Solved(up=up, down=down, bound=0.0)
-    chosen_up, chosen_down = _dealt(paths, np.round(found[:-1]).astype(np.int64))
-    proved = 0.0 if problem.limited else float(info.mip_dual_bound)
+    chosen_up, chosen_down = _dealt(paths, np.round(found.values[:-1]).astype(np.int64))
+    proved = 0.0 if problem.limited else found.bound
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
-def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[float]:
+def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> Floats:
     """How many flows of each commodity take each path in a choice, and its congestion."""
     column = {
         key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
@@ -362,7 +361,7 @@ def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> lis
     for key in zip(paths.commodity.tolist(), up.tolist(), down.tolist(), strict=True):
         values[column[key]] += 1
     values[-1] = float(problem.loads(problem.routes(up, down)).max(initial=0.0))
-    return [float(value) for value in values]
+    return values
 
 
 def _dealt(paths: CommodityPaths, many: Ints) -> tuple[Ints, Ints]:

@@ -7,18 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.fabric.transport import crossing
-from weft.layout.text import format_layout
 from weft.units import counted, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
-from weft.views.breakdown import subject
-from weft.views.design import tier_name
-from weft.views.files.perfetto import Slice, write_trace
 
 if TYPE_CHECKING:
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
-    from weft.simulation.iteration.result import CollectiveRow, IterationSimulation
+    from weft.simulation.flows.scenario import ScenarioReport
+    from weft.simulation.iteration.result import CollectiveRow, IterationReport, IterationSimulation
 
 SHOWN = 8
 """Slowest flows and busiest links that a table shows."""
@@ -56,6 +50,11 @@ def scenario_view(report: ScenarioReport) -> Iterator[Block]:
 
 def iteration_view(report: IterationReport) -> Iterator[Block]:
     """The iteration beside the closed form, its collectives, and where bytes go."""
+    from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
+    from weft.layout.text import format_layout
+    from weft.views.breakdown import subject
+    from weft.views.design import tier_name
+
     result, fabric = report.result, report.fabric
     yield from subject(report.job, report.cluster, routing=crossing(result.routing))
     yield Fact("Layout:", format_layout(report.layout, whole=True))
@@ -124,6 +123,8 @@ def _collective_columns(rows: Sequence[CollectiveRow]) -> list[Column]:
 
 def write_timeline(path: str, result: IterationSimulation) -> None:
     """The stages' timeline as a trace for ui.perfetto.dev."""
+    from weft.views.files.perfetto import Slice, write_trace
+
     slices = [
         Slice(track=(f"stage {span.stage}", span.track), name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline

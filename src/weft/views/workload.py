@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from weft.simulation.workload.run import ratio
+from weft.simulation.workload import ratio
 from weft.units import format_bytes, format_seconds, format_si
 from weft.views.blocks import Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.files.perfetto import Slice, write_trace
 
 if TYPE_CHECKING:
-    from weft.simulation.workload.run import Iteration, WorkloadResult
+    from weft.simulation.workload import Iteration, WorkloadResult
 
 
 def workload_view(found: WorkloadResult) -> Iterator[Block]:

@@ -23,8 +23,7 @@ from weft.model.catalogue import load as load_model
 from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import components, transfer
 from weft.simulation.iteration import contention
-from weft.simulation.iteration.contention import reached
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes, reached
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.traffic import planned_routes, planned_traffic
 

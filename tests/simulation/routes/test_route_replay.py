@@ -20,8 +20,7 @@ from weft.routing.generate import generate
 from weft.routing.problem import Problem
 from weft.routing.routers import ROUTERS, RouterResult
 from weft.routing.traffic import JobTraffic, job_traffic, merged
-from weft.simulation.routes.evaluation import with_spines_down
-from weft.simulation.routes.replay import replay
+from weft.simulation.routes.replay import replay, with_spines_down
 
 GBps = 1e9
 Workload = Callable[[int, int], JobTraffic]

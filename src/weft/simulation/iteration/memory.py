@@ -29,7 +29,7 @@ from weft.layout.spec import Layout
 from weft.layout.stages import Chunk, HeldChunk, Op, held_chunks, model_chunks, most_held
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.simulation.iteration.pipeline import clock, timed_ops
+from weft.simulation.iteration.stepping import Stepped, clock
 
 MOST_EVENTS = 1_000_000
 PARTS = tuple(name.removesuffix("_bytes") for name in MEMORY_PARTS)
@@ -126,11 +126,14 @@ def memory_timeline(
             f"{int(frame.micro_batches[0]):,} micro-batches of {job.model.layers} layers are too many for a timeline",
             remedy="choose a smaller --batch: memory repeats itself after the first micro-batches",
         )
-    seconds, ops = timed_ops(layout, clock(layout, frame, float(found.time.offload_s[0])))
-    recorder = _Recorder(frame, layout, stage, seconds)
-    recorder.run(ops[stage])
+    stepped = Stepped(layout, clock(layout, frame, float(found.time.offload_s[0])))
+    recorder = _Recorder(frame, layout, stage, stepped.seconds)
+    recorder.run(stepped.passes(stage))
     return MemoryTimeline(
-        stage=stage, seconds=seconds, operators=tuple(recorder.operators), allocations=tuple(recorder.allocations)
+        stage=stage,
+        seconds=stepped.seconds,
+        operators=tuple(recorder.operators),
+        allocations=tuple(recorder.allocations),
     )
 
 

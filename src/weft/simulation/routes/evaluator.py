@@ -30,10 +30,8 @@ from weft.layout.step import Step
 from weft.layout.table import Index, Ints, LayoutTable, collapse
 from weft.model.job import Job
 from weft.simulation.iteration.contention import Cuts, Wires
-from weft.simulation.iteration.demand import Key, demand_of
-from weft.simulation.iteration.pipeline import Clocks
-from weft.simulation.iteration.stepping import Stepped
-from weft.simulation.iteration.usage import StageTotals, totals
+from weft.simulation.iteration.demand import Key, StageTotals, demand_of, totals
+from weft.simulation.iteration.stepping import Clocks, Stepped
 from weft.simulation.routes.traffic import routes_over
 
 PLANNED = "planned"

@@ -14,7 +14,7 @@ from weft.views.charts.palette import COLOURS, INK
 from weft.views.route_evaluation import workload_words
 
 if TYPE_CHECKING:
-    from weft.simulation.routes.evaluation import Evaluation, Row
+    from weft.simulation.routes.replay import Evaluation, Row
 
 _GREY = COLOURS[-1]
 _BAR, _GAP, _HIGH, _WIDEST = 30, 24, 220, 1180

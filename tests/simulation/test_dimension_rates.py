@@ -20,7 +20,7 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.dimension import KINDS, Dimension
 from weft.fabric.families import torus
 from weft.fabric.placement import Placement
-from weft.simulation.workload.dimension_rates import dimension_rates
+from weft.simulation.dimension_rates import dimension_rates
 
 
 def nominal(asked):

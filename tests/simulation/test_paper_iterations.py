@@ -12,7 +12,7 @@ import pytest
 
 from weft.fabric.dimension import Dimension
 from weft.model.workload import workload
-from weft.simulation.workload.run import run_workload
+from weft.simulation.workload import run_workload
 
 KINDS = {"SW": "switch", "FC": "fully-connected", "Ring": "ring"}
 TABLE_2 = {

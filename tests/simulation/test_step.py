@@ -21,8 +21,7 @@ from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import resolve_job
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.simulation.step.clock import play, predict_on, predict_step
-from weft.simulation.step.program import Program, Start, Update, Wait, step_program
+from weft.simulation.step import Program, Start, Update, Wait, play, predict_on, predict_step, step_program
 
 
 def gpt(layers=1, **fields):

@@ -12,7 +12,7 @@ from weft.collectives.schedules.chunks import request
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
-from weft.simulation.workload.run import run_workload
+from weft.simulation.workload import run_workload
 
 POLICIES = ("baseline", "themis", "weft", "ideal")
 

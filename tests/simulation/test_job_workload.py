@@ -14,8 +14,7 @@ from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges, resolve_job
 from weft.simulation.iteration.demand import demand
-from weft.simulation.workload.planned import job_workload
-from weft.simulation.workload.run import run_workload
+from weft.simulation.workload import job_workload, run_workload
 
 CASES = {
     "tensor": ("llama-3.1-8b", "h100-64", "tp=8,sp,mbs=1"),
