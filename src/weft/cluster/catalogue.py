@@ -3,6 +3,7 @@
 Latencies are those of one hop with a latency-optimised protocol, as NCCL's tuner assumes them (ring LL in
 ``src/graph/tuning.cc``: 0.5 to 0.6 us over NVLink, 2.7 us over the network); the fixed cost of starting a
 collective is the collective model's.  Assumption: a spine adds 1 us, two switch crossings and 100 m of fibre.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -141,9 +142,6 @@ def default_tiers(
 
     ``kind`` is how the domain is wired; by default as the catalogue says.  ``used_per_domain`` accelerators of each
     domain are used; by default as ``even_share`` says.
-
-    Raises:
-        BadInput: ``count`` does not fill the domains.
     """
     used = used_per_domain or even_share(count, chip.scale_up_size)
     if not used or count % used:
@@ -279,9 +277,6 @@ class Scales:
         scale_up: of the bandwidth of the innermost tier.
         nic: of the bandwidth of all other tiers.
         latency: of the latency of every tier.
-
-    Raises:
-        BadInput: a factor is not between ``LEAST`` and ``MOST``.
     """
 
     peak: float = 1.0
@@ -326,11 +321,7 @@ def with_latency(cluster: Cluster, *, scale_up_s: float | None = None, nic_s: fl
 
 
 def resized(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with more or fewer units in its outermost tier.
-
-    Raises:
-        BadInput: the accelerators do not fill such units.
-    """
+    """The cluster with more or fewer units in its outermost tier."""
     inner = cluster.spans[-1] // cluster.tiers[-1].size
     if count < 1 or count % inner:
         problem = f"{count} accelerators do not fill units of {inner}"
@@ -345,9 +336,6 @@ def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Clust
     A tier beyond the domains joins the same accelerators as before; where a domain holds them all, or does not divide
     them, the tier is left out.  A domain that grows is switched, whatever joins the cluster's own.  The network
     beside a cluster of one domain is the accelerator's usual one.
-
-    Raises:
-        BadInput: the domains do not divide the accelerators.
     """
     inner = cluster.tiers[0]
     if size == inner.size:
@@ -386,11 +374,7 @@ def rewired(cluster: Cluster, other: Cluster) -> str:
 
 
 def oversubscribed(cluster: Cluster, ratio: float) -> Cluster:
-    """The cluster with another oversubscription (>= 1) of its outermost network.
-
-    Raises:
-        BadInput: there is none outside of the scale-up domain, or the ratio cannot be.
-    """
+    """The cluster with another oversubscription (>= 1) of its outermost network."""
     if len(cluster.tiers) == 1:
         problem = f"{cluster.name} is one scale-up domain, with no network outside of it"
         raise BadInput(problem, where="oversubscription", remedy="take more accelerators, or leave it out")

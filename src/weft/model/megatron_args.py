@@ -27,8 +27,6 @@ from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
-__all__ = ["Arguments", "parse_arguments", "read_megatron_args", "read_megatron_job"]
-
 _GPT2_VOCABULARY = 50257
 
 _SHAPE = ("--num-layers", "--hidden-size", "--num-attention-heads")
@@ -67,7 +65,12 @@ def read_megatron_args(
         Unsupported: a flag changes the shape in a way that is not modelled.
     """
     a = source if isinstance(source, Arguments) else parse_arguments(source)
-    _refuse(a)
+    for flag in filter(a.has, _REFUSED):
+        raise Unsupported(
+            f"{flag} changes the model's shape in a way that is not modelled",
+            where=a.where,
+            remedy="remove the flag if the model runs without it",
+        )
     _require(a, *_SHAPE, vocab=vocab)
     norm_bias = a.text("--normalization", "LayerNorm") != "RMSNorm"
     blocks = _blocks(a, norm_bias)
@@ -103,35 +106,24 @@ def read_megatron_job(
 
 def read_numerics(a: Arguments) -> dict[str, Any]:
     """What the flags say of a ``Recipe`` besides batch and sequence, by field."""
+    # Megatron accumulates gradients in fp32 with bf16 unless told otherwise, and in fp16 with fp16.
+    half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
+    sharded = a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16")
     return {
         "precision": _precision(a),
         "attention": attention_kernel(a),
         "dropout": max(a.number(f"--{part}-dropout", 0.1, most=1.0) for part in ("hidden", "attention")) > 0,
-        "gradient_bytes": _gradient_bytes(a),
+        "gradient_bytes": 2 if a.has("--grad-reduce-in-bf16") or sharded or half else 4,
     }
 
 
 def _require(a: Arguments, *flags: str, vocab: int | None) -> None:
-    """Name all flags at once that a reader cannot do without.
-
-    Raises:
-        BadInput: some are not stated.
-    """
+    """Name all flags at once that a reader cannot do without."""
     missing = [flag for flag in flags if not a.has(flag)]
     if not (vocab or a.has("--padded-vocab-size") or a.has("--vocab-size") or _uses_gpt2_tokenizer(a)):
         missing.append("--vocab-size")
     if missing:
         raise a.unstated(*missing)
-
-
-def _refuse(a: Arguments) -> None:
-    for flag in _REFUSED:
-        if a.has(flag):
-            raise Unsupported(
-                f"{flag} changes the model's shape in a way that is not modelled",
-                where=a.where,
-                remedy="remove the flag if the model runs without it",
-            )
 
 
 def _positions(a: Arguments) -> int:
@@ -188,7 +180,9 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     window = _window(a)
     if window is not None and not latent:
         narrow = _attention(a, hidden, window)
-    dense, moe = _dense(a, hidden), _mixture(a, hidden)
+    bias = not a.has("--disable-bias-linear")
+    dense = FeedForward(intermediate=_width(a, hidden), gated=_gated(a), bias=bias)
+    moe = _mixture(a, hidden)
     slides = _slides(a, layers)
     routed = _pattern(a, "--moe-layer-freq", layers) or [True] * layers
     return [
@@ -251,10 +245,6 @@ def _width(a: Arguments, hidden: int) -> int:
     return a.integer("--ffn-hidden-size", default or 64)
 
 
-def _dense(a: Arguments, hidden: int) -> FeedForward:
-    return FeedForward(intermediate=_width(a, hidden), gated=_gated(a), bias=not a.has("--disable-bias-linear"))
-
-
 def _mixture(a: Arguments, hidden: int) -> MixtureOfExperts | None:
     """The routed layer, or None for a dense model."""
     experts = a.optional_integer("--num-experts")
@@ -292,8 +282,7 @@ def _slides(a: Arguments, layers: int) -> list[bool]:
     """For each layer whether it has the window; with a frequency N, every N-th layer has none."""
     if not a.has("--window-attn-skip-freq"):
         return [True] * layers
-    text = a.text("--window-attn-skip-freq")
-    if text.isdecimal():
+    if a.text("--window-attn-skip-freq").isdecimal():
         step = a.integer("--window-attn-skip-freq")
         return [(layer + 1) % step != 0 for layer in range(layers)]
     return _pattern(a, "--window-attn-skip-freq", layers) or [True] * layers
@@ -319,26 +308,19 @@ def _pattern(a: Arguments, flag: str, layers: int) -> list[bool] | None:
 
 
 def _evaluate(node: ast.expr) -> list[bool]:
-    """The entries of a sum or repetition of lists of 0 and 1.
-
-    Raises:
-        ValueError: anything else, or more than ``MOST_LAYERS`` entries.
-    """
+    """The entries of a sum or repetition of lists of 0 and 1; ``ValueError`` for anything else, or too many."""
     match node:
-        case ast.List(elts=items) if all(map(_is_bit, items)):
-            return [isinstance(item, ast.Constant) and item.value == 1 for item in items]
+        case ast.List(elts=items):
+            bits = [item.value for item in items if isinstance(item, ast.Constant) and type(item.value) is int]
+            if len(bits) == len(items) and set(bits) <= {0, 1}:
+                return list(map(bool, bits))
+            raise ValueError("not a layer pattern")
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _bounded(_evaluate(left) + _evaluate(right))
+            pattern = _evaluate(left) + _evaluate(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times >= 0:
-            return _bounded(_evaluate(left) * min(times, MOST_LAYERS + 1))
-    raise ValueError("not a layer pattern")
-
-
-def _is_bit(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0, 1)
-
-
-def _bounded(pattern: list[bool]) -> list[bool]:
+            pattern = _evaluate(left) * min(times, MOST_LAYERS + 1)
+        case _:
+            raise ValueError("not a layer pattern")
     if len(pattern) > MOST_LAYERS:
         raise ValueError("too many layers")
     return pattern
@@ -360,15 +342,6 @@ def attention_kernel(a: Arguments) -> AttentionKernel:
         return "unfused"
     local = a.text("--transformer-impl", "transformer_engine") == "local"
     return "unfused" if local and not a.has("--use-flash-attn") else "flash"
-
-
-def _gradient_bytes(a: Arguments) -> int:
-    """Megatron accumulates in fp32 with bf16 unless told otherwise, and in fp16 with fp16."""
-    sharded = a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16")
-    if a.has("--grad-reduce-in-bf16") or sharded:
-        return 2
-    half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
-    return 2 if half else 4
 
 
 LARGEST_VALUE = 10**9
@@ -476,7 +449,11 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
 def _training_words(script: Script, notes: list[str]) -> list[str]:
     """The words of the training command; of all commands and variables, where none starts a training."""
     commands = [one for one in script.commands if one.words and one.words[0] not in ("echo", "printf")]
-    starts = [one for one in commands if _starts_python(one.flat) and (one.refused or _holds_flags(one))]
+    starts = [
+        one
+        for one in commands
+        if any(word.endswith(".py") or word in _STARTERS for word in one.flat) and (one.refused or _holds_flags(one))
+    ]
     starts = [one for one in starts if "--num-layers" in one.flat or (one.refused and "$" in str(one.words))] or starts
     if any(one.flat != starts[-1].flat for one in starts):
         notes.append(f"of its {len(starts)} training commands the last is read")
@@ -489,10 +466,6 @@ def _training_words(script: Script, notes: list[str]) -> list[str]:
 
 def _holds_flags(command: Command) -> bool:
     return any(map(_FLAG.match, command.flat))
-
-
-def _starts_python(words: Sequence[str]) -> bool:
-    return any(word.endswith(".py") or word in _STARTERS for word in words)
 
 
 def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str, str], str]:
@@ -514,21 +487,17 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
             flag = None
         elif not program and word.endswith(".py"):
             program, flag = word, None
-        elif (names := _holds_more(word, values[flag] if flag else [])) is not None:
+        elif (
+            (names := OPEN.findall(word))
+            and word == "".join(f"${name}" for name in names)
+            and ((flag and values[flag]) or any(map(_MORE.search, names)))
+        ):  # a word of open variables that hold arguments, not the value of a flag
             open_ |= dict.fromkeys(names)
         elif flag is not None:
             values[flag].append(word)
     if open_:
         notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
     return {name: " ".join(given).strip() for name, given in values.items()}, program
-
-
-def _holds_more(word: str, before: Sequence[str]) -> list[str] | None:
-    """The open variables that a word consists of, if they hold arguments and not the value of a flag."""
-    names = OPEN.findall(word)
-    if not names or word != "".join(f"${name}" for name in names):
-        return None
-    return names if before or any(map(_MORE.search, names)) else None
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})

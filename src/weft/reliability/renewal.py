@@ -7,6 +7,7 @@ Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9)
 Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
 the time since the last stop are taken as independent, and hosts that fail together return one by one.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -133,11 +134,7 @@ class _Renewal:
 
 
 def outcome(process: Process, saving: Saving) -> Outcome:
-    """Shares of a long run's time.
-
-    Raises:
-        BadInput: failures come too fast for a checkpoint to be reached.
-    """
+    """Shares of a long run's time."""
     renewal = _Renewal(process.stops)
     check_pace(process, saving)
     repairs = _repairs(process, renewal.up)
@@ -163,11 +160,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
 
 
 def check_pace(process: Process, saving: Saving) -> None:
-    """Refuse failures so fast that nothing is ever saved.
-
-    Raises:
-        BadInput: they are.
-    """
+    """Refuse failures so fast that nothing is ever saved."""
     rate = process.rate
     restart_s = max((one.restart_s for one in process.stops), default=0.0)
     stall_s = saving.segment_s - saving.interval_s
@@ -184,9 +177,6 @@ def check_pace(process: Process, saving: Saving) -> None:
 def best_saving(process: Process, saving: Saving, iteration_s: float, iterations: int) -> tuple[int, Saving]:
     """The best whole number of iterations between checkpoints, and, where ``every`` is above 1, between those in
     storage; stalls and lag are those of ``saving``, whose interval does not count.
-
-    Raises:
-        BadInput: failures come too fast for any.
     """
     renewal = _Renewal(process.stops)
     least = min(iterations, max(1, math.ceil((saving.lag_s - saving.stall_s) / iteration_s)))

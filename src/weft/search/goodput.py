@@ -1,4 +1,7 @@
-"""What is left of a training run after failures: goodput, days, dollars, and which class of failures costs what."""
+"""What is left of a training run after failures: goodput, days, dollars, and which class of failures costs what.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,7 @@ class DegradedNetwork:
         return min(1.0, self.healthy_s / self.iteration_s(left))
 
     def simultaneous(self, book: FailureBook, count: int, *, draws: int, seed: int) -> Simultaneous:
-        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them.
-
-        Raises:
-            BadInput: there are not so many parts that the book knows of.
-        """
+        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them."""
         slow, worst_cut, cut = [], 0, 0
         for draw in range(draws):
             failed = drawn_failures(self.fabric, book, count, seed=seed, draw=draw, where="--simultaneous")
@@ -272,9 +271,6 @@ def goodput(
         fabric: whose parts fail.
         network: the job on the fabric, where some of it is simulated already.
         progress: called with classes simulated and in all.
-
-    Raises:
-        BadInput: the layout breaks a rule, a fabric that the job does not fit on, or failures too fast to get on.
     """
     found = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
@@ -348,9 +344,6 @@ def failing_run(
 ) -> TrainingRun:
     """A run at an estimate's speed under a failure file: it restarts on as many spares as cost least, and a network
     that leaves all accelerators connected is not slowed down by its failures.
-
-    Raises:
-        BadInput: failures too fast to get on, or none that stop the job.
     """
     failing = failing_job(
         book, Policy(), cluster, fabric, accelerators=found.layout.world, checkpoint_bytes=checkpoint_size(job)
@@ -361,11 +354,7 @@ def failing_run(
 
 
 def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
-    """A job's failures, met with spares and with speeds of fewer hosts.
-
-    Raises:
-        BadInput: nothing stops the job.
-    """
+    """A job's failures, met with spares and with speeds of fewer hosts."""
     process = failing.process(spares, speeds)
     idle = f", beside {counted(failing.idle_hosts, 'host')} idle in domains (one pool)" if failing.idle_hosts else ""
     if process.rate <= 0:

@@ -113,11 +113,7 @@ class Run:
                 waiting.again(numbers)
 
     def _careful(self, careful: int, lost: list[list[int]], moved: bool) -> int:
-        """How few tasks to run at once after workers died: all, one, or one of one point.
-
-        Raises:
-            BadInput: workers died each time with one and the same point.
-        """
+        """How few tasks to run at once after workers died: all, one, or one of one point."""
         if not lost:
             return 0
         if moved and not careful:

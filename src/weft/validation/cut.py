@@ -1,4 +1,7 @@
-"""The layout of a run: how its columns and its software cut the job."""
+"""The layout of a run: how its columns and its software cut the job.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,6 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
 
     Without tensor or pipeline parallelism: the first of tensor parallelism up to a node of 8, then pipelines
     whose stages divide the layers, that leaves at most 70 % of the memory to weights, gradients and states.
-
-    Raises:
-        BadInput: the degrees do not divide the accelerators.
     """
     context = run.cp or 1
     if run.tp is None and run.pp is None and run.dp is not None:
@@ -109,11 +109,7 @@ def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tu
 
 
 def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees) -> Cut:
-    """The layout of a run.
-
-    Raises:
-        BadInput: the layout breaks a rule of ``weft.layout.check``.
-    """
+    """The layout of a run."""
     assumed: list[str] = []
     layout = Layout(
         x=mesh.tensor,
@@ -285,12 +281,7 @@ def _data() -> Mapping[str, Any]:
 
 
 def shape(run: Run, *, prediction: bool) -> ModelShape:
-    """The model of a run; ``prediction``: the software trains multi-token-prediction modules.
-
-    Raises:
-        BadInput: neither shape nor a known name, a model that Weft does not describe, or a shape that
-            contradicts itself.
-    """
+    """The model of a run; ``prediction``: the software trains multi-token-prediction modules."""
     known = _catalogued(run.model)
     if known is not None and _agrees(run, known):
         return _from_catalogue(run, known, prediction=prediction)

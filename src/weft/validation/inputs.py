@@ -3,6 +3,7 @@
 The cluster is the accelerator that its name means, the scale-up domain and the network; the recipe is batch,
 sequence, precision, attention kernel and dropout; the seconds of an iteration are stated by the source, or
 follow from the rate that it states.  ``shape.py`` finds the model and ``cut.py`` the layout.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -179,11 +180,7 @@ class FoundCluster:
 
 
 def machine(run: Run) -> FoundCluster:
-    """The cluster of a run.
-
-    Raises:
-        BadInput: no accelerator of the catalogue is named.
-    """
+    """The cluster of a run."""
     count = run.gpus or 1
     words = f"{run.gpu} {run.source}".lower()
     for site, (preset, node) in SITES.items():
@@ -203,11 +200,7 @@ def machine(run: Run) -> FoundCluster:
 
 
 def named_accelerator(text: str) -> Accelerator:
-    """The accelerator of the catalogue whose name has most words in common with ``text``, all of them in it.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """The accelerator of the catalogue whose name has most words in common with ``text``, all of them in it."""
     words = _words(text)
     fitting = [name for name in catalogue.accelerator_names() if set(name.split("-")) <= words]
     if not fitting:
@@ -349,11 +342,7 @@ class Training:
 
 
 def training(run: Run, stack: Stack, model: Model, chip: Accelerator, replicas: int) -> Training:
-    """The recipe of a run; ``replicas`` see different sequences.
-
-    Raises:
-        BadInput: a precision that Weft does not know, or that the accelerator lacks.
-    """
+    """The recipe of a run; ``replicas`` see different sequences."""
     assumed: list[str] = []
     sequence = run.seq or SEQUENCE
     if run.seq is None:
