@@ -46,17 +46,12 @@ class ClassCost:
     """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
 
     name: str
-    rate: float
-    rework: float
-    restart: float
-    waiting: float
-    reduced: float
-    planned: float
-
-    @classmethod
-    def none(cls, name: str) -> ClassCost:
-        """A class that costs nothing."""
-        return cls(name=name, rate=0.0, rework=0.0, restart=0.0, waiting=0.0, reduced=0.0, planned=0.0)
+    rate: float = 0.0
+    rework: float = 0.0
+    restart: float = 0.0
+    waiting: float = 0.0
+    reduced: float = 0.0
+    planned: float = 0.0
 
     @property
     def share(self) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import fsum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -87,17 +88,11 @@ class Traced:
     @classmethod
     def of(cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str) -> Traced:
         """The figures of one layout."""
-        found = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
-        each = float(found.executed_flops[0]) / layout.world
-        seconds = fsum(float(getattr(found.time, name)[0]) for name in _COMPUTE)
-        return cls(
-            job=job,
-            cluster=cluster,
-            layout=layout,
-            stack=stack,
-            flops=each / job.recipe.tokens,
-            rate_flops=each / seconds,
-        )
+        table = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
+        each = float(table.executed_flops[0]) / layout.world
+        rate_flops = each / fsum(float(getattr(table.time, name)[0]) for name in _COMPUTE)
+        flops = each / job.recipe.tokens
+        return cls(job=job, cluster=cluster, layout=layout, stack=stack, flops=flops, rate_flops=rate_flops)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -136,11 +131,9 @@ class Traced:
         size = float(found.size[0])
         if size <= 1:
             return None
-        for tier, members in zip(self.cluster.tiers, found.members, strict=True):
-            if float(members[0]) >= size:
-                return tier.name, tier.effective_Bps
-        last = self.cluster.tiers[-1]
-        return last.name, last.effective_Bps
+        reached = zip(self.cluster.tiers, found.members, strict=True)
+        tier = next((tier for tier, members in reached if float(members[0]) >= size), self.cluster.tiers[-1])
+        return tier.name, tier.effective_Bps
 
 
 def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
@@ -149,10 +142,12 @@ def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
     if part in _COMPUTE:
         found += _computing(one, other)
     if part in _GROUPS:
-        found += _reach(_GROUPS[part], one, other)
+        a, b = (each.reach(_GROUPS[part]) for each in (one, other))
+        ends = ["no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b)]
+        found += [" -> ".join(ends)] if a != b else []
     if part == "optimizer_s" or part in _COMPUTE:
-        a, b = (each.cluster.accelerator.memory_Bps for each in (one, other))
-        found += [] if a == b else [f"HBM {format_si(a, 'B/s')} -> {format_si(b, 'B/s')}"]
+        slow, fast = (each.cluster.accelerator.memory_Bps for each in (one, other))
+        found += [] if slow == fast else [f"HBM {format_si(slow, 'B/s')} -> {format_si(fast, 'B/s')}"]
     before, after = one.settings, other.settings
     names = _FIELDS["recompute_s"] if part == "recompute_s" else ()
     names += _FIELDS["compute" if part in _COMPUTE else part]
@@ -177,26 +172,13 @@ def _computing(one: Traced, other: Traced) -> list[str]:
     return found
 
 
-def _reach(axes: tuple[str, ...], one: Traced, other: Traced) -> list[str]:
-    """Where the groups of some axes lie, if that differs."""
-    a, b = one.reach(axes), other.reach(axes)
-    if a == b:
-        return []
-    return [" -> ".join("no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b))]
-
-
 def _recipe(one: Traced, other: Traced) -> list[str]:
     """How the jobs differ."""
     if one.job is other.job:
         return []
-    a, b = one.job, other.job
-    pairs = [
-        ("model", a.model.name, b.model.name),
-        ("sequence", a.recipe.sequence, b.recipe.sequence),
-        ("batch", a.recipe.global_batch, b.recipe.global_batch),
-        ("precision", a.recipe.precision, b.recipe.precision),
-        ("attention", a.recipe.attention, b.recipe.attention),
-    ]
+    names = {"model": "model.name", "sequence": "recipe.sequence", "batch": "recipe.global_batch"}
+    names |= {"precision": "recipe.precision", "attention": "recipe.attention"}
+    pairs = [(name, *map(attrgetter(field), (one.job, other.job))) for name, field in names.items()]
     return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
 
 
@@ -406,12 +388,8 @@ def _time(one: Side, other: Side) -> tuple[Change, ...]:
     ]
     if one.simulated_s is not None or other.simulated_s is not None:
         before, after = (each.iteration_s - each.estimate.iteration_s for each in (one, other))
-        why = (
-            ()
-            if one.fabric == other.fabric
-            else (f"{one.fabric or 'closed form'} -> {other.fabric or 'closed form'}",)
-        )
-        changes.append(Change(part=CONTENTION, before=before, after=after * scale, why=why))
+        why = [f"{one.fabric or 'closed form'} -> {other.fabric or 'closed form'}"] * (one.fabric != other.fabric)
+        changes.append(Change(part=CONTENTION, before=before, after=after * scale, why=tuple(why)))
     return tuple(changes)
 
 

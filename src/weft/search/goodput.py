@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import fsum
 from typing import Any
 
 from weft.cluster.calibration import Calibration
+from weft.cluster.catalogue import resized
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.result import Estimate
@@ -68,14 +70,11 @@ class DegradedNetwork:
     ) -> None:
         self.job, self.cluster, self.layout, self.fabric = job, cluster, layout, fabric
         self.routing, self.seed, self.constants = routing, seed, constants
-        self._healthy: IterationSimulation | None = None
 
-    @property
+    @cached_property
     def healthy(self) -> IterationSimulation:
         """An iteration with nothing failed."""
-        if self._healthy is None:
-            self._healthy = self._simulated(self.fabric)
-        return self._healthy
+        return self._simulated(self.fabric)
 
     @property
     def healthy_s(self) -> float:
@@ -389,13 +388,14 @@ def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple
     for one in failing.classes:
         if one.rate <= 0:
             continue
-        cost = costs.get(one.known.name) or ClassCost.none(one.known.name)
+        cost = costs.get(one.known.name) or ClassCost(name=one.known.name)
+        rate = cost.rate if one.speed is None else one.rate
         rows.append(
             ClassRow(
                 name=one.known.name,
                 component=one.known.component,
                 components=one.components,
-                events=one.rate * run.expected_s if one.speed is not None else cost.rate * run.expected_s,
+                events=rate * run.expected_s,
                 hosts=one.hosts,
                 speed=one.speed,
                 share=cost.share,
@@ -452,14 +452,10 @@ def _speeds_short(
 def _pace(job: Job, cluster: Cluster, full: Estimate, data: int, constants: Calibration | None) -> float:
     """Tokens a second of fewer replicas over those of all; their mere number where the cluster cannot be cut so."""
     share = data / full.layout.data
-    count = full.layout.world // full.layout.data * data
-    inner = math.prod(tier.size for tier in cluster.tiers[:-1])
     batch = job.recipe.global_batch // full.layout.data * data
-    if count % inner:
-        return share
-    fewer = replace(cluster, count=count, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner)))
     smaller = replace(job, recipe=replace(job.recipe, global_batch=batch))
     try:
+        fewer = resized(cluster, full.layout.world // full.layout.data * data)
         found = estimate(smaller, fewer, [replace(full.layout, data=data)], constants)[0]
     except BadInput:
         return share
