@@ -68,16 +68,13 @@ class Kept:
                 query = f"select key, result from results where key in ({marks})"
                 found = dict(self._state.base.execute(query, wanted))
             for key in wanted:
-                yield self._row(found[key]) if key in found else None
-
-    def _row(self, text: str) -> dict[str, Any]:
-        try:
-            row = json.loads(text)
-        except (ValueError, TypeError, RecursionError):
-            raise self._state.damaged("a result is no JSON") from None
-        if not isinstance(row, dict):
-            raise self._state.damaged("a result is no row")
-        return row
+                try:
+                    row = json.loads(found[key]) if key in found else None
+                except (ValueError, TypeError, RecursionError):
+                    raise self._state.damaged("a result is no JSON") from None
+                if key in found and not isinstance(row, dict):
+                    raise self._state.damaged("a result is no row")
+                yield row
 
     def note(self, name: str, value: str) -> None:
         """Keep a text under a name."""
