@@ -237,7 +237,20 @@ def _running(process: Process, pooled: list[Stop], frozen: float, since_s: float
     for one in pooled:
         left = math.exp(-since_s / one.repair_s) if one.repair_s > 0 else 0.0
         loads[one.hosts] = loads.get(one.hosts, 0.0) + left * one.rate * one.repair_s / frozen
-    chance = _chain(loads, process.bearable)
+    # Stationary shares: each cut between n - 1 and n hosts is crossed up and down equally often.  Only the load counts
+    # where nothing waits, so that repairs of different lengths share a chain.
+    chance = [1.0]
+    for n in range(1, process.bearable + max(loads) + 1):
+        up = math.fsum(
+            load * chance[j]
+            for hosts, load in loads.items()
+            for j in range(max(0, n - hosts), min(n, process.bearable + 1))
+        )
+        chance.append(up / n)
+        if chance[-1] > 1e200:
+            chance = [value * 1e-200 for value in chance]
+    whole = math.fsum(chance)
+    chance = [value / whole for value in chance]
     running = chance[: process.bearable + 1]
     total = math.fsum(running)
     return [value / total for value in running], max(0.0, 1.0 - total)
@@ -257,25 +270,6 @@ def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], le
         for n in levels
         if chance[n] > 0
     )
-
-
-def _chain(loads: dict[int, float], bearable: int) -> list[float]:
-    """Stationary shares of 0, 1, 2, ... hosts in repair, where failures come as long as no more than ``bearable`` are.
-
-    ``loads`` are failures per mean time of a repair, by the number of hosts that each takes: only that counts where
-    nothing waits, so that repairs of different lengths share a chain.  Each cut between n - 1 and n is crossed up and
-    down equally often.
-    """
-    chance = [1.0]
-    for n in range(1, bearable + max(loads) + 1):
-        up = math.fsum(
-            load * chance[j] for hosts, load in loads.items() for j in range(max(0, n - hosts), min(n, bearable + 1))
-        )
-        chance.append(up / n)
-        if chance[-1] > 1e200:
-            chance = [value * 1e-200 for value in chance]
-    total = math.fsum(chance)
-    return [value / total for value in chance]
 
 
 def _mean_speed(process: Process) -> float:
