@@ -124,15 +124,17 @@ def read_config_noted(
     which the notes say.
     """
     if isinstance(source, Mapping):
-        return _build(source, name or _own_name(source), where or "config", stand_in)
+        own = source.get("_name_or_path") or source.get("model_type")
+        name = name or (own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else "model")
+        return _build(source, name, where or "config", stand_in)
     path = _config_file(Path(source))
     default = path.parent.name if path.name == "config.json" else path.stem
-    return _build(_read_json(path), name or default or "model", where or str(path), stand_in)
-
-
-def _own_name(data: Mapping[str, object]) -> str:
-    given = data.get("_name_or_path") or data.get("model_type")
-    return given.rstrip("/").rpartition("/")[2] if isinstance(given, str) else "model"
+    remedy = "give the model's config.json"
+    text = read_text(path, where=str(path), largest=LARGEST_CONFIGURATION_BYTES, remedy=remedy)
+    data = parse_json(text, str(path), remedy=remedy)
+    if not isinstance(data, dict):
+        raise BadInput(f"holds a {type(data).__name__}, not an object", where=str(path))
+    return _build(data, name or default or "model", where or str(path), stand_in)
 
 
 def _config_file(path: Path) -> Path:
@@ -144,16 +146,6 @@ def _config_file(path: Path) -> Path:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be opened ({error})", where=reprlib.repr(str(path))) from None
     raise BadInput("no such file", where=str(found), remedy="give a config.json or a folder that holds one")
-
-
-def _read_json(path: Path) -> Mapping[str, object]:
-    """The object in a JSON file of at most ``LARGEST_CONFIGURATION_BYTES``."""
-    where, remedy = str(path), "give the model's config.json"
-    text = read_text(path, where=where, largest=LARGEST_CONFIGURATION_BYTES, remedy=remedy)
-    data = parse_json(text, where, remedy=remedy)
-    if not isinstance(data, dict):
-        raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
-    return data
 
 
 def _build(data: Mapping[str, object], name: str, where: str, stand_in: bool) -> ReadModel:
@@ -189,8 +181,17 @@ def _modelled(fields: Fields, name: str) -> Model:
     builder = BUILDERS.get(fields.kind)
     if builder is None:
         raise _unknown_type(fields.kind, fields.where)
-    _check_values(fields)
-    _check_shape_keys(fields)
+    for key in _POSITIONS:
+        fields.optional_integer(key)
+    for key, value in fields.data.items():
+        drops = "dropout" in key or key.endswith("pdrop")
+        if drops and isinstance(value, int | float) and not 0 <= value <= 1:
+            raise fields.bad(key, f"{reprlib.repr(value)} is not a share from 0 to 1")
+    # Settings that change the shape of any family.
+    for key in ("is_encoder_decoder", *(_SHAPE_FLAGS if fields.kind not in _QK_NORMS else ())):
+        fields.only(key, False)
+    for key in _EXPERT_KEYS if fields.kind not in _MIXTURES else ():
+        fields.only(key, 0, 1)
     _check_task(fields)
     _check_architecture(fields)
     model = builder(fields, name)
@@ -208,25 +209,6 @@ def _unknown_type(kind: str, where: str) -> BadInput:
     error = UnknownName("model type", kind[:80], MODEL_TYPES, where=f"{where}: model_type")
     error.remedy = f"{error.remedy}; supported: {', '.join(MODEL_TYPES)}; {STAND_IN}"
     return error
-
-
-def _check_shape_keys(f: Fields) -> None:
-    """Refuse settings that change the shape of any family."""
-    for key in ("is_encoder_decoder", *(_SHAPE_FLAGS if f.kind not in _QK_NORMS else ())):
-        f.only(key, False)
-    if f.kind not in _MIXTURES:
-        for key in _EXPERT_KEYS:
-            f.only(key, 0, 1)
-
-
-def _check_values(f: Fields) -> None:
-    """Refuse values that no model can have, also of keys that not every family reads."""
-    for key in _POSITIONS:
-        f.optional_integer(key)
-    for key, value in f.data.items():
-        drops = "dropout" in key or key.endswith("pdrop")
-        if drops and isinstance(value, int | float) and not 0 <= value <= 1:
-            raise f.bad(key, f"{reprlib.repr(value)} is not a share from 0 to 1")
 
 
 def _check_architecture(f: Fields) -> None:

@@ -73,6 +73,10 @@ def read_megatron_args(
         )
     _require(a, *_SHAPE, vocab=vocab)
     norm_bias = a.text("--normalization", "LayerNorm") != "RMSNorm"
+    kind = a.text("--position-embedding-type", "learned_absolute")
+    turned = a.has("--use-rotary-position-embeddings") or a.has("--no-position-embedding")
+    if kind == "relative":
+        raise Unsupported("relative positions are not modelled", where=f"{a.where}: --position-embedding-type")
     blocks = _blocks(a, norm_bias)
     return Model(
         name=name,
@@ -80,7 +84,7 @@ def read_megatron_args(
         vocab=_padded_vocabulary(a, vocab),
         runs=runs(blocks),
         tied_embeddings=not a.has("--untie-embeddings-and-output-weights"),
-        positions=_positions(a),
+        positions=0 if kind != "learned_absolute" or turned else a.integer("--max-position-embeddings"),
         norm_bias=norm_bias,
         prediction_layers=a.integer("--mtp-num-layers", 0, least=0, most=64),
         rope=_rope(a) if blocks[0].attention is not None and blocks[0].attention.rotary else None,
@@ -124,17 +128,6 @@ def _require(a: Arguments, *flags: str, vocab: int | None) -> None:
         missing.append("--vocab-size")
     if missing:
         raise a.unstated(*missing)
-
-
-def _positions(a: Arguments) -> int:
-    """Rows of the learned position table."""
-    kind = a.text("--position-embedding-type", "learned_absolute")
-    if kind == "relative":
-        raise Unsupported("relative positions are not modelled", where=f"{a.where}: --position-embedding-type")
-    rotary = a.has("--use-rotary-position-embeddings") or a.has("--no-position-embedding")
-    if kind != "learned_absolute" or rotary:
-        return 0
-    return a.integer("--max-position-embeddings")
 
 
 def _rope(a: Arguments) -> Rope:
