@@ -7,7 +7,7 @@ A family is a function of its configuration; what transformers takes for absent 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -35,22 +35,9 @@ AnyFeed = FeedForward | MixtureOfExperts
 # Parts ------------------------------------------------------------------------------------------------
 
 
-def _check_groups(f: Fields, heads: int, kv_heads: int) -> None:
-    if heads % kv_heads:
-        problem = f"{heads} query heads cannot share {kv_heads} key/value heads evenly"
-        raise f.bad("num_key_value_heads", problem, "choose a divisor of num_attention_heads")
-
-
-def _even_split(f: Fields, hidden: int, heads: int) -> int:
-    """Features per head of a model without a head size of its own."""
-    if hidden % heads:
-        raise f.bad("num_attention_heads", f"hidden size {hidden} is not a multiple of {heads} heads")
-    return hidden // heads
-
-
 def _plain_attention(f: Fields, hidden: int, heads: int, *, bias: bool, rotary: bool = False) -> Attention:
     """Multi-head attention whose heads share the hidden features evenly."""
-    head_dim = _even_split(f, hidden, heads)
+    head_dim = f.even_split(hidden, heads)
     return Attention(heads=heads, kv_heads=heads, head_dim=head_dim, qkv_bias=bias, out_bias=bias, rotary=rotary)
 
 
@@ -69,8 +56,8 @@ def _grouped_attention(
     # A null key means as many as query heads; only an absent one takes the family's number.
     fallback = heads if kv_heads is None or "num_key_value_heads" in f.data else kv_heads
     kv_heads = f.integer("num_key_value_heads", default=fallback)
-    _check_groups(f, heads, kv_heads)
-    head_dim = f.optional_integer("head_dim") or head_dim or _even_split(f, f.integer("hidden_size"), heads)
+    f.check_groups(heads, kv_heads)
+    head_dim = f.optional_integer("head_dim") or head_dim or f.even_split(f.integer("hidden_size"), heads)
     biased = bias is not None and f.flag("attention_bias", bias)
     features = {"qkv_bias": biased, "out_bias": biased} | features
     return Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, **features)
@@ -92,6 +79,14 @@ def _latent_attention(f: Fields) -> LatentAttention:
 
 def _feed(f: Fields, *names: str, **features: Any) -> FeedForward:
     return FeedForward(intermediate=f.integer(*(names or ("intermediate_size",))), **features)
+
+
+def _biased(f: Fields, **features: Any) -> FeedForward:
+    return _feed(f, bias=f.flag("mlp_bias", False), **features)
+
+
+def _window(f: Fields) -> int | None:
+    return f.optional_integer("sliding_window")
 
 
 def _mixture(
@@ -116,24 +111,9 @@ _LOCAL, _WIDTH = ("num_local_experts",), ("intermediate_size",)
 """Names of Mixtral's and relatives' experts and of their width."""
 
 
-def _layers(f: Fields) -> int:
-    return f.layers("num_hidden_layers")
-
-
-def _of_kind(f: Fields, wanted: str, otherwise: Iterable[bool]) -> list[bool]:
-    """For each layer whether it has this attention, not the full one: from ``layer_types``, else from the family's
-    pattern."""
-    kinds = f.words("layer_types", _layers(f))
-    if kinds is None:
-        return list(otherwise)
-    if not set(kinds) <= {"full_attention", wanted}:
-        raise f.unsupported("layer_types")
-    return [kind == wanted for kind in kinds]
-
-
 def _windowed(f: Fields, attention: Attention, default: int, otherwise: Iterable[bool]) -> list[AnyAttention]:
     """The attention of each layer, with ``sliding_window`` where ``layer_types`` or the family's pattern says so."""
-    sliding = _of_kind(f, "sliding_attention", otherwise)
+    sliding = f.of_kind("sliding_attention", otherwise)
     narrow = replace(attention, window=f.integer("sliding_window", default=default))
     return [narrow if slides else attention for slides in sliding]
 
@@ -164,7 +144,7 @@ def _decoder(
     **features: Any,
 ) -> Model:
     """A model of alike blocks, or with the attention or feed-forward part of each layer where these are listed."""
-    layers, hidden = layers or _layers(f), hidden or f.integer("hidden_size")
+    layers, hidden = layers or f.layers(), hidden or f.integer("hidden_size")
     attentions = [attention] * layers if isinstance(attention, AnyAttention) else attention
     feeds = [feed] * layers if isinstance(feed, AnyFeed) else feed
     blocks = [
@@ -227,7 +207,7 @@ def _mpt(f: Fields, name: str) -> Model:
     hidden, heads, bias = f.integer("d_model"), f.integer("n_heads"), not f.flag("no_bias", True)
     rotary, kind = options.flag("rope", False), options.word("attn_type", "multihead_attention")
     kv_heads = {"multihead_attention": heads, "multiquery_attention": 1}.get(kind) or options.integer("kv_n_heads")
-    _check_groups(f, heads, kv_heads)
+    f.check_groups(heads, kv_heads)
     inner = hidden * f.integer("expansion_ratio", default=4, most=1024)
     elsewhere = options.flag("alibi", True) or rotary or not f.flag("learned_pos_emb", True)
     return _decoder(
@@ -251,7 +231,7 @@ def _falcon(f: Fields, name: str) -> Model:
     kv_heads = 1
     if grouped or not f.flag("multi_query", True):
         kv_heads = f.integer("num_kv_heads", "n_head_kv", default=heads)
-    _check_groups(f, heads, kv_heads)
+    f.check_groups(heads, kv_heads)
     attention = _plain_attention(f, hidden, heads, bias=bias, rotary=not f.flag("alibi", False))
     norms = f.integer("num_ln_in_parallel_attn", default=2, most=2) if grouped else 1 if beside else 2
     inner = f.integer("ffn_hidden_size", default=4 * hidden)
@@ -279,46 +259,19 @@ def _bloom(f: Fields, name: str) -> Model:
     )
 
 
-def _nemotron(f: Fields, name: str) -> Model:
-    """Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied."""
-    feed = _feed(f, gated=False, bias=f.flag("mlp_bias", False))
-    return _decoder(f, name, _grouped_attention(f, bias=False), feed, norm_bias=True)
-
-
 # Llama and relatives ----------------------------------------------------------------------------------
-
-
-def _llama(f: Fields, name: str) -> Model:
-    """Llama 1 to 3.3."""
-    return _decoder(f, name, _grouped_attention(f, bias=False), _feed(f, bias=f.flag("mlp_bias", False)))
 
 
 def _mistral(f: Fields, name: str) -> Model:
     """Mistral; an absent ``sliding_window`` means 4096, null means none."""
-    window = f.optional_integer("sliding_window") or (None if "sliding_window" in f.data else 4096)
+    window = _window(f) or (None if "sliding_window" in f.data else 4096)
     return _decoder(f, name, _grouped_attention(f, kv_heads=8, window=window), _feed(f))
-
-
-def _mixtral(f: Fields, name: str) -> Model:
-    """Mixtral: every layer routed."""
-    attention = _grouped_attention(f, kv_heads=8, window=f.optional_integer("sliding_window"))
-    return _decoder(f, name, attention, _mixture(f, _LOCAL, _WIDTH))
-
-
-def _phi3(f: Fields, name: str) -> Model:
-    """Phi-3 and Phi-4 (fused projections, the same shapes as Llama)."""
-    return _decoder(f, name, _grouped_attention(f, window=f.optional_integer("sliding_window")), _feed(f))
-
-
-def _palm(f: Fields, name: str) -> Model:
-    """PaLM (arXiv 2204.02311, section 2): parallel blocks of one norm, multi-query, no biases, tied."""
-    return _decoder(f, name, _grouped_attention(f, kv_heads=1), _feed(f), norms=1, parallel=True, tied=True)
 
 
 def _qwen(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts | None = None) -> Model:
     """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true; experts are in
     every ``decoder_sparse_step``-th layer but for those of ``mlp_only_layers``."""
-    numbers, slides = range(_layers(f)), f.flag("use_sliding_window", False)
+    numbers, slides = range(f.layers()), f.flag("use_sliding_window", False)
     first = f.integer("max_window_layers", default=28, least=0) if slides else 0
     attentions: list[AnyAttention] = [attention] * len(numbers)
     if slides:
@@ -331,16 +284,6 @@ def _qwen(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts | No
         return _decoder(f, name, attentions, moe)
     plain = _feed(f)
     return _decoder(f, name, attentions, [moe if is_routed else plain for is_routed in routed])
-
-
-def _qwen2(f: Fields, name: str) -> Model:
-    """Qwen2 and Qwen2.5: biases on queries, keys and values only."""
-    return _qwen(f, name, _grouped_attention(f, kv_heads=32, qkv_bias=True))
-
-
-def _qwen3(f: Fields, name: str) -> Model:
-    """Qwen3 dense: norms on the queries and keys of each head."""
-    return _qwen(f, name, _grouped_attention(f, kv_heads=32, head_dim=128, bias=False, head_norms=True))
 
 
 def _qwen2_moe(f: Fields, name: str) -> Model:
@@ -361,21 +304,11 @@ def _qwen3_moe(f: Fields, name: str) -> Model:
     return _qwen(f, name, _grouped_attention(f, kv_heads=4, bias=False, head_norms=True), moe)
 
 
-def _gemma(f: Fields, name: str) -> Model:
-    """Gemma 1."""
-    return _decoder(f, name, _grouped_attention(f, kv_heads=16, head_dim=256, bias=False), _feed(f), tied=True)
-
-
 def _gemma_windowed(f: Fields, name: str, attention: Attention, period: int, **features: Any) -> Model:
     """Norms before and after each part; of ``period`` layers all but the last slide."""
     f.only("use_bidirectional_attention", False)
-    attentions = _windowed(f, attention, 4096, ((layer + 1) % period != 0 for layer in range(_layers(f))))
+    attentions = _windowed(f, attention, 4096, ((layer + 1) % period != 0 for layer in range(f.layers())))
     return _decoder(f, name, attentions, _feed(f), norms=4, tied=True, **features)
-
-
-def _gemma2(f: Fields, name: str) -> Model:
-    """Gemma 2: windows in every other layer, the first included."""
-    return _gemma_windowed(f, name, _grouped_attention(f, kv_heads=4, head_dim=256, bias=False), 2)
 
 
 def _gemma3(f: Fields, name: str) -> Model:
@@ -391,28 +324,18 @@ def _gemma3(f: Fields, name: str) -> Model:
 def _gpt_oss(f: Fields, name: str) -> Model:
     """GPT-OSS: sinks, biases everywhere, windows in every other layer from the first on."""
     attention = _grouped_attention(f, kv_heads=8, head_dim=64, bias=True, sinks=True)
-    attentions = _windowed(f, attention, 128, (layer % 2 == 0 for layer in range(_layers(f))))
+    attentions = _windowed(f, attention, 128, (layer % 2 == 0 for layer in range(f.layers())))
     return _decoder(f, name, attentions, _mixture(f, _LOCAL, _WIDTH, bias=True, router_bias=True))
 
 
 def _dense_then_routed(f: Fields, name: str, attention: AnyAttention, *, balance_bias: bool) -> Model:
     """Dense in the first ``first_k_dense_replace`` layers, then routed every ``moe_layer_freq`` layers."""
-    dense, layers = _feed(f), _layers(f)
+    dense, layers = _feed(f), f.layers()
     routed = _shared_mixture(f, balance_bias=balance_bias) if f.has("n_routed_experts") else dense
     first, step = f.integer("first_k_dense_replace", default=0, least=0), f.integer("moe_layer_freq", default=1)
     feeds = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
     modules = f.integer("num_nextn_predict_layers", default=0, least=0, most=64)
     return _decoder(f, name, attention, feeds, prediction_layers=modules)
-
-
-def _deepseek_v2(f: Fields, name: str) -> Model:
-    """DeepSeek-V2 and V2-Lite."""
-    return _dense_then_routed(f, name, _latent_attention(f), balance_bias=False)
-
-
-def _deepseek_v3(f: Fields, name: str) -> Model:
-    """DeepSeek-V3, V3.1 and R1, Kimi K2: routing with a balancing bias per expert."""
-    return _dense_then_routed(f, name, _latent_attention(f), balance_bias=True)
 
 
 def _glm4_moe(f: Fields, name: str) -> Model:
@@ -425,7 +348,7 @@ def _glm4_moe(f: Fields, name: str) -> Model:
 def _llama4(f: Fields, name: str) -> Model:
     """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
     beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
-    numbers = range(_layers(f))
+    numbers = range(f.layers())
     whole = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
     chunk = f.integer("attention_chunk_size", default=8192)
     chunked = replace(whole, rotary=True, window=chunk, chunked=True)
@@ -565,7 +488,7 @@ def _mamba2(f: Fields, name: str) -> Model:
         problem = f"{state.heads} heads of {state.head_dim} are not expand x hidden_size features"
         raise f.bad("num_heads", problem)
     block = Block(hidden=hidden, attention=None, feed_forward=None, state_space=state, norms=1)
-    return _stack(f, name, [block] * _layers(f))
+    return _stack(f, name, [block] * f.layers())
 
 
 def _mamba_beside_attention(f: Fields) -> StateSpace:
@@ -589,18 +512,18 @@ def _mamba_beside_attention(f: Fields) -> StateSpace:
 
 def _bamba(f: Fields, name: str) -> Model:
     """Bamba: Mamba-2 but in ``attn_layer_indices``, a gated feed-forward part in each block."""
-    feed = _feed(f, bias=f.flag("mlp_bias", False))
+    feed = _biased(f)
     full = Block(
         hidden=f.integer("hidden_size"), attention=_grouped_attention(f, kv_heads=8, bias=False), feed_forward=feed
     )
     state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
     whole = f.integers("attn_layer_indices")
-    return _stack(f, name, [full if layer in whole else state for layer in range(_layers(f))])
+    return _stack(f, name, [full if layer in whole else state for layer in range(f.layers())])
 
 
 def _granitemoehybrid(f: Fields, name: str) -> Model:
     """Granite 4: Mamba-2 or attention as ``layer_types`` says, experts (where there are any) beside a shared part."""
-    kinds = f.words("layer_types", _layers(f))
+    kinds = f.words("layer_types", f.layers())
     if kinds is None:
         raise f.missing("layer_types")
     if not set(kinds) <= {"attention", "mamba"}:
@@ -640,10 +563,10 @@ def _qwen3_next(f: Fields, name: str) -> Model:
     """Qwen3-Next and Qwen3.5: gated DeltaNet in all but every fourth layer, gated attention there; a feed-forward
     part without experts in the dense type, and in layers that are named."""
     f.only("attn_output_gate", True)
-    hidden, numbers = f.integer("hidden_size"), range(_layers(f))
+    hidden, numbers = f.integer("hidden_size"), range(f.layers())
     attention = _grouped_attention(f, kv_heads=2, head_dim=256, bias=False, head_norms=True, gated=True)
     period = f.integer("full_attention_interval", default=4)
-    recurrent = _of_kind(f, "linear_attention", ((layer + 1) % period != 0 for layer in numbers))
+    recurrent = f.of_kind("linear_attention", ((layer + 1) % period != 0 for layer in numbers))
     step, plain = f.integer("decoder_sparse_step", default=1), f.integers("mlp_only_layers")
     dense = [f.kind == "qwen3_5_text" or layer in plain or (layer + 1) % step != 0 for layer in numbers]
     feeds = {True: _feed(f) if any(dense) else None, False: None if all(dense) else _gated_mixture(f, "num_experts")}
@@ -664,7 +587,7 @@ def _minimax_text(f: Fields, name: str) -> Model:
     Lightning attention: keys, queries and values of every head, fixed decays, a norm over all heads.
     """
     f.only("shared_intermediate_size", 0)
-    layers = _layers(f)
+    layers = f.layers()
     attention = _grouped_attention(f, kv_heads=8)
     moe = _mixture(f, _LOCAL, _WIDTH)
     listed = f.integers("attn_type_list")
@@ -682,13 +605,7 @@ def _minimax_text(f: Fields, name: str) -> Model:
     )
     full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=moe)
     state = replace(full, attention=None, state_space=lightning)
-    return _stack(f, name, [state if is_state else full for is_state in _of_kind(f, "linear_attention", kinds)])
-
-
-def _minimax(f: Fields, name: str) -> Model:
-    """Type ``minimax``, under which MiniMax-M2 too was published: M2 names its modules or its query-key norms."""
-    second = f.flag("use_qk_norm", False) or "MiniMaxM2" in str(f.data.get("architectures"))
-    return _minimax_m2(f, name) if second else _minimax_text(f, name)
+    return _stack(f, name, [state if is_state else full for is_state in f.of_kind("linear_attention", kinds)])
 
 
 # What is not modelled ---------------------------------------------------------------------------------
@@ -707,7 +624,7 @@ def dense_equivalent(f: Fields, name: str) -> Model:
     attention = _latent_attention(f) if f.has("kv_lora_rank") else _grouped_attention(f)
     if f.has("n_routed_experts"):
         return _dense_then_routed(f, name, attention, balance_bias=False)
-    layers, period = _layers(f), 0
+    layers, period = f.layers(), 0
     dense = _feed(f, *_WIDTHS[1:])
     routed: AnyFeed = dense
     if f.find(*_EXPERTS) and f.integer(*_EXPERTS) > 1:
@@ -720,14 +637,18 @@ def dense_equivalent(f: Fields, name: str) -> Model:
     return _decoder(f, name, attention, feeds)
 
 
-BUILDERS = {
+BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
     "bamba": _bamba,
     "bloom": _bloom,
-    "deepseek_v2": _deepseek_v2,
-    "deepseek_v3": _deepseek_v3,
+    "deepseek_v2": lambda f, name: _dense_then_routed(f, name, _latent_attention(f), balance_bias=False),
+    # DeepSeek-V3, V3.1 and R1: routing with a balancing bias per expert.
+    "deepseek_v3": lambda f, name: _dense_then_routed(f, name, _latent_attention(f), balance_bias=True),
     "falcon": _falcon,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
+    "gemma": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=16, head_dim=256, bias=False), _feed(f), tied=True
+    ),
+    # Windows in every other layer, the first included.
+    "gemma2": lambda f, name: _gemma_windowed(f, name, _grouped_attention(f, kv_heads=4, head_dim=256, bias=False), 2),
     "gemma3": _gemma3,
     "gemma3_text": _gemma3,
     "glm4_moe": _glm4_moe,
@@ -735,29 +656,47 @@ BUILDERS = {
     "gpt_neox": _gpt_neox,
     "gpt_oss": _gpt_oss,
     "granitemoehybrid": _granitemoehybrid,
-    "kimi_k2": _deepseek_v3,
-    "llama": _llama,
+    "llama": lambda f, name: _decoder(f, name, _grouped_attention(f, bias=False), _biased(f)),
     "llama4": _llama4,
     "llama4_text": _llama4,
     "mamba2": _mamba2,
-    "minimax": _minimax,
+    # MiniMax-M2 was published under this type too; it names its modules or its query-key norms.
+    "minimax": lambda f, name: (
+        _minimax_m2
+        if f.flag("use_qk_norm", False) or "MiniMaxM2" in str(f.data.get("architectures"))
+        else _minimax_text
+    )(f, name),
     "minimax_m1": _minimax_text,
     "minimax_m2": _minimax_m2,
     "minimax_text_01": _minimax_text,
     "mistral": _mistral,
-    "mixtral": _mixtral,
+    "mixtral": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=8, window=_window(f)), _mixture(f, _LOCAL, _WIDTH)
+    ),
     "mpt": _mpt,
-    "nemotron": _nemotron,
+    # Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied.
+    "nemotron": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, bias=False), _biased(f, gated=False), norm_bias=True
+    ),
     "nemotron_h": _nemotron_h,
     "opt": _opt,
-    "palm": _palm,
-    "phi3": _phi3,
-    "qwen2": _qwen2,
+    # PaLM (arXiv 2204.02311, section 2): parallel blocks of one norm, multi-query, no biases, tied.
+    "palm": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=1), _feed(f), norms=1, parallel=True, tied=True
+    ),
+    # Phi-3 and Phi-4: fused projections, the same shapes as Llama.
+    "phi3": lambda f, name: _decoder(f, name, _grouped_attention(f, window=_window(f)), _feed(f)),
+    # Biases on queries, keys and values only.
+    "qwen2": lambda f, name: _qwen(f, name, _grouped_attention(f, kv_heads=32, qkv_bias=True)),
     "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3,
+    # Norms on the queries and keys of each head.
+    "qwen3": lambda f, name: _qwen(
+        f, name, _grouped_attention(f, kv_heads=32, head_dim=128, bias=False, head_norms=True)
+    ),
     "qwen3_5_moe_text": _qwen3_next,
     "qwen3_5_text": _qwen3_next,
     "qwen3_moe": _qwen3_moe,
     "qwen3_next": _qwen3_next,
 }
+BUILDERS["kimi_k2"] = BUILDERS["deepseek_v3"]
 """Families by ``model_type``; ``palm`` is Weft's own (PaLM published no configuration)."""

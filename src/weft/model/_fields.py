@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Any, Literal
@@ -115,7 +115,28 @@ class Fields:
         return replace(self, data=self._typed(name, Mapping, {}, "is not a table"), where=f"{self.where}: {name}")
 
     def layers(self, *names: str) -> int:
-        return self.integer(*names, most=MOST_LAYERS)
+        return self.integer(*(names or ("num_hidden_layers",)), most=MOST_LAYERS)
+
+    def of_kind(self, wanted: str, otherwise: Iterable[bool]) -> list[bool]:
+        """For each layer whether it has this attention, not the full one: from ``layer_types``, else from the
+        family's pattern."""
+        kinds = self.words("layer_types", self.layers())
+        if kinds is None:
+            return list(otherwise)
+        if not set(kinds) <= {"full_attention", wanted}:
+            raise self.unsupported("layer_types")
+        return [kind == wanted for kind in kinds]
+
+    def check_groups(self, heads: int, kv_heads: int) -> None:
+        if heads % kv_heads:
+            problem = f"{heads} query heads cannot share {kv_heads} key/value heads evenly"
+            raise self.bad("num_key_value_heads", problem, "choose a divisor of num_attention_heads")
+
+    def even_split(self, hidden: int, heads: int) -> int:
+        """Features per head of a model without a head size of its own."""
+        if hidden % heads:
+            raise self.bad("num_attention_heads", f"hidden size {hidden} is not a multiple of {heads} heads")
+        return hidden // heads
 
     def only(self, name: str, *allowed: object) -> None:
         """Refuse the key unless it is absent or one of ``allowed``.
