@@ -512,10 +512,8 @@ def _mamba_beside_attention(f: Fields) -> StateSpace:
 
 def _bamba(f: Fields, name: str) -> Model:
     """Bamba: Mamba-2 but in ``attn_layer_indices``, a gated feed-forward part in each block."""
-    feed = _biased(f)
-    full = Block(
-        hidden=f.integer("hidden_size"), attention=_grouped_attention(f, kv_heads=8, bias=False), feed_forward=feed
-    )
+    attention = _grouped_attention(f, kv_heads=8, bias=False)
+    full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=_biased(f))
     state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
     whole = f.integers("attn_layer_indices")
     return _stack(f, name, [full if layer in whole else state for layer in range(f.layers())])

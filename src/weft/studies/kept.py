@@ -87,10 +87,6 @@ class Kept:
             row = self._state.base.execute("select value from about where name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
-    def damaged(self, why: str) -> Exception:
-        """The error of a state that holds what Weft does not write."""
-        return self._state.damaged(why)
-
     def close(self) -> None:
         """Let others have the folder."""
         self._state.close()
