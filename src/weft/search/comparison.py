@@ -186,6 +186,7 @@ CONTENTION = "network_s"
 """The part by which the flow-level clock differs from the closed form."""
 DOUBLINGS = 5
 """Doublings and halvings of a figure within which the order may turn."""
+RANGE = f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}"
 HALVINGS = 20
 """Bisections of the interval in which the order turns."""
 SAME = 1e-9
@@ -448,38 +449,50 @@ def _batch_turn(one: Side, other: Side) -> Turn:
     now = one.job.recipe.global_batch
 
     def margin(doublings: float) -> float | None:
-        factor = 2.0**doublings
-        return _margin(one, other, lambda side: _with_batch(side, factor))
+        def larger(side: Side) -> tuple[Job, Cluster]:
+            batch = side.job.recipe.global_batch * 2.0**doublings
+            if batch != int(batch):
+                raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
+            return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
 
-    begin = margin(0)
-    for step in sorted((k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k), key=abs):
-        there = margin(step)
-        if begin is not None and there is not None and begin * there < 0:
-            batch = f"{now * 2**step if step > 0 else now // 2**-step:,} sequences"
-            return Turn(figure="batch", factor=2.0**step, value=batch, within="")
-    return Turn(figure="batch", factor=None, value="", within=f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}")
+        return _margin(one, other, larger)
+
+    step = _first_turn(margin, [k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k])
+    if step is None:
+        return Turn(figure="batch", factor=None, value="", within=RANGE)
+    return Turn(figure="batch", factor=2.0**step, value=f"{int(now * 2.0**step):,} sequences", within="")
+
+
+def _first_turn(margin: Callable[[float], float | None], steps: Sequence[float]) -> float | None:
+    """The step nearest to 0 at which the margin has another sign than at 0; None where there is none."""
+    begin = margin(0) or 0.0
+    return next((step for step in sorted(steps, key=abs) if begin * (margin(step) or 0.0) < 0), None)
 
 
 def _network_turn(one: Side, other: Side) -> Turn:
     """The bandwidth beyond the scale-up domain, as a share of each side's own, at which the order turns."""
 
     def margin(doublings: float) -> float:
-        found = _margin(one, other, lambda side: _with_network(side, 2.0**doublings))
-        assert found is not None
-        return found
+        def faster(side: Side) -> tuple[Job, Cluster]:
+            first, *outer = side.cluster.tiers
+            tiers = tuple(replace(tier, bandwidth_Bps=2.0**doublings * tier.bandwidth_Bps) for tier in outer)
+            return side.job, replace(side.cluster, tiers=(first, *tiers))
 
-    begin, steps = margin(0), [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k]
-    for step in sorted(steps, key=abs):
-        if begin * margin(step) < 0:
-            near, far = step - math.copysign(0.5, step), step
-            for _ in range(HALVINGS):
-                middle = (near + far) / 2
-                near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
-            sides = [each for each in (one, other) if len(each.cluster.tiers) > 1]
-            speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
-            value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
-            return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
-    return Turn(figure="NIC bandwidth", factor=None, value="", within=f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}")
+        difference = _margin(one, other, faster)
+        assert difference is not None
+        return difference
+
+    far = _first_turn(margin, [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k])
+    if far is None:
+        return Turn(figure="NIC bandwidth", factor=None, value="", within=RANGE)
+    begin, near = margin(0), far - math.copysign(0.5, far)
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
+    sides = [each for each in (one, other) if len(each.cluster.tiers) > 1]
+    speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
+    value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
+    return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
 
 
 def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
@@ -496,18 +509,3 @@ def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster
         return None
     margin = math.log(found[0].tokens_per_s / found[1].tokens_per_s)
     return margin if abs(margin) > SAME else 0.0
-
-
-def _with_batch(side: Side, factor: float) -> tuple[Job, Cluster]:
-    """The side's job with a larger or smaller batch."""
-    batch = side.job.recipe.global_batch * factor
-    if batch != int(batch):
-        raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
-    return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
-
-
-def _with_network(side: Side, factor: float) -> tuple[Job, Cluster]:
-    """The side's cluster with a faster or slower network beyond its scale-up domains."""
-    first, *outer = side.cluster.tiers
-    tiers = tuple(replace(tier, bandwidth_Bps=factor * tier.bandwidth_Bps) for tier in outer)
-    return side.job, replace(side.cluster, tiers=(first, *tiers))

@@ -2,7 +2,7 @@
 
 The cluster is the accelerator that its name means, the scale-up domain and the network; the recipe is batch,
 sequence, precision, attention kernel and dropout; the seconds of an iteration are stated by the source, or
-follow from the rate that it states.  ``shape.py`` finds the model and ``cut.py`` the layout.
+follow from the rate that it states.  ``cut.py`` finds the model and the layout.
 Functions raise ``BadInput`` where their input cannot be used.
 """
 
