@@ -42,42 +42,19 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    "BadInput": "weft.errors",
-    "Cluster": "weft.cluster",
+    **dict.fromkeys(("BadInput", "NothingFeasible", "Unsupported", "WeftError"), "weft.errors"),
+    **dict.fromkeys(("Job", "Model", "Recipe", "read_config", "resolve_job"), "weft.model"),
+    **dict.fromkeys(("Cluster", "resolve_cluster"), "weft.cluster"),
     "Estimate": "weft.estimation",
-    "Job": "weft.model",
     "Layout": "weft.layout",
-    "Model": "weft.model",
-    "NothingFeasible": "weft.errors",
     "Plan": "weft.search",
-    "Recipe": "weft.model",
-    "Unsupported": "weft.errors",
-    "WeftError": "weft.errors",
-    "arrange": "weft.commands.arrange",
     "audit_routes": "weft.commands.route",
     "bill_of_materials": "weft.commands.bill",
-    "calibrate": "weft.commands.calibrate",
-    "check_fabric": "weft.commands.check_fabric",
-    "compare": "weft.commands.compare",
-    "design": "weft.commands.design",
-    "estimate": "weft.commands.estimate",
-    "goodput": "weft.commands.goodput",
     "make_report": "weft.commands.report",
-    "plan": "weft.commands.plan",
-    "read": "weft.commands.read",
     "read_cluster": "weft.cluster.files",
-    "read_config": "weft.model",
     "read_plan": "weft.commands.read",
-    "resolve_cluster": "weft.cluster",
-    "resolve_job": "weft.model",
-    "route": "weft.commands.route",
-    "schedule": "weft.commands.schedule",
-    "schema": "weft.commands.schema",
-    "simulate": "weft.commands.simulate",
-    "sweep": "weft.commands.sweep",
-    "train": "weft.commands.train",
-    "validate": "weft.commands.validate",
 }
+"""Where public names live that are not those of a command's module."""
 _RENAMED = {"resolve_cluster": "resolve"}
 
 __all__ = [
@@ -126,9 +103,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("weft")
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), _RENAMED.get(name, name))
+    return getattr(import_module(_HOME.get(name, f"weft.commands.{name}")), _RENAMED.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,7 @@
-"""Frozen records as plain tables of JSON types, and back with every field checked."""
+"""Frozen records as plain tables of JSON types, and back with every field checked.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +52,7 @@ class Reader:
         return {"kind": kind} | table if kind else table
 
     def read(self, record: type[_Record], mapping: object, where: str) -> _Record:
-        """A record from a table of its fields.
-
-        Raises:
-            BadInput: a field is unknown, missing, of the wrong kind or out of range.
-        """
+        """A record from a table of its fields."""
         table = table_of(mapping, where)
         known = _hints(cast(Any, record))
         own_kind = self.kinds.get(record)
@@ -120,33 +119,21 @@ class Reader:
 
 
 def table_of(value: object, where: str) -> Mapping[str, Any]:
-    """The value, which is to be a table of fields.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """The value, which is to be a table of fields."""
     if not isinstance(value, Mapping):
         raise BadInput(f"{reprlib.repr(value)} is not a table of fields", where=where)
     return value
 
 
 def number(raw: object, where: str) -> float:
-    """The value, which is to be a finite number, as a float.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """The value, which is to be a finite number, as a float."""
     if isinstance(raw, bool) or not isinstance(raw, int | float) or not math.isfinite(raw):
         raise BadInput(f"{reprlib.repr(raw)} is not a finite number", where=where)
     return float(raw)
 
 
 def positive(raw: object, where: str) -> float:
-    """The value, which is to be a finite number above 0, as a float.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """The value, which is to be a finite number above 0, as a float."""
     value = number(raw, where)
     if value <= 0:
         raise BadInput(f"{value:g} is not positive", where=where)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from weft.errors import BadInput
@@ -102,13 +102,13 @@ def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
     Raises:
         BadInput: a field is unknown, missing, of the wrong kind, or a size or time is not positive.
     """
-    found = _READER.read(Measurements, {name: values[name] for name in PARTS if name in values}, where)
-    for place, entry in _entries(found):
-        for one in fields(entry):
-            value = getattr(entry, one.name)
-            if isinstance(value, float | int) and not (value > 0 or (value == 0 and one.name in _MAY_BE_ZERO)):
-                raise BadInput(f"{value:g} is not positive", where=f"{where}.{place}.{one.name}")
-    return found
+    read = _READER.read(Measurements, {name: values[name] for name in PARTS if name in values}, where)
+    for part in PARTS:
+        for i, entry in enumerate(getattr(read, part)):
+            for name, value in asdict(entry).items():
+                if isinstance(value, float | int) and not (value > 0 or (value == 0 and name in _MAY_BE_ZERO)):
+                    raise BadInput(f"{value:g} is not positive", where=f"{where}.{part}[{i}].{name}")
+    return read
 
 
 def measurements_to_toml(found: Measurements) -> Iterator[str]:
@@ -118,21 +118,10 @@ def measurements_to_toml(found: Measurements) -> Iterator[str]:
         if entries:
             yield ""
             yield f"{part} = ["
-            yield from (f"  {{{', '.join(_shown(entry))}}}," for entry in entries)
+            for entry in entries:
+                stated = [one.name for one in fields(entry) if getattr(entry, one.name) != one.default]
+                yield f"  {{{', '.join(f'{name} = {_toml(getattr(entry, name))}' for name in stated)}}},"
             yield "]"
-
-
-def _entries(found: Measurements) -> Iterator[tuple[str, Any]]:
-    for part in PARTS:
-        for i, entry in enumerate(getattr(found, part)):
-            yield f"{part}[{i}]", entry
-
-
-def _shown(entry: Any) -> Iterator[str]:
-    for one in fields(entry):
-        value = getattr(entry, one.name)
-        if value != one.default:
-            yield f"{one.name} = {_toml(value)}"
 
 
 def _toml(value: float | int | str) -> str:

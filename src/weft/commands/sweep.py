@@ -172,7 +172,7 @@ def _run(study: Any, asked: SweepOptions, progress: Callable[[Counts], object] |
     from weft.studies.kept import Kept
     from weft.studies.points import Points
     from weft.studies.run import Run
-    from weft.studies.version import version
+    from weft.studies.work import version
 
     read = _study(study, asked)
     points = Points(read, limit=asked.limit)
@@ -337,7 +337,7 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 @takes(options=ShowOptions)
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
-    from weft.studies.view import chosen, filtered
+    from weft.studies.result import chosen, filtered
     from weft.views.sweep import rows_view, telling
 
     check_chart(options.chart)
@@ -405,7 +405,7 @@ def _write(found: Sweep, path: str) -> None:
 
 def _draw(found: Sweep, rows: list[dict[str, Any]], asked: ChartOptions, path: str) -> None:
     """The chart of some rows."""
-    from weft.studies.view import chosen
+    from weft.studies.result import chosen
     from weft.views.charts.sweep import sweep_chart
 
     columns, points = found.columns(), found.points

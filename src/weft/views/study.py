@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft import __version__
 from weft.errors import printable as bounded
-from weft.studies.view import Rows, chosen, filtered
+from weft.studies.result import Rows, chosen, filtered
 from weft.units import counted, listed
 from weft.views.blocks import Block, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
 from weft.views.charts.palette import COLOURS
