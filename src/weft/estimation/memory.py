@@ -16,7 +16,7 @@ from weft.layout.operations import Sizes, expert_rows, scan_share, split
 from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats
 from weft.model.job import Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts
 
 SAVED_BYTES = {"fp8": 1.0, "fp8-rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 1.0, "int8": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
@@ -86,24 +86,6 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
             selective = selective - _attention_operands(block, recipe, sizes)
     gradients = _gradient_bytes(block, recipe, sizes, software)
     return Activations(none=rest + cheap + core, selective=selective, full=full, gradients=gradients)
-
-
-def logits_elements(model: Model, sizes: Sizes, software: Software = BLOCKWISE) -> Floats:
-    """Logits of one micro-batch on one rank, of the head and each prediction module."""
-    heads = 1 + model.prediction_layers
-    cut = 1.0 if software.whole_logits else sizes.x
-    return heads * sizes.tokens * model.vocab / (cut * sizes.y)
-
-
-def head_tokens(sizes: Sizes) -> Floats:
-    """Tokens of which a rank holds the hidden features at the head: before the last norm, after it, and gathered
-    over sequence parallelism."""
-    return 2.0 * sizes.own_tokens + sizes.tokens * (sizes.own_tokens < sizes.tokens)
-
-
-def head_gradient_tokens(sizes: Sizes) -> Floats:
-    """Tokens of which a rank holds the gradient of the head's input: all, and its share once it is scattered."""
-    return sizes.tokens + sizes.own_tokens * (sizes.own_tokens < sizes.tokens)
 
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:

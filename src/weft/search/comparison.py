@@ -18,11 +18,10 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.estimation.contrast import NORMAL, shipped_contrast
-from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import Estimate
-from weft.estimation.single import estimate
 from weft.estimation.training import TrainingRun, training_run
+from weft.estimation.trust import NORMAL, shipped_contrast
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -89,7 +88,7 @@ class Traced:
         """The figures of one layout."""
         found = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
         each = float(found.executed_flops[0]) / layout.world
-        seconds = fsum(float(getattr(found.time, name)[0]) for name in _COMPUTE)
+        seconds = fsum(float(getattr(found, name)[0]) for name in _COMPUTE)
         return cls(
             job=job,
             cluster=cluster,

@@ -11,10 +11,9 @@ import numpy as np
 from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, NothingFeasible
-from weft.estimation.iteration import Estimator
-from weft.estimation.offload import pinned_capacity
+from weft.estimation.frame import pinned_capacity
+from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.single import estimate_of
 from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute

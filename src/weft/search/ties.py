@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.cluster.spec import Cluster
-from weft.estimation.contrast import WITHIN, Contrast, shipped_contrast
 from weft.estimation.result import Estimate
+from weft.estimation.trust import WITHIN, Contrast, shipped_contrast
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Ints, LayoutTable, Mask
 from weft.model.job import Job

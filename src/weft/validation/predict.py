@@ -75,11 +75,9 @@ class Predictor:
 
 def _stated_bytes(found: EstimateTable, constants: Calibration, counted: np.ndarray) -> Floats:
     """Memory as runs state it: allocated by tensors, reserved for them, or all that is in use."""
-    own = found.memory_bytes - found.memory.communicators_bytes
+    own = found.memory_bytes - found.communicators_bytes
     kinds = [counted == "used", counted == "reserved"]
-    kept: Floats = np.select(
-        kinds, [found.memory_bytes, own - constants.reserved_bytes], own - found.memory.reserve_bytes
-    )
+    kept: Floats = np.select(kinds, [found.memory_bytes, own - constants.reserved_bytes], own - found.reserve_bytes)
     return kept
 
 
