@@ -64,7 +64,7 @@ class Floor:
             even = frame.table.pipeline == 1
             totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
         whole, table = frame.micro_batches, frame.table
-        blocks, split = table.scheduled(lambda one: one.blocks), table.scheduled(lambda one: one.splits_backward)
+        blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
         hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
         behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
         every = table.zero == 2
@@ -116,7 +116,7 @@ class Floor:
 
     def _lines(self, frame: Frame) -> tuple[_Lines, Index]:
         table = frame.table
-        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
+        wraps = table.scheduled("wraps").astype(np.int64)
         groups = collapse((table.pipeline, table.virtual_stages, wraps))
         asked = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
         for key in asked:

@@ -77,7 +77,7 @@ class Frame:
     def of(cls, model: CostModel, table: LayoutTable, *, ordered: bool) -> Frame:
         """All rows of a table; ``ordered``: rows to take may recompute a number of a stage's blocks."""
         groups = collapse([table.column(name) for name in MESH_COLUMNS])
-        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
+        wraps = table.scheduled("wraps").astype(np.int64)
         stages, line = stage_table(model.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
         return cls(Meshes(model, table.take(groups.first)), stages, table, groups.group, line)
 
@@ -316,7 +316,7 @@ class StageMemory:
         gradients = recipe.gradient_bytes * (dense / self.dense_cuts[1] + expert / self.expert_cuts[1])
         state = dense / self.dense_cuts[2] + expert / self.expert_cuts[2]
         optimizer = recipe.optimizer_bytes * (1 - table.offload_optimizer)
-        whole = table.scheduled(lambda one: not one.splits_backward)
+        whole = ~table.scheduled("splits_backward")
         gone = np.where(table.offload_activations > 0, 0.0, whole * passing / frame.virtual)
         buffers = self.buffers(stage, in_flight).most(gone)
         subtotal = weights + gradients + optimizer * state + on_device + buffers
@@ -370,7 +370,7 @@ class StageMemory:
         if software.keeps_ends:
             # Outputs of chunks in flight but for logits; and where ZB-H1 puts off the head's weight gradients, the
             # gradients and inputs that they wait with.
-            late = frame.table.scheduled(lambda one: one.splits_backward and not one.wraps)
+            late = frame.table.scheduled("splits_backward") & ~frame.table.scheduled("wraps")
             waiting = late * head * np.minimum(frame.pipeline - 1.0, frame.micro_batches)
             outputs = (frame.pipeline > 1) * in_flight * (frame.virtual - head)
             standing = standing + (outputs * boundary + waiting * (width * whole_logits + boundary))

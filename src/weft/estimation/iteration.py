@@ -323,7 +323,7 @@ def estimate_rows(frame: Frame) -> EstimateTable:
     # 2. Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and once per
     # stage to fill and drain.
     hop, chunk = frame.at(frame.meshes.send_s), slowest.forward / frame.virtual
-    hidden = np.where(table.scheduled(lambda one: one.blocks), 0.0, np.minimum(hop, chunk))
+    hidden = np.where(table.scheduled("blocks"), 0.0, np.minimum(hop, chunk))
     steady = hop - hidden + constants.overlap_cost * hidden
     passes = 2.0 * steps * frame.virtual
     sends = np.where(frame.pipeline > 1, passes * steady + 2.0 * (frame.pipeline - 1) * hop, 0.0)
@@ -344,7 +344,7 @@ def estimate_rows(frame: Frame) -> EstimateTable:
     ahead: Floats = np.minimum(totals.gather_s * (1 - totals.last), slowest.forward) * table.overlap_gather
     slowed = constants.overlap_cost * (rounds * early + ahead)
     data = rounds * (totals.reduce_s - early) + totals.gather_s - ahead + slowed + totals.single_s
-    data += np.where(table.scheduled(lambda one: one.wraps), 0.0, frame.at(frame.meshes.tied_s))
+    data += np.where(table.scheduled("wraps"), 0.0, frame.at(frame.meshes.tied_s))
     # 5. Offloading: the optimizer's states, and activations behind what these passes leave of the host's link.
     offload = totals.offload_s + _activation_offload_s(frame, slowest, ahead, rounds * early)
     host = np.full(len(frame), constants.iteration_s)
@@ -426,7 +426,7 @@ def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) 
     distinct = frame.take(first, switches)
     passes = [row.forward_total + row.backward_total for row in block_rows(distinct)]
     work = weighted(passes, model_counts(distinct))[..., frame.mesh]
-    split = table.scheduled(lambda one: one.splits_backward)
+    split = table.scheduled("splits_backward")
     filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)
     steps = (frame.micro_batches - filled) / table.pipeline + filled
     least: Floats = work * steps + frame.constants.iteration_s

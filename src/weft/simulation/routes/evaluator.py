@@ -175,7 +175,7 @@ class Evaluator:
 
     def alike(self, table: LayoutTable) -> list[Ints]:
         """Columns in which layouts agree whose collectives of a kind have the same groups."""
-        rounds = table.scheduled(lambda one: one.rounds).astype(np.int64)
+        rounds = table.scheduled("rounds").astype(np.int64)
         return [rounds, *(table.column(name) for name in (*DEGREES, "sequence_parallel"))]
 
     def _keys(self, table: LayoutTable) -> list[Key]:
