@@ -236,11 +236,7 @@ def _distinct_stages(
             filled[chunk.stage] = start + len(chunk.blocks)
             line[start : filled[chunk.stage]] = chunk.blocks
     lines[:, -1] = np.arange(pipeline)
-    return _distinct(lines)
-
-
-def _distinct(lines: Floats) -> Floats:
-    """Equal stages merged into their first; a last column counts them."""
+    # Equal stages are merged into their first; a last column counts them.
     _, first, counts = np.unique(lines[:, :-1], axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)
     return np.column_stack([lines[first[order]], counts[order].astype(float)])
