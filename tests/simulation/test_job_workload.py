@@ -8,8 +8,7 @@ import pytest
 from weft.cluster import resolve
 from weft.collectives.dimensions import dimensions_of
 from weft.errors import BadInput, Unsupported
-from weft.estimation.iteration import Estimator
-from weft.estimation.single import estimate
+from weft.estimation.iteration import Estimator, estimate
 from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges, resolve_job

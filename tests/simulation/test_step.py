@@ -14,7 +14,7 @@ import weft.layout.step
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
 from weft.layout.step import Issue, StepOptions, step_collectives

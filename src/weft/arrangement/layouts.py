@@ -244,7 +244,7 @@ class _Uneven(Slice):
     def stepped_s(self, at: int) -> float:
         """What no iteration of a row undercuts."""
         layout = self.frame.table.row(at)
-        clock = self.clocks.of(at, layout, float(self.estimates.time.offload_s[at]))
+        clock = self.clocks.of(at, layout, float(self.estimates.offload_s[at]))
         if layout.pipeline > 1:
             clock = replace(clock, step=replace(clock.step, reduce_s=0.0, gather_s=0.0))
         return Stepped(layout, clock).seconds

@@ -84,9 +84,8 @@ def estimate(
     else:
         subject = subject_of(model, cluster, asked, asked, verb="estimate", usage=USAGE)
     from weft.estimation import estimate as evaluate
-    from weft.estimation import sensitivities
-    from weft.estimation.coverage import coverage
-    from weft.estimation.report import EstimateReport
+    from weft.estimation.kernels import coverage
+    from weft.estimation.report import EstimateReport, sensitivities
 
     job, where, cut = subject.job, subject.cluster, subject.layout
     calibration = constants_of(asked, where, job)

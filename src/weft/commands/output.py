@@ -45,6 +45,7 @@ def deliver(text: str, output: str | None) -> None:
 
 def tell_of_compiling() -> None:
     """Let people know why a first run takes longer."""
+
     compiling.listener = partial(click.echo, err=True)
 
 

@@ -19,11 +19,10 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.estimation.contrast import NORMAL, shipped_contrast
-from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import Estimate
-from weft.estimation.single import estimate
 from weft.estimation.training import TrainingRun, training_run
+from weft.estimation.trust import NORMAL, shipped_contrast
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -90,7 +89,7 @@ class Traced:
         """The figures of one layout."""
         table = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
         each = float(table.executed_flops[0]) / layout.world
-        rate_flops = each / fsum(float(getattr(table.time, name)[0]) for name in _COMPUTE)
+        rate_flops = each / fsum(float(getattr(table, name)[0]) for name in _COMPUTE)
         flops = each / job.recipe.tokens
         return cls(job=job, cluster=cluster, layout=layout, stack=stack, flops=flops, rate_flops=rate_flops)
 

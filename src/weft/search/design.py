@@ -12,7 +12,7 @@ from weft.cluster.catalogue import oversubscribed, rewired, with_domain, with_sp
 from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, WeftError
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
 from weft.fabric.cost import Bill, Prices, bill, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints

@@ -16,8 +16,8 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import resized
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
+from weft.estimation.iteration import estimate
 from weft.estimation.result import Estimate
-from weft.estimation.single import estimate
 from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout

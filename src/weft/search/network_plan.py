@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.estimation.iteration import Estimator
-from weft.estimation.single import estimate_of
+from weft.estimation.iteration import Estimator, estimate_of
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
 from weft.fabric.transport import carrier
@@ -204,8 +203,8 @@ class _Search:
         for flag in (0, 1):
             frames, table = part.flagged(np.arange(len(part.frames)), flag)
             if len(frames):
-                outline = self.evaluator.bounding.outline(table.ordered(()), ordered=False)
-                least = min(least, float(least_s(part, outline, bubble=False).min()))
+                whole = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, whole, bubble=False).min()))
         return replace(kept, left_out_s=least)
 
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, NothingFeasible
-from weft.estimation.iteration import Estimator
-from weft.estimation.offload import pinned_capacity
+from weft.estimation.frame import pinned_capacity
+from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.single import estimate_of
-from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
 from weft.model.job import Job
 from weft.model.resolve import even_batch
-from weft.model.text import job_from_dict, job_to_dict
 from weft.records import Reader, number, table_of
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
 from weft.search.screen import Fold, Scale, Screen
 from weft.search.ties import Choice, Ease, Facts, Tie, held
 from weft.units import counted, format_bytes
+
+if TYPE_CHECKING:
+    from weft.estimation.training import TrainingRun
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
@@ -127,7 +127,8 @@ class Plan(Result):
         return [asdict(one) for one in self.ties] + [unknown] * (len(self.layouts) - len(self.ties))
 
     def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
+        from weft.cluster.files import cluster_to_dict  # loads only for files
+        from weft.model.text import job_to_dict
 
         layouts = [{"rank": rank} | one.to_dict() for rank, one in enumerate(self.layouts, 1)]
         layouts = [layout | tie for layout, tie in zip(layouts, self._ties(), strict=True)]
@@ -163,6 +164,8 @@ class Plan(Result):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         from weft.cluster.files import cluster_from_dict
+        from weft.estimation.training import TrainingRun
+        from weft.model.text import job_from_dict
 
         table_of(document, where)
         if missing := [name for name in _KEYS if name not in document]:

@@ -23,10 +23,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import collective_s as cost_of
 from weft.errors import BadInput, Unsupported
-from weft.estimation.blocks import BlockRows
-from weft.estimation.iteration import Estimator
-from weft.estimation.pace import slowest_stage
-from weft.estimation.synchronisation import StepSynchronisation
+from weft.estimation.iteration import Estimator, step_totals
 from weft.fabric.spec import Floats
 from weft.layout.check import check_trainable
 from weft.layout.mesh import real_axes, spread
@@ -617,9 +614,7 @@ def predict_on(
         network = estimator.network
         return float(cost_of(kind, np.array([float(bytes_)]), spread(table, axes, network.spans), network)[0])
 
-    frame = next(estimator.frames(table))
-    update = StepSynchronisation(frame).costs(slowest_stage(frame, BlockRows(frame).all()))
-    once = fixed.iteration_s + float(update.update_s[0])
+    once = fixed.iteration_s + float(step_totals(estimator.frame(table)).update_s[0])
     found = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
     hidden = fsum(found.busy_s.values()) - fsum(found.exposed_s.values())
     slowed = fixed.overlap_cost * hidden

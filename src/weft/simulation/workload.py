@@ -359,7 +359,7 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     estimator = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
     frame = next(iter(estimator.frames(table)))
-    estimated = estimator.evaluate(table).time
+    estimated = estimator.evaluate(table)
     times = clock(layout, frame, float(estimated.offload_s[0]))
     asked = demand(layout, frame)
     stages = [chunk.stage for chunk in asked.chunks]

@@ -18,7 +18,7 @@ from typing import Literal
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, TierKind
 from weft.errors import BadInput
-from weft.estimation.single import CORE_REPLAY
+from weft.estimation.iteration import CORE_REPLAY
 from weft.layout.spec import Layout
 from weft.model.flops import attention_forward_flops, block_forward_flops, model_flops
 from weft.model.job import AttentionKernel, Job, Precision, Recipe

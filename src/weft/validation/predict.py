@@ -82,8 +82,8 @@ class Predictor:
             chosen = constants(group.cluster.accelerator.name, group.stack)
             found, counted = group.estimated(chosen), self.counted[group.rows]
             seconds[group.rows] = found.iteration_s
-            own = found.memory_bytes - found.memory.communicators_bytes
+            own = found.memory_bytes - found.communicators_bytes
             kinds = [found.memory_bytes, own - chosen.reserved_bytes]
-            allocated = own - found.memory.reserve_bytes
+            allocated = own - found.reserve_bytes
             held[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
         return Predictions(seconds=seconds, memory_bytes=held)

@@ -12,9 +12,8 @@ from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragra
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
-    from weft.estimation.report import EstimateReport
+    from weft.estimation.report import EstimateReport, Sensitivity
     from weft.estimation.result import Estimate, Part
-    from weft.estimation.single import Sensitivity
     from weft.model.job import Job
     from weft.simulation.iteration.memory import MemoryTimeline
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.estimation.contrast import WITHIN
+from weft.estimation.trust import WITHIN
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_seconds

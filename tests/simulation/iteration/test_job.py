@@ -12,7 +12,7 @@ from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.collectives.messages.flows import expand
 from weft.errors import BadInput, UnknownName
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import Paths
 from weft.fabric.placement import Placement

@@ -21,9 +21,8 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Network, Pattern, link_share, slowest
+from weft.collectives.cost import Network, Pattern, in_switch_share, link_share, slowest
 from weft.collectives.messages.flows import by_domain, expand
-from weft.collectives.stages import in_switch_share
 from weft.errors import BadInput, Unsupported
 from weft.fabric.checks import components, some
 from weft.fabric.paths import Paths

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from weft.estimation.frame import TimedFrame
+from weft.estimation.frame import Frame
 from weft.fabric.spec import Floats, Ints
 from weft.layout.mesh import groups, rank_groups, real_axes
 from weft.layout.operations import CollectiveKind
@@ -75,7 +75,7 @@ class Demand:
     micro_batches: int
 
 
-def demand(layout: Layout, frame: TimedFrame) -> Demand:
+def demand(layout: Layout, frame: Frame) -> Demand:
     """The demand of a layout, whose one-row frame is given."""
     return demand_of(layout, Step(frame.job.model, frame.job.recipe, frame.table, frame.software))
 

@@ -136,7 +136,7 @@ class _Run:
 
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
-        plain = clock(self.layout, self.frame, float(estimates.time.offload_s[0]))
+        plain = clock(self.layout, self.frame, float(estimates.offload_s[0]))
         timeline: Sequence[Span]
         if full:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
@@ -164,7 +164,7 @@ class _Run:
 
     def full(self) -> FullTraffic:
         """Every flow of an iteration, in phases that last what the closed form says beside the transfers."""
-        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).time.offload_s[0]))
+        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).offload_s[0]))
         return full_traffic(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
 
     def _clock(self, network: Network) -> PhaseTimes:
@@ -172,7 +172,7 @@ class _Run:
         estimator = Estimator(self.closed.job, self.closed.cluster, self.closed.constants)
         estimator.network = network
         frame = next(iter(estimator.frames(self.table)))
-        return clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
+        return clock(self.layout, frame, float(estimator.evaluate(self.table).offload_s[0]))
 
     def _stepped(self, found: PhaseTimes) -> Stepped:
         """The pipeline of one data-parallel column, the slowest where ranks are slow."""

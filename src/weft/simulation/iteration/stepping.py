@@ -1,7 +1,7 @@
 """One iteration of one column, stepped through pass by pass in the order of its schedule.
 
-Durations come from the closed form's rows (``weft.estimation.blocks``), so that no formula is written twice; what is
-exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.full``.
+Durations come from the closed form's rows (``weft.estimation.iteration``), so that no formula is written twice;
+what is exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.full``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from weft.errors import BadInput
-from weft.estimation.blocks import BlockRow, BlockRows
-from weft.estimation.frame import TimedFrame
-from weft.estimation.pace import slowest_stage
-from weft.estimation.synchronisation import StepSynchronisation
+from weft.estimation.frame import Frame
+from weft.estimation.iteration import BlockRow, block_rows, step_totals
 from weft.fabric.spec import Floats, Ints, Mask
 from weft.layout.spec import Layout, PipelineSchedule
 from weft.layout.stages import PASSES, Durations, HeldChunk, Op, held_chunks, order_columns, stage_of
@@ -54,42 +52,41 @@ class PhaseTimes:
 class Clocks:
     """What the phases of the rows of a frame last."""
 
-    def __init__(self, frame: TimedFrame, rows: list[BlockRow] | None = None) -> None:
+    def __init__(self, frame: Frame, rows: list[BlockRow] | None = None) -> None:
         self.frame = frame
-        self.rows = BlockRows(frame).all() if rows is None else rows
-        synchronisation = StepSynchronisation(frame)
-        self.totals, self.costs = synchronisation.totals(), synchronisation.costs(slowest_stage(frame, self.rows))
+        self.rows = block_rows(frame) if rows is None else rows
+        self.totals = step_totals(frame)
 
     def of(self, row: int, layout: Layout, offload_s: float) -> PhaseTimes:
         """Durations of the layout of a row; offloading in all, behind the update."""
         frame, totals = self.frame, self.totals
         chunks = _Chunks(self.rows, row)
         counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
-        tied = frame.at(frame.costs.tied_s)[row] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
+        tied = frame.at(frame.meshes.tied_s)[row] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
         return PhaseTimes(
             chunks=tuple(chunks.durations(one) for one in counts),
             exposed=tuple(chunks.exposed(one) for one in counts),
-            hop_s=float(frame.at(frame.costs.send_s)[row]) if layout.pipeline > 1 else 0.0,
+            hop_s=float(frame.at(frame.meshes.send_s)[row]) if layout.pipeline > 1 else 0.0,
             overlap_cost=frame.constants.overlap_cost,
             micro_batches=int(frame.micro_batches[row]),
             step=StepTimes(
                 reduce_s=float(totals.reduce_s[row]),
                 gather_s=float(totals.gather_s[row]),
                 last=float(totals.last[row]),
-                update_s=float(self.costs.update_s[row] + totals.single_s[row]) + offload_s,
+                update_s=float(totals.update_s[row] + totals.single_s[row]) + offload_s,
                 tied_s=float(tied),
                 host_s=frame.constants.iteration_s,
             ),
         )
 
 
-def clock(layout: Layout, frame: TimedFrame, offload_s: float) -> PhaseTimes:
+def clock(layout: Layout, frame: Frame, offload_s: float) -> PhaseTimes:
     """Durations of a layout, whose one-row frame is given; offloading in all, behind the update."""
     return Clocks(frame).of(0, layout, offload_s)
 
 
 def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
-    """How often a chunk has the part that each row of ``BlockRows.all`` times."""
+    """How often a chunk has the part that each row of ``block_rows`` times."""
     if not partial:
         return chunk.counts
     without = [count - again for count, again in zip(chunk.counts, chunk.replayed, strict=False)]
