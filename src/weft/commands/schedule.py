@@ -550,7 +550,7 @@ def _extras(
 ) -> None:
     """Timeline and chart."""
     if out.timeline is not None:
-        from weft.views.charts.activity import write_schedule_timeline
+        from weft.views.collective import write_schedule_timeline
 
         write_schedule_timeline(out.timeline, timed)
     if out.chart is not None:

@@ -9,9 +9,11 @@ import numpy as np
 
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
-from weft.collectives.schedules.timing import TimedSchedule, per_dimension
+from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
+from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -216,3 +218,28 @@ def _remedy(found: Provision) -> str:
         return ""
     faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
     return f"; one could with {' and '.join(faster)}"
+
+
+def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
+    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
+    stages, chart, dimensions = timed.stages, timed.chart, timed.schedule.request.dimensions
+    names = [f"dimension {i + 1} ({dimension.kind} {dimension.size})" for i, dimension in enumerate(dimensions)]
+    columns = (stages.dimension, stages.kind, stages.chunk, chart.admitted_s, chart.end_s)
+    slices = [
+        Slice(
+            process=names[dimension],
+            thread="chunks",
+            name=f"{STAGE_KINDS[kind]} chunk {chunk}",
+            begin_s=begin_s,
+            end_s=end_s,
+        )
+        for dimension, kind, chunk, begin_s, end_s in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    shares = activity(timed)
+    step_s = timed.time_s / shares.shape[1]
+    counters = [
+        Counter(process=name, name="busy (share)", time_s=at * step_s, values={"share": float(share)})
+        for name, row in zip(names, shares, strict=True)
+        for at, share in enumerate(row)
+    ]
+    write_trace(path, slices, counters)

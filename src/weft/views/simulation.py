@@ -13,7 +13,7 @@ from weft.units import counted, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import subject
 from weft.views.design import tier_name
-from weft.views.files.perfetto import Slice, write_trace
+from weft.views.files.timeline import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.simulation.flows.report import ScenarioReport
@@ -125,7 +125,7 @@ def _collective_columns(rows: Sequence[CollectiveRow]) -> list[Column]:
 def write_timeline(path: str, result: IterationSimulation) -> None:
     """The stages' timeline as a trace for ui.perfetto.dev."""
     slices = [
-        Slice(track=(f"stage {span.stage}", span.track), name=span.name, begin_s=span.begin_s, end_s=span.end_s)
+        Slice(process=f"stage {span.stage}", thread=span.track, name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline
     ]
-    write_trace(slices, (), path)
+    write_trace(path, slices)

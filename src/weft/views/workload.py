@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.simulation.workload.run import ratio
 from weft.units import format_bytes, format_seconds, format_si
 from weft.views.blocks import Block, Column, Fact, Grid, Heading, Paragraph
-from weft.views.files.perfetto import Slice, write_trace
+from weft.views.files.timeline import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.simulation.workload.run import Iteration, WorkloadResult
@@ -59,7 +59,8 @@ def write_workload_timeline(path: str, run: Iteration) -> None:
     """Computations and collectives of an iteration, for ui.perfetto.dev."""
     slices = [
         Slice(
-            track=("computation",) if task.communication is None else (f"{task.communication.kind}",),
+            process=run.workload.name,
+            thread="computation" if task.communication is None else f"{task.communication.kind}",
             name=task.name,
             begin_s=begin,
             end_s=end,
@@ -67,4 +68,4 @@ def write_workload_timeline(path: str, run: Iteration) -> None:
         for task, begin, end in zip(run.workload.tasks, run.begin_s.tolist(), run.end_s.tolist(), strict=True)
         if end > begin
     ]
-    write_trace(slices, (), path)
+    write_trace(path, slices)
