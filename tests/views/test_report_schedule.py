@@ -171,7 +171,8 @@ def test_a_timeline_has_every_stage(tmp_path):
         for stage in ("reduce-scatter", "all-gather"):
             assert f"{stage} chunk {chunk}".encode() in data
     assert b"dimension 1 (switch 4)" in data
-    assert b"dimension 2 (ring 4)" in data and b"busy (share)" in data
+    assert b"dimension 2 (ring 4)" in data
+    assert b"busy (share)" in data
     with pytest.raises(BadInput, match="written"):
         write_schedule_timeline(str(tmp_path / "none" / "x"), one.timed)
 

@@ -51,17 +51,18 @@ def write_trace(
         busy[lane : lane + 1] = [end_us]
         pid = processes.setdefault(part.process, len(processes) + 1)
         tid = threads.setdefault((part.process, part.thread, lane), len(threads) + 1)
-        place = {"pid": pid, "tid": tid, "ts": begin_us, "dur": round(end_us - begin_us, 3)}
-        events.append({"ph": "X", "name": part.name} | place)
+        duration_us = round(end_us - begin_us, 3)
+        events.append({"ph": "X", "name": part.name, "pid": pid, "tid": tid, "ts": begin_us, "dur": duration_us})
     for level in counters:
         pid = processes.setdefault(level.process, len(processes) + 1)
         events.append({"ph": "C", "name": level.name, "pid": pid, "ts": _us(level.time_s), "args": level.values})
     names = [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}} for name, pid in processes.items()
     ]
-    for (process, thread, _), tid in threads.items():
-        place = {"pid": processes[process], "tid": tid, "args": {"name": thread}}
-        names.append({"ph": "M", "name": "thread_name"} | place)
+    names += [
+        {"ph": "M", "name": "thread_name", "pid": processes[process], "tid": tid, "args": {"name": thread}}
+        for (process, thread, _), tid in threads.items()
+    ]
     document = {"displayTimeUnit": "ms", "otherData": dict(about or {}), "traceEvents": [*names, *events]}
     write_text(path, json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n")
 
