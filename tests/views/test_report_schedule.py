@@ -19,8 +19,8 @@ from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload, dlrm
 from weft.simulation.workload.run import WorkloadResult, run_workload
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view, write_schedule_timeline
+from weft.views.simulation import workload_view, write_workload_timeline
 from weft.views.terminal import print_blocks
-from weft.views.workload import workload_view, write_workload_timeline
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
 NARROW = (("switch", 4, 150e9), ("ring", 4, 100e9))

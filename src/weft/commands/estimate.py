@@ -199,7 +199,7 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
 
 def _view(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view, peak_view
-    from weft.views.launch import launch_view
+    from weft.views.ranking import launch_view
     from weft.views.training import training_view
 
     yield from estimate_view(found)

@@ -488,7 +488,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
 
 def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Every collective of a job, or its tuner file."""
-    from weft.views.job_collectives import schedules_view
+    from weft.views.collective import schedules_view
 
     if out.export == "nccl-tuner":
         from weft.arrangement.bundle import read_bundle
@@ -507,7 +507,7 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
 
 def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     from weft.simulation.workload.run import WorkloadResult
-    from weft.views.workload import workload_view, write_workload_timeline
+    from weft.views.simulation import workload_view, write_workload_timeline
 
     for name in ("export", "chart"):
         if getattr(out, name) is not None:

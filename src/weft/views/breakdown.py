@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from weft.model.job import Job
     from weft.simulation.iteration.memory import MemoryTimeline
 
-BAR = 40
-"""Widest bar, in characters."""
-
 
 def estimate_view(found: EstimateReport) -> Iterator[Block]:
     """One estimate in full."""

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from weft.errors import WeftError
-from weft.views.page import STATIC, render, static
+from weft.views.html import STATIC, render, static
 from weft.web.answers import file
 from weft.web.guard import Guard, Refused
 from weft.web.pages import PAGES, PLAN

@@ -142,8 +142,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     from weft.search.comparison import Side, compare
     from weft.views.breakdown import estimate_view
     from weft.views.comparison import comparison_view
-    from weft.views.launch import launch_view
-    from weft.views.ranking import plan_view
+    from weft.views.ranking import launch_view, plan_view
     from weft.views.reports import plan_figures
 
     made = found.plan

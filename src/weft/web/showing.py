@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from weft.errors import BadInput
-from weft.views.page import Markup, render
+from weft.views.html import Markup, render
 from weft.web.answers import answer
 from weft.web.guard import Refused
 from weft.web.questions import Asked, Page

@@ -13,7 +13,7 @@ from weft.units import counted
 from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, tooltip
 from weft.views.charts.palette import INK
 from weft.views.route_evaluation import workload_words
-from weft.views.sweep import told
+from weft.views.words import told
 
 if TYPE_CHECKING:
     from weft.simulation.routes.evaluation import Evaluation
