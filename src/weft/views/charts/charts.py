@@ -2,7 +2,7 @@
 
 A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
 time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
-text, lines and background follow the light or dark scheme of the viewer.
+text, lines and background follow the light or dark scheme of the viewer.  A chart of nothing raises BadInput.
 """
 
 from __future__ import annotations

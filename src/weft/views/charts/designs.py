@@ -28,11 +28,7 @@ _LINE = 13
 def design_chart(study: DesignStudy) -> Chart:
     """Cost of the network against iteration time, and where domain sizes or batches vary, both over these.
 
-    Times of different batches do not compare: where several batches were tried, there are only the plots over them.
-
-    Raises:
-        BadInput: there is no design to draw.
-    """
+    Times of different batches do not compare: where several batches were tried, there are only the plots over them."""
     if not study.designs:
         raise BadInput("there is no design to draw", where="chart")
     domains, batches = ({getattr(one, name) for one in study.designs} for name in ("domain", "global_batch"))

@@ -27,11 +27,7 @@ _LEAST = 5e-5
 
 
 def goodput_chart(found: GoodputReport) -> Chart:
-    """Shares of the expected time that each class of failures takes, by what is lost.
-
-    Raises:
-        BadInput: nothing is lost.
-    """
+    """Shares of the expected time that each class of failures takes, by what is lost."""
     rows = [
         {"class": one.name, "part": words, "share": getattr(one, name), "events": f"{one.events:,.1f}"}
         for one in found.classes

@@ -37,11 +37,7 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     Args:
         subject: what to draw.
         top: most bars.
-        title: model and cluster of a plan by default.
-
-    Raises:
-        BadInput: there is no layout to draw.
-    """
+        title: model and cluster of a plan by default."""
     estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
     if not isinstance(subject, Sequence):
         title = title or f"{subject.job.model.name} on {subject.cluster.name}"
@@ -194,11 +190,7 @@ def _bars(
 
 
 def pareto_chart(plan: Plan) -> Chart:
-    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time.
-
-    Raises:
-        BadInput: there is no layout to draw.
-    """
+    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time."""
     shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
     if not shown:
         raise BadInput("there is no layout to draw", where="chart")

@@ -112,11 +112,7 @@ def sweep_chart(
 
 
 def evaluation_chart(evaluation: Evaluation) -> Chart:
-    """Mean all-reduce of routers over failed spines, beside that without collisions: a picture for each workload.
-
-    Raises:
-        BadInput: there is nothing to draw.
-    """
+    """Mean all-reduce of routers over failed spines, beside that without collisions: a picture for each workload."""
     names = {row.workload.name: workload_words(row) for row in evaluation.rows}
     if len(set(names.values())) < len(names):
         names = {name: f"{words} ({name})" for name, words in names.items()}
