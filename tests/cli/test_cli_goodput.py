@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import weft as library
-from weft.views.goodput import goodput_view
 from weft.views.terminal import Screen, print_blocks
+from weft.views.training import goodput_view
 
 Run = Callable[..., tuple[int, str, str]]
 SMALL = ("goodput", "llama-3.1-8b", "h100-256", "--layout", "tp=2,sp", "--tokens", "15T")

@@ -18,7 +18,7 @@ from weft.commands.plan import PlanOptions
 from weft.commands.schedule import ScheduleOptions
 from weft.commands.simulate import SimulateOptions
 from weft.views.design import design_view
-from weft.views.network_plan import network_plan_view
+from weft.views.ranking import network_plan_view
 from weft.views.simulation import iteration_view
 from weft.views.terminal import print_blocks
 

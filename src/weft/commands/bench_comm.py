@@ -148,7 +148,7 @@ def _size(text: str) -> int:
 
 
 def _deliver(found: Described, options: BenchOptions) -> None:
-    from weft.views.measured import described_view
+    from weft.views.validation import described_view
 
     _write(found, options.output, options.calibration_output)
     if options.form == "json":
@@ -165,7 +165,7 @@ def _write(found: Described, cluster: str | None, constants: str | None) -> None
     """Write the files that plans read, once the cluster has proved readable."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
-    from weft.views.measured import cluster_file
+    from weft.views.validation import cluster_file
 
     if cluster is not None:
         text = cluster_file(found, constants=constants)

@@ -133,8 +133,8 @@ def calibrate_command(runs: str | None, options: CalibrateOptions, out: Calibrat
     found = calibrate(runs, options, progress=lambda words: click.echo(words, err=True))
     from weft.estimation.trust import runs_to_json
     from weft.interop.kernel_times import Traced
-    from weft.views.calibration import calibration_view, fit_view, traced_view
     from weft.views.terminal import print_blocks
+    from weft.views.validation import calibration_view, fit_view, traced_view
 
     if isinstance(found, Traced):
         print_blocks(traced_view(found))

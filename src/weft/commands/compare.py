@@ -282,6 +282,6 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
 
     report(found, out, comparison_view(found))
     if out.chart is not None:
-        from weft.views.charts.comparison import comparison_chart
+        from weft.views.charts.layouts import comparison_chart
 
         deliver_chart(comparison_chart(found), out.chart)

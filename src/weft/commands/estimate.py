@@ -162,10 +162,7 @@ class EstimateOutput(LayoutOutput):
     """What is made of an estimate."""
 
     timeline: str | None = option(
-        None,
-        "Also write the memory of a stage over the iteration (.json: Chrome trace, .pickle: for torch's memory_viz,"
-        " else for ui.perfetto.dev).",
-        metavar="FILE",
+        None, "Also write the memory of a stage over the iteration, for ui.perfetto.dev.", metavar="FILE"
     )
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
@@ -189,9 +186,9 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     timeline = None if out.timeline is None else memory_timeline(found, options, out.stage)
     report(found, out, _view(found, out, timeline))
     if timeline is not None and out.timeline is not None:
-        from weft.views.files.memory import write_memory
+        from weft.views.breakdown import write_memory_timeline
 
-        write_memory(out.timeline, timeline)
+        write_memory_timeline(out.timeline, timeline)
     if out.chart is not None:
         from weft.views.charts.layouts import estimate_chart
 
@@ -201,7 +198,7 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
 
 def _view(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view, peak_view
-    from weft.views.launch import launch_view
+    from weft.views.ranking import launch_view
     from weft.views.training import training_view
 
     yield from estimate_view(found)

@@ -65,7 +65,7 @@ def network(cluster: str, options: FabricOptions) -> None:
         deliver(_WRITTEN[options.export].write(built), options.output)
     else:
         from weft.fabric.cost import bill
-        from weft.views.design import fabric_view
+        from weft.views.fabric import fabric_view
 
         price = bill(built, options.price_list(), radix=options.radix, kind=kind)
         show(fabric_view(built, price), options.output)
@@ -84,7 +84,7 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
 
     Its sums are those of weft fabric and weft design: every cable is a fiber with two transceivers.
     """
-    from weft.views.bill import bill_view
+    from weft.views.fabric import bill_view
 
     found = bill_of_materials(network, options)
     report(found, out, bill_view(found))
@@ -102,7 +102,7 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
     device counts.  With --model, --cluster and --layout: what it costs in time per iteration.  The exit code is 1
     where something is not as designed.
     """
-    from weft.views.wiring import wiring_view
+    from weft.views.fabric import wiring_view
 
     found = check_fabric(as_built, options)
     report(found, out, wiring_view(found))

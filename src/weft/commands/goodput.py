@@ -133,7 +133,7 @@ def goodput_command(names: tuple[str, ...], options: GoodputOptions, out: Goodpu
 
     MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
     """
-    from weft.views.goodput import goodput_view
+    from weft.views.training import goodput_view
 
     check_chart(out.chart)
     check_count(names, 2, "goodput", USAGE)

@@ -195,12 +195,11 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
 
 
 def _view(found: Plan, out: PlanOutput) -> Iterator[Block]:
-    from weft.views.launch import launch_view
-    from weft.views.ranking import plan_view
+    from weft.views.ranking import launch_view, plan_view
     from weft.views.training import training_view
 
     if "simulated_s" in found.COLUMNS:
-        from weft.views.network_plan import network_plan_view
+        from weft.views.ranking import network_plan_view
 
         yield from network_plan_view(cast("NetworkPlan", found))
     else:

@@ -232,8 +232,8 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     found = route(options=options)
     report(found, out, plan_view(found))
     if out.picture is not None:
+        from weft.views.charts.fabric import routes_svg
         from weft.views.charts.palette import alone
-        from weft.views.charts.routes import routes_svg
 
         deliver(alone(routes_svg([*found.compared, found.plan])), out.picture)
 

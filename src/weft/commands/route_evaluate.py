@@ -64,7 +64,7 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
     result = evaluation(options)
     write(result, out)
     if out.chart is not None:
-        from weft.views.charts.routers import evaluation_chart
+        from weft.views.charts.sweep import evaluation_chart
 
         deliver_chart(evaluation_chart(result), out.chart)
 

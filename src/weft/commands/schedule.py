@@ -493,7 +493,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
 
 def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Every collective of a job, or its tuner file."""
-    from weft.views.job_collectives import schedules_view
+    from weft.views.collective import schedules_view
 
     if out.export == "nccl-tuner":
         from weft.arrangement.bundle import read_bundle
@@ -512,7 +512,7 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
 
 def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     from weft.simulation.workload import WorkloadResult
-    from weft.views.workload import workload_view, write_workload_timeline
+    from weft.views.simulation import workload_view, write_workload_timeline
 
     for name in ("export", "chart"):
         if getattr(out, name) is not None:
@@ -555,7 +555,7 @@ def _extras(
 ) -> None:
     """Timeline and chart."""
     if out.timeline is not None:
-        from weft.views.charts.activity import write_schedule_timeline
+        from weft.views.collective import write_schedule_timeline
 
         write_schedule_timeline(out.timeline, timed)
     if out.chart is not None:

@@ -317,11 +317,11 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
     check_chart(out.chart)
     _check_output(out.output)
     if out.dry_run:
-        from weft.views.sweep import forecast_view
+        from weft.views.study import forecast_view
 
         show(forecast_view(forecast(study, options), options.workers), None)
         return
-    from weft.views.sweep import sweep_view
+    from weft.views.study import sweep_view
 
     with _Progress() as progress, sweep(study, options, progress=progress) as found:
         progress.stop()
@@ -338,7 +338,7 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
     from weft.studies.result import chosen, filtered
-    from weft.views.sweep import rows_view, telling
+    from weft.views.study import rows_view, telling
 
     check_chart(options.chart)
     with open_sweep(folder) as found:

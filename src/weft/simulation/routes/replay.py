@@ -21,8 +21,7 @@ from weft.routing.choice import Choice
 from weft.routing.events import Event
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import Problem, routing_problem
-from weft.routing.rail import rail_paths
-from weft.routing.routers import PASSES, ROUTERS
+from weft.routing.routers import PASSES, ROUTERS, rail_paths
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import rest_of, run, run_until
 

@@ -1,15 +1,19 @@
-"""Cables as built against a design, for people."""
+"""Networks for people: nodes and links, the bill of materials, and cables as built against a design."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS, Finding, named
-from weft.units import format_seconds
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.units import counted, format_seconds, format_si
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
+    from weft.fabric import Fabric
+    from weft.fabric.cost import Bill
+    from weft.fabric.spec import Floats
     from weft.fabric.wiring_check import WiringReport
 
 MOST_ROWS, MOST_NAMES = 40, 6
@@ -86,3 +90,67 @@ def _times(found: WiringReport) -> Iterator[Block]:
         text = f"{both}: {change:+.1%}"
     yield Heading(f"Iteration of {times.job}")
     yield Paragraph(text)
+
+
+def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
+    """The nodes by role, the links by tier, and the bill of one fabric."""
+    yield Paragraph(f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
+    counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
+    yield Grid(
+        [
+            Column(heading="nodes", cells=[role for role, _ in counts], left=True),
+            Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
+        ]
+    )
+    tiers = sorted(set(fabric.tier.tolist()))
+    rows = [fabric.tier == tier for tier in tiers]
+    yield Grid(
+        [
+            Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
+            Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
+            Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
+            Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]),
+        ]
+    )
+    yield Paragraph(
+        f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
+        f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
+        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f} for {price.prices.contents} with {price.prices.name}"
+        f" prices, {price.watts / 1e3:,.1f} kW"
+    )
+
+
+def _range(values: Floats, unit: str) -> str:
+    low, high = float(values.min()), float(values.max())
+    return format_si(low, unit) if low == high else f"{format_si(low, unit)} to {format_si(high, unit)}"
+
+
+def tier_name(tier: int) -> str:
+    """A tier in words."""
+    return "scale-up domain" if tier == SCALE_UP else f"scale-out {tier}"
+
+
+def bill_view(bill: Bill) -> Iterator[Block]:
+    """The parts, and what the network costs to buy and to power."""
+    prices, rows = bill.prices, bill.to_dicts()
+    yield Paragraph(f"{bill.fabric}: {counted(bill.accelerators, 'accelerator')}, {prices.name} prices", style="bold")
+    yield Grid(
+        [
+            Column(heading="part", cells=[row["part"] for row in rows], left=True),
+            Column(heading="count", cells=[f"{row['count']:,}" for row in rows]),
+            Column(heading="spares", cells=[f"{row['spares']:,}" for row in rows]),
+            Column(heading="$ each", cells=[_dollars(row["usd_each"]) for row in rows]),
+            Column(heading="$", cells=[_dollars(row["usd"]) for row in rows]),
+            Column(heading="kW", cells=[f"{row['watts'] / 1e3:,.1f}" for row in rows]),
+            Column(heading="detail", cells=[row["detail"] for row in rows], left=True, drop=1),
+        ]
+    )
+    yield Blank()
+    yield Paragraph(
+        f"${bill.usd:,.0f} for {prices.contents}, {bill.watts / 1e3:,.1f} kW; spares ${bill.spares_usd:,.0f} more"
+    )
+    yield Paragraph(f"Prices: {prices.source}{f' ({prices.date})' if prices.date else ''}", hang=2)
+
+
+def _dollars(value: float) -> str:
+    return f"{value:,.2f}" if value % 1 and value < 1000 else f"{value:,.0f}" if value else "-"
