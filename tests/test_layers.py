@@ -194,8 +194,8 @@ def test_no_dangerous_calls():
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
     writer = ROOT / "views/files/memory.py"
     readers = {ROOT / "interop/text/yaml.py": {"yaml"}}
-    readers[ROOT / "commands/route_push.py"] = readers[ROOT / "views/charts/charts.py"] = {"subprocess"}
-    pushed = (ROOT / "commands/route_push.py").read_text().partition("import os")[2]
+    readers[ROOT / "commands/route_watch.py"] = readers[ROOT / "views/charts/charts.py"] = {"subprocess"}
+    pushed = (ROOT / "commands/route_watch.py").read_text().partition("import os")[2]
     assert "shell" not in pushed.replace("a shell", "")
     assert {name for name in ("load", "loads", "Unpickler") if f"pickle.{name}" in writer.read_text()} == set()
     found = []

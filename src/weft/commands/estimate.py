@@ -14,7 +14,8 @@ from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
-    PlannedOptions,
+    ModelOptions,
+    RankedOptions,
     RecipeOptions,
     RunOptions,
     Subject,
@@ -24,7 +25,7 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
-from weft.interop.training.launch import launch_arguments
+from weft.interop.training.launch import TOOLS, launch_arguments
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions(PlannedOptions, RecipeOptions, RunOptions, ConstantsOptions):
+class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
     run: str | None = option(None, "The configuration of a run (docs/models-and-clusters.md).", metavar="FILE")
@@ -168,6 +169,7 @@ class EstimateOutput(LayoutOutput):
         " else for ui.perfetto.dev).",
         metavar="FILE",
     )
+    launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
-from weft.interop.training.launch import TOOLS
 from weft.solvers import compiling
 
 if TYPE_CHECKING:
@@ -125,22 +124,21 @@ class FileOutput(Options):
 class Output(FileOutput):
     """How and where a result goes: a table, or its document."""
 
-    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+    form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOutput(FileOutput):
     """How and where a result with rows goes."""
 
-    form: str = option("table", "Output.", "--format", choices=("table", "json", "csv"))
+    form: Literal["table", "json", "csv"] = option("table", "Output.", "--format")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutOutput(RowsOutput):
-    """How and where layouts go, and what is made of them."""
+    """How and where layouts go, and what is drawn of them."""
 
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
-    launch: str | None = option(None, "Also print launch arguments of the best for a tool.", choices=TOOLS)
 
 
 def report(found: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:

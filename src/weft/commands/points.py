@@ -19,7 +19,7 @@ from weft.commands.options import Option, Options, options_of
 from weft.commands.plan import PlanOptions
 from weft.commands.route import RouteOptions
 from weft.commands.schedule import ScheduleOptions
-from weft.commands.shared import RecipeOptions, cluster_of, job_of
+from weft.commands.shared import ModelOptions, cluster_of, job_of
 from weft.commands.simulate import SimulateOptions
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
 from weft.studies.study import AxisKind, Computation, Value
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 PLANNED = "planned"
 """The layout of a point that is to have the best one of a plan."""
 _COUNT = re.compile(r"(?P<family>.+)-[0-9]{1,9}")
-_RECIPE = tuple(one.name for one in options_of(RecipeOptions))
+_RECIPE = tuple(one.name for one in options_of(ModelOptions))
 _KEPT = 512
 """Jobs, clusters and planned layouts that a worker keeps."""
 
@@ -315,7 +315,7 @@ def _cluster_columns() -> tuple[str, ...]:
 @lru_cache(_KEPT)
 def _job(items: _Items, accelerators: int) -> Job:
     values = _without_stamps(items)
-    return job_of(values.pop("model"), RecipeOptions(**values), accelerators)
+    return job_of(values.pop("model"), ModelOptions(**values), accelerators)
 
 
 @lru_cache(_KEPT)
@@ -423,7 +423,7 @@ def _stack(value: Any, where: str) -> str:
     from weft.cluster.calibration import stack_names
 
     if _text(value, where) not in stack_names():
-        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft stacks")
+        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info stacks")
     return str(value)
 
 

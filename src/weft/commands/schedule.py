@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of, placement_of
+from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_chart, check_count, check_folder, deliver, deliver_chart, report
 from weft.commands.schedule_export import FORMATS, exported, write_chakra
@@ -35,17 +35,13 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.timing import Active, TimedSchedule
     from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
-    from weft.fabric.placement import Placement
     from weft.fabric.spec import Floats
     from weft.model.workload import Workload
     from weft.simulation.workload.run import WorkloadResult
 
 USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
-POLICIES = ("baseline", "blueconnect", "themis", "weft")
-ORDERS = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
-_RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
 _ARRANGED = frozenset(
     {
         *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
@@ -57,7 +53,7 @@ _ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_c
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOptions):
+class ScheduleOptions(PlannedOptions, CalibrationOptions):
     """The network, the scheduler, and what else is asked."""
 
     cluster: str | Cluster | None = option(None, "A cluster by name, or its TOML file.", metavar="CLUSTER")
@@ -65,15 +61,17 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
         None,
         "Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
         " bandwidth of all of an accelerator's links there, per direction (of a ring both neighbours');"
-        " latency of one step.",
-        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...",
+        " latency of one step.  Or an ASTRA-sim network.yml.",
+        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...|FILE.yml",
     )
-    network: str | None = option(None, "Dimensions of an ASTRA-sim network.yml.", metavar="FILE")
-    npus: int | None = option(None, "Accelerators that the dimensions must make.", metavar="N")
     algorithms: str | None = option(None, "Algorithm of each dimension (- for the usual one).", metavar="A,A,...")
     system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system file.", metavar="FILE")
-    policy: str | None = option(None, "Scheduler (default weft, or that of --system).", choices=POLICIES)
-    order: str | None = option(None, "Order within a dimension (themis: scf).", choices=ORDERS)
+    policy: Literal["baseline", "blueconnect", "themis", "weft"] | None = option(
+        None, "Scheduler (default weft, or that of --system)."
+    )
+    order: Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf"] | None = option(
+        None, "Order within a dimension (themis: scf)."
+    )
     chunks: int | None = option(None, "Chunks (64; weft chooses).", metavar="N")
     active: str | int | None = option(None, "Chunks that a dimension works on at a time.", metavar="N|overlap")
     independent: bool = option(False, "weft: all-gather orders need not mirror reduce-scatter's.")
@@ -82,11 +80,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
     slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
     fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
-    placement: str | Placement | None = option(
-        None, "Hosts of --fabric in rank order, CSV or a hostfile.", metavar="FILE"
-    )
     routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
-    seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     arrangement: str | None = option(
         None, "JSON of weft arrange: a job's collectives on its hosts and network.", metavar="FILE"
     )
@@ -98,8 +92,6 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
         super().__post_init__()
         if self.independent and self.policy not in (None, "weft"):
             raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
-        if self.placement is not None and self.fabric is None:
-            raise BadInput("goes with --fabric", where="--placement", remedy="add --fabric, or drop it")
         if self.job is not None and self.arrangement is None:
             raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
         if self.arrangement is not None:
@@ -113,7 +105,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
             if given:
                 raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
             return
-        for name in ("layout", "groups", "batch", "sequence", "precision", "attention"):
+        for name in ("layout", "groups"):
             if getattr(self, name) is not None:
                 raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
 
@@ -246,13 +238,13 @@ def scheduled(
     algorithms = None if asked.algorithms is None else parse_algorithms(asked.algorithms)
     if executor and algorithms is None:
         dimensions = tuple(replace(one, reduces=False) for one in dimensions)
-    wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms, accelerators=asked.npus)
+    wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms)
     if asked.policy == "themis" and wanted.kind not in BALANCED_KINDS:
         notes = (*notes, f"Themis leaves {wanted.kind} to the baseline")
     timed = in_time(
         wanted,
         asked.policy or "weft",
-        order=asked.order,  # type: ignore[arg-type]
+        order=asked.order,
         chunks=asked.chunks,
         active=_active(asked.active),
         independent=asked.independent,
@@ -282,18 +274,17 @@ def _dimensions(
     asked: ScheduleOptions, planned: Cluster | None
 ) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
     """The dimensions asked for, or those of a plan's cluster; the cluster; what was assumed."""
-    given = [name for name in ("cluster", "dims", "network") if getattr(asked, name) is not None]
+    given = [name for name in ("cluster", "dims") if getattr(asked, name) is not None]
     if len(given) != (0 if planned is not None and not given else 1):
-        raise BadInput("give one of --cluster, --dims and --network", where="schedule", remedy=USAGE)
+        raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
+    from weft.collectives.dimensions import dimensions_of, parse_dimensions
+
     if asked.dims is not None:
-        from weft.collectives.dimensions import parse_dimensions
+        if isinstance(asked.dims, str) and asked.dims.endswith((".yml", ".yaml")):
+            from weft.interop.simulators.astra_network import read_network
 
+            return read_network(asked.dims), planned, ()
         return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
-    if asked.network is not None:
-        from weft.interop.simulators.astra_network import read_network
-
-        return read_network(asked.network), planned, ()
-    from weft.collectives.dimensions import dimensions_of
 
     cluster = planned if asked.cluster is None else cluster_of(asked.cluster)
     assert cluster is not None
@@ -334,30 +325,27 @@ def _rates(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions
         return rank_bandwidths(timed)
     from weft.simulation.workload.dimension_rates import dimension_rates
 
-    fabric = fabric_of(asked.fabric, cluster, asked.radix)
+    fabric = fabric_of(asked.fabric, cluster)
     request = timed.schedule.request
-    placement = placement_of(asked.placement, fabric, request.accelerators)
-    return dimension_rates(request, fabric, placement=placement, routing=asked.routing, seed=asked.seed)  # type: ignore[arg-type]
+    return dimension_rates(request, fabric, routing=asked.routing)  # type: ignore[arg-type]
 
 
 def _iteration(asked: ScheduleOptions) -> WorkloadResult:
     """One iteration of ``workload``, or of ``plan``, under every policy."""
     from weft.collectives.dimensions import parse_algorithms
-    from weft.collectives.schedules.chunks import check_accelerators
     from weft.simulation.workload.run import WorkloadResult, run_policies
 
     if asked.plan is not None and asked.workload is not None:
         raise BadInput("the plan has its own workload", where="--workload", remedy="drop one of them")
     planned = None
     if asked.plan is not None:
-        planned = subject_of(None, None, asked, asked, verb="schedule", usage=USAGE)
+        planned = subject_of(None, None, asked, RecipeOptions(), verb="schedule", usage=USAGE)
     asked = with_system("", asked)
     dimensions, cluster, notes = _dimensions(asked, None if planned is None else planned.cluster)
-    check_accelerators(dimensions, asked.npus)
     runs = run_policies(
         _workload(dimensions, cluster, planned, asked),
         dimensions,
-        order=asked.order,  # type: ignore[arg-type]
+        order=asked.order,
         chunks=64 if asked.chunks is None else asked.chunks,
         active=_active(asked.active),
         algorithms=None if asked.algorithms is None else parse_algorithms(asked.algorithms),
@@ -377,13 +365,14 @@ def _workload(
     name = str(asked.workload)
     if asked.groups is not None and not name.endswith(".et"):
         raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
-    recipe = [one for one in _RECIPE if getattr(asked, one) is not None]
-    if recipe and asked.layout is None:
-        raise BadInput("goes with a planned job", where=f"--{recipe[0]}", remedy="add --layout, or drop it")
+    if asked.calibration is not None and asked.layout is None:
+        raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
     if asked.layout is not None:
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
-        return _planned_workload(subject_of(name, cluster, asked, asked, verb="schedule", usage=USAGE), asked)
+        return _planned_workload(
+            subject_of(name, cluster, asked, RecipeOptions(), verb="schedule", usage=USAGE), asked
+        )
     from weft.interop.traces.chakra import holds_graph, read_groups, read_trace
 
     path = Path(name)

@@ -16,13 +16,11 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from weft.checkpoints import check_checkpoint, check_free, step_folder
+from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.commands.train_data import Files
-from weft.commands.train_profile import Profile, profile_path
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import variable
+from weft.launched import launched, variable
 from weft.layout import Layout
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
@@ -35,6 +33,7 @@ from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart, RankStart
 from weft.runtime.run.data import Data, Mixture, markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
+from weft.runtime.run.ranks import run_ranks
 from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
@@ -50,6 +49,8 @@ from weft.views.training_run import (
     step_record,
 )
 
+Files = tuple[tuple[str, float], ...]
+"""Paths and weights."""
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
@@ -58,6 +59,14 @@ LARGE_VOCABULARY = 256
 """From here on the synthetic text's entropy hardly depends on the vocabulary."""
 RECENT = 100
 """Last steps whose median times are compared."""
+HELD_OUT = 0.05
+"""Share of the data that is evaluated where no other is."""
+PROFILED = "ProfilerStep#"
+"""How PyTorch's profiler calls its steps, and tools that read its traces find them."""
+RESTARTS = 3
+"""Failures after which a run has made no new checkpoint that --restart bears."""
+_OF_LAYOUT = ("layout", "device", "settings", "cluster", "calibration")
+"""What a request has that follows from its layout."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -70,12 +79,11 @@ class Differs(WeftError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRequest:
-    """When and on what a run is evaluated: on ``data``, else on the last ``share`` of what it is trained on."""
+    """When and on what a run is evaluated: on ``data``, else on the last part of what it is trained on."""
 
     every: int
     batches: int
     data: Files
-    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +97,7 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
+        metrics: where metrics go; by default into ``out``.
         profile_steps: first and last step of the trace; the last step of all by default.
         profile_ranks: whose traces are made; by default that of the rank that reports.
         background: write checkpoints while training goes on; ``keep`` of them.
@@ -117,11 +126,11 @@ class TrainingRequest:
     save_every: int | None
     resume: bool
     resume_from: str | None
-    metrics: str | None
     tensorboard: str | None
     profile: str | None
     compare: bool
     quiet: bool
+    metrics: str | None = None
     profile_steps: tuple[int, int] | None = None
     profile_ranks: tuple[int, ...] = ()
     background: bool = False
@@ -140,6 +149,41 @@ class TrainingRequest:
         if self.metrics is not None:
             return Path(self.metrics)
         return Path(self.out) / "metrics.jsonl" if self.out else None
+
+
+def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) -> Layout:
+    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass.
+
+    Args:
+        others: the same with other layouts, of which each failure takes the next.
+
+    Returns:
+        The layout with which the run ended.
+    """
+    failures, newest, left = 0, _newest(request), list(others)
+    while True:
+        try:
+            layout = request.layout
+            run_ranks(train_rank, (request,), layout.world, request.device, request.timeout_s, layout)
+            return layout
+        except (WeftError, RuntimeError) as error:
+            if not request.restarts or launched() or not getattr(error, "temporary", True):
+                raise
+            failures = failures + 1 if _newest(request) == newest else 1
+            if failures > RESTARTS:
+                raise
+            newest = _newest(request)
+            if not request.quiet:
+                reason = str(error).strip().splitlines()[-1]
+                print(f"failed ({reason}); going on from {newest or 'the beginning'}", flush=True)
+        request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
+        if left:
+            other = left.pop(0)
+            request = replace(request, **{name: getattr(other, name) for name in _OF_LAYOUT})
+
+
+def _newest(request: TrainingRequest) -> Path | None:
+    return latest(request.out) if request.out is not None else None
 
 
 def train_rank(request: TrainingRequest) -> None:
@@ -167,7 +211,7 @@ def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
     found, asked = _mixed(request, grid, request.data), request.evaluation
     if asked is None:
         return found, None
-    return found.split(asked.share) if not asked.data else (found, _mixed(request, grid, asked.data))
+    return found.split(HELD_OUT) if not asked.data else (found, _mixed(request, grid, asked.data))
 
 
 def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
@@ -414,6 +458,60 @@ class _TrainingRun:
             world = request.layout.world
             shown = f"{world - int(agree)} of {counted(world, 'rank')}"
             raise Differs(f"collectives differ from the prediction on {shown}")
+
+
+def profile_path(path: str, ranks: tuple[int, ...], rank: int) -> Path:
+    """The file of a rank: where ranks were asked for, with its number."""
+    given = Path(path)
+    stem, dot, ends = given.name.partition(".")
+    return given.with_name(f"{stem}-rank{rank}{dot}{ends}") if ranks else given
+
+
+class Profile:
+    """One rank's trace of the steps from ``first`` to ``last``, with the shapes of operators."""
+
+    def __init__(self, path: Path, first: int, last: int, device: str) -> None:
+        self.path, self.first, self.last, self._device = path, first, last, device
+        self._profiler: Any = None
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Inside, a step is taken; the profiler runs if it is one of those."""
+        if number == self.first:
+            self._begin()
+        if self._profiler is None or number > self.last:
+            yield
+            return
+        from torch.profiler import record_function
+
+        with record_function(f"{PROFILED}{number}"):
+            yield
+        if number == self.last:
+            self._profiler.stop()
+
+    def _begin(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self._device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=activities, record_shapes=True)
+        self._profiler.start()
+
+    def write(self) -> bool:
+        """Write the trace, if its steps were taken.
+
+        Raises:
+            BadInput: it cannot be written.
+        """
+        if self._profiler is None:
+            return False
+        try:
+            self._profiler.export_chrome_trace(str(self.path))
+            self.path.stat()
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"cannot be written: {error}", where=str(self.path)) from None
+        return True
 
 
 def _synthetic(vocabulary: int) -> str:

@@ -42,7 +42,7 @@ class Points:
         raw = prod(len(axis.values) for axis in study.axes)
         if raw > limit:
             problem = f"{raw:,} points are more than {limit:,}"
-            raise BadInput(problem, where=study.name, remedy="take values out, or give --limit")
+            raise BadInput(problem, where=study.name, remedy="take values out")
         self.files = _digests(study) if files is None else dict(files)
         self._kept: NDArray[np.int64] = np.arange(raw, dtype=np.int64)
         if study.skip:
