@@ -150,11 +150,7 @@ def design(
 
 
 def _ratios(asked: DesignOptions) -> tuple[float, ...]:
-    """Oversubscriptions, each once.
-
-    Raises:
-        BadInput: one is no number from 1 to 999.
-    """
+    """Oversubscriptions, each once."""
     given = asked.oversubscription
     if given is None:
         given = () if asked.sizes or asked.batches or asked.against else OVERSUBSCRIPTIONS

@@ -104,12 +104,7 @@ def estimate(
 
 
 def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
-    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration.
-
-    Raises:
-        BadInput: there is no such stage.
-        Unsupported: the iteration has more blocks and micro-batches than can be listed.
-    """
+    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration."""
     from weft.simulation.iteration.memory import memory_timeline as recorded
 
     constants = constants_of(options, found.cluster, found.job)

@@ -68,10 +68,6 @@ def arranged_arguments(
     Args:
         start_at: when all jobs of the arrangement begin.
         folder: host lists, settings, tuner file and schedules of the job go there.
-
-    Raises:
-        BadInput: the file is no arrangement, or no job of it is meant.
-        NothingFeasible: the tool cannot run the layout.
     """
     from weft.arrangement.bundle import read_bundle
     from weft.units import format_moment, format_seconds, parse_moment

@@ -86,11 +86,7 @@ class PriceOptions(Options):
     prices: str | Prices = option("market-2026", "Price preset or TOML file.", metavar="NAME|FILE")
 
     def price_list(self) -> Prices:
-        """The prices of the preset or of the file.
-
-        Raises:
-            BadInput: no such preset, or a file that cannot be used.
-        """
+        """The prices of the preset or of the file."""
         from weft.fabric.cost import Prices, preset, read_prices
 
         if isinstance(self.prices, Prices):
@@ -108,12 +104,7 @@ def is_file(name: str | os.PathLike[str]) -> bool:
 
 
 def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int = RadixOptions.radix) -> Fabric:
-    """A fabric, that of a file, or a kind built for the cluster (its default kind without a name).
-
-    Raises:
-        BadInput: a file that cannot be used, or a kind without a cluster.
-        UnknownName: there is no such kind.
-    """
+    """A fabric, that of a file, or a kind built for the cluster (its default kind without a name)."""
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster
 
@@ -133,10 +124,6 @@ def network_of(
     """The network of a cluster by ``kind``, or a fabric or its file, and the kind that it was built as.
 
     ``spares``: also those of scale-up domains that are bought whole.
-
-    Raises:
-        BadInput: a name or a file that cannot be used.
-        UnknownName: there is no such kind.
     """
     from weft.cluster import Cluster
     from weft.cluster.catalogue import with_spares_used
@@ -177,11 +164,7 @@ def _is_fabric(name: str) -> bool:
 
 
 def fabric_file(name: str | os.PathLike[str], asked: Options = _AS_IT_IS, *, cluster: Cluster | None = None) -> Fabric:
-    """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs.
-
-    Raises:
-        BadInput: a file that cannot be used.
-    """
+    """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs."""
     from weft.interop.fabrics.formats import read_fabric
 
     path, options = path_of(name, "--fabric"), left_out(asked)
@@ -214,11 +197,7 @@ def left_out(asked: Options) -> dict[str, Any]:
 
 
 def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:
-    """Where ranks run, as given or of a file; None: rank r on accelerator r.
-
-    Raises:
-        BadInput: a file that is no list of hosts, or a placement that does not fit.
-    """
+    """Where ranks run, as given or of a file; None: rank r on accelerator r."""
     from weft.fabric.placement import Placement, read_placement
 
     if given is None or isinstance(given, Placement):
@@ -227,11 +206,7 @@ def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabri
 
 
 def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: Fabric) -> FlowRoutes:
-    """The routes of a plan, or of a file that ``weft route`` wrote.
-
-    Raises:
-        BadInput: the file holds no routes, or not of this fabric.
-    """
+    """The routes of a plan, or of a file that ``weft route`` wrote."""
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
     from weft.simulation.iteration.routed import FlowRoutes

@@ -134,11 +134,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of the options records.
-
-    Raises:
-        BadInput: a value of the wrong kind or out of range.
-    """
+    """Base of the options records."""
 
     def __post_init__(self) -> None:
         for one in options_of(type(self)):

@@ -238,11 +238,7 @@ VERBS: dict[str, _Verb] = {
 
 
 def compute(name: str, values: Mapping[str, Value]) -> Row:
-    """The row of a point.
-
-    Raises:
-        WeftError: the point cannot be computed.
-    """
+    """The row of a point."""
     verb = VERBS[name]
     known = {one.name: one for one in options_of(verb.record) if one.name not in verb.without}
     options = {column: _as_option(known[column], value) for column, value in values.items() if column in known}
@@ -255,11 +251,7 @@ def _as_option(option: Option, value: Value) -> Any:
 
 @cache
 def computation(name: str, where: str = "compute") -> Computation:
-    """What a name computes, and over which axes.
-
-    Raises:
-        UnknownName: there is no such computation.
-    """
+    """What a name computes, and over which axes."""
     if name not in VERBS:
         raise UnknownName("computation", name[:60], VERBS, where=where)
     verb = VERBS[name]

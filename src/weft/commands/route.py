@@ -37,11 +37,7 @@ class RouteOptions(TrafficOptions):
     paths: bool = option(False, "With --format json: every flow's path.")
 
     def others(self) -> list[str]:
-        """The routers of ``compare``.
-
-        Raises:
-            UnknownName: there is no such router.
-        """
+        """The routers of ``compare``."""
         names = [name.strip() for name in self.compare.split(",")] if self.compare else []
         for name in names:
             if name not in ROUTERS:

@@ -68,12 +68,7 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
 
 
 def evaluation(asked: EvaluateOptions) -> Evaluation:
-    """What the options ask for.
-
-    Raises:
-        BadInput: no workload, one twice, or files that cannot be used.
-        UnknownName: there is no such router.
-    """
+    """What the options ask for."""
     if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")

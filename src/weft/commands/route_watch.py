@@ -215,9 +215,6 @@ def undecided(
         done: decisions in the journal, which the first events of a file must be those of.
         first: how many of these are of no file.
         beside: events of other files in order of time, which go among those of ``path`` by their time.
-
-    Raises:
-        BadInput: no such file, not text, or other events than those decided on.
     """
     where = path or "standard input"
     decided = first
@@ -310,9 +307,6 @@ class Hook:
 
     Args:
         push: whether to run it; otherwise it is only said what would be pushed.
-
-    Raises:
-        BadInput: there is no such command.
     """
 
     def __init__(self, command: str, *, push: bool) -> None:

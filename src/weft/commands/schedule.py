@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,6 @@ from weft.commands.command_line import takes
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_chart, check_count, check_folder, deliver, deliver_chart, report
-from weft.commands.schedule_export import FORMATS, exported, write_chakra
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -25,7 +24,7 @@ from weft.commands.shared import (
     numbers_of,
     subject_of,
 )
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.timing import Active, TimedSchedule
     from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
-    from weft.fabric.spec import Floats
     from weft.model.workload import Workload
     from weft.simulation.workload.run import WorkloadResult
 
@@ -115,15 +113,6 @@ class ScheduleOptions(PlannedOptions, CalibrationOptions):
         return self.workload is not None or self.plan is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
-    """A collective in time, the cluster whose network it is on, and what was assumed."""
-
-    timed: TimedSchedule
-    cluster: Cluster | None
-    notes: tuple[str, ...]
-
-
 @verb(ScheduleOptions)
 def schedule(
     collective: str | None = None,
@@ -152,8 +141,8 @@ def schedule(
     asked = given_options(ScheduleOptions, options, given)
     if asked.arrangement is not None:
         if collective is None:
-            return arranged_schedules(asked)
-        collective, size, asked = arranged_request(collective, size, asked)
+            return _arranged_schedules(asked)
+        collective, size, asked = _arranged_request(collective, size, asked)
     if asked.whole:
         if collective is not None or size is not None:
             words = " ".join(str(one) for one in (collective, size) if one is not None)
@@ -166,63 +155,49 @@ def schedule(
 
     if asked.calibration is not None:
         raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
-    found = scheduled(collective, size, asked)
-    timed, request = found.timed, found.timed.schedule.request
-    others = None
-    if asked.compare:
-        others = compare(request, chunks=asked.chunks, active=timed.active, independent=asked.independent)
+    timed, cluster, notes = _scheduled(collective, size, asked)
+    request = timed.schedule.request
     if asked.chunk_counts and asked.chunks is not None:
         raise BadInput("beside --chunks", where="--chunk-counts", remedy="drop one of them")
-    counts = {
-        count: compare(request, chunks=count, active=timed.active, independent=asked.independent)
-        for count in sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
-    }
+    policies = partial(compare, request, active=timed.active, independent=asked.independent)
+    counts = sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
     return ScheduleResult(
         timed=timed,
         shares=best_shares(request),
         ideal_s=ideal_s(request),
         provision=provision(request),
-        assumptions=found.notes,
-        ranks=_per_rank(timed, found.cluster, asked),
-        others=others,
-        counts=counts,
+        assumptions=notes,
+        ranks=_per_rank(timed, cluster, asked),
+        others=policies(chunks=asked.chunks) if asked.compare else None,
+        counts={count: policies(chunks=count) for count in counts},
     )
 
 
-def arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
-    """All collectives of a job of an arrangement.
-
-    Raises:
-        BadInput: the file is no arrangement, or no job of it is meant.
-    """
+def _arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
+    """All collectives of a job of an arrangement."""
     from weft.arrangement.bundle import read_bundle
 
     bundle = read_bundle(str(asked.arrangement))
     return bundle.schedules(bundle.number(asked.job))
 
 
-def arranged_request(
+def _arranged_request(
     collective: str | None, axes: str | float | None, asked: ScheduleOptions
 ) -> tuple[str, float, ScheduleOptions]:
-    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so.
-
-    Raises:
-        BadInput: the job has none such, or it lies unevenly on its hosts.
-    """
-    one = arranged_schedules(asked).of(collective, None if axes is None else str(axes))
+    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so."""
+    one = _arranged_schedules(asked).of(collective, None if axes is None else str(axes))
     if not one.dimensions:
         problem = f"the groups of {one.name} lie unevenly on their hosts"
         raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
     return one.kind, one.bytes, replace(asked, arrangement=None, job=None, dims=one.dimensions)
 
 
-def scheduled(
+def _scheduled(
     collective: str | None, size: str | float | None, asked: ScheduleOptions, *, executor: bool = False
-) -> Scheduled:
-    """A collective in time; ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
+) -> tuple[TimedSchedule, Cluster | None, tuple[str, ...]]:
+    """A collective in time, the cluster, and what was assumed.
 
-    Raises:
-        BadInput: a name, a file or an option that cannot be used.
+    ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
     """
     if collective is None or size is None:
         words = (collective is not None) + (size is not None)
@@ -233,7 +208,7 @@ def scheduled(
     from weft.collectives.stages import BALANCED_KINDS
     from weft.units import parse_bytes
 
-    asked = with_system(collective, asked, executor=executor)
+    asked = _with_system(collective, asked, executor=executor)
     dimensions, cluster, notes = _dimensions(asked, None)
     algorithms = None if asked.algorithms is None else parse_algorithms(asked.algorithms)
     if executor and algorithms is None:
@@ -249,10 +224,10 @@ def scheduled(
         active=_active(asked.active),
         independent=asked.independent,
     )
-    return Scheduled(timed=timed, cluster=cluster, notes=notes)
+    return timed, cluster, notes
 
 
-def with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
+def _with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
     """The options, those that were not given as ``system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
     if asked.system is not None:
@@ -307,27 +282,20 @@ def _per_rank(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOpti
     if asked.late is None and asked.slow is None and asked.fabric is None:
         return None
     from weft.collectives.dimensions import parse_late, parse_slow
-    from weft.collectives.schedules.per_rank import play_ranks
+    from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
+    from weft.simulation.workload.dimension_rates import dimension_rates
 
     request = timed.schedule.request
-    speeds = _rates(timed, cluster, asked)
+    if asked.fabric is None:
+        speeds = rank_bandwidths(timed)
+    else:
+        fabric = fabric_of(asked.fabric, cluster)
+        speeds = dimension_rates(request, fabric, routing=asked.routing)  # type: ignore[arg-type]
     if asked.slow is not None:
         for rank, dimension, share in parse_slow(asked.slow, request):
             speeds[dimension, rank] *= share
     starts = None if asked.late is None else parse_late(asked.late, request)
     return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
-
-
-def _rates(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions) -> Floats:
-    from weft.collectives.schedules.per_rank import rank_bandwidths
-
-    if asked.fabric is None:
-        return rank_bandwidths(timed)
-    from weft.simulation.workload.dimension_rates import dimension_rates
-
-    fabric = fabric_of(asked.fabric, cluster)
-    request = timed.schedule.request
-    return dimension_rates(request, fabric, routing=asked.routing)  # type: ignore[arg-type]
 
 
 def _iteration(asked: ScheduleOptions) -> WorkloadResult:
@@ -340,7 +308,7 @@ def _iteration(asked: ScheduleOptions) -> WorkloadResult:
     planned = None
     if asked.plan is not None:
         planned = subject_of(None, None, asked, RecipeOptions(), verb="schedule", usage=USAGE)
-    asked = with_system("", asked)
+    asked = _with_system("", asked)
     dimensions, cluster, notes = _dimensions(asked, None if planned is None else planned.cluster)
     runs = run_policies(
         _workload(dimensions, cluster, planned, asked),
@@ -356,65 +324,112 @@ def _iteration(asked: ScheduleOptions) -> WorkloadResult:
 def _workload(
     dimensions: tuple[Dimension, ...], cluster: Cluster | None, planned: Subject | None, asked: ScheduleOptions
 ) -> Workload:
-    from weft.model.workload import Workload
+    """The iteration of a plan, of a model with a layout, of a trace, or of Themis' evaluation."""
+    from weft.model import names
+    from weft.model.workload import Workload, workload
 
-    if planned is not None:
-        return _planned_workload(planned, asked)
-    if isinstance(asked.workload, Workload):
+    name, path = str(asked.workload), Path(str(asked.workload))
+    if planned is None and isinstance(asked.workload, Workload):
         return asked.workload
-    name = str(asked.workload)
-    if asked.groups is not None and not name.endswith(".et"):
+    if planned is None and asked.groups is not None and path.suffix != ".et":
         raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
-    if asked.calibration is not None and asked.layout is None:
-        raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
-    if asked.layout is not None:
+    if planned is None and asked.layout is not None:
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
-        return _planned_workload(
-            subject_of(name, cluster, asked, RecipeOptions(), verb="schedule", usage=USAGE), asked
-        )
+        planned = subject_of(name, cluster, asked, RecipeOptions(), verb="schedule", usage=USAGE)
+    if planned is not None:
+        from weft.simulation.workload.planned import job_workload
+
+        constants = constants_of(asked, planned.cluster, planned.job)
+        return job_workload(planned.job, planned.cluster, planned.layout, constants=constants)
+    if asked.calibration is not None:
+        raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
     from weft.interop.traces.chakra import holds_graph, read_groups, read_trace
 
-    path = Path(name)
     if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
-        peak_flops, memory_Bps = _roofline(cluster, asked)
-        return read_trace(
-            path,
-            sizes=[one.size for one in dimensions],
-            peak_flops=peak_flops,
-            memory_Bps=memory_Bps,
-            groups=None if asked.groups is None else read_groups(asked.groups),
-        )
-    if path.name.endswith((".json", ".json.gz")):
+        # FLOP/s and bytes/s of computations that a trace gives as work
+        peak_flops = memory_Bps = None
+        if asked.system is not None:
+            from weft.interop.simulators.astra_system import read_system
+
+            system = read_system(asked.system)
+            peak_flops, memory_Bps = system.peak_flops, system.local_memory_Bps
+        elif cluster is not None:
+            chip = cluster.accelerator
+            peak_flops, memory_Bps = chip.bf16_flops or chip.fp16_flops, chip.memory_Bps
+        groups = None if asked.groups is None else read_groups(asked.groups)
+        sizes = [one.size for one in dimensions]
+        return read_trace(path, sizes=sizes, peak_flops=peak_flops, memory_Bps=memory_Bps, groups=groups)
+    if name.endswith((".json", ".json.gz")):
         from weft.interop.traces.torch_traces import read_torch_trace
 
         return read_torch_trace(path)
-    from weft.model import names
-    from weft.model.workload import workload
-
-    if name in names() or os.path.exists(path):
+    if name in names() or path.exists():
         remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
         raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
     return workload(name)
 
 
-def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
-    from weft.simulation.workload.planned import job_workload
+# Formats of the stacks that run or simulate a schedule ----------------------------------------------
 
-    constants = constants_of(asked, subject.cluster, subject.job)
-    return job_workload(subject.job, subject.cluster, subject.layout, constants=constants)
+MSCCL_CHUNKS = 32_767
+"""Parts of a buffer that MSCCL's executor takes."""
+FORMATS = ("msccl", "nccl-tuner", "astra-network", "astra-system", "logical-topology", "chakra")
 
 
-def _roofline(cluster: Cluster | None, asked: ScheduleOptions) -> tuple[float | None, float | None]:
-    """FLOP/s and bytes/s of computations that a trace gives as work: of ``system``, or the cluster's."""
-    if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
+def _exported(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions, form: str) -> str:
+    """A schedule as text in one of ``FORMATS`` but chakra."""
+    wanted = timed.schedule.request
+    if form == "msccl":
+        from weft.collectives.messages.scheduled import equal, schedule_plan
+        from weft.interop.collectives.msccl import write_msccl
 
-        system = read_system(asked.system)
-        return system.peak_flops, system.local_memory_Bps
-    if cluster is None:
-        return None, None
-    return cluster.accelerator.bf16_flops or cluster.accelerator.fp16_flops, cluster.accelerator.memory_Bps
+        chunks = len(timed.schedule)
+        if chunks * wanted.accelerators > MSCCL_CHUNKS:
+            problem = f"{chunks} chunks on {wanted.accelerators} ranks are over {MSCCL_CHUNKS:,}"
+            raise Unsupported(problem, where="--export msccl", remedy="give fewer chunks with --chunks")
+        plan = schedule_plan(equal(timed, chunks))
+        name = f"weft_{wanted.kind.replace('-', '')}_{wanted.accelerators}"
+        return write_msccl(plan, wanted.kind, wanted.accelerators, name=name)
+    if form == "nccl-tuner":
+        from weft.interop.collectives.nccl_tuner import write_tuner
+
+        if cluster is None:
+            raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
+        nodes, constants = cluster.count // cluster.tiers[0].size, constants_of(asked, cluster)
+        return write_tuner(cluster, nodes=nodes, ranks=cluster.count, calibration=constants)
+    from weft.interop.simulators.astra_network import write_logical_topology, write_network
+    from weft.interop.simulators.astra_system import AstraSystem, write_system
+
+    if form == "logical-topology":
+        return write_logical_topology([one.size for one in wanted.dimensions])
+    if form == "astra-network":
+        return write_network(wanted.dimensions)
+    policy, where = timed.schedule.policy.split()[0], "--export astra-system"
+    if policy == "weft":
+        raise BadInput("ASTRA-sim has no policy weft", where=where, remedy="add --policy themis or baseline")
+    if timed.active is None:
+        problem = "ASTRA-sim has no overlap of latencies without limit"
+        raise BadInput(problem, where=where, remedy="add --active 1, or more")
+    system = AstraSystem(
+        algorithms={wanted.kind: wanted.algorithms},
+        chunks=len(timed.schedule),
+        active=timed.active,
+        policy="themis" if policy == "themis" else "baseline",
+        order="scf" if "scf" in timed.rule else "fifo",
+    )
+    return write_system(system, version="1" if policy == "themis" else "2")
+
+
+def _write_chakra(timed: TimedSchedule, folder: str) -> int:
+    """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
+    from weft.interop.traces.chakra import write_traces
+    from weft.model.workload import Communication, Task, Workload
+
+    wanted = timed.schedule.request
+    call = Communication(kind=wanted.kind, bytes=wanted.bytes)
+    workload = Workload(name=wanted.kind, tasks=(Task(name=wanted.kind, communication=call),))
+    return len(write_traces(workload, folder, wanted.accelerators, sizes=[one.size for one in wanted.dimensions]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,28 +469,56 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     kind, size = (*names, None, None)[:2]
     if options.arrangement is not None:
         if kind is None:
-            _arranged(options, out)
+            _print_arranged(options, out)
             return
-        kind, size, options = arranged_request(kind, size, options)
+        kind, size, options = _arranged_request(kind, size, options)
     if options.whole:
         _print_workload(kind, size, options, out)
         return
-    if out.export is not None:
-        _check_export(options, out)
-        found = scheduled(kind, size, options, executor=out.export == "msccl")
-        _export(found, options, out)
-        _extras(found.timed, {}, options, out)
-        return
     from weft.collectives.schedules.result import ScheduleResult
+    from weft.views.charts.activity import write_schedule_timeline
     from weft.views.collective import schedule_view
 
-    result = schedule(kind, size, options)
-    assert isinstance(result, ScheduleResult)
-    report(result, out, schedule_view(result))
-    _extras(result.timed, result.counts, options, out)
+    counts: Mapping[int, Mapping[str, TimedSchedule]] = {}
+    if out.export is not None:
+        _check_export(options, out)
+        timed, cluster, _ = _scheduled(kind, size, options, executor=out.export == "msccl")
+        if out.export != "chakra":
+            deliver(_exported(timed, cluster, options, out.export), out.output)
+        elif out.output is None:
+            raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
+        else:
+            click.echo(f"{_write_chakra(timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
+    else:
+        result = schedule(kind, size, options)
+        assert isinstance(result, ScheduleResult)
+        report(result, out, schedule_view(result))
+        timed, counts = result.timed, result.counts
+    if out.timeline is not None:
+        write_schedule_timeline(out.timeline, timed)
+    if out.chart is not None:
+        from weft.collectives.schedules.bound import best_shares
+        from weft.collectives.schedules.policies import beside
+        from weft.views.charts.schedules import counts_chart, policies_chart
+
+        bound_s = best_shares(timed.schedule.request).bound_s
+        chunks = options.chunks
+        chart = counts_chart(counts, bound_s) if counts else policies_chart(beside(timed, chunks=chunks), bound_s)
+        deliver_chart(chart, out.chart)
 
 
-def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
+def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
+    """Refuse options that would say nothing."""
+    names = ("compare", "chunk_counts", "late", "slow", "fabric")
+    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    beside += ["--format json"] * (out.form == "json")
+    if beside:
+        raise BadInput("says nothing beside --export", where=beside[0], remedy="drop one of them")
+    if options.calibration is not None and out.export != "nccl-tuner":
+        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
+
+
+def _print_arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Every collective of a job, or its tuner file."""
     from weft.views.job_collectives import schedules_view
 
@@ -487,10 +530,9 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
         return
     for name in ("export", "timeline", "chart"):
         if getattr(out, name) is not None:
-            raise BadInput(
-                f"--{name} goes with one collective", where="schedule", remedy="name one: COLLECTIVE [AXES]"
-            )
-    found = arranged_schedules(options)
+            remedy = "name one: COLLECTIVE [AXES]"
+            raise BadInput(f"--{name} goes with one collective", where="schedule", remedy=remedy)
+    found = _arranged_schedules(options)
     report(found, out, schedules_view(found))
 
 
@@ -505,50 +547,5 @@ def _print_workload(kind: str | None, size: str | float | None, options: Schedul
     assert isinstance(found, WorkloadResult)
     report(found, out, workload_view(found))
     if out.timeline is not None:
-        policy = str(with_system("", options).policy)
+        policy = str(_with_system("", options).policy)
         write_workload_timeline(out.timeline, found.runs["baseline" if policy == "blueconnect" else policy])
-
-
-def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Refuse options that would say nothing."""
-    names = ("compare", "chunk_counts", "late", "slow", "fabric")
-    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
-    if out.form == "json":
-        beside.append("--format json")
-    if beside:
-        raise BadInput("says nothing beside --export", where=beside[0], remedy="drop one of them")
-    if options.calibration is not None and out.export != "nccl-tuner":
-        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
-
-
-def _export(found: Scheduled, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    assert out.export is not None
-    if out.export != "chakra":
-        deliver(exported(found, options, out.export), out.output)
-        return
-    if out.output is None:
-        raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
-    click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
-
-
-def _extras(
-    timed: TimedSchedule,
-    counts: Mapping[int, Mapping[str, TimedSchedule]],
-    options: ScheduleOptions,
-    out: ScheduleOutput,
-) -> None:
-    """Timeline and chart."""
-    if out.timeline is not None:
-        from weft.views.charts.activity import write_schedule_timeline
-
-        write_schedule_timeline(out.timeline, timed)
-    if out.chart is not None:
-        from weft.collectives.schedules.bound import best_shares
-        from weft.collectives.schedules.policies import beside
-        from weft.views.charts.schedules import counts_chart, policies_chart
-
-        bound_s = best_shares(timed.schedule.request).bound_s
-        if counts:
-            deliver_chart(counts_chart(counts, bound_s), out.chart)
-        else:
-            deliver_chart(policies_chart(beside(timed, chunks=options.chunks), bound_s), out.chart)

@@ -69,12 +69,7 @@ class Selftest(Result):
 
 
 def selftest(options: SelftestOptions) -> Selftest:
-    """Check the runtime on every grid of this machine's ranks.
-
-    Raises:
-        BadInput: there is no GPU, or there are no grids of so many ranks.
-        MissingExtra: PyTorch is not installed.
-    """
+    """Check the runtime on every grid of this machine's ranks."""
     from weft.runtime.measure.selftest import (
         environment_facts,
         layouts,

@@ -164,11 +164,7 @@ def subject_of(
     verb: str,
     usage: str,
 ) -> Subject:
-    """The job, cluster and layout that a caller names, or those of ``plan``.
-
-    Raises:
-        BadInput: too little or too much is named, or the layout cannot run the job on the cluster.
-    """
+    """The job, cluster and layout that a caller names, or those of ``plan``."""
     if planned.plan is not None:
         if model is not None or cluster is not None or planned.layout is not None:
             given = next(one for one in (model, cluster, planned.layout) if one is not None)
@@ -182,11 +178,7 @@ def subject_of(
 
 
 def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions | None = None) -> Subject:
-    """A layout of a plan, which must still run its job with the recipe's changes.
-
-    Raises:
-        BadInput: the file is no plan, has no layout of that rank, or its layout cannot run the changed job.
-    """
+    """A layout of a plan, which must still run its job with the recipe's changes."""
     from weft.commands.read import read_plan
     from weft.layout.check import check_layout
     from weft.model.resolve import RecipeChanges, changed_job
@@ -209,9 +201,6 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
 def job_of(model: JobSource, recipe: RecipeOptions, accelerators: int = 1) -> Job:
     """The job that a caller names or gives, with the recipe's changes; a batch that nobody gave divides among the
     accelerators.
-
-    Raises:
-        BadInput: no such name or file, or a value out of range.
     """
     from weft.model import Job, Model, resolve_job
     from weft.model.resolve import RecipeChanges, changed_job, complete_job
@@ -226,22 +215,14 @@ def job_of(model: JobSource, recipe: RecipeOptions, accelerators: int = 1) -> Jo
 
 
 def cluster_of(cluster: ClusterSource) -> Cluster:
-    """The cluster that a caller names or gives.
-
-    Raises:
-        BadInput: no such name or file, or a value out of range.
-    """
+    """The cluster that a caller names or gives."""
     from weft.cluster import Cluster, resolve
 
     return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
 
 
 def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
-    """The layout that a caller writes or gives, which must be able to run the job on the cluster.
-
-    Raises:
-        BadInput: an unknown field, degrees that do not make up the cluster, or a rule that is broken.
-    """
+    """The layout that a caller writes or gives, which must be able to run the job on the cluster."""
     from weft.layout import Layout
     from weft.layout.check import check_layout
     from weft.layout.text import parse_layout
@@ -252,11 +233,7 @@ def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
 
 
 def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
-    """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one.
-
-    Raises:
-        UnknownName: no constants are known of the software.
-    """
+    """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one."""
     from weft.cluster.calibration import Calibration, calibration, read_calibration, usual_stack
 
     stack = stack_of(asked, job, cluster)
@@ -271,11 +248,7 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = 
 
 
 def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> str:
-    """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators.
-
-    Raises:
-        UnknownName: no constants are known of the software.
-    """
+    """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators."""
     from weft.cluster.calibration import stack_names, usual_stack
 
     stack = asked.stack if isinstance(asked, ConstantsOptions) else None
@@ -285,11 +258,7 @@ def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> st
 
 
 def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
-    """The failures of a preset or of a file.
-
-    Raises:
-        BadInput: no such preset, or a file that cannot be used.
-    """
+    """The failures of a preset or of a file."""
     from weft.reliability.classes import FailureBook, preset, read_failures
 
     if isinstance(failures, FailureBook):
@@ -299,11 +268,7 @@ def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
 
 
 def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:
-    """Whole numbers above 0 of a list, or of a text with commas between.
-
-    Raises:
-        BadInput: anything else.
-    """
+    """Whole numbers above 0 of a list, or of a text with commas between."""
     from weft.units import parse_whole
 
     listed = [given] if isinstance(given, int) else given
@@ -316,11 +281,7 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
 
 
 def bandwidth_of(given: str | float | None, where: str) -> float | None:
-    """Bytes/s of an option, None where it is not given.
-
-    Raises:
-        BadInput: not a bandwidth above 0.
-    """
+    """Bytes/s of an option, None where it is not given."""
     from weft.fabric.checks import positive
     from weft.units import parse_bandwidth
 
@@ -328,11 +289,7 @@ def bandwidth_of(given: str | float | None, where: str) -> float | None:
 
 
 def path_of(value: object, where: str) -> str:
-    """A name or a path as text.
-
-    Raises:
-        BadInput: it is something else.
-    """
+    """A name or a path as text."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise BadInput(f"a {type(value).__name__} is neither a name nor a file", where=where)

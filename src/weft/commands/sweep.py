@@ -101,11 +101,7 @@ def sweep(
 
 
 def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: SweepOptions) -> Forecast:
-    """Count the points of a study and time a few of them; nothing is kept.
-
-    Raises:
-        BadInput: as ``sweep``.
-    """
+    """Count the points of a study and time a few of them; nothing is kept."""
     from weft.studies.run import Forecast, spread
     from weft.studies.work import answer
 
@@ -134,11 +130,7 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
-    """The results that a state folder has so far, of the study that it was last used for.
-
-    Raises:
-        BadInput: it is none, is in use, or cannot be read.
-    """
+    """The results that a state folder has so far, of the study that it was last used for."""
     from weft.commands.points import computation
     from weft.documents import parse_json
     from weft.records import table_of

@@ -109,11 +109,7 @@ def network_of(asked: JobOptions) -> RoutedFabric:
 
 
 def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
-    """The fabric at the speed of its links.
-
-    Raises:
-        BadInput: a name or a file that cannot be used.
-    """
+    """The fabric at the speed of its links."""
     built = asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
     if built:
         needs_a_file(asked)
@@ -129,11 +125,7 @@ def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
 
 
 def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
-    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said.
-
-    Raises:
-        BadInput: a text, a plan or a placement that cannot be used.
-    """
+    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said."""
     from weft.fabric.placement import Placement
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
@@ -173,11 +165,7 @@ def names_traffic(asked: TrafficOptions) -> bool:
 
 
 def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
-    """The fabric with what is down, and all traffic asked for.
-
-    Raises:
-        BadInput: no traffic, options that do not go together, or unknown names.
-    """
+    """The fabric with what is down, and all traffic asked for."""
     from weft.interop.traffic.flow_tables import read_csv
     from weft.routing.generate import generate
     from weft.routing.traffic import merged

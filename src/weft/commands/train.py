@@ -501,11 +501,7 @@ def _parse_data(given: Sequence[str], where: str) -> Files:
 
 
 def parse_steps(text: str | None, steps: int) -> tuple[int, int] | None:
-    """The first and the last step of ``--profile-steps``, "100..102"; None where it is not given.
-
-    Raises:
-        BadInput: they are no steps of a run of so many.
-    """
+    """The first and the last step of ``--profile-steps``, "100..102"; None where it is not given."""
     if text is None:
         return None
     first, _, last = text.partition("..")
@@ -520,9 +516,6 @@ def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[i
 
     Args:
         fewer: those that a smaller layout has not are left out.
-
-    Raises:
-        BadInput: they are no ranks of the run.
     """
     if text is None:
         return ()

@@ -499,11 +499,7 @@ class Profile:
         self._profiler.start()
 
     def write(self) -> bool:
-        """Write the trace, if its steps were taken.
-
-        Raises:
-            BadInput: it cannot be written.
-        """
+        """Write the trace, if its steps were taken."""
         if self._profiler is None:
             return False
         try:
