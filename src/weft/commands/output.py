@@ -87,12 +87,12 @@ def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> Non
 
 
 class Progress:
-    """A bar on the terminal for searches that take more than a moment; silent when piped."""
+    """A bar on the terminal for what takes more than a moment, with ``fields`` of text; silent when piped."""
 
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, words: str, *fields: str) -> None:
+        self.words, self.fields = words, fields
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         shown = console(error=True)
@@ -100,14 +100,19 @@ class Progress:
             TextColumn(self.words),
             BarColumn(),
             MofNCompleteColumn(),
+            *(TextColumn(f"{{task.fields[{name}]}}") for name in self.fields),
             TimeRemainingColumn(),
             console=shown,
             transient=True,
             disable=not shown.is_terminal,
         )
+        empty: dict[str, Any] = dict.fromkeys(self.fields, "")
+        self.task = self.bar.add_task("", total=None, **empty)
         self.bar.start()
-        task = self.bar.add_task("", total=None)
-        return lambda done, total: self.bar.update(task, completed=done, total=total)
+        return self
+
+    def __call__(self, done: int, total: int, **fields: Any) -> None:
+        self.bar.update(self.task, completed=done, total=total, **fields)
 
     def __exit__(self, *unused: object) -> None:
         self.bar.stop()

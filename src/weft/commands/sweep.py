@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,10 @@ from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
     FileOutput,
+    Progress,
     RowsOutput,
     check_chart,
     check_folder,
-    console,
     deliver,
     deliver_chart,
     show,
@@ -31,7 +32,6 @@ from weft.errors import BadInput
 from weft.files import writing
 
 if TYPE_CHECKING:
-    from weft.studies.points import Points
     from weft.studies.result import Sweep
     from weft.studies.run import Counts, Forecast, Run
     from weft.studies.study import Study
@@ -86,18 +86,14 @@ def sweep(
     from weft.studies.result import Sweep
     from weft.studies.runners import runner
 
-    run, temporary = _run(study, asked, progress)
-    try:
+    with ExitStack() as stack:
+        run, temporary = _run(study, asked, stack, progress)
         if len(run.missing):
-            chosen = runner(asked.workers if len(run.missing) > 1 or _is_ray(asked.workers) else 1)
-            try:
+            ray = str(asked.workers).startswith("ray")
+            with closing(runner(asked.workers if len(run.missing) > 1 or ray else 1)) as chosen:
                 run.go(chosen)
-            finally:
-                chosen.close()
-    except BaseException:
-        _drop(run, temporary)
-        raise
-    return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
+        stack.pop_all()
+        return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
 
 
 def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: SweepOptions) -> Forecast:
@@ -107,8 +103,8 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
 
     if asked.state is not None and not os.path.isdir(asked.state):
         asked = SweepOptions(**{**vars(asked), "state": None})
-    run, temporary = _run(study, asked, None)
-    try:
+    with ExitStack() as stack:
+        run, _ = _run(study, asked, stack, None)
         chosen = list(spread(run.missing, TIMED))
         if chosen:
             answer(run.task(chosen[:1]))  # loads what all points need
@@ -125,8 +121,6 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
             timed=len(chosen),
             point_s=taken / len(chosen) if chosen else 0.0,
         )
-    finally:
-        _drop(run, temporary)
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
@@ -159,41 +153,24 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         raise
 
 
-def _run(study: Any, asked: SweepOptions, progress: Callable[[Counts], object] | None) -> tuple[Run, str | None]:
-    """The run with its state, and the folder to remove afterwards."""
+def _run(
+    study: Any, asked: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
+) -> tuple[Run, str | None]:
+    """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
     from weft.studies.kept import Kept
     from weft.studies.points import Points
     from weft.studies.run import Run
     from weft.studies.version import version
 
     read = _study(study, asked)
-    points = Points(read)
-    temporary = tempfile.mkdtemp(prefix="weft-sweep-") if asked.state is None else None
-    folder = asked.state if temporary is None else temporary
-    assert folder is not None
-    try:
-        kept = Kept(folder, {"study": read.name, "computation": read.computation.name, "version": version()})
-        try:
-            kept.note("last", _noted(points))
-            run = Run(points=points, kept=kept, compute=COMPUTE, progress=progress)
-        except BaseException:
-            kept.close()
-            raise
-    except BaseException:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return run, temporary
-
-
-def _drop(run: Run, temporary: str | None) -> None:
-    run.kept.close()
-    if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _noted(points: Points) -> str:
-    return json.dumps({"study": points.study.document, "files": points.files})
+    points, temporary = Points(read), None
+    if asked.state is None:
+        temporary = tempfile.mkdtemp(prefix="weft-sweep-")
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+    stamps = {"study": read.name, "computation": read.computation.name, "version": version()}
+    kept = stack.enter_context(closing(Kept(asked.state or str(temporary), stamps)))
+    kept.note("last", json.dumps({"study": read.document, "files": points.files}))
+    return Run(points=points, kept=kept, compute=COMPUTE, progress=progress), temporary
 
 
 def _study(study: Any, asked: SweepOptions) -> Study:
@@ -228,10 +205,6 @@ def _study(study: Any, asked: SweepOptions) -> Study:
 
 def _values(text: str, between: str) -> list[str]:
     return [one.strip() for one in text.split(between) if one.strip()]
-
-
-def _is_ray(workers: str | int | None) -> bool:
-    return str(workers).startswith("ray")
 
 
 TABLES = (".csv", ".parquet")
@@ -309,8 +282,16 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
         return
     from weft.views.sweep import sweep_view
 
-    with _Progress() as progress, sweep(study, options, progress=progress) as found:
-        progress.stop()
+    with Progress("points", "rate", "failures") as bar:
+
+        def tell(counts: Counts) -> None:
+            speed = bar.bar.tasks[0].speed
+            rate = f"{speed:,.1f}/s" if speed else ""
+            failures = f"{counts.failed:,} failed" if counts.failed else ""
+            bar(counts.computed, counts.computed + counts.left, rate=rate, failures=failures)
+
+        computed = sweep(study, options, progress=tell)
+    with computed as found:
         if out.output is not None:
             _write(found, out.output)
         show(sweep_view(found, written=out.output), None)
@@ -322,7 +303,6 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
     from weft.studies.view import chosen, filtered
-    from weft.views.charts.sweep import sweep_chart
     from weft.views.files.csv_out import rows_to_csv
     from weft.views.sweep import rows_view, telling
 
@@ -342,6 +322,8 @@ def show_results(folder: str, options: ShowOptions) -> None:
             text = rows_to_csv(rows, names) if options.form == "csv" else json.dumps(plain, indent=1) + "\n"
             deliver(text, options.output)
         if options.chart is not None:
+            from weft.views.charts.sweep import sweep_chart
+
             places: dict[str, Any] = {}
             for place in ("x", "y", "colour", "facet"):
                 name = getattr(options, place)
@@ -380,43 +362,3 @@ def _write(found: Sweep, path: str) -> None:
         write_csv(text, found.rows(), list(found.columns()))
         text.flush()
         text.detach()
-
-
-class _Progress:
-    """A bar on the terminal with rate, failures and time left; silent when piped."""
-
-    def __enter__(self) -> _Progress:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        shown = console(error=True)
-        self._bar = Progress(
-            TextColumn("points"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[failures]}"),
-            TimeRemainingColumn(),
-            console=shown,
-            transient=True,
-            disable=not shown.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=None, rate="", failures="")
-        self._bar.start()
-        return self
-
-    def __call__(self, counts: Any) -> None:
-        speed = self._bar.tasks[0].speed
-        self._bar.update(
-            self._task,
-            completed=counts.computed,
-            total=counts.computed + counts.left,
-            rate=f"{speed:,.1f}/s" if speed else "",
-            failures=f"{counts.failed:,} failed" if counts.failed else "",
-        )
-
-    def stop(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
-
-    def __exit__(self, *unused: object) -> None:
-        self.stop()

@@ -335,8 +335,14 @@ def train(
         if asked.arrangement is None:
             job, layout, planned = _subject(model, asked)
         else:
-            bundle, number = _arranged(model, asked.arrangement, asked.job)
-            job, layout, planned = _job_of(bundle, number, asked)
+            from weft.arrangement.bundle import read_bundle
+
+            if model is not None:
+                raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
+            bundle = read_bundle(asked.arrangement)
+            number = bundle.number(asked.job)
+            arranged = bundle.site.jobs[number]
+            job, layout, planned = arranged.job, _overlapped(arranged.layout, asked), bundle.subcluster(number)
         if asked.dry_run:
             return _dry_run(job, layout, asked)
         layouts = _for_launched([layout, *(_layout(text, job, asked) for text in asked.restart_layout)])
@@ -348,9 +354,9 @@ def train(
     from weft.runtime.run.arranged import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        if quiet and request.out is None:
+        if quiet and asked.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
-        settings = dict(DETERMINISTIC) if request.deterministic else {}
+        settings = dict(DETERMINISTIC) if asked.deterministic else {}
         if asked.compile:
             settings |= COMPILING
         if request.start is not None:
@@ -358,33 +364,25 @@ def train(
             if request.tuner:
                 write_text(Path(folder) / TUNER, request.tuner)
                 settings[TUNER_KEY] = str(Path(folder) / TUNER)
-            request = replace(request, seen=str(Path(request.out or folder) / SEEN))
+            request = replace(request, seen=str(Path(asked.out or folder) / SEEN))
         with environment(settings):
             layout = run_attempts(request, others)
-        return Trained(job=job, layout=layout, steps=_steps(request), arranged=_seen(request))
-
-
-def _seen(request: TrainingRequest) -> tuple[dict[str, Any], ...]:
-    """What the ranks of an arranged job saw; nothing where it went to no file."""
-    if request.seen is None or not os.path.isfile(request.seen):
-        return ()
-    return tuple(json.loads(Path(request.seen).read_text(encoding="utf-8"))["ranks"])
-
-
-def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
-    """The steps in the metrics of a run; none where they went to no file."""
-    path = request.metrics_path
-    if path is None or not os.path.isfile(path):
-        return ()
-    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(StepRecord(**{name: record.get(name) for name in StepRecord.__slots__}) for record in records)
+        metrics, seen = request.metrics_path, request.seen
+        steps: tuple[StepRecord, ...] = ()
+        if metrics is not None and metrics.is_file():
+            records = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+            steps = tuple(StepRecord(**{name: one.get(name) for name in StepRecord.__slots__}) for one in records)
+        ranks: tuple[dict[str, Any], ...] = ()
+        if seen is not None and os.path.isfile(seen):
+            ranks = tuple(json.loads(Path(seen).read_text(encoding="utf-8"))["ranks"])
+        return Trained(job=job, layout=layout, steps=steps, arranged=ranks)
 
 
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
     import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
-    from weft.commands.train_rank import EvaluationRequest, TrainingRequest
+    from weft.commands.train_rank import TrainingRequest
     from weft.layout.check import check_trainable
     from weft.runtime.core.grid import sizes_of
     from weft.runtime.run.ranks import default_device
@@ -414,11 +412,8 @@ def _request(
         weights=asked.weights,
         compiled="inductor" if asked.compile else None,
     )
-    evaluation = None
-    if asked.eval_every is not None:
-        held_out = _parse_data(asked.eval_data, "--eval-data")
-        evaluation = EvaluationRequest(every=asked.eval_every, batches=asked.eval_batches, data=held_out)
     return TrainingRequest(
+        options=asked,
         job=job,
         config=config,
         layout=layout,
@@ -430,25 +425,12 @@ def _request(
         assumed=assumed,
         calibration=constants_of(asked, cluster, job) if cluster else None,
         data=data,
-        tokenizer=asked.tokenizer,
-        evaluation=evaluation,
-        steps=asked.steps,
-        out=asked.out,
-        save_every=asked.save_every,
+        eval_data=_parse_data(asked.eval_data, "--eval-data"),
         resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
-        tensorboard=asked.tensorboard,
-        profile=asked.profile,
-        profile_steps=parse_steps(asked.profile_steps, asked.steps),
+        profile_steps=_parse_steps(asked.profile_steps, asked.steps),
         profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
-        compare=asked.compare,
         quiet=quiet,
-        background=asked.background_save,
-        keep=asked.keep,
-        check_replicas=asked.check_replicas,
-        timeout_s=asked.timeout,
-        restarts=asked.restart != "never",
-        deterministic=asked.deterministic,
     )
 
 
@@ -500,14 +482,12 @@ def _parse_data(given: Sequence[str], where: str) -> Files:
     return tuple(found)
 
 
-def parse_steps(text: str | None, steps: int) -> tuple[int, int] | None:
-    """The first and the last step of ``--profile-steps``, "100..102"; None where it is not given."""
-    if text is None:
-        return None
-    first, _, last = text.partition("..")
+def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
+    """The first and the last step of ``--profile-steps``, "100..102"; the last of all where it is not given."""
+    first, _, last = (text or str(steps)).partition("..")
     if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps):
         remedy = f"give the first and the last, within 1 to {steps}: 2..3"
-        raise BadInput(f"{text[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+        raise BadInput(f"{str(text)[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
     return int(first), int(last or first)
 
 
@@ -624,30 +604,17 @@ def _layout(text: str, job: Job, asked: TrainOptions) -> Layout:
 
     partial = parse_layout(text)
     layout = partial.complete(None if asked.restart_layout else launched_world())
-    if "micro_batch" not in partial.values:
-        layout = replace(layout, micro_batch=_micro_batch(job, layout))
+    if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
+        share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
+        parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
+        size = share // parts if share and not rest and share % parts == 0 else 1
+        layout = replace(layout, micro_batch=size)
     return _overlapped(layout, asked)
 
 
 def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
     """Under torchrun the layout of as many ranks as were launched, else all."""
     return layouts if not launched() else [next((one for one in layouts if one.world == launched_world()), layouts[0])]
-
-
-def _arranged(model: JobSource | None, path: str, name: str | None) -> tuple[Bundle, int]:
-    """The arrangement, and which of its jobs is meant."""
-    from weft.arrangement.bundle import read_bundle
-
-    if model is not None:
-        raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
-    bundle = read_bundle(path)
-    return bundle, bundle.number(name)
-
-
-def _job_of(bundle: Bundle, number: int, asked: TrainOptions) -> tuple[Job, Layout, Cluster]:
-    """Job, layout and hosts of a job of an arrangement."""
-    one = bundle.site.jobs[number]
-    return one.job, _overlapped(one.layout, asked), bundle.subcluster(number)
 
 
 def _start_of(bundle: Bundle, number: int, asked: TrainOptions) -> JobStart:
@@ -679,39 +646,23 @@ def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
 
 
 def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
-    """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
+    """Refuse a planned layout that cannot be trained, naming the first of the plan that can."""
     from weft.layout.check import check_runnable
 
     try:
         check_runnable(job.model, layout)
     except BadInput as error:
-        other = _first_runnable(job, asked)
-        advice = f"--rank {other} of this plan can be trained" if other else "weft plan --runnable plans others"
+        assert asked.plan is not None
+        advice = "weft plan --runnable plans others"
+        with suppress(BadInput):  # the plan has no more layouts
+            for rank in range(1, TRIED + 1):
+                other = planned_subject(asked.plan, rank, asked).layout
+                with suppress(BadInput):
+                    check_runnable(job.model, other)
+                    advice = f"--rank {rank} of this plan can be trained"
+                    break
         error.remedy = f"{error.remedy}; {advice}"
         raise
-
-
-def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
-    """The first of a plan's layouts that the runtime trains."""
-    from weft.layout.check import check_runnable
-
-    assert asked.plan is not None
-    for rank in range(1, TRIED + 1):
-        try:
-            layout = planned_subject(asked.plan, rank, asked).layout
-        except BadInput:
-            return None
-        with suppress(BadInput):
-            check_runnable(job.model, layout)
-            return rank
-    return None
-
-
-def _micro_batch(job: Job, layout: Layout) -> int:
-    """A rank's whole share of the batch at once, or with a pipeline twice as many parts as stages."""
-    share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
-    parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
-    return share // parts if share and not rest and share % parts == 0 else 1
 
 
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
