@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.commands.train import TrainOptions
+from weft.commands.train_options import TrainOptions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import launched, variable
