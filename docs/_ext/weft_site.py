@@ -60,7 +60,7 @@ def described(name: str, title: str) -> nodes.section:
     whole = schema(name)
     found = nodes.section(ids=[f"format-{name}"], names=[f"format-{name}"])
     found += nodes.title("", name)
-    found += nodes.paragraph("", f"{title}. The whole schema: ", nodes.literal("", f"weft schema {name}"))
+    found += nodes.paragraph("", f"{title}. The whole schema: ", nodes.literal("", f"weft info schemas {name}"))
     for form in whole.get("oneOf", [whole]):
         listed = nodes.bullet_list()
         for field, value in form["properties"].items():

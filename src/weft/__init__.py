@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
     from weft.commands.arrange import arrange
-    from weft.commands.bill import bill_of_materials
     from weft.commands.calibrate import calibrate
-    from weft.commands.check_fabric import check_fabric
     from weft.commands.compare import compare
     from weft.commands.design import design
     from weft.commands.estimate import estimate
+    from weft.commands.fabric import bill_of_materials, check_fabric
     from weft.commands.goodput import goodput
     from weft.commands.plan import plan
     from weft.commands.read import read, read_plan
@@ -49,7 +48,8 @@ _HOME = {
     "Layout": "weft.layout",
     "Plan": "weft.search",
     "audit_routes": "weft.commands.route",
-    "bill_of_materials": "weft.commands.bill",
+    "bill_of_materials": "weft.commands.fabric",
+    "check_fabric": "weft.commands.fabric",
     "make_report": "weft.commands.report",
     "read_cluster": "weft.cluster.files",
     "read_plan": "weft.commands.read",

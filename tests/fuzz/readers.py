@@ -527,7 +527,7 @@ def network_plan() -> Any:
 def estimate() -> Any:
     import weft
 
-    return weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", mtbf="5y")
+    return weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", failures="5y")
 
 
 def listed(value: Any) -> tuple[Any, Any]:

@@ -32,13 +32,13 @@ def computed(folder: Path) -> int:
     return trivial.counted(folder / "log")
 
 
-def run_of(folder: Path, *, strict: bool = False, version: str = "1", **fields: Any) -> Run:
+def run_of(folder: Path, *, version: str = "1", **fields: Any) -> Run:
     import trivial
 
     document = {"schema": "weft.study/1", "compute": "sum", "axes": {"a": [1, 2, 3], "b": [1, 2]}} | fields
     points = Points(study_from_dict(document, trivial.computation))
     kept = Kept(folder / "state", {"study": points.study.name, "version": version})
-    return Run(points=points, kept=kept, compute="trivial:compute", strict=strict)
+    return Run(points=points, kept=kept, compute="trivial:compute")
 
 
 def ran(run: Run, runner: Runner | None = None) -> list[dict[str, Any]]:
@@ -86,18 +86,6 @@ def test_a_changed_study_computes_the_difference(tmp_path: Path) -> None:
     more = run_of(tmp_path, axes={"a": [1, 2, 3], "b": [1, 2]}, skip=[{"a": 1}, {"a": 2, "b": 2}])
     assert (more.counts.points, more.counts.left) == (3, 0)
     more.kept.close()
-
-
-def test_strict_ends_at_a_failure_and_keeps_what_there_is(tmp_path: Path) -> None:
-    axes = {"a": [1, 2, 3], "b": [1]}
-    with pytest.raises(BadInput, match='"b": 1} failed: a: 2 is odd'):
-        ran(run_of(tmp_path, axes=axes, compute="fails", strict=True))
-    assert computed(tmp_path) == 2
-    with pytest.raises(BadInput, match="2 is odd"):
-        ran(run_of(tmp_path, axes=axes, compute="fails", strict=True))
-    assert computed(tmp_path) == 2
-    assert len(ran(run_of(tmp_path, axes=axes, compute="fails"))) == 3
-    assert computed(tmp_path) == 3
 
 
 def test_a_bug_is_a_row_that_says_so(tmp_path: Path) -> None:

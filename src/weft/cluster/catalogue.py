@@ -81,7 +81,7 @@ def accelerator(name: str, *, where: str | None = None) -> Accelerator:
     """
     canonical = ALIASES.get(name.lower(), name.lower())
     if canonical not in entries():
-        raise UnknownName("accelerator", name, accelerator_names(), where=where, listed="weft clusters")
+        raise UnknownName("accelerator", name, accelerator_names(), where=where, listed="weft info clusters")
     return _accelerator(canonical)
 
 
@@ -117,7 +117,7 @@ def load(name: str) -> Cluster:
     build = _families().get(family)
     if build is None:
         known = (f"{one}-{digits or '<count>'}" for one in _families())
-        raise UnknownName("cluster", name, known, listed="weft clusters")
+        raise UnknownName("cluster", name, known, listed="weft info clusters")
     if not digits:
         raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")
     count = int(digits)

@@ -119,11 +119,7 @@ def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Bytes, increasing, from "4KiB,1MiB" and ranges like "4KiB:1GiB" in steps of four.
-
-    Raises:
-        BadInput: no size, one that is too small or too large, or too many.
-    """
+    """Bytes, increasing, from "4KiB,1MiB" and ranges like "4KiB:1GiB" in steps of four."""
     found: set[int] = set()
     for item in text.split(","):
         first, colon, last = item.partition(":")

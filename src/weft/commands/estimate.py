@@ -14,7 +14,8 @@ from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
-    PlannedOptions,
+    ModelOptions,
+    RankedOptions,
     RecipeOptions,
     RunOptions,
     Subject,
@@ -24,7 +25,7 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
-from weft.interop.launch import launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions(PlannedOptions, RecipeOptions, RunOptions, ConstantsOptions):
+class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
     run: str | None = option(None, "The configuration of a run (docs/models-and-clusters.md).", metavar="FILE")
@@ -102,12 +103,7 @@ def estimate(
 
 
 def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
-    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration.
-
-    Raises:
-        BadInput: there is no such stage.
-        Unsupported: the iteration has more blocks and micro-batches than can be listed.
-    """
+    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration."""
     from weft.simulation.iteration.memory import memory_timeline as recorded
 
     constants = constants_of(options, found.cluster, found.job)
@@ -164,6 +160,7 @@ class EstimateOutput(LayoutOutput):
     timeline: str | None = option(
         None, "Also write the memory of a stage over the iteration, for ui.perfetto.dev.", metavar="FILE"
     )
+    launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -28,13 +28,11 @@ DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 class EvaluateOptions(JobOptions):
     """Workloads, routers, and what happens meanwhile."""
 
-    split: int = option(2, "Parts, for split.", least=1, most=64)
+    jobs: tuple[str, ...] = option((), "Job files of the routing paper's code.", metavar="DIR")
     events: str | None = option(None, "Links and switches that go down and up meanwhile.", metavar="FILE")
     routers: tuple[str, ...] = option((), "ecmp, greedy and auto by default.", "--router", metavar="NAME")
-    controller: str = option(
-        "held",
-        "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce.",
-        choices=("held", "paper"),
+    controller: Literal["held", "paper"] = option(
+        "held", "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce."
     )
     failed_spines: tuple[int, ...] = option(
         (), "The last N spines are down (again for more; 0 by default).", metavar="N", least=0
@@ -70,12 +68,7 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
 
 
 def evaluation(asked: EvaluateOptions) -> Evaluation:
-    """What the options ask for.
-
-    Raises:
-        BadInput: no workload, one twice, or files that cannot be used.
-        UnknownName: there is no such router.
-    """
+    """What the options ask for."""
     if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
@@ -85,8 +78,6 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
-    if asked.split != EvaluateOptions.split and "split" not in routers:
-        raise BadInput("says nothing without --router split", where="--split", remedy="add it, or drop --split")
     network = network_of(asked)
     fabric = network.fabric
     given = workloads(asked, network)
@@ -98,7 +89,6 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
             failed_spines=tuple(sorted(set(asked.failed_spines))) or (0,),
             epochs=asked.epochs,
             seed=asked.seed,
-            split=asked.split,
             events=_events(asked.events, fabric),
             controller=asked.controller,
             progress=advance,

@@ -1,6 +1,4 @@
-"""``weft route export`` and ``weft route events``: routes for real networks, and events for the
-controller.
-"""
+"""``weft route export``: routes for real networks, and events for the controller."""
 
 from __future__ import annotations
 
@@ -11,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from weft.commands.command_line import takes
+from weft.commands.networks import SubnetOptions
 from weft.commands.options import option
-from weft.commands.output import FileOutput, deliver
+from weft.commands.output import deliver
 from weft.commands.route import PINNED, installed
 from weft.commands.traffic import TrafficOptions, traffic_of
 from weft.errors import BadInput
@@ -21,33 +20,24 @@ from weft.interop.formats import formats_of
 from weft.units import counted
 
 if TYPE_CHECKING:
-    from weft.fabric import Fabric
-    from weft.routing import JobTraffic
     from weft.routing.plan import RoutePlan
 
-KINDS = {**formats_of("routes"), "jobs": formats_of("traffic")["jobs"]}
-"""The formats of routes, and one of the traffic itself."""
+KINDS = {**formats_of("routes"), **{name: formats_of("traffic")[name] for name in ("events", "jobs")}}
+"""The formats of routes, and those of the traffic itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions(TrafficOptions):
+class ExportOptions(TrafficOptions, SubnetOptions):
     """Who routes which flows, and how ports are known to take a path."""
 
     routes: str | None = option(
         None, "Write these routes (as weft route audit reads them; WEFT_ROUTES of watch --apply).", metavar="PATH"
     )
     router: str = option("auto", "Who chooses the paths, without --routes.", choices=(*PINNED, "split", "rail"))
-    split: int = option(2, "Parts, for split.", least=1, most=64)
+    at: float | None = option(None, "events: time of the arrivals in s (default 0).", metavar="TIME", least=0)
     switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
     probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
     output: str | None = option(None, "Write the files as this folder.", "-o", "--output", metavar="DIR")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventsOptions(TrafficOptions):
-    """Whose flows arrive when."""
-
-    time_s: float = option(0.0, "Time in s of the arrivals.", "--at", least=0)
 
 
 @click.command(
@@ -62,9 +52,12 @@ class EventsOptions(TrafficOptions):
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @takes(options=ExportOptions)
 def export(kind: str, options: ExportOptions) -> None:
-    if kind == "jobs":
-        fabric, traffic = traffic_of(options)
-        files = _job_files(traffic, fabric)
+    if options.at is not None and kind != "events":
+        raise BadInput(f"says nothing about {kind}", where="--at", remedy="use events, or drop it")
+    if kind == "events":
+        files = _events(options)
+    elif kind == "jobs":
+        files = _job_files(options)
     else:
         files = _route_files(kind, _routed(options), options)
     if options.output is not None:
@@ -72,25 +65,22 @@ def export(kind: str, options: ExportOptions) -> None:
         click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} written to {options.output}", err=True)
         return
     if len(files) > 1:
-        names = f"{', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}"
-        problem = f"{counted(len(files), 'file')}: {names}"
-        raise BadInput(problem, where="weft route export", remedy="add -o DIR")
+        some = f"{', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}"
+        raise BadInput(f"{counted(len(files), 'file')}: {some}", where="weft route export", remedy="add -o DIR")
     deliver(next(iter(files.values())), None)
 
 
-@click.command()
-@takes(options=EventsOptions, out=FileOutput)
-def events(options: EventsOptions, out: FileOutput) -> None:
-    """Print the arrival of every job as events for weft route watch."""
+def _events(options: ExportOptions) -> dict[str, str]:
     from weft.interop.events import arrival_line
 
-    if options.failed or options.failed_spines:
-        where = "--failed" if options.failed else "--failed-spines"
-        raise BadInput("says nothing of events", where=where, remedy="drop it; weft route watch takes it")
+    if options.failed:
+        raise BadInput(
+            "says nothing of events", where="--failed", remedy="drop it; weft route watch has events for it"
+        )
     fabric, traffic = traffic_of(options)
     jobs = range(len(traffic.jobs))
-    lines = [arrival_line(traffic.only([job]), fabric, options.time_s) for job in jobs]
-    deliver("\n".join(lines) + "\n", out.output)
+    lines = [arrival_line(traffic.only([job]), fabric, options.at or 0.0) for job in jobs]
+    return {"events.jsonl": "\n".join(lines) + "\n"}
 
 
 def _routed(options: ExportOptions) -> RoutePlan:
@@ -101,7 +91,7 @@ def _routed(options: ExportOptions) -> RoutePlan:
 
     if options.routes is None:
         fabric, traffic = traffic_of(options)
-        return plan(fabric, traffic, router=options.router, seed=options.seed, split=options.split)
+        return plan(fabric, traffic, router=options.router, seed=options.seed)
     fabric, traffic, routes = installed(options, options.routes)
     return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
 
@@ -132,9 +122,10 @@ def _route_files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[st
     return {form.file: written} if isinstance(written, str) else written
 
 
-def _job_files(traffic: JobTraffic, fabric: Fabric) -> dict[str, str]:
+def _job_files(options: ExportOptions) -> dict[str, str]:
     from weft.interop.routing_jobs import numbering, write_job
 
+    fabric, traffic = traffic_of(options)
     numbers, files = numbering(fabric), {}
     for job, name in enumerate(traffic.jobs):
         plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)

@@ -59,7 +59,7 @@ def schema(name: str) -> dict[str, Any]:
     {'const': 'weft.plan/1'}
 
     Args:
-        name: as ``weft schema`` lists them; also the whole ``schema`` of a document, as "weft.plan/1".
+        name: as ``weft info schemas`` lists them; also the whole ``schema`` of a document, as "weft.plan/1".
 
     Raises:
         UnknownName: there is no schema of this name.
@@ -69,7 +69,7 @@ def schema(name: str) -> dict[str, Any]:
         return _of_input(INPUTS[short])
     if short in _outputs():
         return _of_output(short)
-    raise UnknownName("schema", name, tuple(names()), listed="weft schema")
+    raise UnknownName("schema", name, tuple(names()), listed="weft info schemas")
 
 
 def names() -> dict[str, str]:

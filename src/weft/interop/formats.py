@@ -92,7 +92,7 @@ TRAFFICS = _of(
     "traffic",
     ("jobs", "the traffic itself, as job files of the paper's code", "interop.routing_jobs:read_jobs", ""),
     ("flows", "flows as CSV", "interop.flow_tables:read_csv", ""),
-    ("events", "events of the controller as lines of JSON", "interop.events:read_event", ""),
+    ("events", "the arrival of every job, for weft route watch", "interop.events:read_event", ""),
     ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),
 )
 TRACES = _of(

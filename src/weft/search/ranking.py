@@ -105,7 +105,7 @@ class Plan(Result):
             NothingFeasible: none fits; says how many fell to which rule.
         """
         if not self.layouts:
-            raise NothingFeasible(f"{self.shortage} -- see weft explain CODE")
+            raise NothingFeasible(f"{self.shortage} -- see weft info codes CODE")
         return self.layouts[0]
 
     @property

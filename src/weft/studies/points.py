@@ -42,7 +42,7 @@ class Points:
         raw = prod(len(axis.values) for axis in study.axes)
         if raw > limit:
             problem = f"{raw:,} points are more than {limit:,}"
-            raise BadInput(problem, where=study.name, remedy="take values out, or give --limit")
+            raise BadInput(problem, where=study.name, remedy="take values out")
         named = [value for axis in study.axes if axis.kind.file for value in axis.values]
         if files is None:
             there = [name for name in named if isinstance(name, str) and os.path.isfile(name)]

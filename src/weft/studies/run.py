@@ -59,14 +59,12 @@ class Run:
 
     Attributes:
         keys: of the points, in order.
-        strict: whether the first failure ends it.
         progress: called after each batch.
     """
 
     points: Points
     kept: Kept
     compute: str
-    strict: bool = False
     progress: Callable[[Counts], object] | None = None
     keys: NDArray[np.void] = field(init=False)
     counts: Counts = field(init=False)
@@ -91,12 +89,8 @@ class Run:
         """Compute what is missing.
 
         Raises:
-            BadInput: the workers are gone or refuse, one point ends every worker, or, if strict, a point failed.
+            BadInput: the workers are gone or refuse, or one point ends every worker.
         """
-        if self.strict:
-            for known, row in enumerate(self.kept.rows(self.keys)):
-                if row is not None and row.get("failure"):
-                    self._refuse(known)
         waiting, careful = _Waiting(self.missing, runner.workers), 0
         running: dict[int, list[int]] = {}
         number = 0
@@ -125,29 +119,21 @@ class Run:
 
     def _keep(self, arrived: list[tuple[list[int], Answer]], waiting: _Waiting) -> None:
         results: list[tuple[bytes, str]] = []
-        failed: list[int] = []
+        failed = 0
         for numbers, one in arrived:
             if one.problem:
                 raise BadInput(one.problem, where="sweep", remedy="let all workers have the same Weft and files")
             waiting.learn(len(numbers), one.seconds)
             results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, one.texts, strict=True)]
-            failed += [i for i, text in zip(numbers, one.texts, strict=True) if text.startswith('{"failure":"')]
+            failed += sum(text.startswith('{"failure":"') for text in one.texts)
         if not results:
             return
         self.kept.add(results)
         self.counts.computed += len(results)
         self.counts.left -= len(results)
-        self.counts.failed += len(failed)
+        self.counts.failed += failed
         if self.progress is not None:
             self.progress(self.counts)
-        if failed and self.strict:
-            self._refuse(min(failed))
-
-    def _refuse(self, number: int) -> None:
-        row = next(self.kept.rows(self.keys[number : number + 1])) or {}
-        values = json.dumps(self.points.table(number))
-        remedy = "take the point out, or leave --strict out; what was computed is kept"
-        raise BadInput(f"{values[:300]} failed: {row.get('message')}", where="--strict", remedy=remedy)
 
 
 class _Waiting:

@@ -93,7 +93,7 @@ def iteration_view(report: IterationReport) -> Iterator[Block]:
         ]
     )
     yield Paragraph(
-        "reached: of the links' speed, by measured collectives or by what --transport leaves, whichever is less",
+        "reached: of the links' speed, by measured collectives or by what the transport leaves, whichever is less",
         indent=2,
     )
     if result.busiest:

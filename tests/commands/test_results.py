@@ -28,7 +28,7 @@ def results() -> dict[str, Result]:
     pytest.importorskip("torch")
     return {
         "plan": weft.plan("gpt2-124m", "a100-8", top=30, variants=True),
-        "estimate": weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", mtbf="5y"),
+        "estimate": weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", failures="5y"),
         "design": weft.design("llama-3.1-8b", "h100-64", no_simulate=True),
         "collective": weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
         "workload": weft.schedule(workload="resnet-152", cluster="h100-64"),
@@ -92,7 +92,7 @@ def test_the_command_line_writes_the_document(results, tmp_path):
     from click.testing import CliRunner
 
     path = tmp_path / "estimate.json"
-    asked = ["estimate", "gpt2-124m", "a100-8", "--layout", "x=2", "--tokens", "10B", "--mtbf", "5y"]
+    asked = ["estimate", "gpt2-124m", "a100-8", "--layout", "x=2", "--tokens", "10B", "--failures", "5y"]
     assert CliRunner().invoke(cli, [*asked, "--format", "json", "-o", str(path)]).exit_code == 0
     assert path.read_text(encoding="utf-8") == results["estimate"].to_json()
     assert weft.read(path) == results["estimate"]

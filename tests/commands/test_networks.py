@@ -85,10 +85,9 @@ def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:
     assert len(found["lines"]) == len(lines) - 1
 
 
-@pytest.mark.parametrize("verb", [(), ("bill",)])
 @pytest.mark.parametrize("option", ["--link-speed", "--scale-up", "--hosts", "--host-map", "--exclude"])
-def test_options_of_files_are_refused_where_none_is_read(weft: Run, verb: tuple[str, ...], option: str) -> None:
-    code, out, err = weft("fabric", *verb, "h100-64", option, "abc")
+def test_options_of_files_are_refused_where_none_is_read(weft: Run, option: str) -> None:
+    code, out, err = weft("fabric", "h100-64", option, "abc")
     assert (code, out) == (2, "")
     assert f"{option}: says nothing of a network that is built" in err
 

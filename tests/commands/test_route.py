@@ -48,7 +48,7 @@ def as_json(weft: Run, *arguments: str) -> dict:
 
 
 def test_failures_leave_paths(weft: Run, here: Path) -> None:
-    names = ("--failed", "spine-0", "--failed", "leaf-0:spine-1", "--failed-spines", "1", "--paths")
+    names = ("--failed", "spine-0", "--failed", "leaf-0:spine-1", "--failed", "spine-3", "--paths")
     found = as_json(weft, *SMALL, *names)
     used = {pair for flow in found["flows"] for pair in zip(flow["path"], flow["path"][1:], strict=False)}
     nodes = {node for pair in used for node in pair}
@@ -103,7 +103,7 @@ WATCH = ("route", "watch", "--fabric", "net.json", "--format", "json")
 @pytest.fixture
 def story(weft: Run, here: Path) -> list[str]:
     """Arrivals of both jobs, and what happens then."""
-    code, out, err = weft("route", "events", *SMALL[1:], "--at", "1")
+    code, out, err = weft("route", "export", "events", *SMALL[1:], "--at", "1")
     assert (code, err) == (0, "")
     lines = out.splitlines() + [json.dumps(event) for event in EVENTS]
     assert len(lines) == 7
@@ -271,7 +271,7 @@ def test_a_command_that_fails_both_ways_stops_the_controller(
     assert "apply exits with 4 (no link to the switch), rollback exits with 4" in err
     assert err.count("\n") == 1
     Path("fail.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr("weft.commands.route_push.LIMIT_S", 0.2)
+    monkeypatch.setattr("weft.commands.route_watch.LIMIT_S", 0.2)
     code, out, err = weft(*asked)
     assert "apply ran for more than 0.2 s" in err
 
@@ -351,8 +351,8 @@ FILES = {
 NET = ("route", "--fabric", "net.json")
 BAD = {
     "no traffic": (NET, "no traffic is given"),
-    "missing folder": ((*NET, "--jobs", "nowhere"), "nowhere: cannot be read"),
-    "folder without jobs": ((*NET, "--jobs", "."), "holds no job file"),
+    "missing folder": (("route", "evaluate", "--jobs", "nowhere"), "nowhere: cannot be read"),
+    "folder without jobs": (("route", "evaluate", "--jobs", "."), "holds no job file"),
     "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
     "unknown host": ((*NET, "--flows", "strange.csv"), "strange.csv: line 2: target: '99'"),
     "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),
@@ -360,7 +360,6 @@ BAD = {
     "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),
     "cut host": ((*SMALL, "--failed", "leaf-0"), "accelerator-"),
     "no link": ((*SMALL, "--failed", "leaf-0:leaf-1"), "no link of"),
-    "all spines": ((*SMALL, "--failed-spines", "4"), "4 of 4 spines"),
     "compare": ((*SMALL, "--compare", "ecmp,gredy"), "did you mean greedy"),
     "job without cluster": ((*NET, "--job", "gpt2 dp=8"), "--job needs a cluster"),
     "job in one word": ((*PLANNED, "--job", "gpt2"), "is no planned job"),
@@ -383,7 +382,7 @@ BAD = {
     ),
     "missing probes": (("route", "export", "roce-csv", *SMALL[1:], "--probes", "no.csv"), "no.csv"),
     "export to a file": (("route", "export", "json", *SMALL[1:], "-o", "flows.csv"), "flows.csv"),
-    "events without traffic": (("route", "events", *NET[1:]), "no traffic is given"),
+    "events without traffic": (("route", "export", "events", *NET[1:]), "no traffic is given"),
     "missing events": ((*WATCH, "--events", "no.jsonl"), "no.jsonl: no such file"),
     "state in a file": ((*WATCH, "--events", "end.jsonl", "--state", "flows.csv"), "cannot be used"),
     "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: 'link-dwn'"),
@@ -411,7 +410,6 @@ USAGE = {
     "objective": ((*SMALL, "--objective", "jobs"), "did you mean job?"),
     "format": ((*SMALL, "--format", "xml"), "csv"),
     "split": ((*SMALL, "--split", "0"), "64"),
-    "failed spines": ((*SMALL, "--failed-spines", "-1"), "-1"),
     "option": ((*SMALL, "--rooter", "ilp"), "--router"),
     "kind of export": (("route", "export", "bird", *SMALL[1:]), "opensm"),
     "sprayed export": (("route", "export", "json", *SMALL[1:], "--router", "spray"), "greedy"),
@@ -419,7 +417,6 @@ USAGE = {
     "no command": ((*WATCH, "--apply", "no-such-program-here"), "is no command"),
     "open quotes": ((*WATCH, "--apply", "echo 'a"), "cannot be split"),
     "push alone": ((*WATCH, "--push"), "--apply"),
-    "watched flows without routes": ((*WATCH, "--flows", "flows.csv"), "--routes"),
     "no such routes": ((*WATCH, "--routes", "none.json"), "none.json"),
     "no such counters": ((*WATCH, "--counters", "none.csv"), "none.csv"),
     "no counters": ((*WATCH, "--counters", "flows.csv"), "lacks the column time_s"),

@@ -15,7 +15,10 @@ REFUSED = {
         ("estimate", "gpt2-124m", "a100-8", "--layout", "dp=8", "--layout", "dp=4"),
         "--layout: is given",
     ),
-    "twice in two spellings": (("route", "events", *PAPER, "-o", "a", "--output", "b"), "--output: is given twice"),
+    "twice in two spellings": (
+        ("route", "export", "events", *PAPER, "-o", "a", "--output", "b"),
+        "--output: is given twice",
+    ),
     "a format twice": (
         ("plan", "gpt2-124m", "a100-8", "--format", "json", "--format", "table"),
         "--format: is given twice",
@@ -30,15 +33,11 @@ REFUSED = {
         ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--slow", "0:1:0.5,0:1:0.7"),
         "dimension 1 of rank 0 is given twice",
     ),
-    "events: link speed": (("route", "events", *PAPER, "--link-speed", "zzz"), "--link-speed: says nothing"),
-    "events: hosts": (("route", "events", *PAPER, "--hosts", "zzz"), "--hosts: says nothing"),
-    "events: radix": (("route", "events", *PAPER, "--radix", "7"), "--radix: says nothing"),
-    "events: calibration": (("route", "events", *PAPER, "--calibration", "no"), "--calibration: says nothing"),
-    "events: failed": (("route", "events", *PAPER, "--failed-spines", "1"), "--failed-spines: says nothing"),
-    "evaluate: host map": (("route", "evaluate", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
+    "export: host map": (("route", "export", "json", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
+    "events: radix": (("route", "export", "events", *PAPER, "--radix", "7"), "--radix: says nothing"),
+    "events: failed": (("route", "export", "events", *PAPER, "--failed", "spine-1"), "--failed: says nothing"),
+    "a time of no events": (("route", "export", "json", *PAPER, "--at", "1"), "--at: says nothing about json"),
     "evaluate: radix": (("route", "evaluate", *PAPER, "--radix", "7"), "--radix: says nothing"),
-    "evaluate: split": (("route", "evaluate", *PAPER, "--split", "5"), "--split: says nothing without --router split"),
-    "evaluate: calibration": (("route", "evaluate", *PAPER, "--calibration", "no"), "--calibration: says nothing"),
 }
 
 
@@ -51,8 +50,9 @@ def test_it_is_refused_by_name(weft: Run, case: str) -> None:
 
 
 def test_repeatable_options_and_switches_repeat(weft: Run) -> None:
-    twice = ("simulate", "gpt2-124m", "a100-8", "--layout", "dp=8", "--batch", "64", "--reduce-bf16", "--reduce-bf16")
-    assert weft(*twice, "--slow", "rank=1:1.1", "--slow", "rank=2:1.1")[0] == 0
+    job = ("simulate", "gpt2-124m", "a100-8", "--layout", "dp=8", "--batch", "64")
+    assert weft(*job, "--full", "--full")[0] == 0
+    assert weft(*job, "--slow", "rank=1:1.1", "--slow", "rank=2:1.1")[0] == 0
 
 
 def test_cables_without_speed_have_the_clusters(weft: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``weft models``, ``weft clusters``, ``weft stacks``, ``weft schema``, ``weft explain``: what is known by name."""
+"""``weft info``: what is known by name, and what codes and documents mean."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ import click
 from weft.errors import UnknownName
 
 
-@click.command("models")
-@click.argument("word", required=False)
-def models_command(word: str | None) -> None:
-    """List the models of the catalogue (those whose name holds WORD)."""
+@click.command("info")
+@click.argument("topic", type=click.Choice(["models", "clusters", "stacks", "codes", "schemas"]))
+@click.argument("name", required=False)
+def info_command(topic: str, name: str | None) -> None:
+    """List what is known of a TOPIC, or say what of it a NAME means.
+
+    \b
+    weft info models [WORD]     models of the catalogue (those whose name holds WORD)
+    weft info clusters [WORD]   accelerators and the patterns of cluster names
+    weft info stacks            training software whose constants are known, for --stack
+    weft info codes [CODE]      what rejections mean
+    weft info schemas [NAME]    the JSON Schemas of files and documents, or one of them
+    """
+    {"models": _models, "clusters": _clusters, "stacks": _stacks, "codes": _codes, "schemas": _schemas}[topic](name)
+
+
+def _models(word: str | None) -> None:
     from weft.model import load, names
     from weft.units import format_count
 
     found = [name for name in names() if word is None or word.lower() in name]
     if not found:
-        raise UnknownName("model", str(word), names(), listed="weft models")
+        raise UnknownName("model", str(word), names(), listed="weft info models")
     for name in found:
         entry = load(name)
         recipe = entry.recipe
@@ -24,10 +37,7 @@ def models_command(word: str | None) -> None:
         click.echo(f"{name:28s} {format_count(entry.model.parameters):>8s}  {shown:22s} {entry.source}")
 
 
-@click.command("clusters")
-@click.argument("word", required=False)
-def clusters_command(word: str | None) -> None:
-    """List the accelerators and the patterns of cluster names (those whose name holds WORD)."""
+def _clusters(word: str | None) -> None:
     from weft.cluster import accelerator, accelerator_names, names
     from weft.units import format_si
 
@@ -36,7 +46,7 @@ def clusters_command(word: str | None) -> None:
         for known in (names(), accelerator_names())
     )
     if not patterns and not chips:
-        raise UnknownName("accelerator", str(word), accelerator_names(), listed="weft clusters")
+        raise UnknownName("accelerator", str(word), accelerator_names(), listed="weft info clusters")
     if patterns:
         click.echo("Clusters, by pattern (or give a TOML file, see examples/):")
     for name in patterns:
@@ -53,35 +63,29 @@ def clusters_command(word: str | None) -> None:
         )
 
 
-@click.command("stacks")
-def stacks_command() -> None:
-    """List the training software whose constants are known, for --stack."""
+def _stacks(name: str | None) -> None:
     from weft.cluster.calibration import shipped_tables, stack_names
     from weft.validation.runs import stacks as known
 
     tables = shipped_tables().tables
-    for name in stack_names():
-        title = known()[name].title if name in known() else "weft.runtime"
-        click.echo(f"{name:18s}  {title:58s}  {tables[f'stack.{name}']['source']}")
+    if name is not None and name not in stack_names():
+        raise UnknownName("software", name, stack_names(), listed="weft info stacks")
+    for stack in stack_names() if name is None else (name,):
+        title = known()[stack].title if stack in known() else "weft.runtime"
+        click.echo(f"{stack:18s}  {title:58s}  {tables[f'stack.{stack}']['source']}")
 
 
-@click.command("explain")
-@click.argument("code", required=False, metavar="[CODE]")
-def explain_command(code: str | None) -> None:
-    """Say what a rejection CODE means (all of them without one)."""
+def _codes(code: str | None) -> None:
     from weft.layout.check import REASONS, REMEDIES
 
     if code is not None and code not in REASONS:
-        raise UnknownName("rejection code", code, REASONS, listed="weft explain")
+        raise UnknownName("rejection code", code, REASONS, listed="weft info codes")
     for name, reason in REASONS.items():
         if code in (None, name):
             click.echo(f"{name}: {reason}; {REMEDIES[name]}")
 
 
-@click.command("schema")
-@click.argument("name", required=False)
-def schema_command(name: str | None) -> None:
-    """Print the JSON Schema of a file or document (their list without a NAME)."""
+def _schemas(name: str | None) -> None:
     import json
 
     from weft.commands.schema import names

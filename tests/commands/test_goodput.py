@@ -67,7 +67,6 @@ def test_charts(weft: Run, tmp_path: Path, form: str) -> None:
         ((*SMALL, "--simultaneous", "1"), "--fabric"),
         ((*SMALL, "--chart", "costs.gif"), "costs.gif"),
         (("plan", "gpt2", "a100-8", "--failures", "llama-3"), "--tokens"),
-        (("plan", "gpt2", "a100-8", "--tokens", "1B", "--mtbf", "5y", "--failures", "llama-3"), "--mtbf"),
     ],
 )
 def test_refusals(weft: Run, arguments: tuple[str, ...], told: str) -> None:

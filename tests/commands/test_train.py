@@ -50,8 +50,8 @@ def losses(path) -> list[float]:
 
 def test_a_step_line_per_step_and_metrics(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
-    output = weft("train", "tiny-llama", *SMALL, "--steps", "3", "--metrics", str(metrics))
-    assert [line.split()[0] for line in output.splitlines()[-3:]] == ["1/3", "2/3", "3/3"]
+    output = weft("train", "tiny-llama", *SMALL, "--steps", "3", "--out", str(tmp_path))
+    assert [line.split()[0] for line in output.splitlines()[-4:-1]] == ["1/3", "2/3", "3/3"]
     records = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     assert [record["step"] for record in records] == [1, 2, 3]
     for record in records:
@@ -64,10 +64,9 @@ def test_a_step_line_per_step_and_metrics(tmp_path):
 def test_learns_a_text(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 200, encoding="utf-8")
-    metrics = tmp_path / "metrics.jsonl"
     arguments = ["--data", str(text), "--steps", "25", "--warmup", "2", "--rate", "0.01"]
-    weft("train", "tiny-gpt", *SMALL, *arguments, "--metrics", str(metrics))
-    found = losses(metrics)
+    weft("train", "tiny-gpt", *SMALL, *arguments, "--out", str(tmp_path / "run"))
+    found = losses(tmp_path / "run" / "metrics.jsonl")
     assert found[0] > 5.0
     assert found[-1] < 3.2
 
@@ -85,11 +84,11 @@ def test_resumed_equals_uninterrupted(tmp_path):
 
 @pytest.mark.slow
 def test_two_ranks_issue_what_was_predicted(tmp_path, capfd):
-    out, alone = tmp_path / "out", tmp_path / "alone.jsonl"
+    out, alone = tmp_path / "out", tmp_path / "alone"
     weft(*("train", "tiny-llama", *SMALL, "--layout", "x=2", "--steps", "3", "--compare"), "--out", str(out))
     assert "equal to the prediction on 2 of 2 ranks" in capfd.readouterr().out.replace("\n", " ")
-    weft("train", "tiny-llama", *SMALL, "--steps", "3", "--metrics", str(alone))
-    assert losses(out / "metrics.jsonl") == pytest.approx(losses(alone), rel=1e-5)
+    weft("train", "tiny-llama", *SMALL, "--steps", "3", "--out", str(alone))
+    assert losses(out / "metrics.jsonl") == pytest.approx(losses(alone / "metrics.jsonl"), rel=1e-5)
 
 
 @pytest.mark.slow
@@ -147,7 +146,7 @@ def test_dry_run_traces_both_ends():
         (["deepseek-v3"], "latent attention"),
         (["--from", "missing"], "missing: no such folder"),
         (["tiny-gpt", "--from", "."], "--from already has a model"),
-        (["tiny-gpt", "--eval-share", "0.1"], "--eval-share needs --eval-every"),
+        (["tiny-gpt", "--eval-batches", "2"], "--eval-batches needs --eval-every"),
         (["tiny-gpt", "--data", "text=0"], "a weight is above 0"),
         (["tiny-gpt", "--data", "t.npy", "--tokenizer", "t.json"], "says nothing where --data holds tokens"),
         (["tiny-gpt", "--precision", "fp16"], "--precision: fp16: the runtime computes in fp32, tf32, bf16"),
@@ -211,14 +210,13 @@ def test_what_cannot_be_written_is_said_before_training(tmp_path):
         weft("train", "tiny-gpt", "--profile", str(tmp_path / "none" / "p.json"))
 
 
-@pytest.mark.parametrize("option", ["--metrics", "--profile"])
-def test_what_is_read_is_not_written(tmp_path, option):
+def test_what_is_read_is_not_written(tmp_path):
     text, other = tmp_path / "text.txt", tmp_path / "folder" / ".." / "text.txt"
     text.write_text("abc " * 200, encoding="utf-8")
     (tmp_path / "folder").mkdir()
     for path in (text, other):
-        with pytest.raises(BadInput, match=rf"text\.txt: {option} would overwrite a file of this run"):
-            weft("train", "tiny-gpt", *SMALL, "--data", str(text), option, str(path))
+        with pytest.raises(BadInput, match=r"text\.txt: --profile would overwrite a file of this run"):
+            weft("train", "tiny-gpt", *SMALL, "--data", str(text), "--profile", str(path))
     assert text.read_text(encoding="utf-8").startswith("abc")
 
 
@@ -288,7 +286,7 @@ def test_metrics_into_a_closed_pipe_are_no_bad_input(tmp_path, monkeypatch):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     monkeypatch.setattr("weft.commands.train_rank.write_record", broken)
-    result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--metrics", str(tmp_path / "m")])
+    result = CliRunner().invoke(cli, ["train", "tiny-gpt", *SMALL, "--out", str(tmp_path / "m")])
     assert result.exit_code == 1
     assert "Error" not in result.output
 
@@ -420,10 +418,10 @@ def test_a_configuration_says_how_it_computes(tmp_path):
     curves = []
     for change in ({}, {"rope_theta": 10.0}, {"rms_norm_eps": 1e-6}, {"hidden_act": "relu"}):
         config.write_text(json.dumps(values | change))
-        metrics = tmp_path / "metrics.jsonl"
-        output = weft("train", str(config), *SMALL, "--steps", "2", "--metrics", str(metrics))
+        out = tmp_path / str(len(curves))
+        output = weft("train", str(config), *SMALL, "--steps", "2", "--out", str(out))
         assert "activation" not in output
-        curves.append(losses(metrics))
+        curves.append(losses(out / "metrics.jsonl"))
     assert len({tuple(curve) for curve in curves}) == 4
     assert "assumed: activation silu, norm epsilon 1e-05, rotary theta 10000" in weft(
         "train", "tiny-llama", *SMALL, "--steps", "1"

@@ -32,7 +32,7 @@ def ended(program: subprocess.Popen[bytes]) -> tuple[int, str]:
     ("shell", "reason"), [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device")]
 )
 def test_output_that_cannot_be_written_is_told_once(shell: str, reason: str, unbuffered: str) -> None:
-    program = started("models", shell=shell, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
+    program = started("info", "models", shell=shell, env=os.environ | {"PYTHONUNBUFFERED": unbuffered})
     assert ended(program) == (2, f"Error: the output cannot be written: {reason}\n")
 
 
@@ -70,7 +70,7 @@ def test_an_interrupted_program_returns_130() -> None:
         """Programs that a script starts in the background ignore the interrupt."""
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    watch = ("route", "watch", "--cluster", "h100-16")
+    watch = ("route", "watch")
     program = started(*watch, stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=heard)
     assert program.stdout is not None
     program.stdout.readline()

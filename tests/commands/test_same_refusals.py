@@ -45,10 +45,10 @@ BAD_OPTIONS = (
     {"attention": "slow"},
     {"calibration": "absent.toml"},
     {"stack": "nobody"},
-    {"mtbf": "5y"},
+    {"failures": "5y"},
     {"usd_per_hour": 2.0},
     {"tokens": "many"},
-    {"tokens": "1T", "mtbf": "1s"},
+    {"tokens": "1T", "failures": "1s"},
     {"rank": 2},
 )
 PLAN_OPTIONS = (

@@ -62,7 +62,7 @@ BAD = {
         ),
         "beside --chunks",
     ),
-    "no such accelerator": (("clusters", "foo"), "unknown accelerator"),
+    "no such accelerator": (("info", "clusters", "foo"), "unknown accelerator"),
     "missing file": (("plan", "./no/config.json", "h100-8"), "no"),
     "count off the domain": (("plan", "gpt2", "h100-12"), "use 8 or 16"),
     "sequence beyond positions": (("plan", "gpt2", "h100-8", "--sequence", "4096"), "learned positions"),
@@ -73,7 +73,7 @@ BAD = {
     "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "cannot be written"),
     "plan missing": (("estimate", "--plan", "no.json"), "no such file"),
-    "unknown code": (("explain", "does-not-fitt"), "did you mean"),
+    "unknown code": (("info", "codes", "does-not-fitt"), "did you mean"),
 }
 
 
