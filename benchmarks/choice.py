@@ -36,9 +36,9 @@ from typing import Any
 
 import bench
 
+from weft.errors import NothingFeasible
 from weft.estimation.trust import shipped_runs as known_runs
-from weft.interop.training.calculon import application_arguments, launch_arguments
-from weft.interop.training.launchers import NotExpressible
+from weft.interop import calculon
 from weft.layout.spec import PipelineSchedule, Recompute
 from weft.model.spec import Attention, FeedForward
 from weft.validation.inputs import Prepared, prepare_all
@@ -98,10 +98,11 @@ def calculon_tool(folder: Path) -> Predict:
     own["mem1"]["GiB"] = 1e9
 
     def predict(run: Prepared) -> float:
-        execution = launch_arguments(run.job, run.cluster, run.layout)
-        application = application_arguments(run.job, run.cluster, run.layout)
-        if isinstance(execution, NotExpressible) or isinstance(application, NotExpressible):
-            raise Refused
+        try:
+            execution = calculon.write(run.job, run.cluster, run.layout)
+            application = calculon.write_application(run.job, run.cluster, run.layout)
+        except NothingFeasible as error:
+            raise Refused from error
         system = copy.deepcopy(own)
         for network, tier in zip(system["networks"], run.cluster.tiers, strict=False):
             network["bandwidth"] = tier.bandwidth_Bps / 1e9

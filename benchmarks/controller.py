@@ -16,11 +16,11 @@ import bench
 import numpy as np
 
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric
+from weft.interop.routing_jobs import paper_fabric
 from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.generate import generate
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.telemetry import LinkSample
 from weft.routing.traffic import JobTraffic
@@ -60,14 +60,14 @@ def main() -> None:
     options = bench.parser(__doc__).parse_args()
     fabric, repeat = paper_fabric(), 1 if options.tiny else 5
     decided(fabric, story(fabric, generate(fabric, [("BLOOM", 2)], seed=0)), 1)
-    ROUTERS["greedy"](problem(fabric, generate(fabric, [("BLOOM", 2)], seed=0)), 0)
+    ROUTERS["greedy"](routing_problem(fabric, generate(fabric, [("BLOOM", 2)], seed=0)), 0)
     figures: dict[str, float] = {}
     print("CPU ms of a decision, and of a plan from nothing")
     print(f"{'jobs':>5}{'flows':>7}{'arrival':>9}{'spine':>8}{'lossy':>8}{'greedy':>8}{'colour':>8}{'ILP':>9}")
     for jobs in (1, 2) if options.tiny else range(1, MOST_JOBS + 1):
         traffic = generate(fabric, [("BLOOM", 4)] * jobs, seed=0)
         took = decided(fabric, story(fabric, traffic), repeat)
-        asked = problem(fabric, traffic)
+        asked = routing_problem(fabric, traffic)
         greedy, colour = (
             bench.cpu_s(partial(ROUTERS[name], asked, 0), repeat) for name in ("greedy", "edge-coloring")
         )

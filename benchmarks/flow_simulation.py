@@ -25,10 +25,8 @@ import numpy as np
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
 from weft.simulation.flows._clock import FAIR, advance
-from weft.simulation.flows._run import new_clock
-from weft.simulation.flows._state import READY, new_net
-from weft.simulation.flows.engine import run
-from weft.solvers._filling import fill, new_problem
+from weft.simulation.flows.engine import net_of, new_clock, run
+from weft.solvers._filling import READY, new_net, share_all
 
 Case = tuple[Floats, Traffic, Routes]
 LINE_RATE = 12.5e9
@@ -55,7 +53,7 @@ HEADS = ("scenario", "flows", "makespan s", "kernel", "total", "SimGrid", "ratio
 def kernel_time(case: Case) -> float:
     """CPU seconds of the event loop."""
     capacity, traffic, routes = case
-    net = new_net(capacity, traffic, routes)
+    net = net_of(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
     return bench.cpu_s(partial(advance, net, clock, FAIR, LOCAL, np.inf))
 
@@ -251,8 +249,8 @@ def large_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
         best = min(
             bench.cpu_s(
                 partial(
-                    fill,
-                    new_problem(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps),
+                    share_all,
+                    new_net(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps),
                 )
             )
             for _ in range(5)

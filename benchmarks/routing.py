@@ -27,18 +27,17 @@ from weft.errors import Unsupported
 from weft.fabric.build import start
 from weft.fabric.families.clos import ClosShape, level_roles, wire
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
+from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
 from weft.routing.controller import Controller
 from weft.routing.events import Event
 from weft.routing.generate import generate
-from weft.routing.problem import Problem, problem
+from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
-from weft.simulation.routes.evaluation import with_spines_down
-from weft.simulation.routes.replay import replay
-from weft.solvers.highs import silent_highs
+from weft.simulation.routes.replay import replay, with_spines_down
+from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
 QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
@@ -71,22 +70,14 @@ def plain_ilp(asked: Problem, seconds: float) -> tuple[float, float]:
     index = np.concatenate([flow, len(count) + row.reshape(-1), len(count) + np.arange(len(used))])
     column = np.concatenate([np.arange(columns), entry, np.full(len(used), columns)])
     value = np.concatenate([np.ones(columns + len(entry)), np.full(len(used), -1.0)])
-    order = np.lexsort((index, column))
-    highspy, highs = silent_highs()
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns + 1, len(count) + len(used)
-    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
-    lp.col_lower_ = np.zeros(columns + 1)
-    lp.col_upper_ = np.concatenate([np.ones(columns), [highspy.kHighsInf]])
-    lp.row_lower_ = np.concatenate([np.ones(len(count)), np.full(len(used), -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([np.ones(len(count)), np.zeros(len(used))])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
-    lp.a_matrix_.index_, lp.a_matrix_.value_ = index[order].astype(np.int32), value[order]
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * (columns + 1)
-    highs.setOptionValue("time_limit", seconds)
-    seconds_taken = bench.cpu_s(lambda: (highs.passModel(lp), highs.run()))
-    return seconds_taken, float(highs.getInfo().objective_function_value)
+    free = np.full(len(used), -np.inf)
+    rows = lp.Rows(
+        index, column, value, np.append(np.ones(len(count)), free), np.append(np.ones(len(count)), 0 * used)
+    )
+    bounds = np.zeros(columns + 1), np.append(np.ones(columns), np.inf)
+    cost, begun = np.append(np.zeros(columns), 1.0), time.process_time()
+    found = lp.least(cost, bounds, rows, integer=[True] * (columns + 1), seconds=seconds)
+    return time.process_time() - begun, found.objective
 
 
 def congestion(asked: Problem, router: str) -> float:
@@ -99,9 +90,9 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
     figures: dict[str, float] = {"flows": len(traffic)}
     ratios: dict[str, list[float]] = {"ilp": [], "plain_ilp": []}
     for down in (0, 8):
-        asked = problem(with_spines_down(fabric, down), traffic)
+        asked = routing_problem(with_spines_down(fabric, down), traffic)
         print(f"\n{len(traffic):,} flows, {down} of 32 spines down, bound {closed_bound(asked):g}")
-        listing = bench.cpu_s(partial(problem, asked.fabric, traffic), repeat)
+        listing = bench.cpu_s(partial(routing_problem, asked.fabric, traffic), repeat)
         begin = time.process_time()
         exact = route_exact(asked, 0, ILP_LIMIT_S)
         ilp = time.process_time() - begin
@@ -161,8 +152,8 @@ def large() -> dict[str, float]:
     print(f"\nthree tiers, {HOSTS:,} hosts, {fabric.links:,} links; ways up: {once:.2f} s")
     for flows in (10_000, 100_000):
         traffic = rings(flows)
-        asked = problem(fabric, traffic, table=table)
-        listing = bench.cpu_s(partial(problem, fabric, traffic, table=table), 2)
+        asked = routing_problem(fabric, traffic, table=table)
+        listing = bench.cpu_s(partial(routing_problem, fabric, traffic, table=table), 2)
         print(f"{flows:,} flows: problem {listing:.2f} s, bound {closed_bound(asked):g}")
         for router in ("greedy", "edge-coloring", "repair"):
             act = partial(ROUTERS[router], asked, 0)

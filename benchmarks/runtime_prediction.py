@@ -32,7 +32,7 @@ from weft.runtime.measure.measured import KINDS, Sample
 from weft.runtime.measure.timing import WARM_UP, Stopwatch
 from weft.runtime.measure.trace import bare_step
 from weft.runtime.run.ranks import run_ranks
-from weft.simulation.step.clock import StepTime, predict_step
+from weft.simulation.step import StepTime, predict_step
 from weft.validation.measured import Line, fit_line
 
 WORLD = 8

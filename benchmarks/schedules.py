@@ -27,7 +27,7 @@ from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.fabric.dimension import Dimension
 from weft.model.workload import RESNET_50_S, WORKLOADS, Communication, Task, Workload
-from weft.simulation.workload.run import run_workload
+from weft.simulation.workload import run_workload
 
 Figures = dict[str, float]
 GB, MIB = 2.0**30, 2.0**20

@@ -25,7 +25,7 @@ from weft.runtime.core.grid import Grid
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.session import RunSettings, Session
-from weft.simulation.step.clock import predict_step
+from weft.simulation.step import predict_step
 
 GRIDS = {"x": {"x": 2}, "y": {"y": 2}, "z": {"z": 2}, "data": {"data": 2}}
 FACTORS = (1.1, 1.3, 2.0)

@@ -526,7 +526,7 @@ def test_every_space_and_axis_is_explained() -> None:
 def test_json_keys_of_a_plan_are_documented(tmp_path: Path) -> None:
     text = page("tutorial")
     with workplace(tmp_path / "work"):
-        weft("weft plan gpt2 a100-8 --top 1 --tokens 1B --mtbf 5y --format json -o plan.json")
+        weft("weft plan gpt2 a100-8 --top 1 --tokens 1B --failures 5y --format json -o plan.json")
         weft("weft estimate gpt2 a100-8 --layout dp=8 --format json -o one.json")
         plan, one = (json.loads(Path(name).read_text(encoding="utf-8")) for name in ("plan.json", "one.json"))
     keys = {*plan, *plan["layouts"][0], *one, *one["sensitivities"][0], *plan["layouts"][0]["run"]}

@@ -72,8 +72,8 @@ def test_far_names_list_what_is_known() -> None:
 
 
 def test_names_that_hold_the_word_are_near() -> None:
-    error = UnknownName("model", "405b", ["llama-3.1-405b", "opt-13b"], listed="weft models")
-    assert str(error).endswith("did you mean llama-3.1-405b? (weft models lists all)")
+    error = UnknownName("model", "405b", ["llama-3.1-405b", "opt-13b"], listed="weft info models")
+    assert str(error).endswith("did you mean llama-3.1-405b? (weft info models lists all)")
 
 
 @pytest.mark.parametrize("kind", [WeftError, BadInput, Unsupported, NothingFeasible, InDoubt])

@@ -76,230 +76,74 @@ def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Comma
     return found
 
 
+SURFACE = """
+plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
+    --fix --format --max --memory-margin --order --output --pareto --placement --precision --radix
+    --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
+estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout --output
+    --plan --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
+    --usd-per-hour --vocab
+compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
+    --tokens --usd-per-hour
+report: subject --format --output
+sweep:
+sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
+sweep show: folder --chart --colour --columns --facet --format --output --where --x --y
+design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
+    --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
+    --rank --routing --sequence --sizes --tokens --usd-per-hour
+goodput: names --batch --calibration --chart --fabric --failures --format --layout --output --plan --policy
+    --precision --rank --routing --sequence --simultaneous --spares --stack --tokens --usd-per-hour
+schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
+    --compare --dims --export --fabric --format --groups --independent --job --late --layout --order --output
+    --plan --policy --routing --slow --system --timeline --workload
+route:
+route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map --job
+    --output --placement --plan --radix --routes --scale-up --seed
+route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
+    --generate --job --jobs --output --placement --plan --radix --router --seed
+route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
+    --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
+route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job --objective
+    --output --paths --picture --placement --plan --radix --router --seed --split
+route watch: --apply --counters --events --fabric --format --push --routes --seed --state
+arrange: site --budget --chart --format --output --seed
+simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
+    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
+    --timeline
+fabric:
+fabric bill: network --format --kind --output --prices --radix --spares
+fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names --output
+    --plan --radix --scale-up
+fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
+    --radix --scale-up
+launch: plan_file --arrangement --files --job --output --rank --start-at --tool
+train: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
+    --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data --eval-every
+    --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan --precision
+    --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout --resume
+    --resume-from --save-every --seed --sequence --slow --start-at --steps --tensorboard --timeout --tokenizer
+    --warmup --weight-cache
+export-checkpoint: file folder --config --dtype --to
+bench-comm: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
+validate: runs --by --calibration --family --format --output --plot --regret
+calibrate: runs --errors --output --start --trace
+serve: --open --port --state
+selftest: --format --gpu --output --ranks
+doctor: --format --output
+info: name topic
+"""
+"""Every command with its arguments and options; -o stands beside each --output."""
+
+
 def test_command_surface():
-    surface = {
+    expected = {}
+    for line in SURFACE.strip().replace("\n    ", " ").splitlines():
+        name, _, words = line.partition(":")
+        expected[name] = sorted([*words.split(), *(["-o"] if "--output" in words.split() else [])])
+    assert expected == {
         name: sorted(option for param in command.params for option in (*param.opts, *param.secondary_opts))
         for name, command in commands().items()
-    }
-    recipe = ["--as", "--attention", "--batch", "--precision", "--reduce-bf16", "--sequence"]
-    output = ["--calibration", "--chart", "--format", "--launch", "--output", "--stack", "-o"]
-    run = ["--failures", "--mtbf", "--tokens", "--usd-per-hour"]
-    files = ["--exclude", "--host-map", "--hosts", "--link-speed", "--scale-up"]
-    network = [*files, "--cluster", "--fabric", "--radix", "--seed"]
-    jobs = ["--calibration", "--flows", "--generate", "--job", "--jobs", "--placement", "--plan", "--rank"]
-    traffic = [*network, *jobs, "--arrangement", "--failed", "--failed-spines"]
-    search = [
-        *("--fix", "--max", "--memory-margin", "--order", "--pareto", "--runnable"),
-        *("--space", "--top", "--variants"),
-    ]
-    crossed = ["--queue-pairs", "--routing", "--transport"]
-    chosen = [*crossed, "--axis-order", "--budget", "--fabric", "--placement", "--radix", "--seed"]
-    assert surface == {
-        "report": sorted([*("--colour", "--facet", "--format", "--output", "--where", "--x", "--y", "-o"), "subject"]),
-        "plan": sorted([*recipe, *output, *run, *search, *chosen, "model", "cluster"]),
-        "estimate": sorted(
-            [
-                *recipe,
-                *output,
-                *run,
-                "--layout",
-                "--plan",
-                "--rank",
-                "--run",
-                "--stage",
-                "--timeline",
-                "--vocab",
-                "names",
-            ]
-        ),
-        "compare": sorted(
-            [
-                *recipe,
-                *crossed,
-                *("--chart", "--fabric", "--format", "--layout", "--output", "--radix", "--stack"),
-                *("--tokens", "--usd-per-hour", "-o", "names"),
-            ]
-        ),
-        "sweep": [],
-        "sweep run": sorted(
-            [
-                *("--axis", "--batches", "--chart", "--clusters", "--colour", "--compute", "--dry-run", "--fabrics"),
-                *("--facet", "--limit", "--models", "--output", "--precisions", "--sequences", "--state", "--strict"),
-                *("--workers", "--x", "--y", "-o", "study"),
-            ]
-        ),
-        "sweep show": sorted(
-            [
-                *("--chart", "--colour", "--columns", "--facet", "--format", "--output"),
-                *("--where", "--x", "--y", "-o", "folder"),
-            ]
-        ),
-        "schedule": sorted(
-            [
-                *recipe,
-                *("--active", "--algorithms", "--calibration", "--chart", "--chunk-counts", "--chunks", "--cluster"),
-                *(
-                    "--compare",
-                    "--dims",
-                    "--export",
-                    "--fabric",
-                    "--format",
-                    "--groups",
-                    "--independent",
-                    "--late",
-                    "--layout",
-                    "--plan",
-                    "--rank",
-                ),
-                *(
-                    "--network",
-                    "--npus",
-                    "--order",
-                    "--output",
-                    "--placement",
-                    "--policy",
-                    "--radix",
-                    "--routing",
-                    "--seed",
-                ),
-                *("--arrangement", "--job", "--slow", "--system", "--timeline", "--workload", "-o", "names"),
-            ]
-        ),
-        "design": sorted(
-            [
-                *recipe,
-                *crossed,
-                *("--against", "--batches", "--chart", "--fabrics", "--failures", "--format", "--layout"),
-                *("--network-life", "--oversubscription"),
-                *("--no-failures", "--no-simulate", "--output", "--plan", "--policy", "--prices", "--radix"),
-                *("--rank", "--seed", "--sizes", "--tokens", "--usd-per-hour", "-o", "names"),
-            ]
-        ),
-        "goodput": sorted(
-            [
-                *recipe,
-                *("--calibration", "--chart", "--fabric", "--failures", "--format", "--layout", "--output", "--plan"),
-                *("--policy", "--radix", "--rank", "--routing", "--seed", "--simultaneous", "--spares", "--stack"),
-                *("--tokens", "--usd-per-hour", "-o", "names"),
-            ]
-        ),
-        "simulate": sorted(
-            [
-                *recipe,
-                *crossed,
-                *("--arrangement", "--calibration", "--fabric", "--failed", "--failures", "--flows", "--format"),
-                *("--full", "--job", "--layout"),
-                *(
-                    "--mode",
-                    "--output",
-                    "--picture",
-                    "--placement",
-                    "--plan",
-                    "--radix",
-                    "--rank",
-                    "--routes",
-                    "--seed",
-                    "--slow",
-                ),
-                *("--timeline", "-o", "names"),
-            ]
-        ),
-        "fabric": [],
-        "fabric check": sorted(
-            [
-                *(*files, *recipe, "--against", "--calibration", "--cluster", "--format", "--layout", "--model"),
-                *("--names", "--output", "--plan", "--radix", "--rank", "--routing", "-o", "as_built"),
-            ]
-        ),
-        "fabric show": sorted(
-            [*files, *("--export", "--kind", "--output", "--picture", "--prices"), *("--radix", "-o", "cluster")]
-        ),
-        "fabric bill": sorted(
-            [*files, *("--format", "--kind", "--output", "--prices", "--radix", "--spares", "-o", "network")]
-        ),
-        "route": [],
-        "route plan": sorted(
-            [
-                *traffic,
-                *("--compare", "--format", "--objective", "--output", "--paths", "--picture", "--router"),
-                *("--split", "-o"),
-            ]
-        ),
-        "route audit": sorted([*traffic, *("--format", "--output", "--path-bits", "--routes", "-o")]),
-        "route evaluate": sorted(
-            [
-                *network,
-                *jobs,
-                *("--chart", "--controller", "--epochs", "--events", "--failed-spines"),
-                *("--format", "--output", "--router", "--split", "-o"),
-            ]
-        ),
-        "route watch": sorted(
-            [
-                *traffic,
-                *("--apply", "--counters", "--events", "--format", "--path-bits", "--push", "--routes", "--state"),
-            ]
-        ),
-        "route export": sorted(
-            [*traffic, "--output", "--probes", "--router", "--routes", "--split", "--switch-hash", "-o", "kind"]
-        ),
-        "arrange": ["--budget", "--chart", "--draw", "--format", "--output", "--seed", "-o", "site"],
-        "route events": sorted([*traffic, "--at", "--output", "-o"]),
-        "bench-comm": sorted(
-            [
-                *("--calibration-output", "--device", "--format", "--layout", "--output", "--precision"),
-                *("--ranks", "--repeats", "--sizes", "-o"),
-            ]
-        ),
-        "train": sorted(
-            [
-                *recipe,
-                *(
-                    "--calibration",
-                    "--clip",
-                    "--cluster",
-                    "--compare",
-                    "--compile",
-                    "--data",
-                    "--deterministic",
-                    "--device",
-                    "--layout",
-                ),
-                *("--dry-run", "--metrics", "--no-overlap", "--out", "--plan", "--profile", "--rank", "--rate"),
-                *("--resume", "--resume-from", "--save-every", "--seed", "--steps", "--tokenizer"),
-                *(
-                    "--background-save",
-                    "--check-replicas",
-                    "--keep",
-                    "--tensorboard",
-                    "--restart",
-                    "--restart-layout",
-                    "--timeout",
-                    "--profile-ranks",
-                    "--profile-steps",
-                ),
-                *("--from", "--slow"),
-                *("--document-end", "--eval-batches", "--eval-data", "--eval-every", "--eval-share"),
-                *("--expert-balance", "--expert-capacity"),
-                *("--arrangement", "--job", "--start-at", "--warmup", "--weight-cache", "names"),
-            ]
-        ),
-        "launch": sorted(
-            ["--arrangement", "--files", "--job", "--output", "--rank", "--start-at", "--tool", "-o", "plan_file"]
-        ),
-        "export-checkpoint": ["--config", "--dtype", "--to", "file", "folder"],
-        "validate": sorted(
-            [*("--by", "--calibration", "--family", "--format", "--output", "--plot", "--regret", "-o", "runs")]
-        ),
-        "calibrate": ["--errors", "--output", "--start", "--trace", "-o", "runs"],
-        "serve": ["--open", "--port", "--state"],
-        "selftest": ["--format", "--gpu", "--output", "--ranks", "--steps", "-o"],
-        "doctor": ["--format", "--output", "-o"],
-        "models": ["word"],
-        "clusters": ["word"],
-        "stacks": [],
-        "schema": ["name"],
-        "explain": ["code"],
     }
 
 

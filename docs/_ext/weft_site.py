@@ -60,7 +60,7 @@ def described(name: str, title: str) -> nodes.section:
     whole = schema(name)
     found = nodes.section(ids=[f"format-{name}"], names=[f"format-{name}"])
     found += nodes.title("", name)
-    found += nodes.paragraph("", f"{title}. The whole schema: ", nodes.literal("", f"weft schema {name}"))
+    found += nodes.paragraph("", f"{title}. The whole schema: ", nodes.literal("", f"weft info schemas {name}"))
     for form in whole.get("anyOf", [whole]):
         form = whole["$defs"][form["$ref"].rpartition("/")[2]] if "$ref" in form else form
         listed = nodes.bullet_list()

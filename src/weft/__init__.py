@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
     from weft.commands.arrange import arrange
-    from weft.commands.bill import bill_of_materials
     from weft.commands.calibrate import calibrate
-    from weft.commands.check_fabric import check_fabric
     from weft.commands.compare import compare
     from weft.commands.design import design
     from weft.commands.estimate import estimate
+    from weft.commands.fabric import bill_of_materials, check_fabric
     from weft.commands.goodput import goodput
     from weft.commands.plan import plan
     from weft.commands.read import read, read_plan
@@ -42,42 +41,20 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
-    "BadInput": "weft.errors",
-    "Cluster": "weft.cluster",
+    **dict.fromkeys(("BadInput", "NothingFeasible", "Unsupported", "WeftError"), "weft.errors"),
+    **dict.fromkeys(("Job", "Model", "Recipe", "read_config", "resolve_job"), "weft.model"),
+    **dict.fromkeys(("Cluster", "resolve_cluster"), "weft.cluster"),
     "Estimate": "weft.estimation",
-    "Job": "weft.model",
     "Layout": "weft.layout",
-    "Model": "weft.model",
-    "NothingFeasible": "weft.errors",
     "Plan": "weft.search",
-    "Recipe": "weft.model",
-    "Unsupported": "weft.errors",
-    "WeftError": "weft.errors",
-    "arrange": "weft.commands.arrange",
     "audit_routes": "weft.commands.route",
-    "bill_of_materials": "weft.commands.bill",
-    "calibrate": "weft.commands.calibrate",
-    "check_fabric": "weft.commands.check_fabric",
-    "compare": "weft.commands.compare",
-    "design": "weft.commands.design",
-    "estimate": "weft.commands.estimate",
-    "goodput": "weft.commands.goodput",
+    "bill_of_materials": "weft.commands.fabric",
+    "check_fabric": "weft.commands.fabric",
     "make_report": "weft.commands.report",
-    "plan": "weft.commands.plan",
-    "read": "weft.commands.read",
     "read_cluster": "weft.cluster.files",
-    "read_config": "weft.model",
     "read_plan": "weft.commands.read",
-    "resolve_cluster": "weft.cluster",
-    "resolve_job": "weft.model",
-    "route": "weft.commands.route",
-    "schedule": "weft.commands.schedule",
-    "schema": "weft.commands.schema",
-    "simulate": "weft.commands.simulate",
-    "sweep": "weft.commands.sweep",
-    "train": "weft.commands.train",
-    "validate": "weft.commands.validate",
 }
+"""Where public names live that are not those of a command's module."""
 _RENAMED = {"resolve_cluster": "resolve"}
 
 __all__ = [
@@ -126,9 +103,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("weft")
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), _RENAMED.get(name, name))
+    return getattr(import_module(_HOME.get(name, f"weft.commands.{name}")), _RENAMED.get(name, name))
 
 
 def __dir__() -> list[str]:

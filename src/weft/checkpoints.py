@@ -1,4 +1,7 @@
-"""Checkpoints by their names: which steps a folder holds, whole or begun.  Nothing here needs torch."""
+"""Checkpoints by their names: which steps a folder holds, whole or begun.  Nothing here needs torch.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -79,9 +82,6 @@ def check_free(folder: Path, after: int | None) -> None:
 
     Args:
         after: the step from which the run goes on; None begins anew.
-
-    Raises:
-        BadInput: it holds later ones, or any where the run begins anew.
     """
     later = [path.name for step, path in step_folders(folder).items() if after is None or step > after]
     if not later:
@@ -95,11 +95,7 @@ def check_free(folder: Path, after: int | None) -> None:
 
 
 def last_checkpoint(folder: Path) -> Path:
-    """The checkpoint with which a run goes on.
-
-    Raises:
-        BadInput: there is none.
-    """
+    """The checkpoint with which a run goes on."""
     found = latest(folder)
     if found is None:
         raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
@@ -107,11 +103,7 @@ def last_checkpoint(folder: Path) -> Path:
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Refuse a folder that is no checkpoint, and name those beside it.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """Refuse a folder that is no checkpoint, and name those beside it."""
     if os.path.isfile(folder / STATE):
         return
     names = ", ".join(map(str, whole_folders(folder) or whole_folders(folder.parent)))

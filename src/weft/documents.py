@@ -1,4 +1,7 @@
-"""JSON, TOML and CSV as people write them, with messages for people."""
+"""JSON, TOML and CSV as people write them, with messages for people.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,7 @@ _HALVES = re.compile("[\ud800-\udfff]")
 
 
 def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
-    """What a JSON text holds; keys may be given once, and every number is finite.
-
-    Raises:
-        BadInput: anything else, with the line.
-    """
+    """What a JSON text holds; keys may be given once, and every number is finite."""
     try:
         found = json.loads(
             text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
@@ -53,9 +52,6 @@ def csv_rows(
     Args:
         needed: columns that there must be.
         known: columns that there may be; any by default.
-
-    Raises:
-        BadInput: a column is missing, unknown or given twice, or a row has more or fewer values.
     """
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
@@ -76,11 +72,7 @@ def csv_rows(
 
 
 def parse_line(line: str, where: str) -> Any:
-    """What one line of JSON holds, as controllers take events.
-
-    Raises:
-        BadInput: it is torn, or no JSON.
-    """
+    """What one line of JSON holds, as controllers take events."""
     try:
         return parse_json(line, where)
     except BadInput as error:
@@ -92,11 +84,7 @@ def parse_line(line: str, where: str) -> Any:
 
 
 def parse_toml(text: str, where: str, *, remedy: str | None = None) -> dict[str, Any]:
-    """The tables of a TOML text.
-
-    Raises:
-        BadInput: it is none, with the line.
-    """
+    """The tables of a TOML text."""
     try:
         if _DOTTED.search(text):
             raise ValueError(f"a key has more than {_LONGEST_KEY} dots")

@@ -59,7 +59,7 @@ class UnknownName(BadInput):
         name: what was given.
         known: the names that there are.
         where: as in ``BadInput``.
-        listed: the command that lists them ("weft models").
+        listed: the command that lists them ("weft info models").
     """
 
     def __init__(

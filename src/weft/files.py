@@ -1,4 +1,7 @@
-"""Files as Weft reads and writes them: bounded in size when read, there whole or not at all when written."""
+"""Files as Weft reads and writes them: bounded in size when read, there whole or not at all when written.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,7 @@ _HERE = -100
 def read_bytes(
     path: str | os.PathLike[str], *, where: str, largest: int = LARGEST_FILE_BYTES, remedy: str = "check the path"
 ) -> bytes:
-    """What a file holds.
-
-    Raises:
-        BadInput: no such file, a directory, unreadable, or larger than ``largest`` bytes.
-    """
+    """What a file holds."""
     try:
         with open(path, "rb") as file:
             held = os.fstat(file.fileno()).st_size  # read takes memory for all that it may return
@@ -68,9 +67,6 @@ def read_text(
         raw: take control characters too, as a text to train on may hold them.  Otherwise they are refused: names
             in the file reach terminals.
         coloured: leave out what colours text on terminals.
-
-    Raises:
-        BadInput: as ``read_bytes``, and what is not text.
     """
     where = os.fspath(path) if where is None else where
     data = read_bytes(path, where=where, largest=largest, remedy=remedy)
@@ -87,11 +83,7 @@ def read_text(
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file in UTF-8, whole or not at all.
-
-    Raises:
-        BadInput: it cannot be written.
-    """
+    """Write a text file in UTF-8, whole or not at all."""
     with writing(path) as file:
         file.write(text.encode("utf-8", "surrogateescape"))
 
@@ -102,9 +94,6 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
     Another process sees the file as it was or as it will be, also after a crash: the bytes are on the disk before
     the name is.  What is no plain file (a pipe, a device) is written as it comes.
-
-    Raises:
-        BadInput: it cannot be written.
     """
     target = _target(path)
     try:
@@ -136,9 +125,6 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
 
     ``files`` are bytes by path below the folder.  A folder that is there is replaced if it holds no file that is
     not among them.
-
-    Raises:
-        BadInput: it holds other files, or cannot be written.
     """
     where = os.fspath(folder)
     target = _target(folder)

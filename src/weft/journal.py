@@ -40,11 +40,7 @@ class Journal(State):
 
     @contextmanager
     def _loading(self) -> Iterator[dict[str, str]]:
-        """The facts, while a controller's state is read; what is wrong with it is named.
-
-        Raises:
-            BadInput: the file cannot be read, holds what no controller saves, or decisions are missing.
-        """
+        """The facts, while a controller's state is read; what is wrong with it is named."""
         try:
             about = dict(self.base.execute("select name, value from about"))
             if "count" in about:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import weft
 from weft.cluster import accelerator, calibration, load
 from weft.cluster.measurements import AttentionTime, Measurements, MemoryTime, ProductTime
-from weft.estimation.by_shape import ShapeTable
 from weft.estimation.iteration import Estimator
-from weft.estimation.kernels import Kernels
-from weft.estimation.result import TimeParts
+from weft.estimation.kernels import Kernels, ShapeTable
+from weft.estimation.result import EstimateTable
 from weft.layout.operations import Gemm, Pass
 from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
@@ -87,11 +86,11 @@ def test_attention_of_an_estimate_takes_what_was_measured() -> None:
     shape = {"batch": 1.0, "sequence": sequence, "heads": 16.0, "kv_heads": 4.0, "qk_dim": 128.0, "v_dim": 128.0}
     table = LayoutTable.of([parse_layout("tp=2,mbs=1").complete(64)])
 
-    def time(forward_s: float, backward_s: float) -> TimeParts:
+    def time(forward_s: float, backward_s: float) -> EstimateTable:
         both = (("forward", forward_s), ("input-gradient", backward_s))
         times = [AttentionTime(**shape, phase=phase, seconds=seconds) for phase, seconds in both]
         constants = replace(PLAIN, measured=Measurements(attention=tuple(times)))
-        return Estimator(job, cluster, constants).evaluate(table).time
+        return Estimator(job, cluster, constants).evaluate(table)
 
     empty = Estimator(job, cluster, replace(PLAIN, measured=Measurements())).evaluate(table)
     assert empty.iteration_s == Estimator(job, cluster, PLAIN).evaluate(table).iteration_s

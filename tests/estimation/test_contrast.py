@@ -9,8 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.estimation.contrast import NORMAL, OTHER, TRAITS, Contrast, contrast, layout_of, shipped_contrast, steps
-from weft.estimation.trust import COVERED, Known, Traits, shipped_runs
+from weft.estimation.trust import (
+    COVERED,
+    NORMAL,
+    OTHER,
+    TRAITS,
+    Contrast,
+    Known,
+    Traits,
+    contrast,
+    layout_of,
+    shipped_contrast,
+    shipped_runs,
+    steps,
+)
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout
 

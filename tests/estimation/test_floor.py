@@ -5,11 +5,10 @@ import pytest
 
 from weft.cluster import load
 from weft.estimation.floor import Floor
-from weft.estimation.iteration import Estimator, IterationAssembly
+from weft.estimation.iteration import Estimator, estimate_rows
 from weft.model import resolve_job
 from weft.search.enumeration import SPACES, Enumeration
-from weft.simulation.iteration.pipeline import Clocks
-from weft.simulation.iteration.stepping import timed
+from weft.simulation.iteration.stepping import Clocks, Stepped
 
 LONGEST = 4_000
 """Passes of the longest pipeline that is stepped."""
@@ -36,13 +35,13 @@ def test_nothing_steps_faster_than_its_floor(model, name, space, rows):
     estimator, floor, compared, tight = Estimator(job, cluster), Floor(job.model), 0, 0
     for table in drawn(job, cluster.count, space, rows, seed=7):
         for frame in estimator.frames(table):
-            estimates, clocks = IterationAssembly(frame).estimate(), Clocks(frame)
+            estimates, clocks = estimate_rows(frame), Clocks(frame)
             floors = floor.seconds(frame, estimates)
             for row, least in enumerate(floors.tolist()):
                 layout = frame.table.row(row)
                 if frame.micro_batches[row] * layout.pipeline * layout.virtual_stages > LONGEST:
                     continue
-                seconds, _ = timed(layout, clocks.of(row, layout, float(estimates.time.offload_s[row])))
+                seconds = Stepped(layout, clocks.of(row, layout, float(estimates.offload_s[row]))).seconds
                 assert least <= seconds * (1 + 1e-9), layout
                 compared, tight = compared + 1, tight + (least > 0.9 * seconds)
     assert compared >= 15
@@ -56,9 +55,9 @@ def test_the_floor_of_one_stage_without_overlap_is_its_time():
     part = next(iter(Enumeration(job, 8, space).parts()))
     table = next(iter(part.batches(np.arange(0, len(part.frames), 5)))).table.take(np.arange(0, 60, 3))
     for frame in estimator.frames(table):
-        estimates, clocks = IterationAssembly(frame).estimate(), Clocks(frame)
+        estimates, clocks = estimate_rows(frame), Clocks(frame)
         floors = floor.seconds(frame, estimates)
         for row in np.flatnonzero(frame.table.zero < 2).tolist():
             layout = frame.table.row(row)
-            seconds, _ = timed(layout, clocks.of(row, layout, float(estimates.time.offload_s[row])))
+            seconds = Stepped(layout, clocks.of(row, layout, float(estimates.offload_s[row]))).seconds
             assert floors[row] == pytest.approx(seconds, rel=1e-9)

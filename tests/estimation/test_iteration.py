@@ -15,9 +15,8 @@ from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, collective_s
 from weft.errors import Unsupported
-from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, EstimateTable
-from weft.estimation.single import estimate
 from weft.layout.check import explain
 from weft.layout.mesh import Spread
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
@@ -96,10 +95,7 @@ def results(name: str) -> EstimateTable:
 
 def flat(table: EstimateTable) -> dict[str, np.ndarray]:
     """Every column by name."""
-    columns = {f.name: getattr(table, f.name) for f in fields(table) if f.name not in ("time", "memory")}
-    columns |= {f"time.{name}": getattr(table.time, name) for name in TIME_PARTS}
-    columns |= {f"memory.{name}": getattr(table.memory, name) for name in (*MEMORY_PARTS, "stage")}
-    return columns
+    return {f.name: getattr(table, f.name) for f in fields(table)}
 
 
 LONG = ("llama-fp8", "gemma")
@@ -120,8 +116,8 @@ def test_random_layouts_cover_every_switch(name: str) -> None:
 @works
 def test_parts_add_up(name: str) -> None:
     found = results(name)
-    time = sum(getattr(found.time, part) for part in TIME_PARTS)
-    memory = sum(getattr(found.memory, part) for part in MEMORY_PARTS)
+    time = sum(getattr(found, part) for part in TIME_PARTS)
+    memory = sum(getattr(found, part) for part in MEMORY_PARTS)
     assert np.allclose(time, found.iteration_s, rtol=1e-12)
     assert np.allclose(memory, found.memory_bytes, rtol=1e-12)
 
@@ -346,16 +342,16 @@ def schedules(micro_batches: int) -> dict[str, EstimateTable]:
 
 def test_bubbles_of_the_schedules() -> None:
     """(p - 1) / m of the work for 1F1B, half of it with two chunks, half or less for zero-bubble."""
-    found = {name: float(table.time.bubble_s[0]) for name, table in schedules(32).items()}
+    found = {name: float(table.bubble_s[0]) for name, table in schedules(32).items()}
     plain = schedules(32)["1f1b"]
-    busy = float(plain.time.forward_s[0] + plain.time.backward_s[0])
+    busy = float(plain.forward_s[0] + plain.backward_s[0])
     assert found["1f1b"] == pytest.approx(busy * 7 / 32, rel=0.15)
     assert found["interleaved"] == pytest.approx(found["1f1b"] / 2, rel=0.2)
     assert found["zbv"] <= found["zb1p"] <= 0.5 * found["1f1b"]
 
 
 def test_bubble_is_paid_once_per_iteration() -> None:
-    short, long = (schedules(batch)["1f1b"].time for batch in (16, 64))
+    short, long = (schedules(batch)["1f1b"] for batch in (16, 64))
     assert short.bubble_s[0] == pytest.approx(long.bubble_s[0])
     assert short.forward_s[0] * 4 == pytest.approx(long.forward_s[0])
 
@@ -390,7 +386,7 @@ def test_plain_pipelines_wait_for_every_boundary() -> None:
     pair = Spread(np.array([8.0]), (np.array([8.0]),))
     hop = float(collective_s("send", np.array([2.0 * 4096 * 4096]), pair, network)[0])
     for batch in (8, 32):
-        found = one(Layout(pipeline=8), batch, "h100-8").time.stage_send_s[0]
+        found = one(Layout(pipeline=8), batch, "h100-8").stage_send_s[0]
         assert found == pytest.approx((2 * batch + 2 * 7) * hop)
 
 
@@ -399,7 +395,7 @@ def test_sharded_gradients_are_scattered_every_micro_batch() -> None:
 
     def exposed(zero: int, micro_batches: int) -> float:
         layout = Layout(data=64, zero=zero, overlap_reduce=False, overlap_gather=False)
-        return float(one(layout, 64 * micro_batches).time.data_s[0])
+        return float(one(layout, 64 * micro_batches).data_s[0])
 
     scatter = (exposed(2, 5) - exposed(2, 1)) / 4
     assert scatter > 0
@@ -412,7 +408,7 @@ def test_sharded_gradients_are_scattered_every_micro_batch() -> None:
 def test_hidden_collectives_slow_the_work_that_hides_them(field: str) -> None:
     cost = calibration("h100").overlap_cost
     base = Layout(z=64, overlap_gather=False, overlap_reduce=False)
-    without, with_ = (one(layout, 64).time for layout in (base, replace(base, **{field: True})))  # type: ignore[arg-type]
+    without, with_ = (one(layout, 64) for layout in (base, replace(base, **{field: True})))  # type: ignore[arg-type]
     hidden = without.weights_s[0] - with_.weights_s[0]
     assert hidden > 0
     assert with_.backward_s[0] - without.backward_s[0] == pytest.approx(cost * hidden)
@@ -428,7 +424,7 @@ def test_nothing_hidden_slows_nothing() -> None:
 
 
 def test_optimizer_updates_what_a_rank_keeps() -> None:
-    whole, shared = (one(Layout(data=64, zero=zero), 64).time.optimizer_s[0] for zero in (0, 1))
+    whole, shared = (one(Layout(data=64, zero=zero), 64).optimizer_s[0] for zero in (0, 1))
     assert whole == pytest.approx(64 * shared)
 
 
@@ -443,8 +439,8 @@ def test_a_rank_that_waits_for_its_host_communicates_meanwhile() -> None:
         Estimator(small, cluster(), replace(slow_host, scale_up_efficiency=share)).evaluate(LayoutTable.of([layout]))
         for share in (0.4, 0.9)
     ]
-    assert float(times[0].time.tensor_s[0]) == float(times[1].time.tensor_s[0]) == 0.0
-    assert float(times[0].time.forward_s[0]) == float(times[1].time.forward_s[0])
+    assert float(times[0].tensor_s[0]) == float(times[1].tensor_s[0]) == 0.0
+    assert float(times[0].forward_s[0]) == float(times[1].forward_s[0])
 
 
 def test_the_busiest_rank_of_experts_sets_the_pace() -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
-from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import EstimateTable
-from weft.estimation.single import estimate
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
@@ -134,7 +133,7 @@ def test_executed_flops_are_those_of_the_formulas(run: Run) -> None:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_activation_bytes(run: Run) -> None:
-    kept = estimates(run).memory.activations_bytes / GIB
+    kept = estimates(run).activations_bytes / GIB
     assert kept[0] == pytest.approx(run.none_gib, abs=0.06)
     assert kept[3] == pytest.approx(run.selective_gib, abs=0.02)
 
@@ -143,7 +142,7 @@ def test_activation_bytes(run: Run) -> None:
 def test_activation_shares_of_figure_7(name: str) -> None:
     """Within 5 % of each share."""
     run = next(run for run in RUNS if run.name == name)
-    kept = estimates(run).memory.activations_bytes
+    kept = estimates(run).activations_bytes
     assert 100 * kept / kept[0] == pytest.approx(np.array(SHARES[name]), rel=0.05)
 
 

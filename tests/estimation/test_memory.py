@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from weft.cluster.spec import Cluster
 from weft.estimation import Estimate, estimate
 from weft.estimation.iteration import Estimator
 from weft.estimation.memory import block_activations
-from weft.estimation.result import EstimateTable, MemoryParts
+from weft.estimation.result import MEMORY_PARTS, EstimateTable
 from weft.layout.operations import Sizes
 from weft.layout.parts import block_parameters
 from weft.layout.spec import Layout
@@ -177,7 +177,7 @@ def test_logits_at_the_loss() -> None:
         buffers = [
             Estimator(Job(model=work, recipe=recipe), load_cluster("h100-8"), one)
             .evaluate(LayoutTable.of([Layout(data=8, zero=0)]))
-            .memory.buffers_bytes[0]
+            .buffers_bytes[0]
             for one in (constants, replace(constants, loss_copies=0.0))
         ]
         stream, workspaces = 512 * 256 * 2, 2 * 32 * 2**20
@@ -194,7 +194,7 @@ def evaluate(
 
 
 def states(found: EstimateTable) -> list[tuple[float, float, float]]:
-    parts = (found.memory.weights_bytes, found.memory.gradients_bytes, found.memory.optimizer_bytes)
+    parts = (found.weights_bytes, found.gradients_bytes, found.optimizer_bytes)
     return [tuple(float(part[i]) for part in parts) for i in range(len(found))]  # type: ignore[misc]
 
 
@@ -213,7 +213,7 @@ def test_eighteen_bytes_per_parameter_and_zero_stages() -> None:
 
 def test_context_ranks_are_replicas_too() -> None:
     work = model(gpt(8, 256))
-    ddp, mixed = evaluate(work, [Layout(data=8, zero=1), Layout(data=2, context=4, zero=1)]).memory.optimizer_bytes
+    ddp, mixed = evaluate(work, [Layout(data=8, zero=1), Layout(data=2, context=4, zero=1)]).optimizer_bytes
     assert ddp == pytest.approx(mixed)
 
 
@@ -221,14 +221,14 @@ def test_fully_sharded_states_are_divided_by_z() -> None:
     work = model(gpt(8, 256))
     psi = float(work.parameters)
     found = evaluate(work, [Layout(z=8), Layout(z=2, data=4, zero=0), Layout(z=2, data=4, zero=1)])
-    assert found.memory.gradients_bytes == pytest.approx(4 * psi / np.array([8.0, 2.0, 2.0]))
-    assert found.memory.optimizer_bytes == pytest.approx(12 * psi / np.array([8.0, 2.0, 8.0]))
+    assert found.gradients_bytes == pytest.approx(4 * psi / np.array([8.0, 2.0, 2.0]))
+    assert found.optimizer_bytes == pytest.approx(12 * psi / np.array([8.0, 2.0, 8.0]))
 
 
 def test_bf16_gradients_take_half() -> None:
     work = model(gpt(8, 256))
-    whole = evaluate(work, [Layout(data=8)]).memory.gradients_bytes
-    half = evaluate(work, [Layout(data=8)], replace(FLASH, gradient_bytes=2)).memory.gradients_bytes
+    whole = evaluate(work, [Layout(data=8)]).gradients_bytes
+    half = evaluate(work, [Layout(data=8)], replace(FLASH, gradient_bytes=2)).gradients_bytes
     assert half * 2 == pytest.approx(whole)
 
 
@@ -237,7 +237,7 @@ def test_one_rank_holds_every_parameter_once(name: str) -> None:
     """Tied embeddings are one matrix where embedding and head share a stage."""
     work = load_model(name).model
     found = evaluate(work, [Layout(data=8, zero=0)])
-    assert found.memory.weights_bytes[0] == pytest.approx(2 * work.parameters, rel=1e-9)
+    assert found.weights_bytes[0] == pytest.approx(2 * work.parameters, rel=1e-9)
 
 
 def test_tied_embeddings_are_copied_to_the_last_stage() -> None:
@@ -245,7 +245,7 @@ def test_tied_embeddings_are_copied_to_the_last_stage() -> None:
     work = model(gpt(8, 256), tied=True, vocab=65536)
     found = evaluate(work, [Layout(pipeline=4, data=2, zero=0)])
     block = work.runs[0].block.parameters
-    assert found.memory.weights_bytes[0] == pytest.approx(2 * (block + 65536 * 256 + 256), rel=1e-3)
+    assert found.weights_bytes[0] == pytest.approx(2 * (block + 65536 * 256 + 256), rel=1e-3)
 
 
 def test_tensor_parallelism_divides_all_but_the_norms() -> None:
@@ -266,9 +266,9 @@ def test_expert_parallelism_divides_experts_only() -> None:
     psi = float(work.parameters)
     found = evaluate(work, [Layout(data=8, expert=expert, zero=0) for expert in (1, 2, 8)])
     expected = [2 * (psi - experts + experts / expert) for expert in (1, 2, 8)]
-    assert found.memory.weights_bytes == pytest.approx(np.array(expected))
+    assert found.weights_bytes == pytest.approx(np.array(expected))
     whole = evaluate(work, [Layout(data=8, expert=expert, zero=1) for expert in (1, 2, 8)])
-    assert whole.memory.optimizer_bytes == pytest.approx(np.full(3, 12 * psi / 8))
+    assert whole.optimizer_bytes == pytest.approx(np.full(3, 12 * psi / 8))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_first_stage_holds_the_pipelines_micro_batches(layout: Layout, in_flight
     work = model(gpt(8, 256), layers=8)
     kept = block_activations(work.runs[0].block, FLASH, sizes(layout, FLASH)).none[0]
     found = evaluate(work, [layout], cluster=load_cluster("h100-4"))
-    assert found.memory.activations_bytes[0] == pytest.approx(2 * in_flight * kept)
+    assert found.activations_bytes[0] == pytest.approx(2 * in_flight * kept)
 
 
 def test_partial_recomputation_lies_between() -> None:
@@ -297,7 +297,7 @@ def test_partial_recomputation_lies_between() -> None:
         Layout(data=8, recompute="full", recompute_layers=6),
         Layout(data=8, recompute="full"),
     ]
-    kept = evaluate(work, rows).memory.activations_bytes
+    kept = evaluate(work, rows).activations_bytes
     assert kept[1] == pytest.approx(kept[0] * 0.75 + kept[3] * 0.25)
     assert kept[2] == pytest.approx(kept[0] * 0.25 + kept[3] * 0.75)
 
@@ -310,13 +310,13 @@ def test_offloading_empties_the_accelerator() -> None:
         Layout(pipeline=8, offload_activations=True),
     ]
     found = evaluate(work, rows)
-    assert found.memory.optimizer_bytes[1] == 0
-    assert found.memory.activations_bytes[2] == pytest.approx(found.memory.activations_bytes[0] / 4)
+    assert found.optimizer_bytes[1] == 0
+    assert found.activations_bytes[2] == pytest.approx(found.activations_bytes[0] / 4)
 
 
 def test_memory_parts_add_up() -> None:
     found = evaluate(model(gpt(8, 256)), [Layout(data=8), Layout(z=8), Layout(x=8, sequence_parallel=True)])
-    parts = [getattr(found.memory, part.name) for part in fields(MemoryParts) if part.name != "stage"]
+    parts = [getattr(found, name) for name in MEMORY_PARTS]
     assert found.memory_bytes == pytest.approx(sum(parts))
 
 
@@ -335,4 +335,4 @@ def test_documents_of_before_have_no_communicators() -> None:
 def test_communicators_of_one_rank_and_of_other_vendors_take_nothing() -> None:
     for cluster, layout in (("h100-1", Layout()), ("tpu-v5p-8", Layout(data=8))):
         found = evaluate(model(gpt(8, 256)), [layout], replace(FLASH, global_batch=8), load_cluster(cluster))
-        assert found.memory.communicators_bytes[0] == 0
+        assert found.communicators_bytes[0] == 0

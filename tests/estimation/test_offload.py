@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
-from weft.estimation.iteration import Estimator
+from weft.estimation.frame import PINNED_SHARE
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.memory import block_activations
-from weft.estimation.offload import PINNED_SHARE
 from weft.estimation.result import EstimateTable
-from weft.estimation.single import estimate
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -52,15 +51,15 @@ def test_offloading_is_never_free_and_loses_no_byte(layout: Layout, host_Bps: fl
     plain, moved = (evaluate([replace(layout, offload_activations=flag)], linked(host_Bps)) for flag in (False, True))
     assert moved.iteration_s[0] > plain.iteration_s[0]
     assert moved.memory_bytes[0] < plain.memory_bytes[0]
-    assert plain.memory.host_bytes[0] == 0
-    first = moved.memory.activations_bytes[0] + moved.memory.host_bytes[0]
-    assert first >= plain.memory.activations_bytes[0] * (1 - 1e-9) or layout.pipeline > 1
+    assert plain.host_bytes[0] == 0
+    first = moved.activations_bytes[0] + moved.host_bytes[0]
+    assert first >= plain.activations_bytes[0] * (1 - 1e-9) or layout.pipeline > 1
 
 
 @given(st.sampled_from(LAYOUTS), st.floats(1e9, 1e12), st.floats(1.01, 100.0))
 def test_a_faster_link_costs_no_more(layout: Layout, host_Bps: float, faster: float) -> None:
     rows = [replace(layout, offload_activations=True, offload_optimizer=True)]
-    slow, fast = (evaluate(rows, linked(Bps)).time.offload_s[0] for Bps in (host_Bps, faster * host_Bps))
+    slow, fast = (evaluate(rows, linked(Bps)).offload_s[0] for Bps in (host_Bps, faster * host_Bps))
     assert fast <= slow * (1 + 1e-12)
 
 
@@ -75,8 +74,8 @@ def test_a_slow_link_is_waited_for() -> None:
     moved = micro_batches * (JOB.model.layers - 2) * block
     waited = 2 * moved / (host_Bps * constants.host_efficiency)
     slowed = 2 * moved / (cluster.accelerator.memory_Bps * constants.memory_efficiency)
-    passes = found.time.forward_s[0] + found.time.backward_s[0]
-    assert found.time.offload_s[0] == pytest.approx(waited + slowed - passes, rel=1e-3)
+    passes = found.forward_s[0] + found.backward_s[0]
+    assert found.offload_s[0] == pytest.approx(waited + slowed - passes, rel=1e-3)
 
 
 def test_the_network_takes_its_share_of_the_link() -> None:
@@ -89,9 +88,7 @@ def test_the_network_takes_its_share_of_the_link() -> None:
         accelerator=replace(cluster.accelerator, scale_up_size=64),
         tiers=(replace(cluster.tiers[0], size=64),),
     )
-    shared, alone = (
-        Estimator(job, one).evaluate(LayoutTable.of([layout])).time.offload_s[0] for one in (cluster, wide)
-    )
+    shared, alone = (Estimator(job, one).evaluate(LayoutTable.of([layout])).offload_s[0] for one in (cluster, wide))
     assert shared > alone
 
 
@@ -108,7 +105,7 @@ def test_host_memory_ends() -> None:
 
 
 def activations(layout: Layout) -> float:
-    return float(evaluate([layout], load_cluster("h100-8")).memory.activations_bytes[0])
+    return float(evaluate([layout], load_cluster("h100-8")).activations_bytes[0])
 
 
 def test_the_search_counts_what_the_host_cannot_hold() -> None:
@@ -121,7 +118,7 @@ def test_the_search_counts_what_the_host_cannot_hold() -> None:
 
 def test_optimizer_on_the_host_is_counted_there() -> None:
     plain, moved = (evaluate([Layout(z=8, offload_optimizer=flag)], load_cluster("h100-8")) for flag in (0, 1))
-    states = plain.memory.optimizer_bytes[0]
-    assert moved.memory.optimizer_bytes[0] == 0
-    assert moved.memory.host_bytes[0] == pytest.approx(states * (12 + 4 + 2) / 12)
+    states = plain.optimizer_bytes[0]
+    assert moved.optimizer_bytes[0] == 0
+    assert moved.host_bytes[0] == pytest.approx(states * (12 + 4 + 2) / 12)
     assert np.all(moved.memory_bytes < plain.memory_bytes)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from weft.cluster.catalogue import load as load_cluster
-from weft.estimation.single import estimate, sensitivities
+from weft.estimation.iteration import estimate
+from weft.estimation.report import sensitivities
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model

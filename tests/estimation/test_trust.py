@@ -97,9 +97,9 @@ def test_the_bar_grows_as_errors_of_runs_outside_the_other_sources_range_do(grow
         for traits in dict.fromkeys(one.traits for one in own):
             bar = error_bar(traits, others).error
             same = [one for one in others if one.traits == traits]
-            ranges = trust._ranges(same or [one for one in others if one.traits.kind == traits.kind])
+            similar = same or [one for one in others if one.traits.kind == traits.kind]
             for one in own:
-                beyond = trust._beyond({name: getattr(one, name) for name in FIGURES}, ranges)
+                beyond = trust.outside({name: getattr(one, name) for name in FIGURES}, similar)
                 if one.traits == traits and beyond:
                     far = sum(doublings for *_, doublings in beyond)
                     hits.append((family, abs(one.error) <= grown(bar, far)))

@@ -269,10 +269,10 @@ def test_lines_name_speeds_and_models():
 
 
 def test_a_bill_of_a_file_is_that_of_its_network(tmp_path):
-    from weft.interop.fabrics.formats import write_fabric
+    from weft.fabric.files import fabric_to_json
 
     path = tmp_path / "fabric.json"
-    path.write_text(write_fabric(for_cluster("rail-only", load("h100-256"), radix=64)), "utf-8")
+    path.write_text(fabric_to_json(for_cluster("rail-only", load("h100-256"), radix=64)), "utf-8")
     of_file = weft.bill_of_materials(path, radix=64)
     assert of_file.lines == weft.bill_of_materials("h100-256", kind="rail-only", radix=64).lines
     with pytest.raises(BadInput, match="not a share"):

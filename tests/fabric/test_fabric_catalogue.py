@@ -13,7 +13,7 @@ from weft.fabric.catalogue import for_cluster, parse_kind
 from weft.fabric.checks import components
 from weft.fabric.cost import bill, preset
 from weft.fabric.dimension import Dimension
-from weft.fabric.families import planes
+from weft.fabric.families import rail
 from weft.fabric.paths import routes
 
 
@@ -101,7 +101,7 @@ def test_a_pod_of_alibaba_hpn() -> None:
     """15 segments of 128 hosts, dual ToRs of 128 x 200G down and 60 x 400G up, 60 aggregation switches a plane:
     15,360 GPUs (Qian et al., SIGCOMM 2024)."""
     domain = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
-    pod = planes.build(
+    pod = rail.multi_plane(
         15_360, radix=256, bandwidth_Bps=50e9, planes=2, unit=128, scale_up=domain, oversubscription=128 / 120
     )
     leaves, spines = pod.nodes_of("leaf"), pod.nodes_of("spine")
@@ -117,7 +117,7 @@ def test_a_pod_of_alibaba_hpn() -> None:
     assert len(set(components(pod.nodes, pod.source[between], pod.target[between])[leaves].tolist())) == 2
 
 
-@pytest.mark.parametrize(("kind", "count"), planes.KINDS.items())
+@pytest.mark.parametrize(("kind", "count"), rail.PLANES.items())
 def test_planes_divide_a_nic(kind: str, count: int) -> None:
     cluster = load("h100-512")
     fabric = for_cluster(kind, cluster, radix=16)

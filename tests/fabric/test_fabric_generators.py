@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import Fabric
+from weft.fabric import Fabric, catalogue
 from weft.fabric.build import Builder
 from weft.fabric.dimension import Dimension
-from weft.fabric.families import clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families import clos, dragonfly, rail, torus
 
 NIC = 50e9
 
@@ -184,14 +184,14 @@ def test_rail_optimized_units_share_leaves_by_rank():
 )
 def test_rails_of_any_size(domains, size, radix, ratio):
     options = {"radix": radix, "bandwidth_Bps": NIC, "scale_up": domain(size), "oversubscription": ratio}
-    for build in (rail.optimized, rail.only, planes.build):
+    for build in (rail.optimized, rail.only, rail.multi_plane):
         if domains == 1 and build is rail.only:
             assert switches(build(size, **options)) == 0
             continue
         fabric = build(domains * size, **options)
         soundness.check(fabric)
         assert ports(fabric).max() <= radix
-        assert (ports(fabric)[: domains * size] == (2 if build is planes.build else 1)).all()
+        assert (ports(fabric)[: domains * size] == (2 if build is rail.multi_plane else 1)).all()
 
 
 def test_rails_are_joined_by_domains_alone():
@@ -208,7 +208,7 @@ def test_several_rails_share_a_switch():
 
 
 def test_planes_share_no_switch():
-    fabric = planes.build(256, radix=16, bandwidth_Bps=NIC, planes=2, scale_up=domain(8))
+    fabric = rail.multi_plane(256, radix=16, bandwidth_Bps=NIC, planes=2, scale_up=domain(8))
     inner = graph(fabric, scale_up=False)
     inner.remove_nodes_from(range(256))
     inner.remove_nodes_from(fabric.nodes_of("scale-up").tolist())
@@ -291,7 +291,7 @@ THEMIS = {
 def test_themis_topologies(name):
     rows = THEMIS[name]
     dimensions = [Dimension(size=n, kind=kind, bandwidth_Bps=b * 1e9 / 8) for n, kind, b in rows]
-    fabric = hierarchy.build(dimensions)
+    fabric = catalogue.hierarchical(dimensions)
     assert fabric.accelerators == 1024
     for tier, (_, _, gigabits) in enumerate(rows):
         inside = (fabric.tier == tier) & (fabric.source < 1024)
@@ -346,7 +346,7 @@ BAD = [
     (lambda: torus.build((), bandwidth_Bps=NIC), "no dimensions"),
     (lambda: torus.build((4, 4), bandwidth_Bps=NIC, wrap=(True,)), "1 values for 2 dimensions"),
     (lambda: torus.build((4000, 4000), bandwidth_Bps=NIC), "16000000 is not a whole number"),
-    (lambda: hierarchy.build([]), "no dimensions"),
+    (lambda: catalogue.hierarchical([]), "no dimensions"),
     (lambda: domain(-1), "-1 is not a whole number"),
 ]
 

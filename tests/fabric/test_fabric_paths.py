@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
-from weft.fabric import Fabric
+from weft.fabric import Fabric, catalogue
 from weft.fabric.dimension import Dimension
-from weft.fabric.families import clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families import clos, dragonfly, rail, torus
 from weft.fabric.paths import Paths, routes
 
 NIC = 50e9
@@ -40,11 +40,11 @@ SMALL = {
     "rail-only, ring domains": rail.only(40, **options(kind="ring")),
     "rail-only, shared switches": rail.only(16, **options()),
     "rail-only, all pairs": rail.only(48, **options(kind="fully-connected")),
-    "multi-plane": planes.build(48, **options()),
+    "multi-plane": rail.multi_plane(48, **options()),
     "torus": torus.build((4, 3, 2), bandwidth_Bps=NIC),
     "torus per rail": torus.build((4, 3), bandwidth_Bps=NIC, scale_up=domain(2)),
     "dragonfly": dragonfly.build(3, 2, 1, bandwidth_Bps=NIC, scale_up=domain(2)),
-    "hierarchical": hierarchy.build([domain(3, "ring"), domain(3, "fully-connected"), domain(2)]),
+    "hierarchical": catalogue.hierarchical([domain(3, "ring"), domain(3, "fully-connected"), domain(2)]),
 }
 SMALL["rail-only, failures"] = SMALL["rail-only"].failed(
     links=np.flatnonzero((SMALL["rail-only"].source == 5) & (SMALL["rail-only"].tier > 0))

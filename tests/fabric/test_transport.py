@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.commands.networks import TRANSPORTS as NAMES
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
@@ -139,7 +138,6 @@ def test_headers_are_those_of_the_standards() -> None:
 def test_texts() -> None:
     for text in ("ecmp", "spray", "random", "roce-ecmp", "roce-ecmp:4", "infiniband"):
         assert transport(text).text == text
-    assert tuple(TRANSPORTS) == NAMES
     assert [carrier(one) for one in ("ecmp", "roce-ecmp:4", "planned over infiniband")] == [
         "ideal",
         "roce-ecmp:4",

@@ -153,9 +153,11 @@ def asked() -> Any:
 
 def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        from weft.interop.fabrics.formats import write_fabric
+        from weft.fabric.files import fabric_to_toml
+        from weft.interop.formats import FORMATS
 
-        return [write_fabric(one, kind) for one in (clos(), rails())]
+        writers = {form.name: form.write for form in FORMATS if form.noun in ("fabric", "wiring") and form.writer}
+        return [(writers | {"toml": fabric_to_toml})[kind](one) for one in (clos(), rails())]
 
     return texts
 
@@ -168,14 +170,14 @@ SHAPES = """{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "d
  "cat": "kernel", "name": "k", "dur": 5.0, "args": {"External id": 2}}]}"""
 DIMENSIONS = "ring:8:100GB/s:1us,switch:4:450GB/s:1us:reduce"
 SPEED = {"capacity_Bps": 50e9}
-SLURM_TEXTS = from_tests("interop/fabrics/test_slurm_topology.py", "CONF")
-SLURM_TREES = from_tests("interop/fabrics/test_slurm_topology.py", "TREE")
-LLDP = from_tests("interop/fabrics/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
+SLURM_TEXTS = from_tests("interop/test_slurm_topology.py", "CONF")
+SLURM_TREES = from_tests("interop/test_slurm_topology.py", "TREE")
+LLDP = from_tests("interop/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
 PLANS = words("#StartDevice,StartPort,EndDevice,EndPort\nleaf1,Port 1,gpu7,gpu7 ibp1\n")
-NCCL = from_tests("interop/fabrics/test_nccl_topology.py", "h100()")
-DISCOVERED = from_tests("interop/fabrics/test_ibnetdiscover.py", "discovered()")
+NCCL = from_tests("interop/test_nccl_topology.py", "h100()")
+DISCOVERED = from_tests("interop/test_ibnetdiscover.py", "discovered()")
 OPENSM = from_tests(
-    "interop/netops/test_opensm.py",
+    "interop/test_opensm.py",
     "discovered([('h0', 1, 's0', 1), ('h1', 1, 's0', 2), ('s0', 3, 's1', 3), ('h2', 1, 's1', 1)], "
     "{('s0', 0): 1, ('s1', 0): 2, ('h0', 1): 3, ('h1', 1): 4, ('h2', 1): 5})",
 )
@@ -196,30 +198,25 @@ def all_fabrics() -> list[str | bytes]:
 
 
 def subnet() -> Any:
-    from weft.interop.fabrics.ibnetdiscover import read_subnet
+    from weft.interop.subnet import read_subnet
 
     return read_subnet(str(OPENSM()[0]))
 
 
-of_file("interop.fabrics.formats.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
+of_file("interop.fabric_files.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
 of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
 of_text("fabric.files.fabric_from_toml", "toml", fabrics("toml"))
-of_text("interop.fabrics.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
+of_text("interop.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
-of_text("interop.fabrics.ibnetdiscover.read_host_map", "text", lambda: [HOST_MAP])
-of_text("interop.fabrics.ibnetdiscover.read_subnet", "text", OPENSM)
-of_text("interop.fabrics.lldp.read_wiring", "json", LLDP)
-of_text("interop.fabrics.nccl_topology.read", "text", NCCL)
-of_text("interop.fabrics.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPENSM())
-of_text("interop.fabrics.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
-of_text("interop.fabrics.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
-add(
-    "interop.fabrics.slurm_topology.read",
-    lambda raw, _: called("interop.fabrics.slurm_topology.read")(decoded(raw), per_node=2),
-    "yaml",
-    lambda: SLURM_TREES() + fabrics("slurm")(),
-)
-of_text("interop.fabrics.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
+of_text("interop.cabling.read_host_map", "text", lambda: [HOST_MAP])
+of_text("interop.subnet.read_subnet", "text", OPENSM)
+of_text("interop.lldp.read_wiring", "json", LLDP)
+of_text("interop.nccl_topology.read", "text", NCCL)
+of_text("interop.ibnetdiscover.read_wiring", "text", lambda: DISCOVERED() + OPENSM())
+of_text("interop.cabling.read_names", "text", words("rack7-gpu1, gpu1\nx/eth0 gpu2/nic0  # moved\n"))
+of_text("interop.point_to_point.read_wiring", "text", lambda: fabrics("p2p")() + PLANS())
+of_text("interop.slurm_topology.read", "yaml", lambda: SLURM_TREES() + fabrics("slurm")())
+of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x[0-3]", "n[0-99]"), where="n")
 of_file(
     "fabric.placement.read_placement",
     "text",
@@ -236,8 +233,8 @@ of_file(
 )
 of_file("reliability.classes.read_failures reliability.classes.failures_from_toml", "toml", example("failures.toml"))
 add(
-    "simulation.iteration.stragglers.parse_slow",
-    lambda raw, _: called("simulation.iteration.stragglers.parse_slow")([decoded(raw)], 64, 8, seed=0),
+    "simulation.iteration.simulate.parse_slow",
+    lambda raw, _: called("simulation.iteration.simulate.parse_slow")([decoded(raw)], 64, 8, seed=0),
     "text",
     words("rank=3:1.3", "host=2:1.1", "random=0.02"),
 )
@@ -258,22 +255,13 @@ def routed() -> Any:
 
 def exported(name: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        found = called(f"interop.netops.{name}")(*routed())
+        found = called(f"interop.{name}")(*routed())
         return [found]
 
     return texts
 
 
-def source_ports(name: str) -> Callable[[], list[str | bytes]]:
-    def texts() -> list[str | bytes]:
-        from weft.interop.netops import roce
-
-        return [getattr(roce, name)(roce.source_ports(*routed()))]
-
-    return texts
-
-
-TRAFFIC = "interop/traffic/test_traffic_files.py"
+TRAFFIC = "interop/test_traffic_files.py"
 FLOWS = from_tests(TRAFFIC, "TABLE")
 EVENTS = (
     '{"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 5, "bytes": 1e9, '
@@ -283,65 +271,62 @@ EVENTS = (
     '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
-JOBS = from_tests("interop/traffic/test_routing_jobs.py", "RING")
+JOBS = from_tests("interop/test_routing_jobs.py", "RING")
 SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 
 def numbering() -> Any:
-    from weft.interop.traffic.routing_jobs import Numbering
+    from weft.interop.routing_jobs import Numbering
 
     return Numbering()
 
 
-of_text("interop.netops.routes_json.read", "json", exported("routes_json.write"), clos)
+of_text("interop.routes_json.read", "json", exported("routes_json.write"), clos)
 PATHS = """source,target,queue_pair,bytes,path,links
 accelerator-0,accelerator-2,0,1GiB,accelerator-0 leaf-0 spine-0 leaf-1 accelerator-2,0 0 0 0
 """
 
 
 def read_tables(raw: bytes, _: Path) -> object:
-    from weft.interop.fabrics.ibnetdiscover import read
+    from weft.interop.ibnetdiscover import read
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
     ends = (np.array([fabric.names.index(name)]) for name in ("h0", "h2"))
-    return called("interop.netops.installed.read_tables")(
-        decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1))
-    )
+    return called("interop.opensm.read_tables")(decoded(raw), subnet(), fabric, job_traffic(*ends, np.ones(1)))
 
 
 def tables() -> list[str | bytes]:
     from weft.fabric.paths import routes
-    from weft.interop.fabrics.ibnetdiscover import read
-    from weft.interop.netops import opensm
+    from weft.interop.ibnetdiscover import read
+    from weft.interop.lid_tables import lid_tables
+    from weft.interop.opensm import table_text
     from weft.routing.traffic import job_traffic
 
     fabric = read(str(OPENSM()[0]))
     ends = [np.array([fabric.names.index(name)]) for name in ("h0", "h2")]
     flow = job_traffic(*ends, np.ones(1))
-    return [opensm.write(opensm.tables(subnet(), fabric, flow, routes(fabric, *ends)))]
+    return [table_text(lid_tables(subnet(), fabric, flow, routes(fabric, *ends)))]
 
 
-add("interop.netops.installed.read_tables", read_tables, "text", tables)
-of_text("interop.netops.installed.read_paths interop.netops.installed.path_rows", "text", words(PATHS), clos)
-of_text("interop.netops.routes_json.lint", "json", exported("routes_json.write"))
-of_text("interop.netops.nccl_env.lint", "text", exported("nccl_env.write"))
-of_text("interop.netops.roce.lint_csv", "text", source_ports("write_csv"))
+add("interop.opensm.read_tables", read_tables, "text", tables)
+of_text("interop.routes_json.read_paths", "text", words(PATHS), clos)
+of_text("interop.nccl_env.lint", "text", exported("nccl_env.write"))
 of_text(
-    "interop.netops.roce.read_probes",
+    "interop.roce.read_probes",
     "text",
     words("src_ip,dst_ip,udp_sport,leaf,spine\n10.0.0.1,10.0.0.9,49152,leaf-0,spine-1\n"),
     clos,
 )
-of_text("interop.netops.installed.forwarding_tables", "text", words(TABLES))
-of_text("interop.traffic.events.read_event", "json", words(*EVENTS), clos, "given")
+of_text("interop.opensm.forwarding_tables", "text", words(TABLES))
+of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
-of_text("interop.netops.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
-of_file("interop.traffic.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_file("interop.traffic.routing_jobs.read_job interop.traffic.routing_jobs.parse_job", "text", JOBS, "a", numbering)
+of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
+of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
+of_text("interop.routing_jobs.parse_job", "text", JOBS, "a", numbering, "given")
 add(
-    "interop.traffic.routing_jobs.read_jobs",
-    lambda raw, folder: called("interop.traffic.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
+    "interop.routing_jobs.read_jobs",
+    lambda raw, folder: called("interop.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
     "text",
     JOBS,
 )
@@ -433,9 +418,9 @@ MEGATRON = (
     "--vocab-size 1000\n"
 )
 SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_OSS")
-APPLICATIONS = from_tests("interop/training/test_calculon.py", "json.dumps(APPLICATION)")
-EXECUTIONS = from_tests("interop/training/test_calculon.py", "json.dumps(EXECUTION)")
-SYSTEMS = from_tests("interop/training/test_calculon.py", "json.dumps(SYSTEM)")
+APPLICATIONS = from_tests("interop/test_calculon.py", "json.dumps(APPLICATION)")
+EXECUTIONS = from_tests("interop/test_calculon.py", "json.dumps(EXECUTION)")
+SYSTEMS = from_tests("interop/test_calculon.py", "json.dumps(SYSTEM)")
 SIMUMAX = from_tests("cluster/test_simumax.py", "json.dumps(SYSTEM)")
 CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
 
@@ -513,7 +498,6 @@ of_text("collectives.dimensions.parse_dimensions", "text", words(DIMENSIONS, "fc
 of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", "halving-doubling,-"))
 of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
 of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
-of_text("interop.netops.roce.resolve_hash", "text", words("crc32"))
 of_text("commands.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
 
 # Runs, layouts and results
@@ -543,7 +527,7 @@ def network_plan() -> Any:
 def estimate() -> Any:
     import weft
 
-    return weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", mtbf="5y")
+    return weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", failures="5y")
 
 
 def listed(value: Any) -> tuple[Any, Any]:
@@ -597,11 +581,11 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
-of_file("interop.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
-of_text("interop.training.megatron.read", "text", scripts, world=64, vocab=1000)
-of_text("interop.training.deepspeed.read", "json", deepspeed, world=16)
-of_text("interop.training.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.training.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
+of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.deepspeed.read", "json", deepspeed, world=16)
+of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -721,24 +705,24 @@ of_file("validation.runs.read_runs validation.runs.runs_of_text", "text", measur
 
 # Traces and simulators
 
-ASTRA = "interop/simulators/test_astra.py"
+ASTRA = "interop/test_astra.py"
 CHAKRA = from_tests(
-    "interop/traces/test_chakra.py",
+    "interop/test_chakra.py",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500, is_cpu_op=0), "
     "node(8, 7, name='b', waits=[7], ctrl=[10, 7], comm_type=0, comm_size=4096, involved_dim=[1, 0]), "
     "node(9, 6, ctrl=[8], comm_src=1, comm_size=5), node(11, 4, num_ops=1000, tensor_size=64))",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500))",
 )
-TORCH = "interop/traces/test_torch_traces.py"
+TORCH = "interop/test_torch_traces.py"
 KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
 EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
 TIMELINE = from_tests(
-    "interop/traces/test_kineto.py",
+    TORCH,
     "json.dumps({'traceEvents': [launch(1, 0), launch(2, 2), launch(3, 3), kernel('g', 10, 10, correlation=1), "
     "nccl('AllReduce_Sum_bf16', 25, 30, 1000, 1000, correlation=2), kernel('adam', 60, 5, correlation=3)]})",
 )
 PROGRAM = from_tests(
-    "interop/traces/test_pytorch_trace.py",
+    TORCH,
     "json.dumps({'schema': '1.1.0-chakra.0.0.4', 'nodes': [collective(9, '_reduce_scatter_base', 100, 25), "
     "collective(5, 'all_gather_into_tensor_coalesced', 25, 50, pg_name='7'), groups(2, [{'pg_name': '0', 'ranks': [], "
     "'group_size': 4}, {'pg_name': '7', 'ranks': [0, 2], 'group_size': 2}])]})",
@@ -752,24 +736,24 @@ def packed() -> list[str | bytes]:
     return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
 
 
-of_file("interop.simulators.astra_network.read_network", "yaml", from_tests(ASTRA, "NETWORK"))
-of_file("interop.simulators.astra_system.read_system", "text", from_tests(ASTRA, "system()", "LINES"))
-GRAPHS = from_tests("interop/traces/test_chakra.py", "GRAPH.encode()")
+of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
+of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
+GRAPHS = from_tests("interop/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file(
-    "interop.traces.chakra.read_trace interop.traces.chakra_schema.decode",
+    "interop.chakra.read_trace interop.chakra_schema.decode",
     "bytes",
     lambda: CHAKRA() + GRAPHS(),
     file="a.0.et",
     **RATES,
 )
-of_file("interop.traces.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
-of_file("interop.traces.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
-of_file("interop.traces.torch_traces.read_torch_trace interop.traces.torch_traces.read_json", "bytes", packed)
-of_file("interop.traces.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
-of_file("interop.traces.kernel_times.read_kernel_times", "json", words(SHAPES))
-of_file("interop.traces.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
-of_text("interop.text.xml.parse_xml", "text", NCCL, where="given")
+of_file("interop.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
+of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
+of_file("interop.torch_traces.read_torch_trace interop.torch_traces.read_json", "bytes", packed)
+of_file("interop.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
+of_file("interop.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
+of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
 of_text("documents.parse_line", "json", words('{"a": [1, 2.5, "b"]}'), "given")
@@ -859,8 +843,8 @@ def hub_file() -> dict[str, bytes]:
     import torch
 
     from weft.model import read_config
+    from weft.runtime.checkpoints.export import header
     from weft.runtime.checkpoints.hub import parts
-    from weft.runtime.checkpoints.safetensors import header
 
     config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
     config |= {"intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": True}
@@ -905,7 +889,6 @@ def indexed(raw: bytes, folder: Path) -> object:
     return called("runtime.run.shards.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
 
 
-of_hub("runtime.checkpoints.safetensors.SafetensorsFile", "bytes", "model.safetensors", "config.json")
 of_hub(
     "runtime.checkpoints.hub.HubWeights", "json", "model.safetensors.index.json", "config.json", "model.safetensors"
 )

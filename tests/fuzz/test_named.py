@@ -14,8 +14,8 @@ import weft
 from weft.cluster import read_calibration, resolve
 from weft.errors import BadInput
 from weft.estimation.report import EstimateReport
-from weft.interop import read_run
-from weft.interop.fabrics.formats import read_fabric
+from weft.interop.fabric_files import read_fabric
+from weft.interop.launch import read_run
 from weft.search.enumeration import Space
 from weft.search.ranking import Plan
 from weft.validation.inputs import Skipped

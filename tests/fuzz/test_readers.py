@@ -20,6 +20,7 @@ from trials import tried
 
 import weft
 from weft.errors import WeftError
+from weft.interop.formats import FORMATS
 
 FEW, MANY = 12, 100_000
 ROOT = Path(weft.__file__).parent
@@ -32,6 +33,9 @@ NOT_READERS = {
     "commands.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
     "commands.fabric.ShowByDefault.parse_args": "parses the words of a command, as click does",
     "commands.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",
+    "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
+    "commands.schedule.scheduled": "gives files to astra_network.read and astra_system.read",
+    "commands.schedule.with_system": "gives a file to astra_system.read",
     "commands.route_evaluate.evaluation": "gives lines of files to read_event",
     "commands.route_export.export": "gives files to read_probes and read_subnet",
     "commands.feed.undecided": "gives lines of files to read_event",
@@ -59,11 +63,12 @@ NOT_READERS = {
     "runtime.run.session.load_latest": "gives folders to Session.load",
     "runtime.run.session.Session.load": "read_state and RunState.read, then checkpoint.load",
     "commands.networks.network_of": "gives files to fabric_file and to clusters' readers",
-    "interop.fabrics.formats.read_wiring": "gives texts to the readers of FORMATS, as read_fabric does",
-    "commands.check_fabric.check_fabric": "gives files to formats.read_wiring and read_names",
+    "interop.formats.Format.read": "gives the reader of a format; all of them are here",
+    "interop.fabric_files.read_wiring": "gives texts to the readers of FORMATS, as read_fabric does",
+    "commands.check_fabric.check_fabric": "gives files to fabric_files.read_wiring and read_names",
     "commands.networks.left_out": "gives a file to read_host_map",
     "commands.networks.routes_of": "gives a file to routes_json.read",
-    "commands.route.installed_routes": "gives files to installed.read_paths and read_tables",
+    "commands.route.installed_routes": "gives files to routes_json.read_paths and opensm.read_tables",
 }
 """Public functions that look like readers, and why no input is made for them."""
 
@@ -103,7 +108,8 @@ def suspects() -> set[str]:
 
 def test_every_reader_is_here() -> None:
     known = {name.removeprefix("weft.") for one in READERS.values() for name in one.names}
-    missing = sorted(suspects() - known - set(NOT_READERS))
+    formats = {form.reader.replace(":", ".") for form in FORMATS if form.reader}
+    missing = sorted((suspects() | formats) - known - set(NOT_READERS))
     assert not missing, f"register them in tests/fuzz/readers.py, or say why not: {missing}"
     gone = sorted(set(NOT_READERS) - suspects())
     assert not gone, f"they are no readers, or are gone: {gone}"

@@ -1,11 +1,13 @@
 """A large cluster, two models, jobs whose batch fits a layout, and planned routes."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.errors import NothingFeasible
 from weft.fabric.families import clos
 from weft.fabric.paths import routes
 from weft.layout.spec import Layout
@@ -44,6 +46,17 @@ def cluster():
 @pytest.fixture(scope="session")
 def small_cluster():
     return make_cluster
+
+
+@pytest.fixture(scope="session")
+def expressed():
+    """What a writer gives for a layout, or None where its tool cannot run it."""
+
+    def written(write, job, cluster, layout):
+        with suppress(NothingFeasible):
+            return write(job, cluster, layout)
+
+    return written
 
 
 @pytest.fixture(scope="session")

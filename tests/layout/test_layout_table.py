@@ -102,5 +102,5 @@ def test_words_may_be_strings() -> None:
 @pytest.mark.parametrize("trait", ["splits_backward", "wraps", "rounds", "blocks"])
 def test_traits_of_rows_are_those_of_their_schedules(trait: str) -> None:
     rows = [Layout(schedule=one) for one in (*PipelineSchedule, *reversed(PipelineSchedule))]
-    found = LayoutTable.of(rows).scheduled(lambda one: getattr(one, trait))
+    found = LayoutTable.of(rows).scheduled(trait)
     assert found.tolist() == [getattr(row.schedule, trait) for row in rows]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import Unsupported
+from weft.estimation.iteration import estimate
 from weft.estimation.memory import block_activations
-from weft.estimation.single import estimate
 from weft.layout.check import check_runnable, explain
 from weft.layout.operations import Gemm, Pass, Scan, Sizes, block_operations
 from weft.layout.parts import block_parameters

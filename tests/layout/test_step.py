@@ -52,8 +52,7 @@ from weft.model import (
     RecipeChanges,
     resolve_job,
 )
-from weft.simulation.iteration.demand import demand
-from weft.simulation.iteration.usage import totals
+from weft.simulation.iteration.demand import demand, totals
 
 GPT_BLOCK = Block(
     hidden=48,
@@ -631,7 +630,7 @@ def check_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Kernels, "seconds", lambda self, operation: np.zeros(len(table)))
         # An estimator remembers costs of meshes, so that one with real kernels would answer with these.
-        time = Estimator(job, CLUSTER, constants).evaluate(table).time
+        time = Estimator(job, CLUSTER, constants).evaluate(table)
     every = [list(listed(step, job, layout, stage)) for stage in stages]
     inside = [
         sum(times * seconds(call) for call, times in calls if call.when in ("forward", "backward") and not sent(call))

@@ -43,17 +43,13 @@ def test_resnet_gradients_wait_for_their_convolution_only():
             assert tasks[other].name == task.name.replace("weights all-reduce", "weight gradient")
 
 
-def test_resnet_50():
-    """One all-reduce of 51,005,824 bytes in the public input, after all computation."""
-    assert sent("resnet-50") == [51_005_824.0]
-    assert workload("resnet-50").compute_s == pytest.approx(1.095314e-3 * SCALE)
-
-
-def test_gnmt():
-    """One all-reduce of 267,788,288 bytes in the public input, after forward and backward."""
-    assert sent("gnmt") == [267_788_288.0]
-    seconds = (2 * 2.930768e-3 + 2.039233e-3 + 0.535571e-3) * SCALE
-    assert workload("gnmt").compute_s == pytest.approx(seconds)
+@pytest.mark.parametrize(
+    ("name", "bytes_", "seconds"),
+    [("resnet-50", 51_005_824.0, 1.095314e-3), ("gnmt", 267_788_288.0, 2 * 2.930768e-3 + 2.039233e-3 + 0.535571e-3)],
+)
+def test_one_all_reduce_after_all_computation_as_in_the_public_inputs(name, bytes_, seconds):
+    assert sent(name) == [bytes_]
+    assert workload(name).compute_s == pytest.approx(seconds * SCALE)
 
 
 def test_dlrm():
@@ -92,14 +88,9 @@ def test_transformer_1t_computes_four_passes_of_each_layer():
     assert workload("transformer-1t").compute_s == pytest.approx(passes * 1e-9 * SCALE, rel=1e-6)
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
-def test_every_name(name):
-    found = workload(name)
-    assert found.name == name
-    assert found.assumptions
-    assert workload(name) == found
-
-
-def test_unknown_name():
+def test_names():
+    for name in WORKLOADS:
+        assert workload(name).name == name
+        assert workload(name).assumptions
     with pytest.raises(UnknownName, match="did you mean gnmt"):
         workload("gnmd")

@@ -1,14 +1,11 @@
-"""Workloads: what a list of tasks must not be, and who waits for whom."""
+"""Workloads: what a list of tasks must not be, who waits for whom, and iterations made from tables of layers."""
 
 import math
-from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.model.workload import Communication, Task, Workload, followers
+from weft.model.workload import Communication, Layer, Task, Workload, followers, training_iteration
 
 
 def workload(*waits, **task):
@@ -32,9 +29,10 @@ def test_waits_for_nobody(waits):
         workload(*waits)
 
 
-def test_the_message_names_a_task_of_the_circle():
-    with pytest.raises(BadInput, match=r"task 1 \(task 1\)"):
-        workload((), (2,), (1,))
+@pytest.mark.parametrize(("waits", "number"), [(((), (2,), (1,)), 1), (((0,),), 0), (((), (3,), (1,), (2,)), 1)])
+def test_the_message_names_a_task_of_the_circle(waits, number):
+    with pytest.raises(BadInput, match=rf"task {number} \(task {number}\): tasks wait for each other in a circle"):
+        workload(*waits)
 
 
 @pytest.mark.parametrize("seconds", [-1e-9, -math.inf, math.inf, math.nan, 1e9])
@@ -79,16 +77,82 @@ def test_followers():
     assert followers(tasks) == [[1, 2], [2], [], []]
 
 
-@given(
-    st.integers(1, 8).flatmap(
-        lambda n: st.lists(st.lists(st.integers(0, n - 1), max_size=3).map(tuple), min_size=n, max_size=n)
+def reduce(bytes_):
+    return Communication(kind="all-reduce", bytes=bytes_)
+
+
+def layer(name, forward=1.0, inputs=2.0, weights=4.0, **collectives):
+    return Layer(name=name, forward_s=forward, input_gradient_s=inputs, weight_gradient_s=weights, **collectives)
+
+
+def listed(workload):
+    return [(task.name, task.waits) for task in workload.tasks]
+
+
+def test_forward_then_backward_from_the_last():
+    found = training_iteration("net", [layer("a"), layer("b")])
+    assert listed(found) == [
+        ("a forward", ()),
+        ("b forward", (0,)),
+        ("b weight gradient", (1,)),
+        ("b input gradient", (2,)),
+        ("a weight gradient", (3,)),
+    ]
+    assert found.compute_s == 1 + 1 + 4 + 2 + 4
+
+
+def test_gradients_travel_beside_the_rest():
+    found = training_iteration(
+        "net", [layer("a", weight_gradient=reduce(1.0)), layer("b", weight_gradient=reduce(2.0))]
     )
-)
-def test_circles_are_those_of_the_standard_library(waits):
-    try:
-        TopologicalSorter(dict(enumerate(waits))).prepare()
-    except CycleError:
-        with pytest.raises(BadInput, match="circle"):
-            workload(*waits)
-    else:
-        workload(*waits)
+    assert listed(found) == [
+        ("a forward", ()),
+        ("b forward", (0,)),
+        ("b weight gradient", (1,)),
+        ("b weights all-reduce", (2,)),
+        ("b input gradient", (2,)),
+        ("a weight gradient", (4,)),
+        ("a weights all-reduce", (5,)),
+    ]
+    sent = [task.communication.bytes for task in found.tasks if task.communication]
+    assert sent == [2.0, 1.0]
+
+
+def test_activations_hold_the_computation_up():
+    found = training_iteration("net", [layer("a"), layer("b", input_gradient=reduce(5.0))])
+    assert listed(found)[-3:] == [
+        ("b input gradient", (2,)),
+        ("b input gradient all-reduce", (3,)),
+        ("a weight gradient", (4,)),
+    ]
+    found = training_iteration("net", [layer("a", forward=0.5), layer("b", weights=0.0)])
+    assert listed(found) == [
+        ("a forward", ()),
+        ("b forward", (0,)),
+        ("b input gradient", (1,)),
+        ("a weight gradient", (2,)),
+    ]
+
+
+def test_recomputation_runs_the_forward_pass_and_its_collective_again():
+    table = [Layer(name="a", forward_s=1.0, input_gradient_s=2.0, weight_gradient_s=4.0, forward=reduce(7.0))]
+    once = training_iteration("net", table)
+    twice = training_iteration("net", table, recompute=True)
+    assert twice.compute_s == once.compute_s + 1
+    assert [task.name for task in twice.tasks] == [
+        "a forward",
+        "a forward all-reduce",
+        "a again",
+        "a again all-reduce",
+        "a weight gradient",
+    ]
+    assert [task.waits for task in twice.tasks] == [(), (0,), (1,), (2,), (3,)]
+
+
+def test_a_layer_without_seconds_still_communicates():
+    found = training_iteration("net", [layer("a", 0.0, 0.0, 0.0, weight_gradient=reduce(1.0))])
+    assert listed(found) == [("a weights all-reduce", ())]
+
+
+def test_assumptions_are_kept():
+    assert training_iteration("net", [layer("a")], assumptions=["x", "y"]).assumptions == ("x", "y")

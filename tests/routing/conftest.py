@@ -20,10 +20,10 @@ import pytest
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.dimension import Dimension
-from weft.fabric.families import clos, planes, rail, torus
+from weft.fabric.families import clos, rail, torus
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric, read_jobs
+from weft.interop.routing_jobs import Numbering, paper_fabric, read_jobs
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
@@ -312,8 +312,8 @@ def networks() -> dict[str, Fabric]:
         "three tiers, parallel cables": clos.build(20, radix=8, bandwidth_Bps=NIC, tiers=3),
         "parallel cables in drawn order": parallel_leaf_spine(5),
         "domains": clos.build(32, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)),
-        "two planes": planes.build(32, radix=8, bandwidth_Bps=NIC, planes=2),
-        "two planes of domains": planes.build(32, radix=8, bandwidth_Bps=NIC, planes=2, scale_up=domain(4)),
+        "two planes": rail.multi_plane(32, radix=8, bandwidth_Bps=NIC, planes=2),
+        "two planes of domains": rail.multi_plane(32, radix=8, bandwidth_Bps=NIC, planes=2, scale_up=domain(4)),
         "rail-optimized": rails,
         "rail-only": rail.only(48, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)),
         "rail-only, shared switches": rail.only(16, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)),

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import weft
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.traffic import job_traffic
-from weft.simulation.routes.evaluation import with_spines_down
+from weft.simulation.routes.replay import with_spines_down
 
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 

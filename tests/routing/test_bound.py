@@ -11,7 +11,7 @@ from weft.errors import Unsupported
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound, lp_bound, paths_of, solve
 from weft.routing.plan import plan
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS
 from weft.routing.traffic import job_traffic
 
@@ -46,7 +46,7 @@ def least_by_links(fabric, traffic, kit):
 @pytest.mark.parametrize("seed", range(40))
 def test_the_linear_program_is_that_of_flow_conservation(seed, kit):
     fabric, traffic = kit.random_case(seed, 10, equal=seed % 2 == 0)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     paths = paths_of(asked)
     assert paths is not None
     least, rates = solve(asked, paths)
@@ -59,7 +59,7 @@ def test_the_linear_program_is_that_of_flow_conservation(seed, kit):
 @pytest.mark.parametrize("seed", range(60))
 def test_bounds_are_in_order_and_below_the_optimum(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     cuts, fluid, best = closed_bound(asked), lp_bound(asked), kit.least_congestion(asked)
     assert fluid is not None
     assert cuts <= fluid * (1 + 1e-9)
@@ -76,7 +76,7 @@ def test_bounds_hold_where_links_between_switches_have_another_speed(seed, kit):
     speed = np.where(whole.tier > 1, draw.choice([0.4, 0.6, 0.8, 1.7, 3.0]), 1.0)
     fabric = replace(whole, capacity_Bps=whole.capacity_Bps * speed)
     _, traffic = kit.random_case(seed, 6, fabric=fabric)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     best = kit.least_congestion(asked)
     fluid = lp_bound(asked)
     assert fluid is not None
@@ -90,14 +90,14 @@ def test_the_closed_form_is_the_optimum_of_equal_flows_on_two_tiers(seed, kit):
     fabric = clos.build(32, radix=8, bandwidth_Bps=1e9, tiers=2)
     pairs = np.array([draw.choice(32, 2, replace=False) for _ in range(7)])
     traffic = job_traffic(*pairs.T, np.ones(7), collective=np.arange(7), queue_pair=np.arange(7))
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     assert closed_bound(asked) == pytest.approx(kit.least_congestion(asked))
 
 
 def test_the_cut_of_a_pod_binds_where_its_leaves_do_not(kit):
     """Two pods of six leaves, 24 hosts each: 4 spines with 2 cables up, for 4 x 6 cables from the leaves."""
     fabric = clos.build(48, radix=8, bandwidth_Bps=1e9, tiers=3, oversubscription=(1, 3))
-    asked = problem(fabric, job_traffic(np.arange(24), np.arange(24, 48), np.ones(24)))
+    asked = routing_problem(fabric, job_traffic(np.arange(24), np.arange(24, 48), np.ones(24)))
     assert closed_bound(asked) == pytest.approx(3.0)
     assert closed_bound(asked, whole=False) == pytest.approx(3.0)
     assert plan(fabric, asked.traffic, router="repair").alpha == pytest.approx(3.0)
@@ -105,7 +105,7 @@ def test_the_cut_of_a_pod_binds_where_its_leaves_do_not(kit):
 
 def test_too_large_a_program_is_not_solved(kit):
     fabric, traffic = kit.random_case(1, 20)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     assert lp_bound(asked, most=3) is None
     assert paths_of(asked, most=3) is None
 
@@ -114,7 +114,7 @@ def test_too_large_a_program_is_not_solved(kit):
 def test_a_plan_says_what_proves_its_bound(kit):
     for seed in range(16):
         fabric, traffic = kit.random_case(seed, 25, equal=False)
-        cuts = closed_bound(problem(fabric, traffic))
+        cuts = closed_bound(routing_problem(fabric, traffic))
         found = plan(fabric, traffic, router="repair", bound="lp")
         assert found.bound_by == ("lp" if found.alpha_bound > cuts * (1 + 1e-8) else "cuts")
         assert plan(fabric, traffic, router="repair", bound="cuts").alpha_bound == pytest.approx(cuts)
@@ -125,7 +125,7 @@ def test_a_plan_says_what_proves_its_bound(kit):
 @pytest.mark.parametrize("seed", range(8))
 def test_flows_alike_are_one_commodity(seed, kit):
     fabric, traffic = kit.random_case(seed, 20)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     together = paths_of(asked)
     assert together is not None
     assert together.count.sum() == len(traffic)
@@ -140,7 +140,7 @@ def test_no_router_goes_below_a_bound_on_parallel_cables(seed, kit):
     """Any router's congestion, counted by plain loops, against every bound on that of whole or split flows."""
     fabric = kit.parallel_leaf_spine(seed)
     _, traffic = kit.random_case(seed, 14, equal=seed % 2 == 0, fabric=fabric)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     bounds = {one: max(closed_bound(asked, whole=one), lp_bound(asked, whole=one) or 0) for one in (True, False)}
     assert bounds[False] <= bounds[True] * (1 + 1e-9)
     for name in sorted(ROUTERS.keys() - {"rail", "ilp"}) + ["ilp"] * (seed % 10 == 0):

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound
 from weft.routing.choice import Choice, ordered
-from weft.routing.ecmp import paper_ecmp
 from weft.routing.plan import plan
-from weft.routing.problem import problem
-from weft.routing.routers import improve, route_repaired
+from weft.routing.problem import routing_problem
+from weft.routing.routers import improve, paper_ecmp, route_repaired
 from weft.routing.traffic import job_traffic
 
 CLOS = (
@@ -43,7 +42,7 @@ def assert_consistent(choice):
 @given(seed=st.integers(0, 10_000), equal=st.booleans())
 def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit):
     fabric, traffic = kit.random_case(seed, 30, equal=equal)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     choice = Choice(asked, *paper_ecmp(asked))
     assert_consistent(choice)
     before, low = choice.congestion, closed_bound(asked)
@@ -60,7 +59,7 @@ def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit)
 
 def test_a_place_already_taken_is_kept(kit):
     fabric, traffic = kit.random_case(3, 20)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     choice = Choice(asked, *paper_ecmp(asked))
     before = choice.up.copy(), choice.down.copy()
     choice.place(ordered(asked), smooth=True)
@@ -70,7 +69,7 @@ def test_a_place_already_taken_is_kept(kit):
 @pytest.mark.parametrize("seed", range(12))
 def test_each_flow_gets_the_path_with_the_least_highest_load(seed, kit):
     fabric, traffic = kit.random_case(seed, 20, equal=False)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     order = ordered(asked)
     assert np.all(np.diff(asked.demand_Bps[order]) <= 0)
     choice, load = Choice(asked), asked.fixed.copy()
@@ -92,7 +91,7 @@ def test_a_chain_displaces_where_no_single_move_helps():
     """Three leaves, two spines: A->B and B->C fill what A->C needs, whichever spine it takes."""
     fabric = clos.build(6, radix=4, bandwidth_Bps=1.0, tiers=2)
     source, target = np.array([0, 2, 1]), np.array([2, 4, 5])
-    asked = problem(fabric, job_traffic(source, target, np.ones(3), collective=np.arange(3)))
+    asked = routing_problem(fabric, job_traffic(source, target, np.ones(3), collective=np.arange(3)))
     spine = {int(s): n for n, s in enumerate(fabric.nodes_of("spine"))}
     wanted = [0, 1, 0]
     up, down = asked.ways.up_first.copy(), asked.ways.down_first.copy()
@@ -128,7 +127,7 @@ def test_repair_of_unequal_flows_is_within_5_percent_of_the_linear_program(seed,
 @pytest.mark.parametrize("seed", range(30))
 def test_repair_is_near_the_optimum_of_few_flows(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     found = asked.loads(route_repaired(asked, 0).routes).max()
     least = kit.least_congestion(asked)
     assert least * (1 - 1e-9) <= found <= 1.1 * least
@@ -142,7 +141,7 @@ def test_search_ends_where_no_bound_is_known(name, kit):
     draw = np.random.default_rng(0)
     pairs = np.array([draw.choice(fabric.accelerators, 2, replace=False) for _ in range(30)])
     for size in (np.ones(30), draw.uniform(1, 2, 30)):
-        asked = problem(fabric, job_traffic(*pairs.T, size, queue_pair=np.arange(30)))
+        asked = routing_problem(fabric, job_traffic(*pairs.T, size, queue_pair=np.arange(30)))
         choice = Choice(asked, *paper_ecmp(asked))
         before = choice.congestion
         improve(choice, 0.0)

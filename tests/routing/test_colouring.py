@@ -8,7 +8,7 @@ from weft.fabric.families import clos
 from weft.routing import _colour
 from weft.routing.colouring import _graph, coloured
 from weft.routing.plan import plan
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS, route_greedy
 from weft.routing.traffic import job_traffic
 from weft.routing.ways import climbs
@@ -75,7 +75,7 @@ def test_ten_thousand_multigraphs_placed_greedily_stay_within_twice_their_bound(
             collective=np.arange(count),
             queue_pair=np.arange(count),
         )
-        asked = problem(fabric, traffic, table=table)
+        asked = routing_problem(fabric, traffic, table=table)
         ways = route_greedy(asked, 0).ways
         assert ways is not None
         links = np.concatenate([asked.ways.up[ways[0], 0], asked.ways.down[ways[1], -1]])
@@ -146,7 +146,7 @@ def test_colouring_with_a_link_down_is_valid_and_tells_its_gap(seed, kit):
 @pytest.mark.parametrize("seed", range(20))
 def test_coloured_flows_have_ways_of_their_own(seed, kit):
     fabric, traffic = kit.random_case(seed, 30)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     try:
         up, down = coloured(asked)
     except Unsupported:
@@ -171,4 +171,4 @@ def test_colouring_is_refused_where_it_does_not_apply(kit):
         ("two tiers", mixed, "equal flows"),
     ):
         with pytest.raises(Unsupported, match=why):
-            ROUTERS["edge-coloring"](problem(kit.ALL[name], traffic), 0)
+            ROUTERS["edge-coloring"](routing_problem(kit.ALL[name], traffic), 0)

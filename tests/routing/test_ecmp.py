@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
-from weft.routing import ecmp
+from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.routing import routers
 from weft.routing.plan import plan, route
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.traffic import job_traffic
 
 
@@ -32,7 +32,7 @@ def jenkins(value):
 
 @given(st.lists(st.integers(0, 2**32), min_size=1, max_size=50))
 def test_the_hash_is_jenkins_mix_of_signed_numbers(values):
-    found = ecmp._mixed(np.array(values, dtype=np.int64))
+    found = routers._mixed(np.array(values, dtype=np.int64))
     assert found.tolist() == [min(jenkins(value), 2**31 - 1) for value in values]
 
 
@@ -59,9 +59,9 @@ def test_the_papers_ecmp_is_its_definition(seed, kit):
 @pytest.mark.parametrize("seed", range(10))
 def test_a_picked_path_is_the_one_with_that_number(seed, kit):
     fabric, traffic = kit.random_case(seed, 12)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     for turn in (0, 1, 7, 2**40 + 3):
-        routes = asked.routes(*ecmp.picked(asked, np.full(len(traffic), turn)))
+        routes = asked.routes(*routers.picked(asked, np.full(len(traffic), turn)))
         for flow, links in enumerate(kit.links_of(routes)):
             every = kit.listed(asked, flow)
             assert tuple(links) == every[turn % len(every)]
@@ -80,8 +80,8 @@ def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
     traffic = job_traffic(np.arange(32), np.arange(32, 64), np.ones(32))
     up = (fabric.source == 64) & (fabric.target > 65)
     assert up.sum() == 32
-    asked = problem(fabric, traffic)
-    loads = [asked.loads(ecmp.hashed(fabric, traffic, seed=seed))[up].max() for seed in range(300)]
+    asked = routing_problem(fabric, traffic)
+    loads = [asked.loads(routers.hashed(fabric, traffic, seed=seed))[up].max() for seed in range(300)]
     draw = np.random.default_rng(1)
     drawn = [np.bincount(draw.integers(0, 32, 32)).max() for _ in range(5000)]
     assert np.mean(loads) == pytest.approx(np.mean(drawn), abs=0.12)
@@ -90,8 +90,8 @@ def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
 def test_the_keys_of_a_pair_differ_and_do_not_depend_on_other_flows():
     ends = np.array([0, 1, 0, 0, 1]), np.array([2, 2, 2, 3, 2])
     traffic = job_traffic(*ends, np.ones(5), queue_pair=np.array([0, 0, 1, 0, 1]))
-    assert ecmp._key(traffic).tolist() == [0, 0, 1, 0, 1]
-    assert ecmp._key(job_traffic(ends[0][:0], ends[1][:0], np.zeros(0))).tolist() == []
+    assert routers._key(traffic).tolist() == [0, 0, 1, 0, 1]
+    assert routers._key(job_traffic(ends[0][:0], ends[1][:0], np.zeros(0))).tolist() == []
 
 
 def test_queue_pairs_of_a_pair_spread_over_paths(kit):

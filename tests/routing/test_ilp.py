@@ -5,7 +5,7 @@ import pytest
 
 from weft.errors import Unsupported
 from weft.routing.plan import plan
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.routers import route_exact, route_greedy, route_repaired, solve_ilp
 
 
@@ -13,7 +13,7 @@ from weft.routing.routers import route_exact, route_greedy, route_repaired, solv
 @pytest.mark.parametrize("seed", range(40))
 def test_the_optimum_of_few_flows_is_that_of_every_choice_tried(seed, kit):
     fabric, traffic = kit.random_case(seed, 7, equal=seed % 2 == 0)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     best = kit.least_congestion(asked)
     found = route_exact(asked, 0)
     assert asked.loads(found.routes).max() == pytest.approx(best, rel=1e-6)
@@ -27,7 +27,7 @@ def test_the_optimum_of_few_flows_is_that_of_every_choice_tried(seed, kit):
 @pytest.mark.parametrize("seed", range(16))
 def test_it_is_never_worse_than_the_routes_it_begins_with(seed, kit):
     fabric, traffic = kit.random_case(seed, 40, equal=seed % 2 == 0)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     repaired = route_repaired(asked, 0)
     start = asked.loads(repaired.routes).max()
     for seconds in (0.0, 1.0):
@@ -40,7 +40,7 @@ def test_it_is_never_worse_than_the_routes_it_begins_with(seed, kit):
 @pytest.mark.parametrize("seed", range(8))
 def test_any_start_leads_to_the_same_optimum(seed, kit):
     fabric, traffic = kit.random_case(seed, 8)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     best = kit.least_congestion(asked)
     for start in (route_greedy(asked, 0), route_repaired(asked, 0)):
         solved = solve_ilp(asked, *start.ways)
@@ -52,7 +52,7 @@ def test_networks_without_a_table_of_ways_are_solved_too(name, kit):
     fabric, draw = kit.ALL[name], np.random.default_rng(1)
     pairs = np.array([draw.choice(fabric.accelerators, 2, replace=False) for _ in range(6)])
     traffic = kit.job_traffic(*pairs.T, np.ones(6), collective=np.arange(6), queue_pair=np.arange(6))
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     found = plan(fabric, traffic, router="ilp")
     assert found.alpha == pytest.approx(kit.least_congestion(asked), rel=1e-6)
     assert found.gap == pytest.approx(0.0, abs=1e-6)
@@ -60,6 +60,6 @@ def test_networks_without_a_table_of_ways_are_solved_too(name, kit):
 
 def test_too_large_a_program_is_refused(kit):
     fabric, traffic = kit.random_case(0, 20)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     with pytest.raises(Unsupported, match="more than 5 flows times paths"):
         solve_ilp(asked, *route_greedy(asked, 0).ways, most=5)

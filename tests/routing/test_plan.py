@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput, UnknownName
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing.plan import BOUNDS, plan, route
 from weft.routing.routers import ROUTERS
 from weft.routing.traffic import job_traffic

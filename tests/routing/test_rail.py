@@ -6,8 +6,8 @@ import pytest
 
 from weft.errors import Unsupported
 from weft.routing.plan import plan
-from weft.routing.problem import problem
-from weft.routing.rail import rail_paths
+from weft.routing.problem import routing_problem
+from weft.routing.routers import rail_paths
 from weft.routing.traffic import job_traffic
 
 RAILS = ["rail-only", "rail-only, shared switches"]
@@ -110,6 +110,6 @@ def test_flows_that_a_table_serves_keep_its_ways(kit):
     """Where spines join the rails, flows take them: no forwarding inside the domains."""
     fabric = kit.ALL["rail-optimized"]
     traffic = drawn(fabric, 20)
-    plain, rails = problem(fabric, traffic), problem(fabric, traffic, paths=rail_paths(fabric))
+    plain, rails = routing_problem(fabric, traffic), routing_problem(fabric, traffic, paths=rail_paths(fabric))
     for flow in range(len(traffic)):
         assert kit.listed(plain, flow) == kit.listed(rails, flow)

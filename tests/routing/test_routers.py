@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from weft.errors import Unsupported
-from weft.interop.traffic.routing_jobs import Numbering, paper_fabric
+from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing.bound import closed_bound
 from weft.routing.plan import plan, route
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS, by_leaves, route_best
 from weft.routing.traffic import job_traffic
 
@@ -42,7 +42,7 @@ def test_routes_are_valid_repeatable_and_counted(router, seed, kit):
         found = plan(fabric, traffic, router=router, seed=seed, bound="lp")
     except Unsupported:
         assert router in ("rail", "edge-coloring")
-        assert router == "rail" or not applies(router, problem(fabric, traffic))
+        assert router == "rail" or not applies(router, routing_problem(fabric, traffic))
         return
     kit.assert_paths(fabric, found.traffic, found.routes)
     assert found.alpha == pytest.approx(kit.recount(fabric, found.traffic, found.routes))
@@ -69,7 +69,7 @@ def test_spraying_uses_all_paths_and_loses_nothing(kit):
     for seed in range(8):
         fabric, traffic = kit.random_case(seed, 10)
         found = plan(fabric, traffic, router="spray")
-        asked = problem(fabric, traffic)
+        asked = routing_problem(fabric, traffic)
         assert found.alpha == pytest.approx(kit.recount(fabric, traffic, found.routes))
         for flow, links in enumerate(kit.links_of(found.routes)):
             share = found.routes.usage[found.routes.indptr[flow] : found.routes.indptr[flow + 1]]
@@ -160,7 +160,7 @@ def test_greedy_walks_the_sets_by_size_then_by_the_text_of_their_key():
     # sets of one flow each but for what leaves ToR 3: a_3 first, then a_10 before a_2, and b last
     source, target = np.array([4, 20, 6, 7]), np.array([0, 1, 10, 12])
     traffic = job_traffic(source, target, np.ones(4))
-    assert by_leaves(problem(paper_fabric(form), traffic)).tolist() == [2, 3, 0, 1]
+    assert by_leaves(routing_problem(paper_fabric(form), traffic)).tolist() == [2, 3, 0, 1]
     assert sorted(["b_0", "a_10", "a_2"]) == ["a_10", "a_2", "b_0"]
 
 
@@ -246,7 +246,7 @@ def test_one_job_with_spines_down(down, ecmp, workload, spines_down):
 @pytest.mark.parametrize("seed", range(20))
 def test_the_best_router_is_no_worse_than_greedy(seed, kit):
     fabric, traffic = kit.random_case(seed, 40)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     best = asked.loads(route_best(asked, 0).routes).max()
     assert best <= plan(fabric, traffic, router="greedy").alpha + 1e-9
     assert best >= closed_bound(asked) - 1e-9

@@ -9,7 +9,7 @@ from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.routing import job_traffic, merged
-from weft.routing.problem import demands, problem
+from weft.routing.problem import demands, routing_problem
 from weft.routing.traffic import check_traffic
 from weft.simulation.flows import engine
 
@@ -152,7 +152,7 @@ def test_merging_refuses_nothing_and_names_given_twice():
 def test_flows_that_cannot_be_routed_are_refused(source, target, size, what):
     traffic = job_traffic(np.array(source), np.array(target), np.array(size))
     with pytest.raises(BadInput, match=what):
-        problem(ONE_SWITCH, traffic)
+        routing_problem(ONE_SWITCH, traffic)
 
 
 def test_a_flow_without_rate_is_refused_and_pairs_may_repeat_over_queue_pairs():

@@ -9,7 +9,7 @@ from weft.errors import BadInput, Unsupported
 from weft.fabric.families import clos
 from weft.fabric.paths import Paths
 from weft.routing import ways
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.traffic import job_traffic
 
 
@@ -22,7 +22,7 @@ def some_flows(fabric, count=30, seed=0):
 
 def test_the_ways_of_a_flow_are_its_shortest_paths(network, kit):
     traffic = some_flows(network)
-    asked, every = problem(network, traffic), Paths(network)
+    asked, every = routing_problem(network, traffic), Paths(network)
     for flow, ends in enumerate(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True)):
         found = kit.listed(asked, flow)
         assert len(found) == len(set(found))
@@ -33,7 +33,7 @@ def test_the_ways_of_a_flow_are_its_shortest_paths(network, kit):
 @pytest.mark.parametrize("seed", range(60))
 def test_the_ways_on_any_clos_are_its_shortest_paths_up_and_down(seed, kit):
     fabric, traffic = kit.random_case(seed, 12)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     for flow, ends in enumerate(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True)):
         found = kit.listed(asked, flow)
         assert sorted(found) == sorted(kit.up_paths(fabric, *ends))
@@ -45,7 +45,7 @@ def test_the_ways_of_hosts_with_several_ports_and_of_rails_are_those_of_networkx
     fabric = kit.ALL[name]
     traffic = some_flows(fabric, seed=1)
     apart = fabric.domain[traffic.source] != fabric.domain[traffic.target]
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     for flow in np.flatnonzero(apart).tolist():
         ends = int(traffic.source[flow]), int(traffic.target[flow])
         assert sorted(kit.listed(asked, flow)) == sorted(kit.up_paths(fabric, *ends))
@@ -54,11 +54,11 @@ def test_the_ways_of_hosts_with_several_ports_and_of_rails_are_those_of_networkx
 def test_links_that_are_no_choice_stand_apart(kit):
     fabric = kit.ALL["two tiers"]
     traffic = some_flows(fabric)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     assert np.array_equal(fabric.source[asked.ways.first], traffic.source)
     assert np.array_equal(fabric.target[asked.ways.last], traffic.target)
     both = kit.ALL["two planes"]
-    assert np.all(problem(both, some_flows(both)).ways.first == -1)
+    assert np.all(routing_problem(both, some_flows(both)).ways.first == -1)
 
 
 def test_levels_count_from_the_hosts_and_links_know_their_reverse(kit):
@@ -77,7 +77,7 @@ def test_a_link_that_is_down_in_one_direction_is_not_used(kit):
     down = np.flatnonzero((whole.source == spine) & (whole.target == whole.nodes_of("leaf")[0]))
     fabric = replace(whole, up=~np.isin(np.arange(whole.links), down))
     traffic = job_traffic(np.array([0, 31]), np.array([31, 0]), np.ones(2))
-    found = [path for flow in (0, 1) for path in kit.listed(problem(fabric, traffic), flow)]
+    found = [path for flow in (0, 1) for path in kit.listed(routing_problem(fabric, traffic), flow)]
     touched = {int(node) for path in found for node in fabric.target[list(path)]}
     assert spine not in touched
     assert len(found) == 2 * (len(whole.nodes_of("spine")) - 1)
@@ -90,7 +90,7 @@ def test_a_torus_has_no_tops(kit):
 def test_routes_are_the_chosen_ways_with_their_latency(kit):
     fabric = clos.build(24, radix=6, bandwidth_Bps=1e9, nic_latency_s=3e-6, switch_latency_s=1e-6)
     traffic = some_flows(fabric)
-    asked = problem(fabric, traffic)
+    asked = routing_problem(fabric, traffic)
     up, down = asked.ways.up_first.copy(), asked.ways.down_first.copy()
     for flow in range(len(traffic)):
         while asked.ways.top[up[flow]] != asked.ways.top[down[flow]]:
@@ -107,10 +107,10 @@ def test_a_fabric_cut_in_two_names_the_pair(kit):
     whole = kit.ALL["two tiers"]
     cut = whole.failed(nodes=whole.nodes_of("spine"))
     inside = job_traffic(np.array([0]), np.array([1]), np.ones(1))
-    assert len(kit.listed(problem(cut, inside), 0)) == 1
+    assert len(kit.listed(routing_problem(cut, inside), 0)) == 1
     across = job_traffic(np.array([0, 0]), np.array([1, 31]), np.ones(2))
     with pytest.raises(BadInput, match=f"no path.*{whole.names[0]} -> {whole.names[31]}"):
-        problem(cut, across)
+        routing_problem(cut, across)
 
 
 def test_too_many_ways_are_refused(kit, monkeypatch):

@@ -13,7 +13,7 @@ from weft.cluster import resolve
 from weft.commands.compare import _of_result
 from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
-from weft.estimation.contrast import NORMAL
+from weft.estimation.trust import NORMAL
 from weft.model import resolve_job
 from weft.search.comparison import Comparison, Traced, causes
 from weft.views.comparison import comparison_view

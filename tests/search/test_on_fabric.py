@@ -164,7 +164,7 @@ def test_what_is_left_out_is_bounded(closed, space):
                 found = list(evaluator.unblocked(batch.table.take(rows).ordered(()))) if len(rows) else []
                 frames, table = part.flagged(np.arange(len(part.frames)), flag)
                 if found:
-                    least = least_s(part, evaluator.bounding.outline(table.ordered(()), ordered=False), bubble=False)
+                    least = least_s(part, evaluator.bounding.frame(table.ordered(()), ordered=False), bubble=False)
                     assert least.min() < min(one.floor_s.min() for one in found)
                     assert len(frames) == least.shape[1]
 

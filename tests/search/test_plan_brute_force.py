@@ -12,8 +12,7 @@ import pytest
 
 from weft.cluster.catalogue import accelerator, default_tiers
 from weft.cluster.spec import Cluster
-from weft.estimation.iteration import Estimator
-from weft.estimation.single import estimate
+from weft.estimation.iteration import Estimator, estimate
 from weft.layout.check import explain, reject
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable, encode

@@ -46,7 +46,7 @@ def unscreened(estimator: Estimator, space: Space, scale: Scale) -> tuple[Fold, 
             if len(batch.table):
                 found = estimator.evaluate(batch.table)
                 fold.add(batch, found)
-                on_device, pinned = scale.fits(found.memory_bytes, found.memory.host_bytes)
+                on_device, pinned = scale.fits(found.memory_bytes, found.host_bytes)
                 compared, feasible = compared + len(batch.table), feasible + int((on_device & pinned).sum())
     return fold, compared, feasible
 
@@ -101,17 +101,17 @@ def test_peaks_and_bounds_are_those_of_single_layouts(space: Space, kinds: list[
         every = np.arange(len(part.frames))
         for flag in (0, 1):
             frames, table = part.flagged(every, flag)
-            outline = estimator.outline(table, ordered=part.switches.partial)
+            whole = estimator.frame(table, ordered=part.switches.partial)
             for grid in part.grids(frames, flag) if len(frames) else ():
                 switches, place = grid.axes(*screen.MEMORY)
                 shape = -1, len(grid.frames)
-                held, hosted = (one.reshape(shape)[place] for one in outline.peaks(grid.frames, switches))
+                held, hosted = (one.reshape(shape)[place] for one in whole.peaks(grid.frames, switches))
                 at, entry = np.divmod(np.arange(held.size), len(grid.entries))
                 layouts = part.batch(frames[grid.frames[at]], grid.entries[entry]).table
                 single = estimator.evaluate(layouts)
                 assert np.array_equal(held[entry, at], single.memory_bytes)
-                assert np.array_equal(hosted[entry, at], single.memory.host_bytes)
-                least = screen.least_s(part, outline)[:, grid.frames[at]]
+                assert np.array_equal(hosted[entry, at], single.host_bytes)
+                least = screen.least_s(part, whole)[:, grid.frames[at]]
                 some = layouts.recompute_layers > 0
                 code = np.where(some, 0, layouts.recompute)
                 assert np.all(least[code, np.arange(len(at))] < single.iteration_s)

@@ -11,7 +11,7 @@ import pytest
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.layout.check import explain
 from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS

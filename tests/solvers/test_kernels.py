@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows.engine import run
-from weft.simulation.flows.records import LinkEvent, Mode, Simulation
+from weft.simulation.flows.engine import LinkEvent, Mode, Simulation, run
 from weft.solvers import _jit, compiling
 from weft.solvers._jit import Kernel
 

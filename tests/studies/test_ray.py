@@ -21,36 +21,10 @@ import pytest
 
 from weft.errors import BadInput
 from weft.studies.kept import Kept
-from weft.studies.points import Points
-from weft.studies.result import Sweep
-from weft.studies.run import Run
 from weft.studies.runners import RayRunner, Runner, runner
-from weft.studies.study import study_from_dict
 
 HERE = Path(__file__).parent
 KILLS = 20
-SCRIPT = """
-import sys, json
-import trivial
-from weft.files import write_text
-from weft.studies.kept import Kept
-from weft.studies.points import Points
-from weft.studies.result import Sweep
-from weft.studies.run import Run
-from weft.studies.runners import runner
-from weft.studies.study import study_from_dict
-if __name__ == "__main__":
-    workers, state, out = sys.argv[1:]
-    document = {"schema": "weft.study/1", "compute": "slow", "axes": {"a": list(range(1, 201)), "b": [1, 2, 3]}}
-    points = Points(study_from_dict(document, trivial.computation))
-    run = Run(points=points, kept=Kept(state), compute="trivial:compute")
-    chosen = runner(workers)
-    try:
-        run.go(chosen)
-    finally:
-        chosen.close()
-    write_text(out, json.dumps(Sweep(run.points, run.kept, run.keys, run.counts).to_dicts()))
-"""
 
 
 @pytest.fixture
@@ -76,9 +50,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, port: int) -> Iterator[Any]:
 
 def swept(folder: Path, workers: str, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
     folder.mkdir(exist_ok=True)
-    script, out = folder / "script.py", folder / "out.json"
-    script.write_text(SCRIPT)
-    command = [sys.executable, str(script), workers, str(folder / "state"), str(out)]
+    out = folder / "out.json"
+    command = [sys.executable, str(HERE / "trivial.py"), workers, str(folder / "state"), str(out), "200"]
     return subprocess.Popen(command, env=os.environ | environment), out
 
 
@@ -115,12 +88,8 @@ def bytes_of(folder: Path, chosen: Runner) -> bytes:
     """A sweep of 300 points in this process."""
     import trivial
 
-    document = {"schema": "weft.study/1", "compute": "slow", "axes": {"a": list(range(1, 101)), "b": [1, 2, 3]}}
-    points = Points(study_from_dict(document, trivial.computation))
     with closing(Kept(folder)) as state:
-        run = Run(points=points, kept=state, compute="trivial:compute")
-        run.go(chosen)
-        return json.dumps(Sweep(run.points, run.kept, run.keys, run.counts).to_dicts()).encode()
+        return trivial.swept(100, state, chosen).encode()
 
 
 def kill(node: Any, log: Path, lines: int) -> None:

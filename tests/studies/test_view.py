@@ -8,7 +8,7 @@ import weft
 from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
 from weft.studies.kept import Kept
-from weft.studies.view import chosen, filtered
+from weft.studies.result import chosen, filtered
 
 COLUMNS = ("usd", "name", "failed")
 ROWS = [

@@ -1,7 +1,11 @@
-"""Computations for tests of the machinery, found by their names in worker processes."""
+"""Computations for tests of the machinery, found by their names in worker processes.
+
+As a script (``WORKERS STATE OUT POINTS``) it sweeps points of ``slow`` and writes their rows.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -11,7 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput
-from weft.studies.study import AxisKind, Computation
+from weft.files import write_text
+from weft.studies.kept import Kept
+from weft.studies.points import Points
+from weft.studies.result import Sweep
+from weft.studies.run import Run
+from weft.studies.runners import Runner, runner
+from weft.studies.study import AxisKind, Computation, study_from_dict
 from weft.units import parse_whole
 
 
@@ -45,3 +55,21 @@ def computation(name: str, where: str = "compute") -> Computation:
 
 def counted(log: Path) -> int:
     return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
+
+
+def swept(points: int, state: Kept, chosen: Runner) -> str:
+    """The rows of three times as many ``slow`` points, as JSON."""
+    axes = {"a": list(range(1, points + 1)), "b": [1, 2, 3]}
+    study = study_from_dict({"schema": "weft.study/1", "compute": "slow", "axes": axes}, computation)
+    run = Run(points=Points(study), kept=state, compute="trivial:compute")
+    run.go(chosen)
+    return json.dumps(Sweep(run.points, run.kept, run.keys, run.counts).to_dicts())
+
+
+if __name__ == "__main__":
+    own = runner(sys.argv[1])
+    try:
+        rows = swept(int(sys.argv[4]), Kept(sys.argv[2]), own)
+    finally:
+        own.close()
+    write_text(sys.argv[3], rows)

@@ -44,14 +44,14 @@ def test_a_hostile_family_and_id_change_nothing(make) -> None:
 )
 def test_names_of_the_catalogue(make, model: str, name: str) -> None:
     empty = dict.fromkeys(("layers", "hidden", "heads", "vocab"))
-    assert shape(make(model=model, **empty), prediction=True).model.name == name
+    assert shape(make(model=model, **empty), [], prediction=True).name == name
 
 
 def test_a_model_cut_to_fewer_layers_keeps_every_kind(make) -> None:
     run = make(model="deepseekv3 cut to 4 layers", layers=4, hidden=7168, heads=128, vocab=129280)
-    found = shape(run, prediction=True)
-    assert [(run.block.moe is None, run.count) for run in found.model.runs] == [(True, 1), (False, 3)]
-    assert found.model.prediction_layers == 0
+    model = shape(run, [], prediction=True)
+    assert [(run.block.moe is None, run.count) for run in model.runs] == [(True, 1), (False, 3)]
+    assert model.prediction_layers == 0
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_model_cut_to_fewer_layers_keeps_every_kind(make) -> None:
 )
 def test_shapes_of_unknown_models(make, columns: dict[str, object], gated: bool) -> None:
     run = make(**({"layers": 32, "hidden": 4096, "heads": 32, "vocab": None} | columns))
-    block = shape(run, prediction=True).model.runs[0].block
+    block = shape(run, [], prediction=True).runs[0].block
     assert block.feed_forward.gated is gated
 
 
@@ -115,13 +115,13 @@ def test_accelerators_by_name(text: str, name: str) -> None:
 
 
 def test_what_an_accelerators_name_states(make) -> None:
-    chip = machine(make(gpu="H100-96GB (500 W, HBM2e 2.4 TB/s)")).cluster.accelerator
+    chip = machine(make(gpu="H100-96GB (500 W, HBM2e 2.4 TB/s)"), []).accelerator
     assert chip.memory_bytes == pytest.approx(96e9, rel=0.03)
     assert (chip.memory_Bps, chip.power_w) == (2.4e12, 500.0)
 
 
 def test_domains_that_the_accelerators_fill(make) -> None:
-    cluster = machine(make(gpu="DGX-GB300", gpus=256, nodes_gpus=72)).cluster
+    cluster = machine(make(gpu="DGX-GB300", gpus=256, nodes_gpus=72), [])
     tiers = cluster.tiers
     assert (cluster.accelerator.scale_up_size, cluster.spares_per_domain) == (72, 8)
     assert [tier.size for tier in tiers] == [64, 4]
@@ -137,7 +137,7 @@ def test_domains_that_the_accelerators_fill(make) -> None:
     ],
 )
 def test_network_from_notes(make, notes: str, Gbps: float) -> None:
-    cluster = machine(make(gpus=64, notes=notes)).cluster
+    cluster = machine(make(gpus=64, notes=notes), [])
     assert cluster.tiers[1].bandwidth_Bps == Gbps * 1.25e8
 
 

@@ -17,11 +17,10 @@ from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload, dlrm
-from weft.simulation.workload.run import WorkloadResult, run_workload
-from weft.views.charts.activity import write_schedule_timeline
-from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view
+from weft.simulation.workload import WorkloadResult, run_workload
+from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view, write_schedule_timeline
+from weft.views.simulation import workload_view, write_workload_timeline
 from weft.views.terminal import print_blocks
-from weft.views.workload import workload_view, write_workload_timeline
 
 WIDE = (("switch", 8, 450e9), ("fully-connected", 4, 100e9), ("ring", 4, 50e9), ("switch", 16, 12.5e9))
 NARROW = (("switch", 4, 150e9), ("ring", 4, 100e9))
@@ -172,7 +171,8 @@ def test_a_timeline_has_every_stage(tmp_path):
         for stage in ("reduce-scatter", "all-gather"):
             assert f"{stage} chunk {chunk}".encode() in data
     assert b"dimension 1 (switch 4)" in data
-    assert b"dimension 2 (ring 4) busy" in data
+    assert b"dimension 2 (ring 4)" in data
+    assert b"busy (share)" in data
     with pytest.raises(BadInput, match="written"):
         write_schedule_timeline(str(tmp_path / "none" / "x"), one.timed)
 

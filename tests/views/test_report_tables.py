@@ -8,9 +8,8 @@ import pytest
 from rich.console import Console
 
 import weft
-from weft.estimation.report import EstimateReport
+from weft.estimation.report import EstimateReport, sensitivities
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
-from weft.estimation.single import sensitivities
 from weft.estimation.training import training_run
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout

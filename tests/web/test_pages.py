@@ -16,7 +16,7 @@ pytest.importorskip("altair")
 import weft
 from weft.arrangement.bundle import arrangement_of
 from weft.cluster import load
-from weft.views.page import PLACES
+from weft.views.html import PLACES
 from weft.web import showing
 from weft.web.pages import PAGES, _clusters, _examples
 

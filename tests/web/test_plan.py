@@ -14,7 +14,7 @@ import weft
 from weft.cluster import load
 from weft.cluster.catalogue import Scales, oversubscribed, resized, scaled, with_domain
 from weft.errors import BadInput
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.web import showing

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 import weft
 from weft.commands.app import cli
+from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
 from weft.studies.kept import Kept
 from weft.studies.points import Points
@@ -16,6 +17,8 @@ from weft.studies.result import Sweep
 from weft.studies.run import Counts
 from weft.studies.study import AxisKind, Computation, study_from_dict
 from weft.units import parse_whole
+from weft.views.html import to_page
+from weft.views.study import Look, StudyReport
 
 HOSTILE = "<script>alert(1)</script>|`x`"
 AXES = {"model": ["gpt2-124m", "gpt2-355m"], "cluster": "a100", "count": [8, 16], "layout": ["mbs=1", "tp=2"]}
@@ -78,13 +81,16 @@ def test_a_page_says_all_parts_and_loads_nothing(state):
 
 
 def test_what_is_shown_can_be_chosen(state):
-    page = weft.make_report(state, where=("model=gpt2-124m", "layout=tp=2"), x="batch", y="mfu")
+    with open_sweep(state) as found:
+        page = to_page(
+            "a study", StudyReport(found, Look(where=("model=gpt2-124m", "layout=tp=2"), x="batch")).blocks()
+        )
     assert len(text_of(page, "points-table")) == 6
     assert "At all points" in page
     assert "gpt2-355m" not in text_of(page, "points-table")[0]
     for wrong in ({"where": ("nothing=1",)}, {"x": "nothing"}, {"facet": "nothing"}):
-        with pytest.raises(BadInput):
-            weft.make_report(state, **wrong)
+        with open_sweep(state) as found, pytest.raises(BadInput):
+            StudyReport(found, Look(**wrong))
 
 
 @pytest.mark.parametrize("form", ["html", "md"])
@@ -120,14 +126,11 @@ def test_markdown_has_the_rows(state):
 
 def test_the_command_takes_a_state_and_says_what_it_does_not_take(state, tmp_path):
     page, table = tmp_path / "report.html", tmp_path / "rows.csv"
-    done = CliRunner().invoke(cli, ["report", str(state), "--x", "count", "-o", str(page)])
+    done = CliRunner().invoke(cli, ["report", str(state), "-o", str(page)])
     assert done.exit_code == 0, done.output
-    assert page.read_text() == weft.make_report(state, x="count")
+    assert page.read_text() == weft.make_report(state)
     table.write_text("model,mfu\n")
     for subject, word in ((str(table), "which does not say"), (str(tmp_path), "holds no state of a sweep")):
         found = CliRunner().invoke(cli, ["report", subject])
         assert isinstance(found.exception, BadInput)
         assert word in str(found.exception)
-    weft.plan("gpt2-124m", "a100-8", top=1).save(tmp_path / "plan.json")
-    found = CliRunner().invoke(cli, ["report", str(tmp_path / "plan.json"), "--x", "count"])
-    assert "--x: is for studies" in str(found.exception)

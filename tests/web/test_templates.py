@@ -9,8 +9,7 @@ import pytest
 
 from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
 from weft.views.charts.palette import scheme_css
-from weft.views.html import sections, to_page
-from weft.views.page import PLACES, STATIC, Markup, _environment, render, static
+from weft.views.html import PLACES, STATIC, Markup, _environment, render, sections, static, to_page
 from weft.web.pages import PLAN
 from weft.web.questions import Field, Group
 

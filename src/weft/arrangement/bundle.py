@@ -11,14 +11,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from weft.arrangement.certificate import Certificate, Proof
+from weft.arrangement.certificate import Certificate, Proof, Verified
 from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels, order_of
 from weft.arrangement.collectives import JobCollective, JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
-from weft.arrangement.verify import Verified
 from weft.cluster import Cluster
 from weft.cluster.calibration import calibration
 from weft.cluster.files import WrittenCluster
@@ -29,7 +28,7 @@ from weft.fabric.files import WrittenFabric
 from weft.fabric.placement import Placement
 from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
-from weft.interop.netops import nccl_env, routes_json
+from weft.interop import nccl_env, routes_json
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import WrittenLayout, format_layout, parse_layout
@@ -37,7 +36,7 @@ from weft.model.text import WrittenJob
 from weft.results import Result
 from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes
 from weft.units import counted
 
 MAX_FILE_BYTES = 512_000_000

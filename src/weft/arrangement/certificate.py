@@ -1,4 +1,4 @@
-"""How good any arrangement of a site could be, in the model of the clock.
+"""How good any arrangement of a site could be, in the model of the clock, and an arrangement stepped once more.
 
 For each job the largest of these bounds holds, whatever else is chosen:
 
@@ -9,6 +9,9 @@ For each job the largest of these bounds holds, whatever else is chosen:
 
 Jobs that share a cut share its time: what all of them send over it, at their paces, is at most its capacity.  The
 least objective under that is a convex program; a linear one over tangents bounds it from below.
+
+The search steps templates: phases that stay inside hosts are delays there, and phases without flows are taken
+together.  ``verify`` steps every phase and every flow, on the links where the job is, as ``weft simulate --full``.
 """
 
 from __future__ import annotations
@@ -19,14 +22,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.arrangement.clock import Clock, Hosts
+from weft.arrangement.clock import Assignment, Clock, Hosts, repeated, together, window
 from weft.arrangement.cuts import FabricCuts, least_cut
 from weft.arrangement.objective import RATES, Objective
 from weft.arrangement.template import Template
+from weft.cluster.calibration import calibration
+from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Routes, Traffic
+from weft.fabric.traffic import Routes, Traffic, joined
 from weft.simulation.flows.engine import run
-from weft.solvers.highs import silent_highs
+from weft.simulation.iteration.contention import Wires
+from weft.simulation.iteration.simulate import iteration_traffic
+from weft.solvers import lp
 
 TANGENTS = 64
 MOST_HOSTS = 300
@@ -91,6 +98,7 @@ def _must_cross(clock: Clock, cuts: FabricCuts, given: Hosts, job: int, between:
     if may == "move" or len(between) > MOST_HOSTS:
         return found
     least, first = least_cut(between), 0
+    # The hosts stay but their order may change: over a cut that parts them at least the least cut crosses.
     held = np.array(given[job], dtype=np.int64)
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
         inside = np.bincount(unit[held], minlength=len(capacity))
@@ -106,6 +114,7 @@ def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> floa
     usable = np.flatnonzero(np.array(clock.site.usable))
     found = 0.0
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
+        # No unit has room for the whole job, so that some cut parts it, wherever it is; the widest is the fastest.
         if np.bincount(unit[usable], minlength=len(capacity)).max() < len(between):
             found = max(found, least_cut(between) / float(capacity.max()))
     return found
@@ -141,6 +150,8 @@ def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float
     )
     routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=whole, usage=none, latency_s=none)
     end = run(np.ones(1), empty, routes).phase_end_s
+    # Step 1 gave the earliest begin of each phase by the critical path; step 2 its tail; step 3 looks at each cut as
+    # one machine that has to do the phases' crossings in some order.
     tail = _tails(one, lengths)
     best = float(end[one.last])
     begin = end - longest
@@ -158,6 +169,7 @@ def _tails(one: Template, lengths: Floats) -> Floats:
     tail[one.last] = 0.0
     held = [part.tolist() for part in np.split(one.phases.waits, one.phases.indptr[1:-1])]
     later = np.bincount(one.phases.waits, minlength=len(lengths))
+    # Backwards in topological order: a phase is looked at when all that wait for it have been.
     stack = np.flatnonzero(later == 0).tolist()
     while stack:
         phase = stack.pop()
@@ -181,6 +193,7 @@ def one_after_another(begin: Floats, work: Floats, tail: Floats) -> float:
     now = best = 0.0
     order = np.argsort(begin, kind="stable").tolist()
     for at, job in enumerate(order):
+        # Work that may begin joins those that wait; until the next may, that with the longest tail is done.
         now = max(now, float(begin[job]))
         heappush(ready, (-float(tail[job]), job))
         until = float(begin[order[at + 1]]) if at + 1 < len(order) else np.inf
@@ -202,6 +215,7 @@ def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s:
     if objective.kind == "makespan":
         # All bytes of all iterations cross before the last job ends.
         return float((objective.worth @ must / cuts.all_Bps).max()) / objective.scale
+    # Each job at its bound keeps a cut busy for this share of the time; only cuts above 1 bind.
     share = must / least_s[:, None] / cuts.all_Bps[None, :]
     busy = share[:, share.sum(axis=0) > 1.0]
     if not busy.shape[1]:
@@ -211,52 +225,127 @@ def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s:
     return _least_slow(objective, busy, least_s / objective.against_s)
 
 
-def _paced(model: Any, busy: Floats, inf: float) -> None:
-    """The rows that let no cut be busy all the time and more; the first columns are paces (1: at the bound)."""
-    for share in busy.T:
-        mine = np.flatnonzero(share > 0).astype(np.int32)
-        model.addRow(-inf, 1.0, len(mine), mine, share[mine])
+def _paced(busy: Floats) -> list[_Row]:
+    """The rows that let no cut be busy all the time and more; the first variables are paces (1: at the bound)."""
+    jobs = [np.flatnonzero(share > 0) for share in busy.T]
+    return [(mine, share[mine], -np.inf, 1.0) for mine, share in zip(jobs, busy.T, strict=True)]
 
 
-def _solved(model: Any, highspy: Any) -> float:
+def _solved(cost: Floats, bounds: tuple[Floats, Floats], rows: list[_Row]) -> float:
     """The least value; 0 where there is none."""
-    model.run()
-    if model.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        return 0.0
-    return float(model.getInfo().objective_function_value)
+    found = lp.least(cost, bounds, lp.Rows.of(rows))
+    return found.objective if found.optimal else 0.0
 
 
 def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
     """The least score where counts what all jobs do in a second: linear in their paces."""
-    highspy, model = silent_highs()
     at_most = objective.worth / least_s
-    for job, most in enumerate((at_most / at_most.sum()).tolist()):
-        model.addVar(0.0, 1.0)
-        model.changeColCost(job, -most)
-    _paced(model, busy, highspy.kHighsInf)
-    done = -_solved(model, highspy)
+    bounds = np.zeros(len(at_most)), np.ones(len(at_most))
+    done = -_solved(-at_most / at_most.sum(), bounds, _paced(busy))
     return objective.score(least_s) / done if done > 0 else 0.0
 
 
 def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
     """The least (mean or worst) slowdown of jobs whose slowdowns at their bounds are given."""
-    highspy, model = silent_highs()
-    jobs, inf = len(least), highspy.kHighsInf
-    worst = objective.kind == "worst"
+    jobs, worst = len(least), objective.kind == "worst"
     # Pace p of each job (1: at its bound), its slowdown s >= least / p by tangents, and the worst slowdown.
-    for _ in range(jobs):
-        model.addVar(0.0, 1.0)
-    for job in range(jobs):
-        model.addVar(float(least[job]), inf)
-        model.changeColCost(jobs + job, 0.0 if worst else float(objective.weights[job]))
-    model.addVar(0.0, inf)
-    model.changeColCost(2 * jobs, 1.0 if worst else 0.0)
-    _paced(model, busy, inf)
+    cost = np.concatenate([np.zeros(jobs), np.zeros(jobs) if worst else objective.weights, [1.0 if worst else 0.0]])
+    low = np.concatenate([np.zeros(jobs), least, [0.0]])
+    high = np.concatenate([np.ones(jobs), np.full(jobs + 1, np.inf)])
+    rows = _paced(busy)
     lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
-    for job in range(jobs):
+    for job, slowdown in enumerate(least.tolist()):
         for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
-            columns = np.array([job, jobs + job], dtype=np.int32)
-            slope = float(least[job]) / point**2
-            model.addRow(2 * float(least[job]) / point, inf, 2, columns, np.array([slope, 1.0]))
-        model.addRow(0.0, inf, 2, np.array([2 * jobs, jobs + job], dtype=np.int32), np.array([1.0, -1.0]))
-    return _solved(model, highspy)
+            rows.append(((job, jobs + job), (slowdown / point**2, 1.0), 2 * slowdown / point, np.inf))
+        rows.append(((2 * jobs, jobs + job), (1.0, -1.0), 0.0, np.inf))
+    return _solved(cost, (low, high), rows)
+
+
+_Row = tuple[Any, Any, float, float]
+"""Columns, values, low and high of a row."""
+
+
+MOST_RANKS = 1024
+"""Ranks of all jobs up to which every flow is stepped."""
+MOST_FLOWS = 2_000_000
+"""Flows of all stepped iterations up to which they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verified:
+    """Steady seconds of an iteration of each job with every flow stepped, nan where that was not done, by how much
+    the search's differ at most, as a share, and what was not verified and why."""
+
+    iteration_s: Floats
+    apart: float
+    left_out: tuple[str, ...]
+
+    @property
+    def jobs(self) -> int:
+        """Jobs of which every flow was stepped."""
+        return int(np.isfinite(self.iteration_s).sum())
+
+
+def verifiable(clock: Clock) -> bool:
+    """Whether some flows can be stepped beside what the search stepped."""
+    few = sum(one.ranks for one in clock.templates) <= MOST_RANKS
+    return few and any(one.detail == "phases" for one in clock.templates)
+
+
+def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = False) -> Verified:
+    """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
+    nothing = np.full(len(clock.templates), np.nan)
+    ranks = sum(one.ranks for one in clock.templates)
+    bursts = [one.name for one in clock.templates if one.detail == "burst"]
+    if late or not verifiable(clock):
+        why = "--budget leaves no time for it" if late else _burst(bursts)
+        if ranks > MOST_RANKS:
+            why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
+        return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
+    wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
+    flows = sum(len(one.phase) * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
+    if flows > MOST_FLOWS:
+        why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
+        return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
+    parts = [repeated(one, epochs) for (one, _), epochs in zip(wholes, clock.epochs, strict=True)]
+    traffic = together([one.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, one in enumerate(parts)])
+    known = joined([routes.of(one.message) for one, (_, routes) in zip(parts, wholes, strict=True)])
+    result = run(clock.fabric.capacity_Bps, traffic, known)
+    seconds = window(result.phase_end_s, parts)
+    stepped = np.array([one.detail == "phases" for one in clock.templates])
+    return Verified(
+        iteration_s=np.where(stepped, seconds, np.nan),
+        apart=float(np.abs(found_s / seconds - 1.0)[stepped].max()),
+        left_out=(_burst(bursts),) if bursts else (),
+    )
+
+
+def _burst(names: list[str]) -> str:
+    return f"{', '.join(names)}: one burst of bytes an iteration, whose phases were not stepped"
+
+
+def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes]:
+    """The iteration of a job with all phases and flows, and the routes of its messages; its burst where it is one."""
+    template, site = clock.templates[job], clock.site
+    if template.detail == "burst":
+        return template, clock.routes(choice.hosts, choice.router)[job]
+    wires = Wires(
+        site.jobs[job].layout,
+        site.cluster,
+        site.fabric,
+        calibration(site.cluster.accelerator.name),
+        placement=Placement(accelerators=clock.accelerators(choice.hosts[job], job)),
+        routing="spray" if choice.router == "spray" else "ecmp",
+        routes=clock.planned(choice.hosts) if choice.router == "planned" else None,
+    )
+    full, messages = iteration_traffic(site.jobs[job].job, site.cluster, site.jobs[job].layout, wires)
+    known = joined([wave.routes for one in messages.values() for wave in one.waves]).without_latency()
+    whole = replace(
+        template,
+        phases=full.traffic.phases,
+        last=full.last,
+        phase=full.traffic.phase,
+        bytes=full.traffic.bytes,
+        message=full.message,
+    )
+    return whole, known

@@ -25,8 +25,7 @@ from weft.layout.spec import Layout
 from weft.routing.plan import route
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import run
-from weft.simulation.iteration.contention import reached
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes, reached
 
 EPOCHS = 12
 """Iterations of the longest job that are stepped; the second half counts."""
@@ -128,6 +127,8 @@ class Clock:
 
     def _repeat(self) -> None:
         longest_s = max(job.alone_s for job in self.templates)
+        # Enough iterations of each job to last as long as `EPOCHS` of the longest, so that none runs out while others
+        # count.
         counts = [int(np.ceil(EPOCHS * longest_s / job.alone_s)) for job in self.templates]
         self.epochs = tuple(min(MOST_EPOCHS, max(EPOCHS, count)) for count in counts)
         self.repeats = [repeated(job, count) for job, count in zip(self.templates, self.epochs, strict=True)]
@@ -176,6 +177,7 @@ class Clock:
         Args:
             first: seconds of an iteration of each while all run.
         """
+        # Event by event: the jobs that are left run at the pace that they have together until the next one ends.
         left = np.array([float(job.iterations or 1) for job in self.site.jobs])
         total, ends, now = left.copy(), np.zeros(len(left)), np.zeros(len(left))
         running, seconds = list(range(len(left))), first
@@ -230,6 +232,8 @@ class Clock:
         if not parts:
             return None
         every = merged_traffic(parts)
+        # Step 1: add up all bytes of a pair of accelerators.  Step 2: route these sums; step 3: every collective of
+        # the pair takes their path.
         pair = every.source * self.fabric.accelerators + every.target
         _, first, pair = np.unique(pair, return_index=True, return_inverse=True)
         traffic = replace(every.select(first), bytes=np.bincount(pair.reshape(-1), every.bytes).astype(np.float64))
@@ -276,6 +280,7 @@ class Clock:
     def _stepped(self, choice: Assignment, jobs: tuple[int, ...]) -> Timed:
         self._count[0] += 1
         result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
+        # Jobs that are not stepped are taken to be alone: the bounds of a search use that.
         iteration = np.array([one.alone_s for one in self.templates])
         whole = len(jobs) == len(self.templates)
         iteration[list(jobs)] = window(result.phase_end_s, [self.repeats[job] for job in jobs])
@@ -303,6 +308,7 @@ def steady(ends: Floats, until: float) -> float:
     """Mean seconds of the second half of the iterations that end by a time; of the first one where fewer than two
     do."""
     done = int(np.searchsorted(ends, until * (1 + 1e-12), side="right"))
+    # The first half is left out: offsets and queues settle there.
     half = done // 2
     return float((ends[done - 1] - ends[half - 1]) / (done - half)) if half else float(ends[0])
 
@@ -339,6 +345,7 @@ class Repeated:
 def repeated(one: Template, count: int) -> Repeated:
     """``count`` iterations; each begins when the one before has ended."""
     size = len(one.phases)
+    # One copy of the phases an iteration, numbered `size` apart.
     lengths = np.diff(one.phases.indptr)
     roots = np.flatnonzero(lengths == 0)
     # From the second iteration on, phases that wait for nothing wait for the end of the one before.
@@ -371,6 +378,7 @@ def repeated(one: Template, count: int) -> Repeated:
 
 def together(parts: Sequence[Traffic]) -> Traffic:
     """Jobs side by side as one traffic."""
+    # Phases of a part keep their order and are numbered behind those of the parts before.
     shift = np.cumsum([0] + [len(part.phases) for part in parts])
 
     def of(name: str) -> np.ndarray:

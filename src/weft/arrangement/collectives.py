@@ -32,8 +32,8 @@ from weft.errors import UnknownName, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.fabric.dimension import Dimension, from_tier
 from weft.fabric.placement import Placement
-from weft.interop.collectives.msccl import write_msccl
-from weft.interop.collectives.nccl_tuner import write_tuners
+from weft.interop.msccl import write_msccl
+from weft.interop.nccl_tuner import write_tuner
 from weft.layout.mesh import Spread, rank_groups, real_axes, spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.stages import HeldChunk, held_chunks
@@ -41,9 +41,8 @@ from weft.layout.step import Call, Step
 from weft.layout.table import LayoutTable
 from weft.results import Result
 from weft.simulation.flows.symmetry import transfer
-from weft.simulation.iteration.contention import UNIT_BYTES, Messages, Wires
+from weft.simulation.iteration.contention import UNIT_BYTES, FlowRoutes, Messages, Wires
 from weft.simulation.iteration.demand import Key
-from weft.simulation.iteration.routed import FlowRoutes
 from weft.units import counted
 
 CHUNKS = 4
@@ -227,7 +226,7 @@ def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> 
         if even and (shape not in slowest or reach(one) < reach(slowest[shape])):
             slowest[shape] = one
     groups = [(one.cluster, *shape) for shape, one in sorted(slowest.items())]
-    return write_tuners(groups, calibration=constants)
+    return write_tuner(groups, calibration=constants)
 
 
 def msccl_text(one: JobCollective) -> str | None:

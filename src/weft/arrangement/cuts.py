@@ -61,6 +61,7 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         if len(names) < 2:
             continue
         number = np.full(fabric.nodes, -1, dtype=np.int64)
+        # Switches belong to the unit of the hosts that they hang together with below this tier.
         for at, name in enumerate(names.tolist()):
             number[label == name] = at
         above = np.flatnonzero((fabric.tier > tier) & fabric.up)
@@ -80,6 +81,7 @@ def _components(fabric: Fabric, tier: int) -> Ints:
     label = np.arange(fabric.nodes)
     while True:
         low = label.copy()
+        # Labels spread over links, and each takes its label's label, which halves the rounds.
         np.minimum.at(low, source, label[target])
         np.minimum.at(low, target, label[source])
         low = low[low]
@@ -101,6 +103,8 @@ def least_cut(between: Floats) -> float:
         return 0.0
     alive = np.ones(count, dtype=bool)
     best = np.inf
+    # One phase of Stoer and Wagner: add the place that is tied most to those before; the last one alone is a cut, and
+    # is merged with the one before.  The least of all phases is the least cut.
     for _ in range(count - 1):
         reach = np.where(alive, 0.0, -np.inf)
         last = before = -1

@@ -113,6 +113,7 @@ class Layouts:
         form on a network as slow as the job found it; the last also orders them.
         """
         job = clock.site.jobs[number]
+        # Three sources, as each misses what another sees: alone, on its hosts, and as slow as it is beside the others.
         felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
         found = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
         others = [one for one in dict.fromkeys(found) if one != job.layout]
@@ -243,7 +244,7 @@ class _Uneven(Slice):
     def stepped_s(self, at: int) -> float:
         """What no iteration of a row undercuts."""
         layout = self.frame.table.row(at)
-        clock = self.clocks.of(at, layout, float(self.estimates.time.offload_s[at]))
+        clock = self.clocks.of(at, layout, float(self.estimates.offload_s[at]))
         if layout.pipeline > 1:
             clock = replace(clock, step=replace(clock.step, reduce_s=0.0, gather_s=0.0))
         return Stepped(layout, clock).seconds

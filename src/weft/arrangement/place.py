@@ -14,7 +14,7 @@ from weft.arrangement.cuts import FabricCuts
 from weft.arrangement.site import Site
 from weft.arrangement.template import Template
 from weft.fabric.spec import Floats, Ints
-from weft.solvers.highs import silent_highs
+from weft.solvers import lp
 
 MOVES = 400
 """Moves that local search draws, for each job."""
@@ -68,6 +68,8 @@ class Places:
         shares its cuts beside, and what exceeds them."""
         if not len(self.cuts.all_Bps):
             return 0.0
+        # A job's own cut bounds its pace; what others send over the same cuts delays it; more than all the time is
+        # impossible and costs most.
         shares = np.array([one / alone for one, alone in zip(busy, self.alone_s, strict=True)])
         all_of_it = shares.sum(axis=0)
         own = shares.max(axis=1)
@@ -102,6 +104,8 @@ class Places:
 
     def _drawn(self, given: Hosts, seed: int, left_s: LeftS, found: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``found`` has the cost of those before."""
+        # From cheap to dear: as given, in order of units, in rows, by the integer program, by local search from the
+        # best.
         yield from (given, self.sorted(given), *self.packed(given))
         for counts in self._packings(given, left_s) if self.moving else ():
             yield self._of_counts(given, counts)
@@ -129,6 +133,7 @@ class Places:
         for move in range(MOVES * len(able)):
             if move % 64 == 0 and not left_s():
                 break
+            # Step 1: draw two places.  Hosts of two jobs, or a free one, are exchanged only where the jobs may move.
             one = able[int(draw.integers(len(able)))]
             other = able[int(draw.integers(len(able)))]
             into_free = bool(free) and draw.random() < 0.25
@@ -140,9 +145,11 @@ class Places:
             if pool is now[one] and a == b:
                 continue
             now[one][a], pool[b] = pool[b], now[one][a]
+            # Step 2: cuts are counted again for the jobs that changed; the others keep theirs.
             changed = {one} if into_free else {one, other}
             fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
             better = self.cost(fresh)
+            # Step 3: the exchange stays only where the cost falls, so that the search ends in a local minimum.
             if better < cost - 1e-12:
                 busy, cost = fresh, better
             else:
@@ -220,52 +227,39 @@ def _packed(
     Variables: counts, whether a job is in a unit (of each tier), and the busiest cut's load.  A job in k units of a
     tier pays k - 1 times what parting its ranks sends; with ``spread`` the busiest cut counts most.
     """
-    highspy, model = silent_highs()
     jobs, inner = len(wanted), len(room)
-    model.setOptionValue("random_seed", 0)
-    model.setOptionValue("time_limit", limit_s)
     scale = max(float(worth.max()), 1e-300)
-    for _ in range(jobs * inner):
-        model.addVar(0.0, inf)
-    kinds = [highspy.HighsVarType.kInteger] * (jobs * inner)
+    counts = jobs * inner
+    busiest = counts + jobs * sum(len(one) for one in cuts.capacity_Bps)
+    cost, high = np.zeros(busiest + 1), np.ones(busiest + 1)
+    high[:counts] = high[busiest] = inf
+    cost[busiest] = 1.0 if spread else 0.0
+    rows: list[tuple[list[int], list[float], float, float]] = []
+    every = range(inner)
     for job, count in enumerate(wanted):
-        own = [job * inner + unit for unit in range(inner)]
-        model.addRow(float(count), float(count), inner, np.array(own, dtype=np.int32), np.ones(inner))
-    for unit in range(inner):
-        own = [job * inner + unit for job in range(jobs)]
-        model.addRow(0.0, float(room[unit]), jobs, np.array(own, dtype=np.int32), np.ones(jobs))
-    first = jobs * inner
-    busiest = first + jobs * sum(len(one) for one in cuts.capacity_Bps)
-    rows: list[tuple[list[int], list[float]]] = []
+        rows.append(([job * inner + unit for unit in every], [1.0] * inner, float(count), float(count)))
+    rows += [([job * inner + unit for job in range(jobs)], [1.0] * jobs, 0.0, float(room[unit])) for unit in every]
+    first = counts
     for tier, capacity in enumerate(cuts.capacity_Bps):
         fastest = float(capacity.max())
         for unit in range(len(capacity)):
             inside = np.unique(cuts.unit[0][cuts.unit[tier] == unit]).tolist()
-            load: tuple[list[int], list[float]] = ([busiest], [-1.0])
+            crossing, loads = [busiest], [-1.0]
             for job, count in enumerate(wanted):
                 here = first + job * len(capacity) + unit
                 pays = float(worth[job]) / scale
-                model.addVar(0.0, 1.0)
-                model.changeColCost(here, (0.01 if spread else 1.0) * pays)
-                held = [job * inner + at for at in inside]
+                cost[here] = (0.01 if spread else 1.0) * pays
                 most = min(float(count), float(sum(room[at] for at in inside)))
-                rows.append(([*held, here], [*([1.0] * len(held)), -most]))
+                rows.append(([*(job * inner + at for at in inside), here], [1.0] * len(inside) + [-most], -inf, 0.0))
                 # Presence stands for crossing: linear, and too much only for a job that lies in one unit.
-                load[0].append(here)
-                load[1].append(pays * fastest / max(float(capacity[unit]), 1e-300))
-            rows.append(load)
+                crossing.append(here)
+                loads.append(pays * fastest / max(float(capacity[unit]), 1e-300))
+            rows.append((crossing, loads, -inf, 0.0))
         first += jobs * len(capacity)
-    kinds += [highspy.HighsVarType.kInteger] * (first - jobs * inner)
-    model.addVar(0.0, inf)
-    model.changeColCost(busiest, 1.0 if spread else 0.0)
-    kinds.append(highspy.HighsVarType.kContinuous)
-    for columns, values in rows:
-        model.addRow(-inf, 0.0, len(columns), np.array(columns, dtype=np.int32), np.array(values))
-    for column, kind in enumerate(kinds):
-        model.changeColIntegrality(column, kind)
-    model.run()
-    solution = np.array(model.getSolution().col_value)
-    if len(solution) < jobs * inner or model.getInfo().primal_solution_status != 2:
+    whole = [True] * busiest + [False]
+    bounds = np.zeros(busiest + 1), high
+    solution = lp.least(cost, bounds, lp.Rows.of(rows), integer=whole, seconds=limit_s, seed=0).values
+    if not len(solution):
         return None
-    counts = np.rint(solution[: jobs * inner]).reshape(jobs, inner)
-    return counts if (counts.sum(axis=1) == np.array(wanted)).all() else None
+    packed = np.rint(solution[:counts]).reshape(jobs, inner)
+    return packed if (packed.sum(axis=1) == np.array(wanted)).all() else None

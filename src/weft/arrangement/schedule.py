@@ -9,14 +9,15 @@ Both papers' policies are made anew here, from their texts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from weft.arrangement.clock import Assignment, Clock, Timed
-from weft.fabric.spec import Floats, Mask
+from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask
 from weft.model.flops import model_flops
+from weft.simulation.flows.engine import run
 
 BINS = 96
 """Parts of the circle."""
@@ -46,6 +47,7 @@ def periods(seconds: Floats) -> list[float]:
     the one where the worst fits best.
     """
     longest = float(seconds.max())
+    # How far each multiple of the longest iteration is from whole numbers of the others.
     misfits = []
     for turns in range(1, MOST_TURNS + 1):
         times = turns * longest / seconds
@@ -69,6 +71,7 @@ def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Float
         sampled: Any = rates
         np.maximum.at(used[job], sampled.link, sampled.rate_Bps)
     capacity = clock.fabric.capacity_Bps
+    # Only links that several jobs use, and that cannot carry all at their peaks, can make jobs wait for each other.
     wanted = used.sum(axis=0)
     tight = np.flatnonzero(outer & ((used > 0).sum(axis=0) > 1) & (wanted > capacity * (1 + 1e-9)))
     if not len(tight):
@@ -98,6 +101,7 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
         if not len(mine):
             continue
         time, rate = rates.time_s[mine], rates.rate_Bps[mine]
+        # Bytes up to an edge: whole iterations before it, and a part of one.
         turns = edges * times
         whole = np.floor(turns)
         each = sent(time, rate, seconds, np.array([seconds]))
@@ -131,12 +135,14 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
         if start and late():
             break
         turns = np.zeros(jobs, dtype=np.int64) if start == 0 else draw.integers(0, BINS, jobs)
+        # Only differences of turns count, so the first job stays.
         turns[0] = 0
         cost = turned(wanted, turns)
         better = True
         while better and not late():
             better = False
             for job in range(1, jobs):
+                # What the others want stays while this job's circle turns: all of its turns are judged in one go.
                 rest = np.zeros(wanted.shape[1:])
                 for other in range(jobs):
                     if other != job:
@@ -167,6 +173,8 @@ def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop, late: Stop = l
             best = min(best, clock.timed(replace(now.choice, offset_s=offsets)), key=_cost)
             if stop():
                 return best
+    # The circle knows no sharing of links; the clock does.  So the best turns are a start: offsets of one job at a
+    # time are tried over its whole period, then over a quarter around the best, then over a sixteenth.
     wanted, longest, _ = circles[0]
     active = [job for job in range(len(clock.templates)) if wanted[job].any()]
     width = 1.0
@@ -238,6 +246,7 @@ def compressed(order: Sequence[int], worth: Floats, meets: Mask, classes: int) -
     """
     jobs = len(order)
     chain = np.argsort(np.array(order), kind="stable")
+    # What is lost where jobs i < j of one class meet; two-dimensional sums give the loss of any run of jobs at once.
     lost = np.triu(meets[np.ix_(chain, chain)] * worth[chain, None], 1)
     total = np.zeros((jobs + 1, jobs + 1))
     total[1:, 1:] = lost.cumsum(axis=0).cumsum(axis=1)
@@ -282,6 +291,7 @@ class _Branches:
                 order[job] = place
             self.best = min(self.best, self.clock.timed(replace(self.now.choice, order=tuple(order))), key=_cost)
             return
+        # Heads with a bound above the best order are left out with all orders that begin so.
         for job in rest:
             first = [*head, job]
             others = [one for one in rest if one != job]
@@ -301,3 +311,102 @@ class _Branches:
 
 def _cost(one: Timed) -> float:
     return one.cost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkLoads:
+    """Mean share of each link that the jobs use, at the pace that they reach together (job, link).
+
+    Links inside scale-up domains and links that are down have 0.
+    """
+
+    of_job: Floats
+
+    @property
+    def share(self) -> Floats:
+        """Of all jobs, for every link."""
+        return np.asarray(self.of_job.sum(axis=0))
+
+    def busiest(self, count: int) -> Ints:
+        """The busiest links in use, the busiest first; those of the lowest number first where they are alike."""
+        order = np.argsort(-np.round(self.share, 9), kind="stable")[:count]
+        return np.asarray(order[self.share[order] > 0])
+
+    def shared(self) -> int:
+        """The busiest link that several jobs use; else the busiest one; -1 where nothing leaves any host."""
+        several = np.where((self.of_job > 0).sum(axis=0) > 1, self.share, 0.0)
+        chosen = several if several.any() else self.share
+        return int(np.argmax(np.round(chosen, 9))) if chosen.any() else -1
+
+
+def link_loads(clock: Clock, timed: Timed) -> LinkLoads:
+    """The loads of a choice."""
+    fabric, choice = clock.fabric, timed.choice
+    able = np.where((fabric.tier > SCALE_UP) & fabric.up, fabric.capacity_Bps, np.inf)
+    rows = [
+        clock.carried(choice.hosts, choice.router, job) / float(seconds) / able
+        for job, seconds in enumerate(timed.iteration_s)
+    ]
+    return LinkLoads(of_job=np.array(rows))
+
+
+PARTS = 720
+"""Parts of a window in which loads are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Window:
+    """Some steady seconds of a site; times count from their begin.
+
+    ``sends[job]`` are the spans in which a job sends between hosts (begin, end), ``ends[job]`` the moments at which
+    its iterations end.  ``share[n]`` is what a link carries in part ``n`` of ``PARTS``, over what it can.
+    """
+
+    seconds: float
+    sends: tuple[Floats, ...]
+    ends: tuple[Floats, ...]
+    link: int
+    share: Floats
+
+
+def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
+    """The last seconds that all jobs run together, from where an iteration of the longest one begins.
+
+    Args:
+        link: whose load is wanted; -1 for none.
+        seconds: how long; less where all jobs do not run together for so long.
+    """
+    jobs = range(len(clock.templates))
+    result = run(clock.fabric.capacity_Bps, *clock.together(timed.choice, jobs), sample=True)
+    first = np.cumsum([0] + [len(one.phases) for one in clock.repeats])
+    finished = [result.phase_end_s[first[job] + clock.repeats[job].ends] for job in jobs]
+    until = min(float(one[-1]) for one in finished)
+    longest = finished[int(np.argmax(timed.iteration_s))]
+    fits = longest[longest + seconds <= until * (1 + 1e-9)]
+    begin = float(fits[-1]) if len(fits) else 0.0
+    seconds = min(seconds, until - begin)
+    sends, ends = [], []
+    for job in jobs:
+        phases = first[job] + np.unique(clock.repeats[job].phase)
+        spans = covered(result.phase_begin_s[phases] - begin, result.phase_end_s[phases] - begin)
+        sends.append(np.clip(spans[(spans[:, 1] > 0) & (spans[:, 0] < seconds)], 0.0, seconds))
+        after = finished[job] - begin
+        ends.append(after[(after > 0) & (after < seconds * (1 + 1e-9))])
+    share = np.zeros(PARTS)
+    rates = result.rates
+    if link >= 0 and rates is not None:
+        mine = rates.link == link
+        edges = begin + np.linspace(0.0, seconds, PARTS + 1)
+        moved = np.diff(sent(rates.time_s[mine], rates.rate_Bps[mine], result.makespan_s, edges))
+        share = moved / (clock.fabric.capacity_Bps[link] * seconds / PARTS)
+    return Window(seconds=seconds, sends=tuple(sends), ends=tuple(ends), link=link, share=share)
+
+
+def covered(begin: Floats, end: Floats) -> Floats:
+    """What some spans of time cover together, as spans apart from each other (begin, end), in order."""
+    # A span begins anew where it begins after all before it have ended.
+    order = np.argsort(begin, kind="stable")
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])
+    last = np.append(first[1:], len(begin))[: len(first)] - 1
+    return np.stack([begin[first], reach[last]], axis=1)

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.arrangement.bundle import POLICIES, Arrangement, Ended
-from weft.arrangement.certificate import Certificate, certify
+from weft.arrangement.certificate import Certificate, certify, verifiable, verify
 from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.place import Places, as_given
 from weft.arrangement.schedule import DONE, with_offsets, with_order
 from weft.arrangement.site import Router, Site
-from weft.arrangement.verify import verifiable, verify
 
 KEPT = 3
 """Placements with routes that are scheduled in time."""
@@ -139,6 +138,7 @@ class Search:
         What needs no search comes first, whatever the budget.
         """
         hashed, early = policies["hashed"], self._until(ALONE_SHARE)
+        # Policies without a search: hosts in a row, planned routes.  Then offsets and classes for the hosts as given.
         router: Router = "planned" if "planned" in self.site.routers else "ecmp"
         packed = Places.of(clock.site, cuts, clock.templates).packed(given)
         for name, places in (("packed", packed), ("routes", [given])):
@@ -169,6 +169,8 @@ class Search:
                 if late():
                     return placements
                 tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
+        # The best placements get offsets, then classes with and without them, and with better classes offsets once
+        # more.
         starts = sorted(tried, key=lambda one: one.cost)[:KEPT]
         for start in [*starts, *others]:
             if self._done() or late():
@@ -188,6 +190,8 @@ class Search:
         late, placements = self._until(1.0), 0
         for _ in range(ROUNDS):
             before = self._clock
+            # Best response: each job changes its layout where that is better for all; a round without a change ends
+            # it.
             for job in self._free:
                 if self._done() or late():
                     return placements

@@ -237,7 +237,7 @@ def _fabric(given: SiteFile, cluster: Cluster, beside: Path | None, where: str) 
     kind = given.fabric or default_kind(cluster)
     path = kind if beside is None else _beside(kind, beside)
     if path != kind or (beside is not None and Path(kind).suffix):
-        from weft.interop.fabrics.formats import read_fabric
+        from weft.interop.fabric_files import read_fabric
 
         return read_fabric(path), kind
     return for_cluster(kind, cluster, radix=given.radix, oversubscription=given.oversubscription), kind

@@ -102,6 +102,8 @@ def bare(job: SiteJob, cluster: Cluster) -> Fabric:
 def _phased(job: SiteJob, wires: Wires, traffic: JobTraffic | None) -> Template:
     """Every phase of an iteration; phases that stay inside hosts as delays."""
     full, messages = iteration_traffic(job.job, wires.cluster, job.layout, wires)
+    # The job is stepped alone once: what stays inside hosts takes the same time beside other jobs, and becomes a
+    # delay.
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
     away = wires.fabric.domain[full.traffic.source] != wires.fabric.domain[full.traffic.target]
@@ -149,6 +151,7 @@ def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[st
 
 def _burst(job: SiteJob, fabric: Fabric, traffic: JobTraffic) -> Template:
     """All bytes of an iteration at once, then a pause."""
+    # Too many ranks to step every phase: bytes and pause are right, their order within the iteration is not.
     one = traffic.epochs(1)
     order = np.argsort(traffic.collective, kind="stable")
     pause = len(one.phases) - 1
@@ -200,6 +203,7 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
     while changed:
         changed = False
         for phase, held in enumerate(waits):
+            # Rule 1: a chain.  The delay of the phase before is added, and its waits are taken over.
             if len(held) == 1 and bare[held[0]]:
                 before = held[0]
                 delay[phase] += delay[before]
@@ -208,12 +212,14 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
                 continue
             for before in held:
                 more = waits[before]
+                # Rule 2: a join without a delay is replaced by what it waits for, as long as the list stays short.
                 if bare[before] and delay[before] == 0.0 and more and len(held) + len(more) <= MOST_WAITS:
                     waits[phase] = sorted({*held, *more} - {before})
                     changed = True
                     break
     kept = flows.copy()
     kept[last] = True
+    # What no phase with flows waits for any more is gone.
     stack = np.flatnonzero(kept).tolist()
     while stack:
         for before in waits[stack.pop()]:

@@ -3,6 +3,7 @@
 Latencies are those of one hop with a latency-optimised protocol, as NCCL's tuner assumes them (ring LL in
 ``src/graph/tuning.cc``: 0.5 to 0.6 us over NVLink, 2.7 us over the network); the fixed cost of starting a
 collective is the collective model's.  Assumption: a spine adds 1 us, two switch crossings and 100 m of fibre.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -42,13 +43,9 @@ ALIASES = {
 }
 """Short names, and long names of accelerators that come in one size."""
 
+_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 _PARSERS: dict[str, tuple[str, Callable[..., float]]] = {
-    "fp32": ("fp32_flops", units.parse_flops),
-    "fp16": ("fp16_flops", units.parse_flops),
-    "bf16": ("bf16_flops", units.parse_flops),
-    "fp8": ("fp8_flops", units.parse_flops),
-    "fp4": ("fp4_flops", units.parse_flops),
-    "int8": ("int8_flops", units.parse_flops),
+    **{name.removesuffix("_flops"): (name, units.parse_flops) for name in _PEAKS},
     "memory": ("memory_bytes", units.parse_bytes),
     "memory_bandwidth": ("memory_Bps", units.parse_bandwidth),
     "scale_up_bandwidth": ("scale_up_Bps", units.parse_bandwidth),
@@ -84,7 +81,7 @@ def accelerator(name: str, *, where: str | None = None) -> Accelerator:
     """
     canonical = ALIASES.get(name.lower(), name.lower())
     if canonical not in entries():
-        raise UnknownName("accelerator", name, accelerator_names(), where=where, listed="weft clusters")
+        raise UnknownName("accelerator", name, accelerator_names(), where=where, listed="weft info clusters")
     return _accelerator(canonical)
 
 
@@ -120,7 +117,7 @@ def load(name: str) -> Cluster:
     build = _families().get(family)
     if build is None:
         known = (f"{one}-{digits or '<count>'}" for one in _families())
-        raise UnknownName("cluster", name, known, listed="weft clusters")
+        raise UnknownName("cluster", name, known, listed="weft info clusters")
     if not digits:
         raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")
     count = int(digits)
@@ -141,9 +138,6 @@ def default_tiers(
 
     ``kind`` is how the domain is wired; by default as the catalogue says.  ``used_per_domain`` accelerators of each
     domain are used; by default as ``even_share`` says.
-
-    Raises:
-        BadInput: ``count`` does not fill the domains.
     """
     used = used_per_domain or even_share(count, chip.scale_up_size)
     if not used or count % used:
@@ -158,8 +152,15 @@ def default_tiers(
             where=where,
             remedy=f"use {' or '.join(str(other) for other in (*below, above))}",
         )
-    tiers = (_scale_up_tier(chip, used, kind or scale_up_kind(chip.name)),)
-    return tiers if count == used else (*tiers, _network_tier(chip, "network", count // used, SPINE_LATENCY_S))
+    inner = Tier(
+        name="scale-up",
+        size=used,
+        kind=kind or scale_up_kind(chip.name),
+        bandwidth_Bps=chip.scale_up_Bps,
+        latency_s=SCALE_UP_LATENCY_S,
+        in_network_reduction=chip.in_switch_reduction,
+    )
+    return (inner,) if count == used else (inner, _network_tier(chip, "network", count // used, SPINE_LATENCY_S))
 
 
 def even_share(count: int, size: int) -> int | None:
@@ -173,18 +174,6 @@ def even_share(count: int, size: int) -> int | None:
         if used <= size and count % used == 0:
             return used
     return None if count % (fewest * TRAY) else count // fewest
-
-
-def _scale_up_tier(chip: Accelerator, size: int, kind: TierKind) -> Tier:
-    """The innermost tier: ``size`` accelerators over the scale-up links."""
-    return Tier(
-        name="scale-up",
-        size=size,
-        kind=kind,
-        bandwidth_Bps=chip.scale_up_Bps,
-        latency_s=SCALE_UP_LATENCY_S,
-        in_network_reduction=chip.in_switch_reduction,
-    )
 
 
 def _network_tier(chip: Accelerator, name: str, size: int, latency_s: float) -> Tier:
@@ -224,28 +213,19 @@ def _rail_only(chip: Accelerator, name: str, count: int) -> Cluster:
     return _preset(chip, name, count, tiers)
 
 
-def _gh200_rail_only(name: str, count: int) -> Cluster:
-    """DGX GH200: NVLink Switch domains of 256 that reduce, one 400 Gb/s NIC per GPU (arXiv 2307.12169)."""
-    chip = replace(accelerator("gh200"), scale_up_size=256, nic_Bps=50e9, in_switch_reduction=True)
-    return _rail_only(chip, name, count)
-
-
 def _dragonfly(chip: Accelerator, name: str, count: int, kind: TierKind) -> Cluster:
     """Nodes on one Slingshot-11 dragonfly, taken as a non-blocking switch."""
-    tiers = default_tiers(chip, count, kind=kind)
-    if len(tiers) > 1:
-        tiers = (tiers[0], replace(tiers[1], name="slingshot"))
-    return _preset(chip, name, count, tiers)
-
-
-def _perlmutter(chip_name: str, name: str, count: int) -> Cluster:
-    """Four A100 per node, four NVLink 3 per pair, and one Slingshot NIC each (NERSC documentation)."""
-    return _dragonfly(replace(accelerator(chip_name), scale_up_size=4), name, count, "fully-connected")
+    inner, *outer = default_tiers(chip, count, kind=kind)
+    return _preset(chip, name, count, (inner, *(replace(tier, name="slingshot") for tier in outer)))
 
 
 @cache
 def _families() -> dict[str, Callable[[str, int], Cluster]]:
     """Families of presets; each value builds one from its name and count."""
+    # DGX GH200: NVLink Switch domains of 256 that reduce, one 400 Gb/s NIC per GPU (arXiv 2307.12169).
+    dgx_gh200 = replace(accelerator("gh200"), scale_up_size=256, nic_Bps=50e9, in_switch_reduction=True)
+    # Perlmutter: four A100 per node, four NVLink 3 per pair, and one Slingshot NIC each (NERSC documentation).
+    small, large = (replace(accelerator(f"a100-{size}gb"), scale_up_size=4) for size in (40, 80))
     families: dict[str, Callable[[str, int], Cluster]] = {
         chip: lambda name, count, chip=chip: _rail_optimized(accelerator(chip), name, count)  # type: ignore[misc]
         for chip in accelerator_names()
@@ -255,9 +235,9 @@ def _families() -> dict[str, Callable[[str, int], Cluster]]:
         "gb300-nvl72": families["gb300"],
         "vr200-nvl72": families["vr200"],
         "h100-rail-only": lambda name, count: _rail_only(accelerator("h100"), name, count),
-        "gh200-rail-only": _gh200_rail_only,
-        "perlmutter": lambda name, count: _perlmutter("a100-40gb", name, count),
-        "perlmutter-80gb": lambda name, count: _perlmutter("a100-80gb", name, count),
+        "gh200-rail-only": lambda name, count: _rail_only(dgx_gh200, name, count),
+        "perlmutter": lambda name, count: _dragonfly(small, name, count, "fully-connected"),
+        "perlmutter-80gb": lambda name, count: _dragonfly(large, name, count, "fully-connected"),
         "frontier": lambda name, count: _dragonfly(accelerator("mi250x"), name, count, "ring"),
         "alps": lambda name, count: _dragonfly(accelerator("gh200"), name, count, "fully-connected"),
     }
@@ -266,7 +246,6 @@ def _families() -> dict[str, Callable[[str, int], Cluster]]:
 
 LEAST, MOST = 0.01, 100.0
 MOST_OVERSUBSCRIBED = 1000
-_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +258,6 @@ class Scales:
         scale_up: of the bandwidth of the innermost tier.
         nic: of the bandwidth of all other tiers.
         latency: of the latency of every tier.
-
-    Raises:
-        BadInput: a factor is not between ``LEAST`` and ``MOST``.
     """
 
     peak: float = 1.0
@@ -326,11 +302,7 @@ def with_latency(cluster: Cluster, *, scale_up_s: float | None = None, nic_s: fl
 
 
 def resized(cluster: Cluster, count: int) -> Cluster:
-    """The cluster with more or fewer units in its outermost tier.
-
-    Raises:
-        BadInput: the accelerators do not fill such units.
-    """
+    """The cluster with more or fewer units in its outermost tier."""
     inner = cluster.spans[-1] // cluster.tiers[-1].size
     if count < 1 or count % inner:
         problem = f"{count} accelerators do not fill units of {inner}"
@@ -345,9 +317,6 @@ def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Clust
     A tier beyond the domains joins the same accelerators as before; where a domain holds them all, or does not divide
     them, the tier is left out.  A domain that grows is switched, whatever joins the cluster's own.  The network
     beside a cluster of one domain is the accelerator's usual one.
-
-    Raises:
-        BadInput: the domains do not divide the accelerators.
     """
     inner = cluster.tiers[0]
     if size == inner.size:
@@ -386,11 +355,7 @@ def rewired(cluster: Cluster, other: Cluster) -> str:
 
 
 def oversubscribed(cluster: Cluster, ratio: float) -> Cluster:
-    """The cluster with another oversubscription (>= 1) of its outermost network.
-
-    Raises:
-        BadInput: there is none outside of the scale-up domain, or the ratio cannot be.
-    """
+    """The cluster with another oversubscription (>= 1) of its outermost network."""
     if len(cluster.tiers) == 1:
         problem = f"{cluster.name} is one scale-up domain, with no network outside of it"
         raise BadInput(problem, where="oversubscription", remedy="take more accelerators, or leave it out")

@@ -2,6 +2,7 @@
 
 Quantities are strings with units ("400 Gb/s", "80 GiB") or bare numbers in SI.  A field has a short name for
 people (``bandwidth``) and the name of the record it fills (``bandwidth_Bps``), which is what Weft writes.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -124,9 +125,6 @@ def read_cluster(source: str | os.PathLike[str], *, where: str | None = None) ->
     Args:
         source: a path, or the text itself.
         where: how messages name the source; the file's name by default.
-
-    Raises:
-        BadInput: the file cannot be read, or a field is unknown, missing or out of range.
     """
     if isinstance(source, str) and ("\n" in source or "=" in source):
         text, where = source, where or "cluster"
@@ -137,11 +135,7 @@ def read_cluster(source: str | os.PathLike[str], *, where: str | None = None) ->
 
 
 def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> Cluster:
-    """The cluster of a dictionary with the fields of the file format.
-
-    Raises:
-        BadInput: a field is unknown, missing or out of range.
-    """
+    """The cluster of a dictionary with the fields of the file format."""
     data = decode(ClusterFile, mapping, where)
     chip, kind = _accelerator(data.accelerator, where)
     defaults, used = list(data.defaults), data.used_per_domain
@@ -185,11 +179,7 @@ def parameters() -> dict[str, str]:
 
 
 def parse_parameter(short: str, value: str | float, where: str) -> float:
-    """A figure in SI, as a cluster file may state it.
-
-    Raises:
-        BadInput: it is no such figure, or out of range.
-    """
+    """A figure in SI, as a cluster file may state it."""
     field = parameters()[short]
     if field not in _LIMITS and isinstance(value, str):
         number = units.parse_count(value, where)
@@ -199,20 +189,12 @@ def parse_parameter(short: str, value: str | float, where: str) -> float:
 
 
 def parse_latency(value: str | float, where: str) -> float:
-    """Seconds of a hop, as a cluster file may state them.
-
-    Raises:
-        BadInput: it is no latency, or out of range.
-    """
+    """Seconds of a hop, as a cluster file may state them."""
     return _quantity("latency_s", value, where)
 
 
 def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: str = "cluster") -> Cluster:
-    """The cluster with other figures of its accelerator, by field; tiers follow the links that they are made of.
-
-    Raises:
-        BadInput: domains that do not divide the accelerators, or an accelerator that cannot be.
-    """
+    """The cluster with other figures of its accelerator, by field; tiers follow the links that they are made of."""
     changed: dict[str, Any] = {name: int(one) if name == "scale_up_size" else one for name, one in figures.items()}
     chip = replace(cluster.accelerator, **changed)
     _check_accelerator(asdict(chip), where)

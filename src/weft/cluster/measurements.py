@@ -109,7 +109,9 @@ def measurements_to_toml(found: Measurements) -> Iterator[str]:
         if entries:
             yield ""
             yield f"{part} = ["
-            yield from (f"  {{{', '.join(_shown(entry))}}}," for entry in entries)
+            for entry in entries:
+                stated = [one.name for one in fields(entry) if getattr(entry, one.name) != one.default]
+                yield f"  {{{', '.join(f'{name} = {_toml(getattr(entry, name))}' for name in stated)}}},"
             yield "]"
 
 

@@ -70,10 +70,8 @@ def simumax_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str
     ops = table_of(chip.get("op"), f"{where}: accelerator.op")
     memory = table_of(chip.get("bandwidth"), f"{where}: accelerator.bandwidth")
     found: dict[str, Any] = {"source": f"SimuMax {values.get('sys_name', 'system.json')}"}
-    constants = dict(_constants(ops, memory, f"{where}: accelerator"))
-    for name, value in constants.items():
-        low, high = ranges[name]
-        found[name] = min(max(value, low), high)
+    for name, value in _constants(ops, memory, f"{where}: accelerator"):
+        found[name] = min(max(value, ranges[name][0]), ranges[name][1])
     found["products"] = list(_products(ops, f"{where}: accelerator.op"))
     found["attention"] = list(_attention(ops, f"{where}: accelerator.op"))
     found["memory"] = list(_memory(memory, f"{where}: accelerator.bandwidth"))

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.measurements import SCALE_OUT, SCALE_UP, CollectiveTime
 from weft.cluster.spec import Cluster, TierKind
-from weft.collectives.stages import in_switch_share
 from weft.errors import BadInput
 from weft.layout.mesh import Spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.table import Floats
+
+Number = TypeVar("Number", float, Floats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +278,12 @@ def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -
     outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
     seconds = slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (protocol.bandwidth * TREE_BANDWIDTH)
     return 2.0 * (inside + outside) + seconds
+
+
+def in_switch_share(size: Number) -> Number:
+    """The share of its buffer that an accelerator sends for an all-reduce in the switch: its part to be
+    added up, and its share of the sums to be copied to all."""
+    return (size + 1) / size
 
 
 def _in_switch(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network) -> Floats:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log2
-from typing import Literal, TypeVar, get_args
+from typing import Literal, get_args
 
+from weft.collectives.cost import in_switch_share
 from weft.errors import Unsupported
 from weft.fabric.dimension import Dimension, DimensionKind
-from weft.fabric.spec import Floats
 
-Number = TypeVar("Number", float, Floats)
 Algorithm = Literal["ring", "line", "direct", "halving-doubling", "double-tree", "in-switch"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 StageKind = Literal["reduce-scatter", "all-gather", "all-reduce", "all-to-all", "broadcast", "reduce"]
@@ -87,12 +86,6 @@ def stage(kind: StageKind, algorithm: Algorithm, size: int) -> StageCost:
     if kind == "all-to-all":
         return _all_to_all(algorithm, size)
     return _one_to_all(algorithm, size)
-
-
-def in_switch_share(size: Number) -> Number:
-    """The share of its buffer that an accelerator sends for an all-reduce in the switch: its part to be
-    added up, and its share of the sums to be copied to all."""
-    return (size + 1) / size
 
 
 def _half(algorithm: Algorithm, size: int) -> StageCost:

@@ -36,16 +36,11 @@ VERBS = {
     "serve": "Plan, compare and explore on pages in your browser.",
     "selftest": "Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.",
     "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
-    "models": "List the models of the catalogue (those whose name holds WORD).",
-    "clusters": "List the accelerators and the patterns of cluster names (those whose name holds WORD).",
-    "stacks": "List the training software whose constants are known, for --stack.",
-    "schema": "Print the JSON Schema of a file or document (their list without a NAME).",
-    "explain": "Say what a rejection CODE means (all of them without one).",
+    "info": "List what is known of a TOPIC, or say what of it a NAME means.",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
-_LISTS = ("models", "clusters", "stacks", "schema", "explain")
 
 
 class Verbs(click.Group):
@@ -58,8 +53,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         name = cmd_name.replace("-", "_")
-        place = "web.serve" if name == "serve" else f"commands.{'lists' if name in _LISTS else name}"
-        module = import_module(f"weft.{place}")
+        module = import_module("weft.web.serve" if name == "serve" else f"weft.commands.{name}")
         command: click.Command = getattr(module, f"{name}_command")
         if COMPLETION in os.environ:
             from weft.commands.command_line import completing
@@ -93,7 +87,7 @@ def cli() -> None:
     weft validate --regret                   predictions against published, measured runs, or yours
     weft calibrate runs.csv                  constants from measured runs
     weft serve --open                        all of it on pages in your browser
-    weft models, weft clusters, weft stacks  what is known by name
+    weft info models                         what is known by name: models, clusters, stacks, codes, schemas
 
     Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted,
     128 + N where signal N killed a rank.

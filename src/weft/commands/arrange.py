@@ -90,7 +90,6 @@ class ArrangeOutput(Output):
     chart: str | None = option(
         None, "Also draw seats, link loads and a timeline (.svg, .png, .pdf, .html).", metavar="FILE"
     )
-    draw: str = option("all", "What --chart draws.", choices=("all", "seats", "loads", "timeline"))
 
 
 @click.command("arrange")
@@ -125,4 +124,4 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     if out.chart is not None:
         from weft.views.charts.arrangement import CHARTS
 
-        deliver_chart(CHARTS[out.draw](found), out.chart)
+        deliver_chart(CHARTS["all"](found), out.chart)

@@ -119,11 +119,7 @@ def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Bytes, increasing, from "4KiB,1MiB" and ranges like "4KiB:1GiB" in steps of four.
-
-    Raises:
-        BadInput: no size, one that is too small or too large, or too many.
-    """
+    """Bytes, increasing, from "4KiB,1MiB" and ranges like "4KiB:1GiB" in steps of four."""
     found: set[int] = set()
     for item in text.split(","):
         first, colon, last = item.partition(":")
@@ -148,7 +144,7 @@ def _size(text: str) -> int:
 
 
 def _deliver(found: Described, options: BenchOptions) -> None:
-    from weft.views.measured import described_view
+    from weft.views.validation import described_view
 
     _write(found, options.output, options.calibration_output)
     if options.form == "json":
@@ -165,7 +161,7 @@ def _write(found: Described, cluster: str | None, constants: str | None) -> None
     """Write the files that plans read, once the cluster has proved readable."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
-    from weft.views.measured import cluster_file
+    from weft.views.validation import cluster_file
 
     if cluster is not None:
         text = cluster_file(found, constants=constants)

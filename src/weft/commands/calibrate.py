@@ -19,7 +19,7 @@ from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from weft.commands.validate import RunSource
-    from weft.interop.traces.kernel_times import Traced
+    from weft.interop.kernel_times import Traced
     from weft.validation.fit import Fitted
 
 
@@ -97,7 +97,7 @@ def _traced(asked: CalibrateOptions, runs: RunSource | None) -> Traced:
     if runs is not None or asked.start is not None:
         other = "RUNS.csv" if runs is not None else "--start"
         raise BadInput(f"goes without {other}: a trace is not fitted", where="--trace", remedy="leave one out")
-    from weft.interop.traces.kernel_times import read_kernel_times
+    from weft.interop.kernel_times import read_kernel_times
 
     return read_kernel_times(path_of(asked.trace, "--trace"))
 
@@ -132,9 +132,9 @@ def calibrate_command(runs: str | None, options: CalibrateOptions, out: Calibrat
         raise BadInput("goes without --trace: a trace tells no run's error", where="--errors", remedy="leave it out")
     found = calibrate(runs, options, progress=lambda words: click.echo(words, err=True))
     from weft.estimation.trust import runs_to_json
-    from weft.interop.traces.kernel_times import Traced
-    from weft.views.calibration import calibration_view, fit_view, traced_view
+    from weft.interop.kernel_times import Traced
     from weft.views.terminal import print_blocks
+    from weft.views.validation import calibration_view, fit_view, traced_view
 
     if isinstance(found, Traced):
         print_blocks(traced_view(found))

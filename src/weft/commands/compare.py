@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, TransportOptions
-from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.networks import ROUTINGS, RoutingOptions
+from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, check_chart, deliver_chart, report
 from weft.commands.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 from weft.errors import BadInput, NothingFeasible
@@ -21,7 +21,6 @@ from weft.errors import BadInput, NothingFeasible
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
     from weft.estimation.report import EstimateReport
-    from weft.layout import Layout
     from weft.search import Plan
     from weft.search.comparison import Comparison, Side
 
@@ -31,12 +30,10 @@ MOST = 8
 LONGEST = 24
 """Characters of a layout that names its side; longer ones are numbered."""
 TOKENS = "1T"
-_CROSSED = ("routing", "transport", "queue_pairs")
-"""Options of how networks are crossed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(RecipeOptions, RadixOptions, TransportOptions):
+class CompareOptions(RecipeOptions, RoutingOptions):
     """What is held side by side; what is given several times makes sides."""
 
     layout: tuple[str, ...] = option((), "A layout, as tp=8,pp=16 (repeats; else the best of a plan).", metavar="TEXT")
@@ -44,7 +41,6 @@ class CompareOptions(RecipeOptions, RadixOptions, TransportOptions):
     fabric: tuple[str, ...] = option(
         (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
     )
-    routing: str = option(ROUTING, "How paths are chosen on --fabric.", choices=ROUTINGS)
     usd_per_hour: tuple[str, ...] = option(
         (), "Price of an accelerator hour: one for all, or one for each side (repeats).", metavar="USD"
     )
@@ -52,9 +48,8 @@ class CompareOptions(RecipeOptions, RadixOptions, TransportOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for one in options_of(CompareOptions):
-            if one.name in _CROSSED and not self.fabric and getattr(self, one.name) != one.default:
-                raise BadInput("says nothing without --fabric", where=one.flags[0], remedy="add --fabric KIND or FILE")
+        if self.routing != RoutingOptions.routing and not self.fabric:
+            raise BadInput("says nothing without --fabric", where="--routing", remedy="add --fabric KIND or FILE")
 
 
 @verb(CompareOptions)
@@ -189,53 +184,34 @@ def _side(
     asked: CompareOptions,
 ) -> Side:  # fmt: skip
     """One side, its layout given or planned."""
+    from weft.commands.plan import plan
+    from weft.commands.simulate import simulate
     from weft.estimation import estimate
     from weft.search.comparison import Side
 
     software = ConstantsOptions(stack=stack)
-    constants, cut = constants_of(software, cluster, job), None
+    constants = constants_of(software, cluster, job)
     if layout is not None:
-        cut = layout_of(layout, job, cluster)
-    found = (
-        _planned(job, cluster, stack, fabric, asked) if cut is None else estimate(job, cluster, [cut], constants)[0]
-    )
-    return Side(
+        found = estimate(job, cluster, [layout_of(layout, job, cluster)], constants)[0]
+    elif fabric is None:
+        found = plan(job, cluster, stack=stack, top=1).best
+    else:
+        found = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=asked.routing).best
+    side = Side(
         label=label,
         job=job,
         cluster=cluster,
         estimate=found,
         constants=constants,
         stack=stack_of(software, job, cluster),
-        fabric=None if fabric is None else _named(fabric, asked),
-        simulated_s=None if fabric is None else _simulated(job, cluster, found.layout, fabric, asked),
+        fabric=None,
+        simulated_s=None,
     )
-
-
-def _planned(job: Any, cluster: Any, stack: str | None, fabric: str | None, asked: CompareOptions) -> Any:
-    from weft.commands.plan import plan
-
     if fabric is None:
-        return plan(job, cluster, stack=stack, top=1).best
-    return plan(job, cluster, stack=stack, top=1, fabric=fabric, **_crossed(asked)).best
-
-
-def _simulated(job: Any, cluster: Any, layout: Layout, fabric: str, asked: CompareOptions) -> float:
-    from weft.commands.simulate import simulate
-
-    found = simulate(job, cluster, layout, fabric=fabric, **_crossed(asked))
-    seconds: float = found.iteration_s  # type: ignore[union-attr]
-    return seconds
-
-
-def _named(fabric: str, asked: CompareOptions) -> str:
-    """A network, and what carries flows over it where that is not the ideal."""
-    carried = asked.routed("", "")
-    return f"{fabric}, {carried} transport" if carried else fabric
-
-
-def _crossed(asked: CompareOptions) -> dict[str, Any]:
-    """How networks are crossed."""
-    return {name: getattr(asked, name) for name in (*_CROSSED, "radix")}
+        return side
+    run: Any = simulate(job, cluster, found.layout, fabric=fabric, routing=asked.routing)
+    name = fabric if asked.routing in ROUTINGS else f"{fabric}, {asked.routing} transport"
+    return replace(side, fabric=name, simulated_s=run.iteration_s)
 
 
 def _check_number(sides: int) -> None:
@@ -282,6 +258,6 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
 
     report(found, out, comparison_view(found))
     if out.chart is not None:
-        from weft.views.charts.comparison import comparison_chart
+        from weft.views.charts.layouts import comparison_chart
 
         deliver_chart(comparison_chart(found), out.chart)

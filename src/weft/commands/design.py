@@ -10,11 +10,11 @@ import click
 
 from weft.codec import positive
 from weft.commands.command_line import takes
-from weft.commands.networks import ROUTING, ROUTINGS, PriceOptions, RadixOptions, TransportOptions
+from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
 from weft.commands.shared import (
-    PlannedOptions,
+    RankedOptions,
     RecipeOptions,
     book_of,
     cluster_of,
@@ -41,9 +41,10 @@ _RUN = ("failures", "policy", "usd_per_hour", "network_life")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions, RecipeOptions):
+class DesignOptions(RankedOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
+    more = ("own",)
     fabrics: str | tuple[str, ...] = option(
         "rail-only,rail-optimized,fat-tree", "Networks to compare, by kind.", metavar="KIND,..."
     )
@@ -60,12 +61,6 @@ class DesignOptions(PlannedOptions, PriceOptions, RadixOptions, TransportOptions
     against: str | None = option(
         None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
     )
-    routing: str = option(
-        ROUTING,
-        "How paths are chosen in the simulation; own: dimension-order on grids, ugal on dragonflies, else ecmp.",
-        choices=("own", *ROUTINGS),
-    )
-    seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
     tokens: str | float | None = option(
@@ -133,8 +128,7 @@ def design(
         prices=asked.price_list(),
         radix=asked.radix,
         layout=layout,
-        routing=asked.routed(asked.routing),
-        seed=asked.seed,
+        routing=asked.routing,
         simulate=not asked.no_simulate,
         failures=not asked.no_failures,
         run=_run(asked),
@@ -156,11 +150,7 @@ def design(
 
 
 def _ratios(asked: DesignOptions) -> tuple[float, ...]:
-    """Oversubscriptions, each once.
-
-    Raises:
-        BadInput: one is no number from 1 to 999.
-    """
+    """Oversubscriptions, each once."""
     given = asked.oversubscription
     if given is None:
         given = () if asked.sizes or asked.batches or asked.against else OVERSUBSCRIPTIONS
@@ -193,7 +183,6 @@ def _run(asked: DesignOptions) -> FailureTerms | None:
         tokens=parse_count(asked.tokens, "--tokens"),
         usd_per_hour=asked.usd_per_hour,
         simulate=not asked.no_simulate,
-        seed=asked.seed,
     )
 
 

@@ -14,7 +14,8 @@ from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
-    PlannedOptions,
+    ModelOptions,
+    RankedOptions,
     RecipeOptions,
     RunOptions,
     Subject,
@@ -24,7 +25,7 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateOptions(PlannedOptions, RecipeOptions, RunOptions, ConstantsOptions):
+class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
     run: str | None = option(None, "The configuration of a run (docs/models-and-clusters.md).", metavar="FILE")
@@ -84,9 +85,8 @@ def estimate(
     else:
         subject = subject_of(model, cluster, asked, asked, verb="estimate", usage=USAGE)
     from weft.estimation import estimate as evaluate
-    from weft.estimation import sensitivities
-    from weft.estimation.coverage import coverage
-    from weft.estimation.report import EstimateReport
+    from weft.estimation.kernels import coverage
+    from weft.estimation.report import EstimateReport, sensitivities
 
     job, where, cut = subject.job, subject.cluster, subject.layout
     calibration = constants_of(asked, where, job)
@@ -103,12 +103,7 @@ def estimate(
 
 
 def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
-    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration.
-
-    Raises:
-        BadInput: there is no such stage.
-        Unsupported: the iteration has more blocks and micro-batches than can be listed.
-    """
+    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration."""
     from weft.simulation.iteration.memory import memory_timeline as recorded
 
     constants = constants_of(options, found.cluster, found.job)
@@ -116,7 +111,7 @@ def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int 
 
 
 def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: EstimateOptions, path: str) -> Subject:
-    from weft.interop import read_run
+    from weft.interop.launch import read_run
     from weft.layout.check import check_layout
     from weft.model.resolve import changed_job, complete_job
 
@@ -150,7 +145,7 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: Est
 
 def _stated_world(path: str) -> int | None:
     """Accelerators that a run's configuration itself names, if it does."""
-    from weft.interop import read_run
+    from weft.interop.launch import read_run
 
     try:
         return read_run(path).world
@@ -163,11 +158,9 @@ class EstimateOutput(LayoutOutput):
     """What is made of an estimate."""
 
     timeline: str | None = option(
-        None,
-        "Also write the memory of a stage over the iteration (.json: Chrome trace, .pickle: for torch's memory_viz,"
-        " else for ui.perfetto.dev).",
-        metavar="FILE",
+        None, "Also write the memory of a stage over the iteration, for ui.perfetto.dev.", metavar="FILE"
     )
+    launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
 
@@ -190,9 +183,9 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     timeline = None if out.timeline is None else memory_timeline(found, options, out.stage)
     report(found, out, _view(found, out, timeline))
     if timeline is not None and out.timeline is not None:
-        from weft.views.files.memory import write_memory
+        from weft.views.breakdown import write_memory_timeline
 
-        write_memory(out.timeline, timeline)
+        write_memory_timeline(out.timeline, timeline)
     if out.chart is not None:
         from weft.views.charts.layouts import estimate_chart
 
@@ -202,7 +195,7 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
 
 def _view(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view, peak_view
-    from weft.views.launch import launch_view
+    from weft.views.ranking import launch_view
     from weft.views.training import training_view
 
     yield from estimate_view(found)

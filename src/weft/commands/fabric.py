@@ -2,16 +2,178 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.bill import BillOptions, bill_of_materials
-from weft.commands.check_fabric import CheckOptions, check_fabric
 from weft.commands.command_line import takes
-from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, network_of
-from weft.commands.options import option
+from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, fabric_of, is_file, left_out, network_of
+from weft.commands.options import given_options, option, verb
 from weft.commands.output import FileOutput, RowsOutput, check_picture, deliver, report, show
+from weft.commands.shared import cluster_of, path_of
+from weft.errors import BadInput, WeftError
+from weft.interop.formats import FABRICS, WIRINGS
+
+if TYPE_CHECKING:
+    from weft.cluster import Cluster
+    from weft.fabric import Fabric
+    from weft.fabric.cost import Bill
+    from weft.fabric.wiring import Wiring
+    from weft.fabric.wiring_check import Differences, IterationTimes, WiringReport
+    from weft.search import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class BillOptions(RadixOptions, PriceOptions):
+    """Which network, and what parts cost."""
+
+    kind: str | None = option(None, "Network to build for the cluster, or a fabric file.", metavar="KIND|FILE")
+    spares: str | float = option("2%", "Share of every part to buy beside.", metavar="SHARE")
+
+
+@verb(BillOptions)
+def bill_of_materials(
+    network: str | os.PathLike[str] | Cluster | Fabric, options: BillOptions | None = None, **given: Any
+) -> Bill:
+    """The bill of materials of a network: switches, cables, transceivers and NICs, with spares.
+
+    >>> import weft
+    >>> bill = weft.bill_of_materials("h100-256", kind="rail-optimized", spares="0%")
+    >>> [(line.count, line.part) for line in bill.lines if line.category == "switch"]
+    [(12, '64 x 400G switch')]
+
+    Args:
+        network: a cluster, whose network ``kind`` names, or a fabric or a file of one.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, or no network to buy.
+    """
+    asked = given_options(BillOptions, options, given)
+    from weft.fabric.cost import bill
+
+    spares = asked.spares
+    try:
+        share = float(spares[:-1]) / 100 if isinstance(spares, str) and spares.endswith("%") else float(spares)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share <= 1:
+        problem = f"{str(spares)[:40]!r} is not a share"
+        raise BadInput(problem, where="--spares", remedy="give it like 2%, at most 100%")
+    fabric, kind = network_of(network, asked.kind, asked.radix, spares=True)
+    found = bill(fabric, asked.price_list(), radix=asked.radix, kind=kind, spares_share=share)
+    if not found.lines:
+        problem = "is one scale-up domain, with no network outside of it to buy"
+        raise BadInput(problem, where=fabric.name, remedy="take more accelerators")
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(FileOptions, RadixOptions):
+    """The design, and the job whose iteration is timed."""
+
+    against: str | Fabric | None = option(None, "The design: a file, or a kind of --cluster.", metavar="KIND|FILE")
+    cluster: str | Cluster | None = option(None, "Cluster of a kind.", metavar="NAME|FILE")
+    names: str | None = option(
+        None, "Devices that have other names: lines of name as built, name in the design.", metavar="FILE"
+    )
+    plan: str | Plan | None = option(
+        None, "JSON of weft plan: also time an iteration of its first layout on both networks.", metavar="FILE"
+    )
+
+
+@verb(CheckOptions)
+def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None = None, **given: Any) -> WiringReport:
+    """Hold cables as built against a design: what is plugged elsewhere, missing or slow, and what to exchange.
+
+    >>> import tempfile, weft
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     plan, there = (f"{folder}/{name}.csv" for name in ("plan", "there"))
+    ...     rows = ["gpu1,eth0,leaf1,1,400G", "gpu2,eth0,leaf2,1,400G"]
+    ...     for file, built in ((plan, rows), (there, ["gpu1,eth0,leaf2,1,400G", "gpu2,eth0,leaf1,1,100G"])):
+    ...         with open(file, "w") as text:
+    ...             print("a_device,a_port,b_device,b_port,speed", *built, sep="\\n", file=text)
+    ...     found = weft.check_fabric(there, against=plan)
+    >>> [row["remedy"] for row in found.to_dicts()]
+    ['exchange the plugs of leaf1 1 and leaf2 1']
+
+    Args:
+        as_built: a file in any format of fabrics; those that name ports tell most.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a file or an option that cannot be used, or no device of the design is there.
+    """
+    asked = given_options(CheckOptions, options, given)
+    if asked.against is None:
+        raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
+    from weft.fabric.wiring import ends_of_accelerators
+    from weft.fabric.wiring_check import WiringReport, differences
+    from weft.files import read_text
+    from weft.interop.cabling import read_names
+    from weft.interop.fabric_files import FabricFileHints, read_wiring
+
+    where = path_of(as_built, "AS-BUILT")
+    built, _ = read_wiring(FabricFileHints(where=where, **left_out(asked)))
+    design, fabric = _design(asked)
+    rails = None
+    if fabric is not None:
+        rails = dict(zip(ends_of_accelerators(fabric), fabric.rail.tolist(), strict=True))
+    names = {}
+    if asked.names is not None:
+        names = read_names(read_text(asked.names, where=asked.names), where=asked.names)
+    found = differences(built, design, names=names, rails=rails)
+    iteration = None if asked.plan is None else _timed(asked, found, design, fabric)
+    title = asked.against if isinstance(asked.against, str) else design.name
+    return WiringReport(as_built=where, design=title, differences=found, iteration=iteration)
+
+
+def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
+    from weft.fabric.wiring import wiring_of_fabric
+    from weft.interop.fabric_files import FabricFileHints, read_wiring
+
+    if isinstance(asked.against, str) and is_file(asked.against):
+        told = left_out(replace(asked, host_map=None, exclude=()))
+        found, fabric = read_wiring(FabricFileHints(where=asked.against, **told))
+        speed = told["capacity_Bps"]
+        cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
+        return replace(found, cables=cables), fabric
+    if isinstance(asked.against, str) and asked.cluster is None:
+        problem = f"{asked.against!r} is no file, and a kind of network needs --cluster"
+        raise BadInput(problem, where="--against", remedy="add --cluster, or give a fabric file")
+    cluster = None if asked.cluster is None else cluster_of(asked.cluster)
+    fabric = fabric_of(asked.against, cluster, asked.radix)
+    return wiring_of_fabric(fabric), fabric
+
+
+def _timed(asked: CheckOptions, found: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
+    """Times of an iteration on the design and as built."""
+    from weft.commands.simulate import simulate
+    from weft.fabric import wiring
+    from weft.fabric.wiring_check import IterationTimes, fabric_as_built
+    from weft.simulation.iteration.result import IterationReport
+
+    if fabric is None:  # a cabling plan, whose hosts inside are the cluster's
+        told = left_out(asked)
+        if told["scale_up_Bps"] is None and asked.cluster is not None:
+            told["scale_up_Bps"] = cluster_of(asked.cluster).tiers[0].bandwidth_Bps
+        speeds = {name: told[name] for name in ("capacity_Bps", "scale_up_Bps")}
+        fabric = wiring.fabric_of(design, where=str(asked.against), **speeds)
+
+    def timed(network: Fabric) -> IterationReport:
+        found = simulate(plan=asked.plan, fabric=network)
+        assert isinstance(found, IterationReport)
+        return found
+
+    designed = timed(fabric)
+    times = IterationTimes(job=designed.job.model.name, designed_s=designed.iteration_s, as_built_s=None)
+    try:
+        return replace(times, as_built_s=timed(fabric_as_built(fabric, found.as_built, "as built")).iteration_s)
+    except WeftError as error:
+        return replace(times, stuck=str(error))
 
 
 class ShowByDefault(click.Group):
@@ -37,12 +199,15 @@ def fabric_command() -> None:
     """
 
 
+_WRITTEN = {form.name: form for form in (*FABRICS, *WIRINGS) if form.writer}
+
+
 @dataclass(frozen=True, kw_only=True)
 class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
     """Which network, and what is made of it."""
 
     kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
-    export: str | None = option(None, "Print the fabric in a format instead.", choices=("json", "slurm", "p2p"))
+    export: str | None = option(None, "Print the fabric in a format instead.", choices=tuple(_WRITTEN))
     picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
 
 
@@ -58,12 +223,10 @@ def network(cluster: str, options: FabricOptions) -> None:
     check_picture(options.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options, spares=options.export is None)
     if options.export is not None:
-        from weft.interop.fabrics.formats import write_fabric
-
-        deliver(write_fabric(built, options.export), options.output)
+        deliver(_WRITTEN[options.export].write(built), options.output)
     else:
         from weft.fabric.cost import bill
-        from weft.views.design import fabric_view
+        from weft.views.fabric import fabric_view
 
         price = bill(built, options.price_list(), radix=options.radix, kind=kind)
         show(fabric_view(built, price), options.output)
@@ -82,7 +245,7 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
 
     Its sums are those of weft fabric and weft design: every cable is a fiber with two transceivers.
     """
-    from weft.views.bill import bill_view
+    from weft.views.fabric import bill_view
 
     found = bill_of_materials(network, options)
     report(found, out, bill_view(found))
@@ -97,10 +260,10 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
 
     AS-BUILT and the design are files in any format that weft fabric reads, or the design is a kind of --cluster.
     Devices match by name (--names maps them), ports by name where both sides name them, else any port of the
-    device counts.  With --model, --cluster and --layout: what it costs in time per iteration.  The exit code is 1
-    where something is not as designed.
+    device counts.  With --plan: what it costs in time per iteration.  The exit code is 1 where something is not as
+    designed.
     """
-    from weft.views.wiring import wiring_view
+    from weft.views.fabric import wiring_view
 
     found = check_fabric(as_built, options)
     report(found, out, wiring_view(found))

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of
+from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import Progress, RowsOutput, check_chart, check_count, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
-    PlannedOptions,
+    RankedOptions,
     RecipeOptions,
     book_of,
     constants_of,
@@ -33,7 +33,7 @@ USAGE = "weft goodput MODEL CLUSTER --layout tp=8,pp=16 --tokens 15T | weft good
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoodputOptions(PlannedOptions, RadixOptions, RecipeOptions, ConstantsOptions):
+class GoodputOptions(RankedOptions, RecipeOptions, ConstantsOptions):
     """What fails, and what the job does about it."""
 
     tokens: str | float | None = option(None, "Tokens to train on, as 15T.", metavar="N")
@@ -55,7 +55,6 @@ class GoodputOptions(PlannedOptions, RadixOptions, RecipeOptions, ConstantsOptio
     simultaneous: str | tuple[int, ...] = option(
         "", "Also fail so many parts of --fabric at once, drawn at random.", metavar="K,..."
     )
-    seed: int = option(0, "Seed of the Monte Carlo, of draws and of paths.", metavar="N", least=0)
     usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
 
     def __post_init__(self) -> None:
@@ -111,9 +110,8 @@ def goodput(
         simulate=asked.fabric is not None,
         routing=asked.routing,
         simultaneous=numbers_of(asked.simultaneous, "--simultaneous"),
-        seed=asked.seed,
     )
-    fabric = fabric_of(asked.fabric, subject.cluster, asked.radix)
+    fabric = fabric_of(asked.fabric, subject.cluster)
     constants = constants_of(asked, subject.cluster, subject.job)
     return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
 
@@ -133,7 +131,7 @@ def goodput_command(names: tuple[str, ...], options: GoodputOptions, out: Goodpu
 
     MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
     """
-    from weft.views.goodput import goodput_view
+    from weft.views.training import goodput_view
 
     check_chart(out.chart)
     check_count(names, 2, "goodput", USAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,10 +14,50 @@ from weft.commands.options import option
 from weft.commands.output import FileOutput, deliver
 from weft.commands.read import read_plan
 from weft.errors import BadInput
-from weft.interop.training.launch import TOOLS, launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 
 if TYPE_CHECKING:
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.arrangement.bundle import Bundle
+    from weft.interop.launch import LaunchArguments
+
+
+TUNER = "nccl_tuner.csv"
+TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
+
+
+def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
+    """Host lists, settings, tuner file and schedules of a job as a folder of these alone; returns the paths.
+
+    ``nccl.env`` names the tuner file where there is one, so NCCL finds it.  ``msccl.env`` is for MSCCL's own NCCL, and
+    there where a schedule is better than all of NCCL's algorithms."""
+    from weft.arrangement.bundle import host_lists
+    from weft.arrangement.collectives import SPAN, msccl_text
+    from weft.files import write_folder
+
+    place = Path(folder).absolute()
+    lists, settings = host_lists(bundle.host_names(number)), bundle.environments[number]
+    texts = {"hostfile": lists["hostfile"], "slurm_hostfile": lists["SLURM_HOSTFILE"]}
+    if bundle.tuners[number]:
+        texts[TUNER] = bundle.tuners[number]
+        settings += (
+            f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
+        )
+    texts["nccl.env"] = settings
+    schedules: dict[str, str] = {}
+    taken: list[tuple[str, int, float]] = []
+    for one in bundle.schedules(number).collectives:
+        near = [size for kind, ranks, size in taken if (kind, ranks) == (one.kind, one.ranks)]
+        if any(size / SPAN <= one.bytes <= size * SPAN for size in near):
+            continue  # the executor takes the first that fits
+        text = msccl_text(one)
+        if text is not None:
+            schedules[f"msccl-{one.kind}-{'-'.join(one.axes)}-{round(one.bytes)}.xml"] = text
+            taken.append((one.kind, one.ranks, one.bytes))
+    if schedules:
+        paths = ":".join(str(place / name) for name in schedules)
+        texts["msccl.env"] = f"{bundle.environments[number]}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
+    write_folder(folder, {name: text.encode() for name, text in (texts | schedules).items()})
+    return tuple(str(place / name) for name in (*texts, *schedules))
 
 
 def arranged_arguments(
@@ -27,13 +68,8 @@ def arranged_arguments(
     Args:
         start_at: when all jobs of the arrangement begin.
         folder: host lists, settings, tuner file and schedules of the job go there.
-
-    Raises:
-        BadInput: the file is no arrangement, or no job of it is meant.
-        NothingFeasible: the tool cannot run the layout.
     """
     from weft.arrangement.bundle import read_bundle
-    from weft.commands.arranged import write_files
     from weft.units import format_moment, format_seconds, parse_moment
 
     bundle = read_bundle(path)

@@ -6,7 +6,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from weft.commands.options import Options, option, options_of
 from weft.commands.shared import bandwidth_of, path_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.fabric.placement import Placement
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
-    from weft.simulation.iteration.routed import FlowRoutes
+    from weft.simulation.iteration.contention import FlowRoutes
 
     FabricSource = str | os.PathLike[str] | Fabric
     """A kind of network, a file, or a fabric."""
@@ -28,22 +28,27 @@ if TYPE_CHECKING:
 ROUTINGS = ("ecmp", "spray", "random", "dimension-order", "ugal")
 ROUTING = ROUTINGS[0]
 """Default of every command: most RoCE networks hash flows onto equal-cost paths."""
-TRANSPORTS = ("ideal", "roce-ecmp", "roce-adaptive", "packet-spray", "infiniband")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(Options):
-    """What fabric files may leave out."""
+class SubnetOptions(Options):
+    """What ibnetdiscover's output leaves out."""
 
-    link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
     scale_up: str | float | None = option(
         None, "Bandwidth per accelerator inside hosts, where files tell of cables only.", metavar="SPEED"
     )
-    hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
     host_map: str | None = option(
         None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
     )
     exclude: tuple[str, ...] = option((), "Names of InfiniBand adapters that are no accelerator's.", metavar="PATTERN")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(SubnetOptions):
+    """What fabric files may leave out."""
+
+    link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
+    hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,31 +59,24 @@ class RadixOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportOptions(Options):
-    """What carries the flows of a simulated network."""
+class RoutingOptions(Options):
+    """How the flows of a simulated network find their paths, and what carries them."""
 
-    transport: str = option(
-        "ideal", "What carries flows, and so how they find paths; ideal: as --routing says.", choices=TRANSPORTS
+    more: ClassVar[tuple[str, ...]] = ()
+    """Names beside ``ROUTINGS`` and transports."""
+    routing: str = option(
+        ROUTING,
+        f"How paths are chosen: {', '.join(ROUTINGS)}; or by a transport: roce-ecmp, roce-ecmp:4 (queue pairs),"
+        " roce-adaptive, packet-spray, infiniband.",
+        metavar="HOW",
     )
-    queue_pairs: int = option(
-        1, "roce-ecmp: queue pairs of a connection, each hashed.", metavar="N", least=1, most=128
-    )
 
-    def routed(self, routing: str, default: str = ROUTING) -> str:
-        """The routing of a simulation: what was asked for, or the transport.
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.routing not in (*ROUTINGS, *self.more):
+            from weft.fabric.transport import transport
 
-        Raises:
-            BadInput: both, or queue pairs that change nothing.
-        """
-        if (self.transport, self.queue_pairs) == (TRANSPORTS[0], 1):
-            return routing
-        from weft.fabric import transport
-
-        asked = transport.TRANSPORTS[self.transport].over(self.queue_pairs, "--queue-pairs")
-        if routing != default:
-            problem = f"goes without --transport {self.transport}, which has its own paths"
-            raise BadInput(problem, where=f"--routing {routing}", remedy="drop one of them, or give --routes FILE")
-        return asked.text
+            transport(self.routing, "--routing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +86,7 @@ class PriceOptions(Options):
     prices: str | Prices = option("market-2026", "Price preset or TOML file.", metavar="NAME|FILE")
 
     def price_list(self) -> Prices:
-        """The prices of the preset or of the file.
-
-        Raises:
-            BadInput: no such preset, or a file that cannot be used.
-        """
+        """The prices of the preset or of the file."""
         from weft.fabric.cost import Prices, preset, read_prices
 
         if isinstance(self.prices, Prices):
@@ -101,18 +95,16 @@ class PriceOptions(Options):
         return read_prices(name) if Path(name).suffix == ".toml" or os.path.exists(name) else preset(name)
 
 
+_AS_IT_IS = FileOptions()
+
+
 def is_file(name: str | os.PathLike[str]) -> bool:
     """Whether a name means a file, not a kind of network ("fat-tree 1.5:1" is one)."""
     return (bool(Path(name).suffix) and not str(name).endswith(":1")) or os.path.exists(name)
 
 
-def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) -> Fabric:
-    """A fabric, that of a file, or a kind built for the cluster (its default kind without a name).
-
-    Raises:
-        BadInput: a file that cannot be used, or a kind without a cluster.
-        UnknownName: there is no such kind.
-    """
+def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int = RadixOptions.radix) -> Fabric:
+    """A fabric, that of a file, or a kind built for the cluster (its default kind without a name)."""
     from weft.fabric import Fabric
     from weft.fabric.catalogue import default_kind, for_cluster
 
@@ -120,22 +112,18 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int) 
         return fabric
     name = None if fabric is None else path_of(fabric, "--fabric")
     if name is not None and is_file(name):
-        return fabric_file(name, FileOptions(), cluster)
+        return fabric_file(name, cluster=cluster)
     if cluster is None:
         raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
 
 
 def network_of(
-    network: FabricSource | Cluster, kind: str | None, radix: int, files: FileOptions, *, spares: bool = False
+    network: FabricSource | Cluster, kind: str | None, radix: int, files: Options = _AS_IT_IS, *, spares: bool = False
 ) -> tuple[Fabric, str]:
     """The network of a cluster by ``kind``, or a fabric or its file, and the kind that it was built as.
 
     ``spares``: also those of scale-up domains that are bought whole.
-
-    Raises:
-        BadInput: a name or a file that cannot be used.
-        UnknownName: there is no such kind.
     """
     from weft.cluster import Cluster
     from weft.cluster.catalogue import with_spares_used
@@ -155,10 +143,10 @@ def network_of(
     return for_cluster(name, with_spares_used(cluster) if spares else cluster, radix=radix), name
 
 
-def needs_a_file(files: FileOptions) -> None:
+def needs_a_file(files: Options) -> None:
     """Refuse options of fabric files where the network is built, so that none is dropped in silence."""
     for one in options_of(FileOptions):
-        if getattr(files, one.name) != one.default:
+        if getattr(files, one.name, one.default) != one.default:
             raise BadInput(
                 "says nothing of a network that is built for a cluster",
                 where=one.flags[0],
@@ -175,13 +163,9 @@ def _is_fabric(name: str) -> bool:
     return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
 
 
-def fabric_file(name: str | os.PathLike[str], asked: FileOptions, cluster: Cluster | None = None) -> Fabric:
-    """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs.
-
-    Raises:
-        BadInput: a file that cannot be used.
-    """
-    from weft.interop.fabrics.formats import read_fabric
+def fabric_file(name: str | os.PathLike[str], asked: Options = _AS_IT_IS, *, cluster: Cluster | None = None) -> Fabric:
+    """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs."""
+    from weft.interop.fabric_files import read_fabric
 
     path, options = path_of(name, "--fabric"), left_out(asked)
     if cluster is None or options["capacity_Bps"] is not None:
@@ -198,33 +182,22 @@ def fabric_file(name: str | os.PathLike[str], asked: FileOptions, cluster: Clust
     return found
 
 
-def left_out(asked: FileOptions) -> dict[str, Any]:
-    """The options of fabric files as fields of ``FabricFileHints``.
-
-    Raises:
-        BadInput: a speed that is none, or a host map that cannot be used.
-    """
-    host_map = None
-    if asked.host_map is not None:
+def left_out(asked: Options) -> dict[str, Any]:
+    """The options of fabric files as fields of ``FabricFileHints``."""
+    told = {one.name: getattr(asked, one.name, one.default) for one in options_of(FileOptions)}
+    path = told["host_map"]
+    if path is not None:
         from weft.files import read_text
-        from weft.interop.fabrics.ibnetdiscover import read_host_map
+        from weft.interop.cabling import read_host_map
 
-        host_map = read_host_map(read_text(asked.host_map, where=asked.host_map), where=asked.host_map)
-    return {
-        "capacity_Bps": bandwidth_of(asked.link_speed, "--link-speed"),
-        "scale_up_Bps": bandwidth_of(asked.scale_up, "--scale-up"),
-        "hosts": asked.hosts,
-        "host_map": host_map,
-        "exclude": asked.exclude,
-    }
+        told["host_map"] = read_host_map(read_text(path, where=path), where=path)
+    told["capacity_Bps"] = bandwidth_of(told.pop("link_speed"), "--link-speed")
+    told["scale_up_Bps"] = bandwidth_of(told.pop("scale_up"), "--scale-up")
+    return told
 
 
 def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:
-    """Where ranks run, as given or of a file; None: rank r on accelerator r.
-
-    Raises:
-        BadInput: a file that is no list of hosts, or a placement that does not fit.
-    """
+    """Where ranks run, as given or of a file; None: rank r on accelerator r."""
     from weft.fabric.placement import Placement, read_placement
 
     if given is None or isinstance(given, Placement):
@@ -233,21 +206,17 @@ def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabri
 
 
 def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: Fabric) -> FlowRoutes:
-    """The routes of a plan, or of a file that ``weft route`` wrote.
-
-    Raises:
-        BadInput: the file holds no routes, or not of this fabric.
-    """
+    """The routes of a plan, or of a file that ``weft route`` wrote."""
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
-    from weft.simulation.iteration.routed import FlowRoutes
+    from weft.simulation.iteration.contention import FlowRoutes
 
     if isinstance(given, RouteReport):
         given = given.plan
     if isinstance(given, RoutePlan):
         return FlowRoutes(fabric, given.traffic, given.routes, name=given.router)
     from weft.files import read_text
-    from weft.interop.netops.routes_json import read
+    from weft.interop.routes_json import read
 
     where = path_of(given, "--routes")
     return FlowRoutes(fabric, *read(read_text(where, where=where), fabric, where=where), name=where)

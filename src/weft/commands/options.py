@@ -1,18 +1,22 @@
 """Records of options: one a verb, from which the command line takes its options, and a call its keywords.
 
-The kind of an option follows from its annotation: the first of its alternatives is what the command line gives,
-the others are objects that a caller may give instead.
+The kind of an option follows from its type: the first of its alternatives is what the command line gives, the
+others are objects that a caller may give instead.  A ``Literal`` has the choices.
 """
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import numbers
 import reprlib
+import sys
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, Literal, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weft.errors import BadInput, UnknownName
 from weft.units import parse_whole
@@ -20,14 +24,21 @@ from weft.units import parse_whole
 LARGEST = 10**18
 """Numbers beyond it are refused."""
 Kind = Literal["switch", "integer", "number", "text", "texts", "integers"]
-_KINDS: dict[str, Kind] = {
-    "bool": "switch",
-    "int": "integer",
-    "float": "number",
-    "str": "text",
-    "tuple[str, ...]": "texts",
-    "tuple[int, ...]": "integers",
+_KINDS: dict[Any, Kind] = {
+    bool: "switch",
+    int: "integer",
+    float: "number",
+    str: "text",
+    tuple[str, ...]: "texts",
+    tuple[int, ...]: "integers",
 }
+
+
+class _Unloaded(dict[str, type]):
+    """Types that only type checkers import: options take their objects as they are."""
+
+    def __missing__(self, name: str) -> type:
+        return object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +72,7 @@ class Option:
     objects: bool
 
     def checked(self, value: Any) -> Any:
-        """The value, a single one of several as a tuple.
-
-        Raises:
-            BadInput: a value of the wrong kind or out of range.
-            UnknownName: none of the choices.
-        """
+        """The value, a single one of several as a tuple."""
         if value is None and self.default is None:
             return None
         if self.kind in ("texts", "integers"):
@@ -128,11 +134,7 @@ def option(
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Base of the options records.
-
-    Raises:
-        BadInput: a value of the wrong kind or out of range.
-    """
+    """Base of the options records."""
 
     def __post_init__(self) -> None:
         for one in options_of(type(self)):
@@ -150,15 +152,26 @@ def options_of(record: type[Options]) -> tuple[Option, ...]:
 @cache
 def _options(record: Any) -> tuple[Option, ...]:
     owners = [name for base in record.__mro__ for name in inspect.get_annotations(base)]
-    return tuple(_option(one) for one in sorted(fields(record), key=lambda one: owners.index(one.name)))
-
-
-def _option(one: Any) -> Option:
-    known = dict(one.metadata)
-    first, *others = str(one.type).split(" | ")
-    spelled = known.pop("flags") or (f"--{one.name.replace('_', '-')}",)
-    objects = bool(set(others) - {"None"})
-    return Option(name=one.name, flags=spelled, kind=_KINDS[first], default=one.default, objects=objects, **known)
+    modules = [vars(sys.modules[base.__module__]) for base in record.__mro__]
+    types = get_type_hints(record, localns=ChainMap(vars(builtins), *modules, _Unloaded()))
+    found = []
+    for one in sorted(fields(record), key=lambda one: owners.index(one.name)):
+        hint = types[one.name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
+        told = dict(one.metadata)
+        found.append(
+            Option(
+                name=one.name,
+                flags=told.pop("flags") or (f"--{one.name.replace('_', '-')}",),
+                kind="text" if choices else _KINDS[kinds[0]],
+                default=one.default,
+                choices=told.pop("choices") or choices,
+                objects=bool(set(kinds[1:]) - {NoneType}),
+                **told,
+            )
+        )
+    return tuple(found)
 
 
 _Record = TypeVar("_Record", bound=Options)
@@ -166,12 +179,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def given_options(record: type[_Record], options: _Record | None, given: Mapping[str, Any]) -> _Record:
-    """The record of a call: the one given, else one of the keywords.
-
-    Raises:
-        BadInput: both are given, or a value cannot be used.
-        UnknownName: there is no option of that name.
-    """
+    """The record of a call: the one given, else one of the keywords."""
     if options is not None:
         if given:
             raise BadInput(f"{next(iter(given))} beside options", where="options", remedy="give one of them")

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
-from weft.interop.training.launch import TOOLS
 from weft.solvers import compiling
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ def deliver(text: str, output: str | None) -> None:
 
 def tell_of_compiling() -> None:
     """Let people know why a first run takes longer."""
+
     compiling.listener = partial(click.echo, err=True)
 
 
@@ -88,12 +88,12 @@ def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> Non
 
 
 class Progress:
-    """A bar on the terminal for searches that take more than a moment; silent when piped."""
+    """A bar on the terminal for what takes more than a moment, with ``fields`` of text; silent when piped."""
 
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, words: str, *fields: str) -> None:
+        self.words, self.fields = words, fields
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Progress:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         shown = console(error=True)
@@ -101,14 +101,19 @@ class Progress:
             TextColumn(self.words),
             BarColumn(),
             MofNCompleteColumn(),
+            *(TextColumn(f"{{task.fields[{name}]}}") for name in self.fields),
             TimeRemainingColumn(),
             console=shown,
             transient=True,
             disable=not shown.is_terminal,
         )
+        empty: dict[str, Any] = dict.fromkeys(self.fields, "")
+        self.task = self.bar.add_task("", total=None, **empty)
         self.bar.start()
-        task = self.bar.add_task("", total=None)
-        return lambda done, total: self.bar.update(task, completed=done, total=total)
+        return self
+
+    def __call__(self, done: int, total: int, **fields: Any) -> None:
+        self.bar.update(self.task, completed=done, total=total, **fields)
 
     def __exit__(self, *unused: object) -> None:
         self.bar.stop()
@@ -125,22 +130,21 @@ class FileOutput(Options):
 class Output(FileOutput):
     """How and where a result goes: a table, or its document."""
 
-    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+    form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsOutput(FileOutput):
     """How and where a result with rows goes."""
 
-    form: str = option("table", "Output.", "--format", choices=("table", "json", "csv"))
+    form: Literal["table", "json", "csv"] = option("table", "Output.", "--format")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutOutput(RowsOutput):
-    """How and where layouts go, and what is made of them."""
+    """How and where layouts go, and what is drawn of them."""
 
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
-    launch: str | None = option(None, "Also print launch arguments of the best for a tool.", choices=TOOLS)
 
 
 def report(found: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:

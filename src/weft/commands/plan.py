@@ -4,29 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.on_fabric import NetworkOptions, network_of
-from weft.commands.options import given_options, option, verb
+from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
+from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
-from weft.commands.shared import (
-    ConstantsOptions,
-    RecipeOptions,
-    RunOptions,
-    cluster_of,
-    constants_of,
-    job_of,
-    stack_of,
-)
+from weft.commands.shared import ConstantsOptions, ModelOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.interop.training.launch import launch_arguments
-from weft.units import counted
+from weft.units import counted, parse_seconds
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
+    from weft.fabric import Fabric
+    from weft.fabric.placement import Placement
     from weft.search import Plan, Space
     from weft.search.network_plan import NetworkPlan
     from weft.views.blocks import Block
@@ -36,17 +29,41 @@ SPARE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(RecipeOptions, RunOptions, ConstantsOptions, NetworkOptions):
+class NetworkOptions(RadixOptions, RoutingOptions):
+    """The network for which layouts are searched."""
+
+    more = ("planned",)
+    fabric: str | Fabric | None = option(
+        None, "Search for the fastest at flow level on this network (to build, or a file).", metavar="KIND|FILE"
+    )
+    placement: str | Placement | None = option(
+        None, "With --fabric: hosts in rank order, as CSV or a hostfile.", metavar="FILE"
+    )
+    axis_order: Literal["any", "usual"] = option(
+        "any", "With --fabric: orders of the axes; usual: only the one that launchers take."
+    )
+    budget: str | float | None = option(
+        None, "With --fabric: stop after so long, as 60s, with what is proved by then.", metavar="TIME"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for one in options_of(NetworkOptions):
+            if self.fabric is None and getattr(self, one.name) != one.default:
+                raise BadInput("says nothing without --fabric", where=one.flags[0], remedy="add --fabric KIND or FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     """What is searched, and how the result is ranked."""
 
-    space: str | None = option(
+    space: Literal["standard", "zero-bubble", "4d", "wide"] | None = option(
         None,
         "Layouts to try: what Megatron-LM and torchtitan run; also zero-bubble schedules; also AxoNN's y axis; every"
         " switch (default: the recipe's, else standard).",
-        choices=("standard", "zero-bubble", "4d", "wide"),
     )
-    order: str = option(
-        "ease", "Rank by time and by what a layout needs to run, or by time alone.", choices=("ease", "time")
+    order: Literal["ease", "time"] = option(
+        "ease", "Rank by time and by what a layout needs to run, or by time alone."
     )
     fix: tuple[str, ...] = option((), "Pin a degree or switch, as tp=8 (repeats).", metavar="NAME=VALUE")
     max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
@@ -91,7 +108,9 @@ def plan(
     if name not in SPACES:
         raise UnknownName("space", name, SPACES, where=f"recipe of {job.model.name}")
     space = _constrain(SPACES[name], where.count, asked)
-    network = network_of(asked, where)
+    fabric = None if asked.fabric is None else fabric_of(asked.fabric, where, asked.radix)
+    placement = None if fabric is None else placement_of(asked.placement, fabric, where.count)
+    budget_s = None if asked.budget is None else parse_seconds(asked.budget, "--budget")
     if asked.runnable:
         space = runnable(space, job.model)
     found = search(
@@ -108,8 +127,19 @@ def plan(
     )
     if not found.considered:
         raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
-    if network is not None and found.layouts:
-        kept: Plan = network.plan(found, top=asked.top, per_mesh=not asked.variants)
+    if fabric is not None and found.layouts:
+        from weft.search.network_plan import plan_on_fabric
+
+        kept: Plan = plan_on_fabric(
+            found,
+            fabric,
+            routing=asked.routing,
+            placement=placement,
+            orders=asked.axis_order == "any",
+            top=asked.top,
+            per_mesh=not asked.variants,
+            budget_s=budget_s,
+        )
     else:
         kept = found if asked.variants else distinct(found, asked.top)
     runs = [asked.training(one, job, where) for one in kept.layouts]
@@ -172,9 +202,9 @@ class PlanOutput(LayoutOutput):
 def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> None:
     """Rank the layouts of MODEL on CLUSTER.
 
-    MODEL is a name (weft models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
+    MODEL is a name (weft info models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
     CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-256, mi300x-64
-    or tpu-v5p-512 (weft clusters lists all), a TOML file or a system of Calculon (system.json:1024).
+    or tpu-v5p-512 (weft info clusters lists all), a TOML file or a system of Calculon (system.json:1024).
 
     The first layout is the fastest but for what makes layouts hard to run: each mechanism must gain 1 % of the
     time, what hardly any published run does 10 %.
@@ -186,7 +216,7 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     if not found.layouts:
         from weft.views.words import advice_sentence
 
-        advice = "see weft explain CODE" if found.advice is None else advice_sentence(found.advice)
+        advice = "see weft info codes CODE" if found.advice is None else advice_sentence(found.advice)
         raise NothingFeasible(f"{found.shortage} -- {advice}")
     if out.chart is not None:
         from weft.views.charts.layouts import breakdown_chart, pareto_chart
@@ -195,17 +225,14 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
 
 
 def _view(found: Plan, out: PlanOutput) -> Iterator[Block]:
-    from weft.views.launch import launch_view
     from weft.views.ranking import plan_view
     from weft.views.training import training_view
 
     if "simulated_s" in found.COLUMNS:
-        from weft.views.network_plan import network_plan_view
+        from weft.views.ranking import network_plan_view
 
         yield from network_plan_view(cast("NetworkPlan", found))
     else:
         yield from plan_view(found, pareto=out.pareto)
     if found.runs:
         yield from training_view(found.runs[0])
-    if out.launch and found.layouts:
-        yield from launch_view(launch_arguments(out.launch, found.job, found.cluster, found.best.layout))

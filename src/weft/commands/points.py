@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from weft.cluster.catalogue import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
 from weft.codec import encode
-from weft.commands.arrange import ArrangeOptions
-from weft.commands.design import DesignOptions
-from weft.commands.estimate import EstimateOptions
-from weft.commands.goodput import GoodputOptions
+from weft.commands.arrange import ArrangeOptions, arrange
+from weft.commands.design import DesignOptions, design
+from weft.commands.estimate import EstimateOptions, estimate
+from weft.commands.goodput import GoodputOptions, goodput
 from weft.commands.networks import is_file
 from weft.commands.options import Option, Options, options_of
-from weft.commands.plan import PlanOptions
-from weft.commands.route import RouteOptions
-from weft.commands.schedule import ScheduleOptions
-from weft.commands.shared import RecipeOptions, cluster_of, job_of
-from weft.commands.simulate import SimulateOptions
+from weft.commands.plan import PlanOptions, plan
+from weft.commands.route import RouteOptions, route
+from weft.commands.schedule import ScheduleOptions, schedule
+from weft.commands.shared import ModelOptions, cluster_of, job_of
+from weft.commands.simulate import SimulateOptions, simulate
 from weft.errors import BadInput, NothingFeasible, UnknownName, Unsupported
+from weft.layout.text import format_layout
 from weft.studies.study import AxisKind, Computation, Value
 from weft.units import parse_bytes, parse_count, parse_whole
 
@@ -34,7 +35,7 @@ Row = dict[str, Any]
 PLANNED = "planned"
 """The layout of a point that is to have the best one of a plan."""
 _COUNT = re.compile(r"(?P<family>.+)-[0-9]{1,9}")
-_RECIPE = tuple(one.name for one in options_of(RecipeOptions))
+_RECIPE = tuple(one.name for one in options_of(ModelOptions))
 _KEPT = 512
 """Jobs, clusters and planned layouts that a worker keeps."""
 
@@ -91,15 +92,12 @@ class _Verb:
 
 
 def _plan(asked: Asked) -> Row:
-    from weft.commands.plan import plan
-
     found = plan(asked.model, asked.cluster, top=1, **asked.given(*_RECIPE))
     return _estimate_row(found, found.best, found.runs[0] if found.runs else None)
 
 
 def _estimate_row(found: Any, best: Any, run: Any) -> Row:
     """The figures of an estimate, of the whole run where one was asked for, and what the network adds."""
-    from weft.layout.text import format_layout
 
     row: Row = {"layout_text": format_layout(best.layout)} | best.row()
     if run is not None:
@@ -117,17 +115,12 @@ def _figures(document: Mapping[str, Any]) -> Row:
 
 
 def _estimate(asked: Asked) -> Row:
-    from weft.commands.estimate import estimate
-
     given = asked.given("layout", *_RECIPE)
     found = estimate(asked.model, asked.cluster, asked.layout, **given)
     return _estimate_row(found, found.estimate, found.run)
 
 
 def _simulate(asked: Asked) -> Row:
-    from weft.commands.simulate import simulate
-    from weft.layout.text import format_layout
-
     job = asked.model
     found: Any = simulate(job, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
     tokens = job.recipe.global_batch * job.recipe.sequence
@@ -136,8 +129,6 @@ def _simulate(asked: Asked) -> Row:
 
 
 def _design(asked: Asked) -> Row:
-    from weft.commands.design import design
-
     given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": "none"}
     if "layout" in asked.values:
         given["layout"] = asked.layout
@@ -154,9 +145,6 @@ def _design(asked: Asked) -> Row:
 
 
 def _goodput(asked: Asked) -> Row:
-    from weft.commands.goodput import goodput
-    from weft.layout.text import format_layout
-
     found = goodput(asked.model, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
     run = {f"run_{name}": value for name, value in _figures(encode(found.run)).items()}
     days = {"days": found.run.days, "expected_days": found.run.expected_days}
@@ -164,8 +152,6 @@ def _goodput(asked: Asked) -> Row:
 
 
 def _schedule(asked: Asked) -> Row:
-    from weft.commands.schedule import schedule
-
     given = asked.given("cluster")
     if "cluster" in asked.values:
         given["cluster"] = asked.cluster
@@ -174,9 +160,6 @@ def _schedule(asked: Asked) -> Row:
 
 
 def _route(asked: Asked) -> Row:
-    from weft.commands.route import route
-    from weft.layout.text import format_layout
-
     cut = asked.layout
     layout = cut if isinstance(cut, str) else format_layout(cut)
     job = f"{asked.values['model']} {layout}"
@@ -185,8 +168,6 @@ def _route(asked: Asked) -> Row:
 
 
 def _arrange(asked: Asked) -> Row:
-    from weft.commands.arrange import arrange
-
     found = arrange(str(asked.values["site"]), **asked.given())
     worst = float(found.best.slowdown.max())
     figures: Row = {"objective": found.objective, "bound": found.bound, "gap": found.gap, "worst_slowdown": worst}
@@ -212,18 +193,8 @@ VERBS: dict[str, _Verb] = {
         ("collective", "size"),
         _schedule,
         without=(
-            *_PLANS,
-            "layout",
-            "arrangement",
-            "job",
-            "workload",
-            "groups",
-            "compare",
-            "chunk_counts",
-            "late",
-            "slow",
-            "calibration",
-            *_RECIPE,
+            *("plan", "layout", "arrangement", "job", "workload", "groups", "compare", "chunk_counts"),
+            *("late", "slow", "calibration"),
         ),
     ),
     "route": _Verb(
@@ -231,7 +202,7 @@ VERBS: dict[str, _Verb] = {
         ("model", "cluster"),
         _route,
         more=("layout",),
-        without=(*_PLANS, "job", "jobs", "generate", "flows", "arrangement", "compare", "paths"),
+        without=("plan", "job", "generate", "flows", "arrangement", "compare", "paths"),
     ),
     "arrange": _Verb(ArrangeOptions, ("site",), _arrange),
 }
@@ -239,11 +210,7 @@ VERBS: dict[str, _Verb] = {
 
 
 def compute(name: str, values: Mapping[str, Value]) -> Row:
-    """The row of a point.
-
-    Raises:
-        WeftError: the point cannot be computed.
-    """
+    """The row of a point."""
     verb = VERBS[name]
     known = {one.name: one for one in options_of(verb.record) if one.name not in verb.without}
     options = {column: _as_option(known[column], value) for column, value in values.items() if column in known}
@@ -256,11 +223,7 @@ def _as_option(option: Option, value: Value) -> Any:
 
 @cache
 def computation(name: str, where: str = "compute") -> Computation:
-    """What a name computes, and over which axes.
-
-    Raises:
-        UnknownName: there is no such computation.
-    """
+    """What a name computes, and over which axes."""
     if name not in VERBS:
         raise UnknownName("computation", name[:60], VERBS, where=where)
     verb = VERBS[name]
@@ -316,7 +279,7 @@ def _cluster_columns() -> tuple[str, ...]:
 @lru_cache(_KEPT)
 def _job(items: _Items, accelerators: int) -> Job:
     values = _without_stamps(items)
-    return job_of(values.pop("model"), RecipeOptions(**values), accelerators)
+    return job_of(values.pop("model"), ModelOptions(**values), accelerators)
 
 
 @lru_cache(_KEPT)
@@ -343,8 +306,6 @@ def _cluster(items: _Items) -> Cluster:
 
 @lru_cache(_KEPT)
 def _planned(items: _Items) -> Any:
-    from weft.commands.plan import plan
-
     values = _without_stamps(items)
     software = {"stack": values["stack"]} if "stack" in values else {}
     cluster = cluster_at(values)
@@ -424,7 +385,7 @@ def _stack(value: Any, where: str) -> str:
     from weft.cluster.calibration import stack_names
 
     if _text(value, where) not in stack_names():
-        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft stacks")
+        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info stacks")
     return str(value)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -13,11 +13,11 @@ from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import FileOutput, check_folder, deliver
 from weft.errors import BadInput, NothingFeasible, printable
-from weft.interop.training.launch import launch_arguments
+from weft.interop.launch import launch_arguments
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.studies.result import Sweep
     from weft.views.blocks import Block
@@ -28,14 +28,9 @@ LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """The form of a report, and what of a study it shows."""
+    """The form of a report."""
 
-    form: str = option("html", "A page, or Markdown for a pull request.", "--format", choices=("html", "md"))
-    where: tuple[str, ...] = option((), "Points of a study with this value (repeats).", metavar="COLUMN=VALUE")
-    x: str | None = option(None, "Column of a study's chart from left to right.", metavar="COLUMN")
-    y: str | None = option(None, "Column of a study's chart from below.", metavar="COLUMN")
-    colour: str | None = option(None, "Column that colours tell apart, or none.", metavar="COLUMN")
-    facet: str | None = option(None, "Column with a picture for each value, or none.", metavar="COLUMN")
+    form: Literal["html", "md"] = option("html", "A page, or Markdown for a pull request.", "--format")
 
 
 @verb(ReportOptions)
@@ -60,14 +55,21 @@ def make_report(
     """
     from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
     from weft.commands.read import read, schema_of
+    from weft.commands.sweep import open_sweep
     from weft.search import Plan
     from weft.studies.result import Sweep
 
     asked = given_options(ReportOptions, options, given)
-    looked = {name: value for name, value in vars(asked).items() if name != "form" and value}
-    if isinstance(subject, Sweep) or (isinstance(subject, str | os.PathLike) and os.path.isdir(subject)):
-        return _study(subject, asked.form, looked)
-    _refuse_study(subject, looked)
+    if isinstance(subject, Sweep):
+        return _study(subject, asked.form)
+    if isinstance(subject, str | os.PathLike):
+        if os.path.isdir(subject):
+            with open_sweep(subject) as found:
+                return _study(found, asked.form)
+        path = os.fspath(subject)
+        if path.lower().endswith((".csv", ".parquet")):
+            problem = "is a table, which does not say what computed it"
+            raise BadInput(problem, where=path, remedy="give the folder of weft sweep --state")
     if isinstance(subject, Arrangement):
         return arrangement_page(subject, subject.to_dict(), "arranged.json", asked.form)
     if isinstance(subject, Plan):
@@ -108,33 +110,11 @@ def _page(title: str, blocks: Iterable[Block], form: str) -> str:
     return to_markdown(printable(title), blocks) if form == "md" else to_page(printable(title), blocks)
 
 
-def _study(subject: Sweep | str | os.PathLike[str], form: str, looked: dict[str, Any]) -> str:
-    """The report of a study."""
-    from weft.commands.sweep import open_sweep
-    from weft.studies.result import Sweep
+def _study(found: Sweep, form: str) -> str:
     from weft.views.study import Look, StudyReport
 
-    look = Look(**looked)
-    if isinstance(subject, Sweep):
-        report = StudyReport(subject, look)
-        return _page(report.title, report.blocks(), form)
-    with open_sweep(subject) as found:
-        report = StudyReport(found, look)
-        return _page(report.title, report.blocks(), form)
-
-
-def _refuse_study(subject: object, looked: dict[str, Any]) -> None:
-    """Refuse the table of a study, and options of a study with another subject.
-
-    Raises:
-        BadInput: it is so.
-    """
-    remedy = "give the folder of weft sweep --state"
-    path = os.fspath(subject) if isinstance(subject, str | os.PathLike) else ""
-    if path.lower().endswith((".csv", ".parquet")):
-        raise BadInput("is a table, which does not say what computed it", where=path, remedy=remedy)
-    if looked:
-        raise BadInput("is for studies", where=f"--{next(iter(looked))}", remedy=f"{remedy}, or drop it")
+    report = StudyReport(found, Look())
+    return _page(report.title, report.blocks(), form)
 
 
 @click.command("report")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.commands.command_line import takes
+from weft.commands.networks import SubnetOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, check_picture, deliver, report
 from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
@@ -35,11 +37,7 @@ class RouteOptions(TrafficOptions):
     paths: bool = option(False, "With --format json: every flow's path.")
 
     def others(self) -> list[str]:
-        """The routers of ``compare``.
-
-        Raises:
-            UnknownName: there is no such router.
-        """
+        """The routers of ``compare``."""
         names = [name.strip() for name in self.compare.split(",")] if self.compare else []
         for name in names:
             if name not in ROUTERS:
@@ -83,18 +81,22 @@ def route(
     return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
 
 
+PATH_BITS = "path_bits.csv"
+"""The file of LIDs that flows are sent to, beside OpenSM's tables."""
 PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 """Routers that give every flow one path."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions(TrafficOptions):
+class AuditOptions(TrafficOptions, SubnetOptions):
     """Which routes are installed, and what they are held against."""
 
     routes: str | None = option(
-        None, "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="PATH"
+        None,
+        "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables (with path_bits.csv of weft route export"
+        " opensm beside them).",
+        metavar="PATH",
     )
-    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
 
 
 @verb(AuditOptions)
@@ -122,53 +124,37 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
         raise BadInput(
             "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables"
         )
-    fabric, flows, routes = installed(asked, asked.routes, path_bits=asked.path_bits)
-    return audit(fabric, flows, routes, seed=asked.seed)
+    return audit(*installed(asked, asked.routes), seed=asked.seed)
 
 
-def installed(asked: TrafficOptions, path: str, *, path_bits: str | None = None) -> tuple[Fabric, JobTraffic, Routes]:
-    """The fabric, the flows of a file of installed routes or those that the options name, and the ways they have.
+def installed(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
+    """The fabric, the flows of a file of installed routes or those that the options name, and the ways they have."""
+    from weft.files import read_text
+    from weft.interop.routes_json import read_paths
 
-    Raises:
-        BadInput: see ``installed_routes``.
-    """
     flows: JobTraffic | None = None
     if names_traffic(asked):
         fabric, flows = traffic_of(asked)
     else:
-        fabric = failed(network_of(asked).fabric, asked.failed_spines, asked.failed)
-    return fabric, *installed_routes(asked, path, fabric, flows, path_bits=path_bits)
-
-
-def installed_routes(
-    asked: TrafficOptions, path: str, fabric: Fabric, flows: JobTraffic | None, *, path_bits: str | None = None
-) -> tuple[JobTraffic, Routes]:
-    """The flows of a file of installed routes, or the given ones, and the ways that they have.
-
-    Raises:
-        BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
-    """
-    from weft.files import read_text
-    from weft.interop.netops.installed import read_paths, read_tables
-
+        fabric = failed(network_of(asked).fabric, asked.failed)
     text = read_text(path, where=path)
-    bits = "" if path_bits is None else read_text(path_bits, where="--path-bits")
     if "Unicast lids" not in text:
-        if path_bits is not None:
-            raise BadInput("goes with forwarding tables", where="--path-bits", remedy="drop it")
-        return read_paths(text, fabric, flows, where=path)
+        return fabric, *read_paths(text, fabric, flows, where=path)
     if flows is None:
-        raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --jobs, --generate ...")
-    from weft.interop.fabrics.ibnetdiscover import read_subnet
+        raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --generate ...")
+    from weft.interop.opensm import read_tables
+    from weft.interop.subnet import read_subnet
 
     given = asked.fabric
     if not isinstance(given, str) or asked.cluster is not None:
         raise BadInput("need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE")
     subnet = read_subnet(read_text(given, where=given), where=given)
-    return flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
+    beside = Path(path).with_name(PATH_BITS)
+    bits = read_text(beside, where=str(beside)) if beside.is_file() else ""
+    return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
 
 
-_ELSEWHERE = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "route_export", "events": "route_export"}
+_ELSEWHERE = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "route_export"}
 """Modules of the other commands, which are loaded when they are called."""
 
 
@@ -197,7 +183,6 @@ def route_command() -> None:
     \b
     weft route --plan plan.json                      the flows of a planned job on its cluster's network
     weft route --generate BLOOM:4,GPT_3:4            routes of the paper's workload, how good they are
-    weft route --jobs DIR --failed-spines 4          the same for job files of the paper's code
     weft route --cluster h100-1024 --job 'llama-3.1-8b tp=8,dp=32'
     weft route evaluate --jobs DIR                   routers compared over epochs in the simulator
     weft route audit --routes FILE                   installed routes: how good, and what moves would gain
@@ -231,8 +216,8 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     found = route(options=options)
     report(found, out, plan_view(found))
     if out.picture is not None:
+        from weft.views.charts.fabric import routes_svg
         from weft.views.charts.palette import alone
-        from weft.views.charts.routes import routes_svg
 
         deliver(alone(routes_svg([*found.compared, found.plan])), out.picture)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.commands.traffic import RoutedFabric
     from weft.fabric import Fabric
     from weft.routing.events import Event
-    from weft.simulation.routes.evaluation import Evaluation, NamedJobs
+    from weft.simulation.routes.replay import Evaluation, NamedJobs
 
 DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 
@@ -28,13 +28,11 @@ DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 class EvaluateOptions(JobOptions):
     """Workloads, routers, and what happens meanwhile."""
 
-    split: int = option(2, "Parts, for split.", least=1, most=64)
+    jobs: tuple[str, ...] = option((), "Job files of the routing paper's code.", metavar="DIR")
     events: str | None = option(None, "Links and switches that go down and up meanwhile.", metavar="FILE")
     routers: tuple[str, ...] = option((), "ecmp, greedy and auto by default.", "--router", metavar="NAME")
-    controller: str = option(
-        "held",
-        "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce.",
-        choices=("held", "paper"),
+    controller: Literal["held", "paper"] = option(
+        "held", "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce."
     )
     failed_spines: tuple[int, ...] = option(
         (), "The last N spines are down (again for more; 0 by default).", metavar="N", least=0
@@ -64,29 +62,22 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
     result = evaluation(options)
     write(result, out)
     if out.chart is not None:
-        from weft.views.charts.routers import evaluation_chart
+        from weft.views.charts.sweep import evaluation_chart
 
         deliver_chart(evaluation_chart(result), out.chart)
 
 
 def evaluation(asked: EvaluateOptions) -> Evaluation:
-    """What the options ask for.
-
-    Raises:
-        BadInput: no workload, one twice, or files that cannot be used.
-        UnknownName: there is no such router.
-    """
+    """What the options ask for."""
     if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
-    from weft.simulation.routes.evaluation import evaluate as run
+    from weft.simulation.routes.replay import evaluate as run
 
     routers = tuple(dict.fromkeys(asked.routers)) or DEFAULT_ROUTERS
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
-    if asked.split != EvaluateOptions.split and "split" not in routers:
-        raise BadInput("says nothing without --router split", where="--split", remedy="add it, or drop --split")
     network = network_of(asked)
     fabric = network.fabric
     given = workloads(asked, network)
@@ -98,7 +89,6 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
             failed_spines=tuple(sorted(set(asked.failed_spines))) or (0,),
             epochs=asked.epochs,
             seed=asked.seed,
-            split=asked.split,
             events=_events(asked.events, fabric),
             controller=asked.controller,
             progress=advance,
@@ -107,11 +97,11 @@ def evaluation(asked: EvaluateOptions) -> Evaluation:
 
 def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     """The jobs of each source, under its name (of a folder with that above)."""
-    from weft.interop.traffic.flow_tables import read_csv
-    from weft.interop.traffic.routing_jobs import numbering, read_jobs
+    from weft.interop.flow_tables import read_csv
+    from weft.interop.routing_jobs import numbering, read_jobs
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
-    from weft.simulation.routes.evaluation import NamedJobs
+    from weft.simulation.routes.replay import NamedJobs
 
     fabric = network.fabric
     found = [
@@ -136,7 +126,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
     if path is None:
         return []
     from weft.files import read_text
-    from weft.interop.traffic.events import read_event
+    from weft.interop.events import read_event
 
     lines = enumerate(read_text(path, where=path).splitlines(), start=1)
     return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]

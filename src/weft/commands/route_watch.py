@@ -1,42 +1,50 @@
-"""``weft route watch``: the controller, fed with events and counters."""
+"""``weft route watch``: the controller, fed with events and counters, whose decisions a command carries out."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.feed import undecided
-from weft.commands.options import option
-from weft.commands.route import installed_routes
-from weft.commands.shared import cluster_of
-from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_alone, traffic_of
-from weft.errors import BadInput
+from weft.commands.networks import fabric_file
+from weft.commands.options import Options, option
+from weft.errors import BadInput, printable
+from weft.units import counted
 
 if TYPE_CHECKING:
-    from weft.commands.route_push import Hook
-    from weft.fabric import Fabric
-    from weft.routing import JobTraffic
+    from weft.journal import Journal
     from weft.routing.controller import Controller, Decision
     from weft.routing.events import Event
     from weft.routing.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(TrafficOptions):
+class WatchOptions(Options):
     """The controller, what it begins with and is fed with, and what becomes of its decisions."""
 
+    fabric: str | None = option(None, "A fabric file (default: the paper's 64 ToRs x 32 spines).", metavar="FILE")
+    seed: int = option(0, "Seed of hashes, draws and searches.", least=0)
     routes: str | None = option(
-        None, "Begin with installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="PATH"
+        None,
+        "Begin with installed routes: weft.routes/1 (weft route export json --routes makes it of others) or a CSV of"
+        " paths.",
+        metavar="FILE",
     )
-    path_bits: str | None = option(None, "LID of each flow, of weft route export opensm.", metavar="FILE.csv")
     events: str | None = option(
         None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
     )
@@ -48,7 +56,7 @@ class WatchOptions(TrafficOptions):
         None, "Say what CMD ROUTES.json ROUTES.diff would be run for each change of routes.", metavar="CMD"
     )
     push: bool = option(False, "Run it; if it fails, once more with the former routes, which are held.")
-    form: str = option("table", "Output.", "--format", choices=("table", "json"))
+    form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
 @click.command()
@@ -66,14 +74,17 @@ def watch(options: WatchOptions) -> None:
     the first says what moving flows gains on what is installed. With --state a decision is on disk before it is
     printed; events of files that were decided on are skipped after a restart. weft route events writes arrivals.
     """
+    from weft.interop.routing_jobs import paper_fabric
     from weft.routing.controller import Controller
 
-    hook = _hook(options)
-    fabric, flows = _network(options)
+    if options.apply is None and options.push:
+        raise BadInput("goes with --apply CMD", where="--push", remedy="add it")
+    hook = None if options.apply is None else Hook(options.apply, push=options.push)
+    fabric = paper_fabric() if options.fabric is None else fabric_file(options.fabric)
     controller = Controller(fabric, seed=options.seed)
     feed = _RouteFeed(controller, options, hook)
     if options.state is None:
-        feed.run(None, 0, flows)
+        feed.run(None, 0)
         return
     from weft.routing.store import Store
 
@@ -81,32 +92,7 @@ def watch(options: WatchOptions) -> None:
         done = store.load()
         if done and options.form == "table":
             click.echo(f"{done:,} events were decided before", err=True)
-        feed.run(store, done, flows)
-
-
-def _hook(options: WatchOptions) -> Hook | None:
-    if options.apply is None:
-        if options.push:
-            raise BadInput("goes with --apply CMD", where="--push", remedy="add it")
-        return None
-    from weft.commands.route_push import Hook
-
-    return Hook(options.apply, push=options.push)
-
-
-def _network(options: WatchOptions) -> tuple[Fabric, JobTraffic | None]:
-    """The fabric with what is down, and the flows that the options name."""
-    if names_traffic(options) and options.routes is None:
-        raise BadInput(
-            "flows are named, but no routes that they have",
-            where="--routes",
-            remedy="add it, or write their arrivals: weft route events",
-        )
-    if options.arrangement is not None:
-        return traffic_of(options)
-    cluster = None if options.cluster is None else cluster_of(options.cluster)
-    fabric = failed(network_alone(options, cluster), options.failed_spines, options.failed)
-    return fabric, traffic_of(options)[1] if names_traffic(options) else None
+        feed.run(store, done)
 
 
 class _RouteFeed:
@@ -117,14 +103,14 @@ class _RouteFeed:
         self.told_thresholds = False
         self.stuck = ""
 
-    def run(self, store: Store | None, done: int, flows: JobTraffic | None) -> None:
+    def run(self, store: Store | None, done: int) -> None:
         """Decide on all events."""
         from weft.views.route_decisions import heading_line
 
         options = self.options
         if options.form == "table":
             click.echo(heading_line())
-        for place, event in self._events(store, done, flows):
+        for place, event in self._events(store, done):
             try:
                 decision = self.controller.apply(event)
             except BadInput as error:
@@ -134,17 +120,17 @@ class _RouteFeed:
                 remedy = "see what is installed: weft route audit"
                 raise BadInput(f"leaves routes open: {self.stuck}", where="--apply", remedy=remedy)
 
-    def _events(self, store: Store | None, done: int, flows: JobTraffic | None) -> Iterator[tuple[str, Event]]:
+    def _events(self, store: Store | None, done: int) -> Iterator[tuple[str, Event]]:
         """What is installed, then all events that were not decided on, with their places.
 
         Files are opened, and their first event is read, before anything is decided.
         """
-        from weft.interop.traffic.events import read_event
+        from weft.interop.events import read_event
 
         options, fabric = self.options, self.controller.whole
         began = store is not None and done > 0 and '"event": "installed"' in store.event(1)
         if options.routes is not None:
-            event = self._installed(options.routes, flows)
+            event = self._installed(options.routes)
             if store is not None and done and store.event(1) != event.text:
                 raise BadInput(
                     f"are not those that the state in {store.where} began with",
@@ -164,7 +150,7 @@ class _RouteFeed:
     def _measured(self) -> list[tuple[str, Event]]:
         """The events of files of counters in order of time, with their places."""
         from weft.files import read_text
-        from weft.interop.netops.counters import read_counters
+        from weft.interop.counters import read_counters
 
         events: list[tuple[str, Event]] = []
         for path in self.options.counters:
@@ -172,13 +158,15 @@ class _RouteFeed:
             events += [(f"{path}: at {event.time_s:g} s", event) for event in found]
         return sorted(events, key=lambda each: each[1].time_s)
 
-    def _installed(self, path: str, flows: JobTraffic | None) -> Event:
+    def _installed(self, path: str) -> Event:
         """The routes that a network has, as an event."""
+        from weft.files import read_text
+        from weft.interop.routes_json import read_paths
         from weft.routing.events import Event
         from weft.routing.traffic import check_traffic
 
         fabric = self.controller.whole
-        traffic, routes = installed_routes(self.options, path, fabric, flows, path_bits=self.options.path_bits)
+        traffic, routes = read_paths(read_text(path, where=path), fabric, where=path)
         check_traffic(fabric, traffic, path)
         digest = hashlib.sha256(routes.indptr.tobytes() + routes.links.tobytes())
         digest.update(traffic.source.tobytes() + traffic.target.tobytes() + traffic.bytes.tobytes())
@@ -208,3 +196,234 @@ class _RouteFeed:
             click.echo(text)
         else:
             click.echo("\n".join([decision_line(decision), *(f"       {line}" for line in lines)]))
+
+
+# Events ------------------------------------------------------------------------------------------
+
+Timed = tuple[float, str, str]
+"""Time, place and text of an event."""
+
+
+def undecided(
+    path: str | None, journal: Journal | None, done: int, *, first: int = 0, beside: Sequence[Timed] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Place and text of every event that a controller has not decided on.
+
+    Args:
+        path: a file; standard input where it is None, which never repeats events (unless there are events ``beside``:
+            those alone then).
+        done: decisions in the journal, which the first events of a file must be those of.
+        first: how many of these are of no file.
+        beside: events of other files in order of time, which go among those of ``path`` by their time.
+    """
+    where = path or "standard input"
+    decided = first
+    given = _lines(path) if path is not None or beside is None else iter(())
+    placed = ((f"{where}: line {number}", line) for number, line in given)
+    for place, line in _among(placed, beside) if beside else placed:
+        if (path is not None or beside is not None) and journal is not None and decided < done:
+            decided += 1
+            if journal.event(decided) != line.strip():
+                raise BadInput(
+                    f"is not event {decided} of the state in {journal.where}",
+                    where=place,
+                    remedy="give the file that was watched, or an empty --state folder",
+                )
+            continue
+        yield place, line
+
+
+def _among(placed: Iterator[tuple[str, str]], beside: Sequence[Timed]) -> Iterator[tuple[str, str]]:
+    """Events of a file and others by their time; at one time the file's come first."""
+    others = iter(beside)
+    waiting = next(others, None)
+    for place, line in placed:
+        time_s = _time_s(line)
+        while waiting is not None and waiting[0] < time_s:
+            yield waiting[1:]
+            waiting = next(others, None)
+        yield place, line
+    while waiting is not None:
+        yield waiting[1:]
+        waiting = next(others, None)
+
+
+def _time_s(line: str) -> float:
+    """The time of an event; of a line that is none, at once, so that it is refused in its place."""
+    try:
+        return float(json.loads(line)["time_s"])
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+        return 0.0
+
+
+def _lines(path: str | None) -> Iterator[tuple[int, str]]:
+    """Lines that hold something, with their numbers."""
+    if path is None:
+        stream: TextIO = sys.stdin
+        try:
+            for number, line in enumerate(stream, start=1):
+                if line.strip():
+                    yield number, line
+        except UnicodeDecodeError:
+            raise BadInput("is not text in UTF-8", where="standard input") from None
+        return
+    from weft.files import read_text
+
+    text = read_text(Path(path), where=path)
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+# Pushing routes ----------------------------------------------------------------------------------
+
+Action = Literal["apply", "rollback"]
+LIMIT_S = 60.0
+"""Seconds that a command may run."""
+SHOWN = 4
+"""Flows of a difference that are printed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a decision ("none": nothing to push), the decision that holds now, and lines that tell it.
+
+    ``stuck``: neither the new routes nor the former ones could be pushed.
+    """
+
+    push: Literal["none", "dry-run", "applied", "rolled-back"]
+    decision: Decision
+    lines: tuple[str, ...] = ()
+    stuck: str = ""
+
+
+class Hook:
+    """A command that takes routes to the network.
+
+    It is started without a shell, with the words of ``command`` and two files behind them: all routes
+    (``weft.routes/1``) and the difference.  Its standard input is the decision as a line of JSON; WEFT_ACTION (apply
+    or rollback), WEFT_ROUTES, WEFT_DIFF and WEFT_EVENT (the decision's number) say the same.  If it does not exit with
+    0, it is called once more, with the former routes, and they are held.
+
+    Args:
+        push: whether to run it; otherwise it is only said what would be pushed.
+    """
+
+    def __init__(self, command: str, *, push: bool) -> None:
+        try:
+            self.words = shlex.split(command)
+        except ValueError as error:
+            raise BadInput(
+                f"cannot be split into words ({error})", where="--apply", remedy="close its quotes"
+            ) from None
+        if not self.words or shutil.which(self.words[0]) is None:
+            name = printable(self.words[0] if self.words else "", 60)
+            raise BadInput(f"{name!r} is no command", where="--apply", remedy="give a program that can be run")
+        self.push = push
+
+    def carry(self, controller: Controller, decision: Decision, text: str) -> Outcome:
+        """Push what a decision moves, or say that it would be.
+
+        Args:
+            text: the decision as JSON with its moves.
+        """
+        if not decision.moves:
+            return Outcome(push="none", decision=decision)
+        forth = difference(controller, decision)
+        if not self.push:
+            shown = f"would run: {shlex.join(self.words)} routes.json routes.diff"
+            return Outcome(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
+        failed = self._run("apply", controller, forth, decision.number, text)
+        if not failed:
+            return Outcome(
+                push="applied", decision=decision, lines=(f"applied: {counted(len(decision.moves), 'flow')}",)
+            )
+        back = difference(controller, decision, back=True)
+        held = controller.hold(decision)
+        again = self._run("rollback", controller, back, decision.number, text)
+        told = f"{shlex.join(self.words)} {failed}: the former routes are held"
+        lines = (told, f"rollback {again}" if again else "rolled back")
+        return Outcome(
+            push="rolled-back", decision=held, lines=lines, stuck=again and f"apply {failed}, rollback {again}"
+        )
+
+    def _run(self, action: Action, controller: Controller, diff: list[str], number: int, text: str) -> str:
+        """Run the command on the routes that the controller holds; what went wrong, empty if nothing."""
+        with tempfile.TemporaryDirectory(prefix="weft-routes-") as folder:
+            files = Path(folder, "routes.json"), Path(folder, "routes.diff")
+            files[0].write_text(held_routes(controller), encoding="utf-8")
+            files[1].write_text("\n".join([*diff, ""]), encoding="utf-8")
+            about = {"WEFT_ACTION": action, "WEFT_EVENT": str(number)}
+            about |= {"WEFT_ROUTES": str(files[0]), "WEFT_DIFF": str(files[1])}
+            try:
+                running = subprocess.Popen(
+                    [*self.words, *map(str, files)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    env=os.environ | about,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return f"does not start ({error.strerror})"
+            return self._end(running, text)
+
+    def _end(self, running: subprocess.Popen[bytes], text: str) -> str:
+        try:
+            _, said = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            return f"ran for more than {LIMIT_S:g} s"
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            raise
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        more = f" ({printable(last, 120)})" if last else ""
+        return f"exits with {running.returncode}{more}" if running.returncode else ""
+
+
+def held_routes(controller: Controller) -> str:
+    """The routes that a controller holds, as ``weft.routes/1``; flows without a path are left out."""
+    import numpy as np
+
+    from weft.interop import routes_json
+    from weft.routing.choice import routes_on
+
+    every = controller.traffic
+    if every is None:
+        from weft.routing.traffic import job_traffic
+
+        none = np.zeros(0, dtype=np.int64)
+        every = job_traffic(none, none, np.zeros(0), jobs=())
+    rows = controller.rows()
+    flows = np.flatnonzero(rows[:, 0] >= 0) if len(rows) else np.zeros(0, dtype=np.int64)
+    return routes_json.write(controller.whole, every.select(flows), routes_on(controller.whole, rows[flows]))
+
+
+def difference(controller: Controller, decision: Decision, *, back: bool = False) -> list[str]:
+    """Three lines for each flow that moves: whose it is, the path that goes ("-") and the one that comes ("+")."""
+    fabric, lines = controller.whole, []
+    for move in decision.moves:
+        job, collective, source, target, pair = move.flow
+        lines.append(
+            f"@@ {printable(job)} / {printable(collective)}: {fabric.names[source]} -> {fabric.names[target]}"
+            f", queue pair {pair}"
+        )
+        paths = (move.path, move.old) if back else (move.old, move.path)
+        for sign, path in zip("-+", paths, strict=True):
+            if path:
+                lines.append(
+                    f"{sign} {fabric.names[source]} {' '.join(fabric.names[fabric.target[at]] for at in path)}"
+                )
+    return lines
+
+
+def _few(lines: list[str]) -> list[str]:
+    """The first flows of a difference."""
+    begin = [at for at, line in enumerate(lines) if line.startswith("@@")]
+    if len(begin) <= SHOWN:
+        return lines
+    rest = f"... and {counted(len(begin) - SHOWN, 'flow')} more (all: in CMD's ROUTES.diff, and by --format json)"
+    return [*lines[: begin[SHOWN]], rest]

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.networks import ROUTING, ROUTINGS, RadixOptions, fabric_of, placement_of
+from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_chart, check_count, check_folder, deliver, deliver_chart, report
-from weft.commands.schedule_export import FORMATS, exported, write_chakra
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -25,7 +24,9 @@ from weft.commands.shared import (
     numbers_of,
     subject_of,
 )
-from weft.errors import BadInput
+from weft.errors import BadInput, Unsupported
+from weft.files import CONFIGURATION_BYTES, read_text
+from weft.interop.formats import formats_of
 
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules
@@ -35,17 +36,13 @@ if TYPE_CHECKING:
     from weft.collectives.schedules.timing import Active, TimedSchedule
     from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
-    from weft.fabric.placement import Placement
-    from weft.fabric.spec import Floats
+    from weft.interop.astra_system import AstraSystem
     from weft.model.workload import Workload
-    from weft.simulation.workload.run import WorkloadResult
+    from weft.simulation.workload import WorkloadResult
 
 USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
-POLICIES = ("baseline", "blueconnect", "themis", "weft")
-ORDERS = ("fifo", "scf", "paper-scf", "astra-fifo", "astra-scf")
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
-_RECIPE = ("batch", "sequence", "precision", "attention", "calibration")
 _ARRANGED = frozenset(
     {
         *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
@@ -57,7 +54,7 @@ _ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_c
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOptions):
+class ScheduleOptions(PlannedOptions, CalibrationOptions):
     """The network, the scheduler, and what else is asked."""
 
     cluster: str | Cluster | None = option(None, "A cluster by name, or its TOML file.", metavar="CLUSTER")
@@ -65,15 +62,17 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
         None,
         "Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
         " bandwidth of all of an accelerator's links there, per direction (of a ring both neighbours');"
-        " latency of one step.",
-        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...",
+        " latency of one step.  Or an ASTRA-sim network.yml.",
+        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...|FILE.yml",
     )
-    network: str | None = option(None, "Dimensions of an ASTRA-sim network.yml.", metavar="FILE")
-    npus: int | None = option(None, "Accelerators that the dimensions must make.", metavar="N")
     algorithms: str | None = option(None, "Algorithm of each dimension (- for the usual one).", metavar="A,A,...")
     system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system file.", metavar="FILE")
-    policy: str | None = option(None, "Scheduler (default weft, or that of --system).", choices=POLICIES)
-    order: str | None = option(None, "Order within a dimension (themis: scf).", choices=ORDERS)
+    policy: Literal["baseline", "blueconnect", "themis", "weft"] | None = option(
+        None, "Scheduler (default weft, or that of --system)."
+    )
+    order: Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf"] | None = option(
+        None, "Order within a dimension (themis: scf)."
+    )
     chunks: int | None = option(None, "Chunks (64; weft chooses).", metavar="N")
     active: str | int | None = option(None, "Chunks that a dimension works on at a time.", metavar="N|overlap")
     independent: bool = option(False, "weft: all-gather orders need not mirror reduce-scatter's.")
@@ -82,11 +81,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
     slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
     fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
-    placement: str | Placement | None = option(
-        None, "Hosts of --fabric in rank order, CSV or a hostfile.", metavar="FILE"
-    )
     routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
-    seed: int = option(0, "Seed of hashed and random paths.", metavar="N")
     arrangement: str | None = option(
         None, "JSON of weft arrange: a job's collectives on its hosts and network.", metavar="FILE"
     )
@@ -98,8 +93,6 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
         super().__post_init__()
         if self.independent and self.policy not in (None, "weft"):
             raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
-        if self.placement is not None and self.fabric is None:
-            raise BadInput("goes with --fabric", where="--placement", remedy="add --fabric, or drop it")
         if self.job is not None and self.arrangement is None:
             raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
         if self.arrangement is not None:
@@ -113,7 +106,7 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
             if given:
                 raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
             return
-        for name in ("layout", "groups", "batch", "sequence", "precision", "attention"):
+        for name in ("layout", "groups"):
             if getattr(self, name) is not None:
                 raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
 
@@ -121,15 +114,6 @@ class ScheduleOptions(PlannedOptions, RadixOptions, RecipeOptions, CalibrationOp
     def whole(self) -> bool:
         """Whether an iteration is asked for, not one collective."""
         return self.workload is not None or self.plan is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
-    """A collective in time, the cluster whose network it is on, and what was assumed."""
-
-    timed: TimedSchedule
-    cluster: Cluster | None
-    notes: tuple[str, ...]
 
 
 @verb(ScheduleOptions)
@@ -160,8 +144,8 @@ def schedule(
     asked = given_options(ScheduleOptions, options, given)
     if asked.arrangement is not None:
         if collective is None:
-            return arranged_schedules(asked)
-        collective, size, asked = arranged_request(collective, size, asked)
+            return _arranged_schedules(asked)
+        collective, size, asked = _arranged_request(collective, size, asked)
     if asked.whole:
         if collective is not None or size is not None:
             words = " ".join(str(one) for one in (collective, size) if one is not None)
@@ -174,63 +158,49 @@ def schedule(
 
     if asked.calibration is not None:
         raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
-    found = scheduled(collective, size, asked)
-    timed, request = found.timed, found.timed.schedule.request
-    others = None
-    if asked.compare:
-        others = compare(request, chunks=asked.chunks, active=timed.active, independent=asked.independent)
+    timed, cluster, notes = _scheduled(collective, size, asked)
+    request = timed.schedule.request
     if asked.chunk_counts and asked.chunks is not None:
         raise BadInput("beside --chunks", where="--chunk-counts", remedy="drop one of them")
-    counts = {
-        count: compare(request, chunks=count, active=timed.active, independent=asked.independent)
-        for count in sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
-    }
+    policies = partial(compare, request, active=timed.active, independent=asked.independent)
+    counts = sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
     return ScheduleResult(
         timed=timed,
         shares=best_shares(request),
         ideal_s=ideal_s(request),
         provision=provision(request),
-        assumptions=found.notes,
-        ranks=_per_rank(timed, found.cluster, asked),
-        others=others,
-        counts=counts,
+        assumptions=notes,
+        ranks=_per_rank(timed, cluster, asked),
+        others=policies(chunks=asked.chunks) if asked.compare else None,
+        counts={count: policies(chunks=count) for count in counts},
     )
 
 
-def arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
-    """All collectives of a job of an arrangement.
-
-    Raises:
-        BadInput: the file is no arrangement, or no job of it is meant.
-    """
+def _arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
+    """All collectives of a job of an arrangement."""
     from weft.arrangement.bundle import read_bundle
 
     bundle = read_bundle(str(asked.arrangement))
     return bundle.schedules(bundle.number(asked.job))
 
 
-def arranged_request(
+def _arranged_request(
     collective: str | None, axes: str | float | None, asked: ScheduleOptions
 ) -> tuple[str, float, ScheduleOptions]:
-    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so.
-
-    Raises:
-        BadInput: the job has none such, or it lies unevenly on its hosts.
-    """
-    one = arranged_schedules(asked).of(collective, None if axes is None else str(axes))
+    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so."""
+    one = _arranged_schedules(asked).of(collective, None if axes is None else str(axes))
     if not one.dimensions:
         problem = f"the groups of {one.name} lie unevenly on their hosts"
         raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
     return one.kind, one.bytes, replace(asked, arrangement=None, job=None, dims=one.dimensions)
 
 
-def scheduled(
+def _scheduled(
     collective: str | None, size: str | float | None, asked: ScheduleOptions, *, executor: bool = False
-) -> Scheduled:
-    """A collective in time; ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
+) -> tuple[TimedSchedule, Cluster | None, tuple[str, ...]]:
+    """A collective in time, the cluster, and what was assumed.
 
-    Raises:
-        BadInput: a name, a file or an option that cannot be used.
+    ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
     """
     if collective is None or size is None:
         words = (collective is not None) + (size is not None)
@@ -241,32 +211,36 @@ def scheduled(
     from weft.collectives.stages import BALANCED_KINDS
     from weft.units import parse_bytes
 
-    asked = with_system(collective, asked, executor=executor)
+    asked = _with_system(collective, asked, executor=executor)
     dimensions, cluster, notes = _dimensions(asked, None)
     algorithms = None if asked.algorithms is None else parse_algorithms(asked.algorithms)
     if executor and algorithms is None:
         dimensions = tuple(replace(one, reduces=False) for one in dimensions)
-    wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms, accelerators=asked.npus)
+    wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms)
     if asked.policy == "themis" and wanted.kind not in BALANCED_KINDS:
         notes = (*notes, f"Themis leaves {wanted.kind} to the baseline")
     timed = in_time(
         wanted,
         asked.policy or "weft",
-        order=asked.order,  # type: ignore[arg-type]
+        order=asked.order,
         chunks=asked.chunks,
         active=_active(asked.active),
         independent=asked.independent,
     )
-    return Scheduled(timed=timed, cluster=cluster, notes=notes)
+    return timed, cluster, notes
 
 
-def with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
+def _system_of(path: str) -> AstraSystem:
+    from weft.interop.astra_system import read
+
+    return read(read_text(path, where=path, largest=CONFIGURATION_BYTES), where=path)
+
+
+def _with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
     """The options, those that were not given as ``system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
     if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
-
-        system = read_system(asked.system)
+        system = _system_of(asked.system)
         settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
         if (asked.policy or system.policy) == "themis":
             settings["order"] = system.order
@@ -282,18 +256,18 @@ def _dimensions(
     asked: ScheduleOptions, planned: Cluster | None
 ) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
     """The dimensions asked for, or those of a plan's cluster; the cluster; what was assumed."""
-    given = [name for name in ("cluster", "dims", "network") if getattr(asked, name) is not None]
+    given = [name for name in ("cluster", "dims") if getattr(asked, name) is not None]
     if len(given) != (0 if planned is not None and not given else 1):
-        raise BadInput("give one of --cluster, --dims and --network", where="schedule", remedy=USAGE)
+        raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
+    from weft.collectives.dimensions import dimensions_of, parse_dimensions
+
     if asked.dims is not None:
-        from weft.collectives.dimensions import parse_dimensions
+        if isinstance(asked.dims, str) and asked.dims.endswith((".yml", ".yaml")):
+            from weft.interop.astra_network import read
 
+            text = read_text(asked.dims, where=asked.dims, largest=CONFIGURATION_BYTES)
+            return read(text, where=asked.dims), planned, ()
         return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
-    if asked.network is not None:
-        from weft.interop.simulators.astra_network import read_network
-
-        return read_network(asked.network), planned, ()
-    from weft.collectives.dimensions import dimensions_of
 
     cluster = planned if asked.cluster is None else cluster_of(asked.cluster)
     assert cluster is not None
@@ -316,10 +290,15 @@ def _per_rank(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOpti
     if asked.late is None and asked.slow is None and asked.fabric is None:
         return None
     from weft.collectives.dimensions import parse_late, parse_slow
-    from weft.collectives.schedules.per_rank import play_ranks
+    from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
+    from weft.simulation.dimension_rates import dimension_rates
 
     request = timed.schedule.request
-    speeds = _rates(timed, cluster, asked)
+    if asked.fabric is None:
+        speeds = rank_bandwidths(timed)
+    else:
+        fabric = fabric_of(asked.fabric, cluster)
+        speeds = dimension_rates(request, fabric, routing=asked.routing)  # type: ignore[arg-type]
     if asked.slow is not None:
         for rank, dimension, share in parse_slow(asked.slow, request):
             speeds[dimension, rank] *= share
@@ -327,37 +306,22 @@ def _per_rank(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOpti
     return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
 
 
-def _rates(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions) -> Floats:
-    from weft.collectives.schedules.per_rank import rank_bandwidths
-
-    if asked.fabric is None:
-        return rank_bandwidths(timed)
-    from weft.simulation.workload.dimension_rates import dimension_rates
-
-    fabric = fabric_of(asked.fabric, cluster, asked.radix)
-    request = timed.schedule.request
-    placement = placement_of(asked.placement, fabric, request.accelerators)
-    return dimension_rates(request, fabric, placement=placement, routing=asked.routing, seed=asked.seed)  # type: ignore[arg-type]
-
-
 def _iteration(asked: ScheduleOptions) -> WorkloadResult:
     """One iteration of ``workload``, or of ``plan``, under every policy."""
     from weft.collectives.dimensions import parse_algorithms
-    from weft.collectives.schedules.chunks import check_accelerators
-    from weft.simulation.workload.run import WorkloadResult, run_policies
+    from weft.simulation.workload import WorkloadResult, run_policies
 
     if asked.plan is not None and asked.workload is not None:
         raise BadInput("the plan has its own workload", where="--workload", remedy="drop one of them")
     planned = None
     if asked.plan is not None:
-        planned = subject_of(None, None, asked, asked, verb="schedule", usage=USAGE)
-    asked = with_system("", asked)
+        planned = subject_of(None, None, asked, RecipeOptions(), verb="schedule", usage=USAGE)
+    asked = _with_system("", asked)
     dimensions, cluster, notes = _dimensions(asked, None if planned is None else planned.cluster)
-    check_accelerators(dimensions, asked.npus)
     runs = run_policies(
         _workload(dimensions, cluster, planned, asked),
         dimensions,
-        order=asked.order,  # type: ignore[arg-type]
+        order=asked.order,
         chunks=64 if asked.chunks is None else asked.chunks,
         active=_active(asked.active),
         algorithms=None if asked.algorithms is None else parse_algorithms(asked.algorithms),
@@ -368,64 +332,109 @@ def _iteration(asked: ScheduleOptions) -> WorkloadResult:
 def _workload(
     dimensions: tuple[Dimension, ...], cluster: Cluster | None, planned: Subject | None, asked: ScheduleOptions
 ) -> Workload:
-    from weft.model.workload import Workload
+    """The iteration of a plan, of a model with a layout, of a trace, or of Themis' evaluation."""
+    from weft.model import names
+    from weft.model.workload import Workload, workload
 
-    if planned is not None:
-        return _planned_workload(planned, asked)
-    if isinstance(asked.workload, Workload):
+    name, path = str(asked.workload), Path(str(asked.workload))
+    if planned is None and isinstance(asked.workload, Workload):
         return asked.workload
-    name = str(asked.workload)
-    if asked.groups is not None and not name.endswith(".et"):
+    if planned is None and asked.groups is not None and path.suffix != ".et":
         raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
-    recipe = [one for one in _RECIPE if getattr(asked, one) is not None]
-    if recipe and asked.layout is None:
-        raise BadInput("goes with a planned job", where=f"--{recipe[0]}", remedy="add --layout, or drop it")
-    if asked.layout is not None:
+    if planned is None and asked.layout is not None:
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
-        return _planned_workload(subject_of(name, cluster, asked, asked, verb="schedule", usage=USAGE), asked)
-    from weft.interop.traces.chakra import holds_graph, read_groups, read_trace
+        planned = subject_of(name, cluster, asked, RecipeOptions(), verb="schedule", usage=USAGE)
+    if planned is not None:
+        from weft.simulation.workload import job_workload
 
-    path = Path(name)
+        constants = constants_of(asked, planned.cluster, planned.job)
+        return job_workload(planned.job, planned.cluster, planned.layout, constants=constants)
+    if asked.calibration is not None:
+        raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
+    from weft.interop.chakra import holds_graph, read_groups, read_trace
+
     if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
-        peak_flops, memory_Bps = _roofline(cluster, asked)
-        return read_trace(
-            path,
-            sizes=[one.size for one in dimensions],
-            peak_flops=peak_flops,
-            memory_Bps=memory_Bps,
-            groups=None if asked.groups is None else read_groups(asked.groups),
-        )
-    if path.name.endswith((".json", ".json.gz")):
-        from weft.interop.traces.torch_traces import read_torch_trace
+        # FLOP/s and bytes/s of computations that a trace gives as work
+        peak_flops = memory_Bps = None
+        if asked.system is not None:
+            system = _system_of(asked.system)
+            peak_flops, memory_Bps = system.peak_flops, system.local_memory_Bps
+        elif cluster is not None:
+            chip = cluster.accelerator
+            peak_flops, memory_Bps = chip.bf16_flops or chip.fp16_flops, chip.memory_Bps
+        groups = None if asked.groups is None else read_groups(asked.groups)
+        sizes = [one.size for one in dimensions]
+        return read_trace(path, sizes=sizes, peak_flops=peak_flops, memory_Bps=memory_Bps, groups=groups)
+    if name.endswith((".json", ".json.gz")):
+        from weft.interop.torch_traces import read_torch_trace
 
         return read_torch_trace(path)
-    from weft.model import names
-    from weft.model.workload import workload
-
-    if name in names() or os.path.exists(path):
+    if name in names() or path.exists():
         remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
         raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
     return workload(name)
 
 
-def _planned_workload(subject: Subject, asked: ScheduleOptions) -> Workload:
-    from weft.simulation.workload.planned import job_workload
+# Formats of the stacks that run or simulate a schedule ----------------------------------------------
 
-    constants = constants_of(asked, subject.cluster, subject.job)
-    return job_workload(subject.job, subject.cluster, subject.layout, constants=constants)
+MSCCL_CHUNKS = 32_767
+"""Parts of a buffer that MSCCL's executor takes."""
+FORMATS = tuple(formats_of("schedule"))
 
 
-def _roofline(cluster: Cluster | None, asked: ScheduleOptions) -> tuple[float | None, float | None]:
-    """FLOP/s and bytes/s of computations that a trace gives as work: of ``system``, or the cluster's."""
-    if asked.system is not None:
-        from weft.interop.simulators.astra_system import read_system
+def _exported(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions, form: str) -> str:
+    """A schedule as text in one of ``FORMATS`` but chakra."""
+    wanted = timed.schedule.request
+    if form == "msccl":
+        from weft.collectives.messages.scheduled import equal, schedule_plan
+        from weft.interop.msccl import write_msccl
 
-        system = read_system(asked.system)
-        return system.peak_flops, system.local_memory_Bps
-    if cluster is None:
-        return None, None
-    return cluster.accelerator.bf16_flops or cluster.accelerator.fp16_flops, cluster.accelerator.memory_Bps
+        chunks = len(timed.schedule)
+        if chunks * wanted.accelerators > MSCCL_CHUNKS:
+            problem = f"{chunks} chunks on {wanted.accelerators} ranks are over {MSCCL_CHUNKS:,}"
+            raise Unsupported(problem, where="--export msccl", remedy="give fewer chunks with --chunks")
+        plan = schedule_plan(equal(timed, chunks))
+        name = f"weft_{wanted.kind.replace('-', '')}_{wanted.accelerators}"
+        return write_msccl(plan, wanted.kind, wanted.accelerators, name=name)
+    if form == "nccl-tuner":
+        from weft.interop.nccl_tuner import write_tuner
+
+        if cluster is None:
+            raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
+        whole = (cluster, cluster.count // cluster.tiers[0].size, cluster.count)
+        return write_tuner([whole], calibration=constants_of(asked, cluster))
+    from weft.interop import astra_network, astra_system
+
+    if form == "logical-topology":
+        return astra_network.write_logical_topology([one.size for one in wanted.dimensions])
+    if form == "astra-network":
+        return astra_network.write(wanted.dimensions)
+    policy, where = timed.schedule.policy.split()[0], "--export astra-system"
+    if policy == "weft":
+        raise BadInput("ASTRA-sim has no policy weft", where=where, remedy="add --policy themis or baseline")
+    if timed.active is None:
+        problem = "ASTRA-sim has no overlap of latencies without limit"
+        raise BadInput(problem, where=where, remedy="add --active 1, or more")
+    system = astra_system.AstraSystem(
+        algorithms={wanted.kind: wanted.algorithms},
+        chunks=len(timed.schedule),
+        active=timed.active,
+        policy="themis" if policy == "themis" else "baseline",
+        order="scf" if "scf" in timed.rule else "fifo",
+    )
+    return astra_system.write(system, version="1" if policy == "themis" else "2")
+
+
+def _write_chakra(timed: TimedSchedule, folder: str) -> int:
+    """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
+    from weft.interop.chakra import write_traces
+    from weft.model.workload import Communication, Task, Workload
+
+    wanted = timed.schedule.request
+    call = Communication(kind=wanted.kind, bytes=wanted.bytes)
+    workload = Workload(name=wanted.kind, tasks=(Task(name=wanted.kind, communication=call),))
+    return len(write_traces(workload, folder, wanted.accelerators, sizes=[one.size for one in wanted.dimensions]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -465,30 +474,58 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     kind, size = (*names, None, None)[:2]
     if options.arrangement is not None:
         if kind is None:
-            _arranged(options, out)
+            _print_arranged(options, out)
             return
-        kind, size, options = arranged_request(kind, size, options)
+        kind, size, options = _arranged_request(kind, size, options)
     if options.whole:
         _print_workload(kind, size, options, out)
         return
-    if out.export is not None:
-        _check_export(options, out)
-        found = scheduled(kind, size, options, executor=out.export == "msccl")
-        _export(found, options, out)
-        _extras(found.timed, {}, options, out)
-        return
     from weft.collectives.schedules.result import ScheduleResult
+    from weft.views.charts.activity import write_schedule_timeline
     from weft.views.collective import schedule_view
 
-    result = schedule(kind, size, options)
-    assert isinstance(result, ScheduleResult)
-    report(result, out, schedule_view(result))
-    _extras(result.timed, result.counts, options, out)
+    counts: Mapping[int, Mapping[str, TimedSchedule]] = {}
+    if out.export is not None:
+        _check_export(options, out)
+        timed, cluster, _ = _scheduled(kind, size, options, executor=out.export == "msccl")
+        if out.export != "chakra":
+            deliver(_exported(timed, cluster, options, out.export), out.output)
+        elif out.output is None:
+            raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
+        else:
+            click.echo(f"{_write_chakra(timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
+    else:
+        result = schedule(kind, size, options)
+        assert isinstance(result, ScheduleResult)
+        report(result, out, schedule_view(result))
+        timed, counts = result.timed, result.counts
+    if out.timeline is not None:
+        write_schedule_timeline(out.timeline, timed)
+    if out.chart is not None:
+        from weft.collectives.schedules.bound import best_shares
+        from weft.collectives.schedules.policies import beside
+        from weft.views.charts.schedules import counts_chart, policies_chart
+
+        bound_s = best_shares(timed.schedule.request).bound_s
+        chunks = options.chunks
+        chart = counts_chart(counts, bound_s) if counts else policies_chart(beside(timed, chunks=chunks), bound_s)
+        deliver_chart(chart, out.chart)
 
 
-def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
+def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
+    """Refuse options that would say nothing."""
+    names = ("compare", "chunk_counts", "late", "slow", "fabric")
+    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    beside += ["--format json"] * (out.form == "json")
+    if beside:
+        raise BadInput("says nothing beside --export", where=beside[0], remedy="drop one of them")
+    if options.calibration is not None and out.export != "nccl-tuner":
+        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
+
+
+def _print_arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Every collective of a job, or its tuner file."""
-    from weft.views.job_collectives import schedules_view
+    from weft.views.collective import schedules_view
 
     if out.export == "nccl-tuner":
         from weft.arrangement.bundle import read_bundle
@@ -498,16 +535,15 @@ def _arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
         return
     for name in ("export", "timeline", "chart"):
         if getattr(out, name) is not None:
-            raise BadInput(
-                f"--{name} goes with one collective", where="schedule", remedy="name one: COLLECTIVE [AXES]"
-            )
-    found = arranged_schedules(options)
+            remedy = "name one: COLLECTIVE [AXES]"
+            raise BadInput(f"--{name} goes with one collective", where="schedule", remedy=remedy)
+    found = _arranged_schedules(options)
     report(found, out, schedules_view(found))
 
 
 def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    from weft.simulation.workload.run import WorkloadResult
-    from weft.views.workload import workload_view, write_workload_timeline
+    from weft.simulation.workload import WorkloadResult
+    from weft.views.simulation import workload_view, write_workload_timeline
 
     for name in ("export", "chart"):
         if getattr(out, name) is not None:
@@ -516,50 +552,5 @@ def _print_workload(kind: str | None, size: str | float | None, options: Schedul
     assert isinstance(found, WorkloadResult)
     report(found, out, workload_view(found))
     if out.timeline is not None:
-        policy = str(with_system("", options).policy)
+        policy = str(_with_system("", options).policy)
         write_workload_timeline(out.timeline, found.runs["baseline" if policy == "blueconnect" else policy])
-
-
-def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Refuse options that would say nothing."""
-    names = ("compare", "chunk_counts", "late", "slow", "fabric")
-    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
-    if out.form == "json":
-        beside.append("--format json")
-    if beside:
-        raise BadInput("says nothing beside --export", where=beside[0], remedy="drop one of them")
-    if options.calibration is not None and out.export != "nccl-tuner":
-        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
-
-
-def _export(found: Scheduled, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    assert out.export is not None
-    if out.export != "chakra":
-        deliver(exported(found, options, out.export), out.output)
-        return
-    if out.output is None:
-        raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
-    click.echo(f"{write_chakra(found.timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
-
-
-def _extras(
-    timed: TimedSchedule,
-    counts: Mapping[int, Mapping[str, TimedSchedule]],
-    options: ScheduleOptions,
-    out: ScheduleOutput,
-) -> None:
-    """Timeline and chart."""
-    if out.timeline is not None:
-        from weft.views.charts.activity import write_schedule_timeline
-
-        write_schedule_timeline(out.timeline, timed)
-    if out.chart is not None:
-        from weft.collectives.schedules.bound import best_shares
-        from weft.collectives.schedules.policies import beside
-        from weft.views.charts.schedules import counts_chart, policies_chart
-
-        bound_s = best_shares(timed.schedule.request).bound_s
-        if counts:
-            deliver_chart(counts_chart(counts, bound_s), out.chart)
-        else:
-            deliver_chart(policies_chart(beside(timed, chunks=options.chunks), bound_s), out.chart)

@@ -54,7 +54,7 @@ _RECORDS = {
     "dry-run": "commands.train:DryRun",
     "estimate": "estimation.report:EstimateReport",
     "fabric": "fabric.files:FabricFile",
-    "fabric-check": "fabric.wiring_report:WiringReport",
+    "fabric-check": "fabric.wiring_check:WiringReport",
     "failures": "reliability.classes:FailureFile",
     "goodput": "search.goodput:GoodputReport",
     "job-schedules": "arrangement.collectives:JobSchedules",
@@ -65,14 +65,14 @@ _RECORDS = {
     "route-decision": "views.route_decisions:DecisionLine",
     "schedule": "collectives.schedules.result:ScheduleResult",
     "selftest": "commands.selftest:Selftest",
-    "simulate": "simulation.iteration.report:IterationReport simulation.flows.report:ScenarioReport",
+    "simulate": "simulation.iteration.result:IterationReport simulation.flows.scenario:ScenarioReport",
     "site": "arrangement.site:SiteFile",
     "study": "studies.study:StudyFile",
     "sweep": "studies.result:Sweep",
-    "trace-kernels": "interop.traces.kernel_times:Traced",
+    "trace-kernels": "interop.kernel_times:Traced",
     "train": "commands.train:Trained",
     "validate": "validation.summary:Validation",
-    "workload": "simulation.workload.run:WorkloadResult",
+    "workload": "simulation.workload:WorkloadResult",
 }
 """The record that a file is read into or a document written from, as ``module:class``; two, where it has two forms."""
 
@@ -85,14 +85,14 @@ def schema(name: str) -> dict[str, Any]:
     {'const': 'weft.plan/1', 'type': 'string'}
 
     Args:
-        name: as ``weft schema`` lists them; also the whole ``schema`` of a document, as "weft.plan/1".
+        name: as ``weft info schemas`` lists them; also the whole ``schema`` of a document, as "weft.plan/1".
 
     Raises:
         UnknownName: there is no schema of this name.
     """
     short = re.sub(r"^weft\.([\w-]+)/\d+$", r"\1", name)
     if short not in TITLES:
-        raise UnknownName("schema", name, TITLES, listed="weft schema")
+        raise UnknownName("schema", name, TITLES, listed="weft info schemas")
     homes = (place.split(":") for place in _RECORDS[short].split())
     kinds = [getattr(import_module(f"weft.{module}"), kind) for module, kind in homes]
     return {"$schema": DIALECT, "title": TITLES[short]} | codec.schema(*kinds)

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
 
 
+STEPS = 8
+"""Steps that are timed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SelftestOptions(Options):
-    """Where it is checked, and how long it is timed."""
+    """Where it is checked."""
 
     gpu: bool = option(False, "On this machine's GPUs, one rank each.")
     ranks: int | None = option(None, "Ranks: 1, 2, 4 or 8 (default: the GPUs; 2 on the CPU).", metavar="N", least=1)
-    steps: int = option(8, "Steps that are timed.", metavar="N", least=1, most=1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -68,12 +71,7 @@ class Selftest(Result):
 
 
 def selftest(options: SelftestOptions) -> Selftest:
-    """Check the runtime on every grid of this machine's ranks.
-
-    Raises:
-        BadInput: there is no GPU, or there are no grids of so many ranks.
-        MissingExtra: PyTorch is not installed.
-    """
+    """Check the runtime on every grid of this machine's ranks."""
     from weft.runtime.measure.selftest import (
         environment_facts,
         layouts,
@@ -100,9 +98,7 @@ def selftest(options: SelftestOptions) -> Selftest:
         for grids in (tensor, [layout for layout in every if layout not in tensor]):  # GPUs are set up for either
             if grids:
                 estimated = [_estimated_bytes(layout, device) for layout in grids]
-                run_ranks(
-                    selftest_rank, (str(path), device, options.steps, grids, estimated), ranks, device, None, grids[0]
-                )
+                run_ranks(selftest_rank, (str(path), device, STEPS, grids, estimated), ranks, device, None, grids[0])
                 findings += read_findings(path)
     return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=tuple(findings))
 

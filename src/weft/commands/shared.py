@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from weft.commands.options import Options, option
 from weft.errors import BadInput, UnknownName
@@ -35,28 +35,29 @@ class RecipeOptions(Options):
     precision: str | None = option(
         None, "fp32, tf32, fp16, bf16, fp8, fp8-rowwise, mxfp8, nvfp4 or int8.", metavar="P"
     )
-    attention: str | None = option(
-        None, "Attention kernel (default flash, or the recipe's).", choices=("flash", "unfused")
-    )
-    reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
-    read_as: str | None = option(
-        None,
-        "Blocks of a config.json that are not modelled as attention and feed-forward parts: dense-equivalent.",
-        "--as",
-        choices=("dense-equivalent",),
-    )
 
     def changes(self) -> RecipeChanges:
         """What they change of a model's own recipe."""
         from weft.model import RecipeChanges
 
-        return RecipeChanges(
-            global_batch=self.batch,
-            sequence=self.sequence,
-            precision=self.precision,
-            attention=self.attention,  # type: ignore[arg-type]
-            gradient_bytes=2 if self.reduce_bf16 else None,
-        )
+        return RecipeChanges(global_batch=self.batch, sequence=self.sequence, precision=self.precision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(RecipeOptions):
+    """How the model is read, and all of how it is trained; other verbs take both from a plan."""
+
+    attention: Literal["flash", "unfused"] | None = option(None, "Attention kernel (default flash, or the recipe's).")
+    reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
+    read_as: Literal["dense-equivalent"] | None = option(
+        None,
+        "Blocks of a config.json that are not modelled as attention and feed-forward parts: dense-equivalent.",
+        "--as",
+    )
+
+    def changes(self) -> RecipeChanges:
+        gradient_bytes = 2 if self.reduce_bf16 else None
+        return replace(super().changes(), attention=self.attention, gradient_bytes=gradient_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,20 +88,19 @@ class RunOptions(Options):
     """What the whole training run costs."""
 
     tokens: str | float | None = option(None, "Tokens to train on, as 15T: adds days, cost, energy.", metavar="N")
-    mtbf: str | float | None = option(None, "Mean time between failures of one accelerator, as 5y.", metavar="TIME")
-    failures: str | FailureBook | None = option(
-        None, "What fails, in place of --mtbf: a preset, as llama-3, or a TOML file.", metavar="NAME|FILE"
+    failures: str | float | FailureBook | None = option(
+        None,
+        "What fails: a preset, as llama-3, a TOML file, or the mean time between failures of an accelerator, as 5y.",
+        metavar="NAME|FILE|TIME",
     )
     usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("mtbf", "failures", "usd_per_hour"):
+        for name in ("failures", "usd_per_hour"):
             if self.tokens is None and getattr(self, name) is not None:
                 flag = f"--{name.replace('_', '-')}"
                 raise BadInput("says nothing without --tokens", where=flag, remedy="add --tokens, as 15T")
-        if self.mtbf is not None and self.failures is not None:
-            raise BadInput("goes without --mtbf", where="--failures", remedy="drop one of them")
 
     def training(self, estimate: Estimate, job: Job, cluster: Cluster) -> TrainingRun | None:
         """The whole run at an estimate's speed, where ``tokens`` asks for it."""
@@ -109,21 +109,20 @@ class RunOptions(Options):
         from weft.estimation.training import training_run
         from weft.units import parse_count, parse_seconds
 
-        tokens = parse_count(self.tokens, "--tokens")
-        if self.failures is not None:
+        tokens, what = parse_count(self.tokens, "--tokens"), self.failures
+        mtbf_s = None
+        if isinstance(what, int | float) or (
+            isinstance(what, str) and what[:1].isdigit() and not os.path.exists(what)
+        ):
+            mtbf_s = parse_seconds(what, "--failures")
+        elif what is not None:
             from weft.fabric.catalogue import default_kind, for_cluster
             from weft.search.goodput import failing_run
 
             fabric = for_cluster(default_kind(cluster), cluster)
-            book = book_of(self.failures)
-            return failing_run(estimate, job, cluster, fabric, book, tokens=tokens, usd=self.usd_per_hour)
+            return failing_run(estimate, job, cluster, fabric, book_of(what), tokens=tokens, usd=self.usd_per_hour)
         return training_run(
-            estimate,
-            job,
-            cluster,
-            tokens=tokens,
-            mtbf_s=None if self.mtbf is None else parse_seconds(self.mtbf, "--mtbf"),
-            usd_per_accelerator_hour=self.usd_per_hour,
+            estimate, job, cluster, tokens=tokens, mtbf_s=mtbf_s, usd_per_accelerator_hour=self.usd_per_hour
         )
 
 
@@ -133,6 +132,12 @@ class PlannedOptions(Options):
 
     layout: str | Layout | None = option(None, "The layout, as tp=8,pp=16,dp=128,sp,mbs=1.", metavar="TEXT")
     plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedOptions(PlannedOptions):
+    """A layout, or a plan that has it."""
+
     rank: int | None = option(None, "Layout of --plan (default 1).", metavar="N", least=1)
 
     def __post_init__(self) -> None:
@@ -159,16 +164,12 @@ def subject_of(
     verb: str,
     usage: str,
 ) -> Subject:
-    """The job, cluster and layout that a caller names, or those of ``plan``.
-
-    Raises:
-        BadInput: too little or too much is named, or the layout cannot run the job on the cluster.
-    """
+    """The job, cluster and layout that a caller names, or those of ``plan``."""
     if planned.plan is not None:
         if model is not None or cluster is not None or planned.layout is not None:
             given = next(one for one in (model, cluster, planned.layout) if one is not None)
             raise BadInput(f"{given!s:.40} is already in the plan", where=f"{verb} --plan", remedy=usage)
-        return planned_subject(planned.plan, planned.rank or 1, recipe)
+        return planned_subject(planned.plan, getattr(planned, "rank", None) or 1, recipe)
     if model is None or cluster is None or planned.layout is None:
         raise BadInput("MODEL, CLUSTER and --layout are needed, or --plan", where=verb, remedy=usage)
     where = cluster_of(cluster)
@@ -177,11 +178,7 @@ def subject_of(
 
 
 def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: RecipeOptions | None = None) -> Subject:
-    """A layout of a plan, which must still run its job with the recipe's changes.
-
-    Raises:
-        BadInput: the file is no plan, has no layout of that rank, or its layout cannot run the changed job.
-    """
+    """A layout of a plan, which must still run its job with the recipe's changes."""
     from weft.commands.read import read_plan
     from weft.layout.check import check_layout
     from weft.model.resolve import RecipeChanges, changed_job
@@ -204,9 +201,6 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
 def job_of(model: JobSource, recipe: RecipeOptions, accelerators: int = 1) -> Job:
     """The job that a caller names or gives, with the recipe's changes; a batch that nobody gave divides among the
     accelerators.
-
-    Raises:
-        BadInput: no such name or file, or a value out of range.
     """
     from weft.model import Job, Model, resolve_job
     from weft.model.resolve import RecipeChanges, changed_job, complete_job
@@ -216,27 +210,19 @@ def job_of(model: JobSource, recipe: RecipeOptions, accelerators: int = 1) -> Jo
         return changed_job(model, changes, origin=model.model.name) if changes != RecipeChanges() else model
     if isinstance(model, Model):
         return complete_job(model, None, changes, origin=model.name, accelerators=accelerators)
-    stand_in = recipe.read_as is not None
+    stand_in = isinstance(recipe, ModelOptions) and recipe.read_as is not None
     return resolve_job(path_of(model, "MODEL"), changes, stand_in=stand_in, accelerators=accelerators)
 
 
 def cluster_of(cluster: ClusterSource) -> Cluster:
-    """The cluster that a caller names or gives.
-
-    Raises:
-        BadInput: no such name or file, or a value out of range.
-    """
+    """The cluster that a caller names or gives."""
     from weft.cluster import Cluster, resolve
 
     return cluster if isinstance(cluster, Cluster) else resolve(path_of(cluster, "CLUSTER"))
 
 
 def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
-    """The layout that a caller writes or gives, which must be able to run the job on the cluster.
-
-    Raises:
-        BadInput: an unknown field, degrees that do not make up the cluster, or a rule that is broken.
-    """
+    """The layout that a caller writes or gives, which must be able to run the job on the cluster."""
     from weft.layout import Layout
     from weft.layout.check import check_layout
     from weft.layout.text import parse_layout
@@ -247,11 +233,7 @@ def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
 
 
 def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
-    """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one.
-
-    Raises:
-        UnknownName: no constants are known of the software.
-    """
+    """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one."""
     from weft.cluster.calibration import Calibration, calibration, read_calibration, usual_stack
 
     stack = stack_of(asked, job, cluster)
@@ -266,25 +248,17 @@ def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = 
 
 
 def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> str:
-    """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators.
-
-    Raises:
-        UnknownName: no constants are known of the software.
-    """
+    """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators."""
     from weft.cluster.calibration import stack_names, usual_stack
 
     stack = asked.stack if isinstance(asked, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
-        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft stacks")
+        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info stacks")
     return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)
 
 
 def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
-    """The failures of a preset or of a file.
-
-    Raises:
-        BadInput: no such preset, or a file that cannot be used.
-    """
+    """The failures of a preset or of a file."""
     from weft.reliability.classes import FailureBook, preset, read_failures
 
     if isinstance(failures, FailureBook):
@@ -294,11 +268,7 @@ def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
 
 
 def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:
-    """Whole numbers above 0 of a list, or of a text with commas between.
-
-    Raises:
-        BadInput: anything else.
-    """
+    """Whole numbers above 0 of a list, or of a text with commas between."""
     from weft.units import parse_whole
 
     listed = [given] if isinstance(given, int) else given
@@ -311,11 +281,7 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
 
 
 def bandwidth_of(given: str | float | None, where: str) -> float | None:
-    """Bytes/s of an option, None where it is not given.
-
-    Raises:
-        BadInput: not a bandwidth above 0.
-    """
+    """Bytes/s of an option, None where it is not given."""
     from weft.fabric.checks import positive
     from weft.units import parse_bandwidth
 
@@ -323,11 +289,7 @@ def bandwidth_of(given: str | float | None, where: str) -> float | None:
 
 
 def path_of(value: object, where: str) -> str:
-    """A name or a path as text.
-
-    Raises:
-        BadInput: it is something else.
-    """
+    """A name or a path as text."""
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     raise BadInput(f"a {type(value).__name__} is neither a name nor a file", where=where)

@@ -3,35 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.networks import (
-    ROUTING,
-    ROUTINGS,
-    RadixOptions,
-    TransportOptions,
-    fabric_of,
-    placement_of,
-    routes_of,
-)
+from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, check_count, check_folder, deliver, report
-from weft.commands.shared import CalibrationOptions, PlannedOptions, RecipeOptions, book_of, constants_of, subject_of
+from weft.commands.output import Output, check_count, check_folder, report
+from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
-    from weft.reliability.classes import FailureBook
     from weft.reliability.parts import Failed
     from weft.routing.report import RouteReport
-    from weft.simulation.flows.records import Mode
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.flows.scenario import ScenarioReport
+    from weft.simulation.iteration.result import IterationReport
 
 USAGE = (
     "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
@@ -40,17 +30,13 @@ USAGE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(PlannedOptions, RadixOptions, TransportOptions, CalibrationOptions, RecipeOptions):
+class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOptions, RecipeOptions):
     """What is simulated, and how flows find their way."""
 
+    more = ("planned",)
     flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
-    mode: str = option("fair", "How the flows of a scenario share links.", choices=("fair", "shortest-remaining"))
+    mode: Literal["fair", "shortest-remaining"] = option("fair", "How the flows of a scenario share links.")
     fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
-    routing: str = option(
-        ROUTING,
-        "How paths are chosen; planned: by the routers of weft route, for this job's flows.",
-        choices=(*ROUTINGS, "planned"),
-    )
     routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
     placement: str | Placement | None = option(
         None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
@@ -60,7 +46,6 @@ class SimulateOptions(PlannedOptions, RadixOptions, TransportOptions, Calibratio
     )
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     failed: int = option(0, "Parts of the network that are down at once, drawn by their rates.", metavar="N", least=0)
-    failures: str | FailureBook = option("llama-3", "Rates of --failed: a preset or a TOML file.", metavar="NAME|FILE")
     seed: int = option(0, "Seed of hashed and random paths, and of failed parts.")
     slow: tuple[str, ...] = option(
         (), "Ranks that compute longer: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO"
@@ -105,9 +90,8 @@ def simulate(
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
     from weft.reliability.parts import USUAL_HOST, part_name
-    from weft.simulation.iteration.report import IterationReport
-    from weft.simulation.iteration.simulate import simulate_iteration
-    from weft.simulation.iteration.stragglers import parse_slow
+    from weft.simulation.iteration.result import IterationReport
+    from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
     from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
@@ -116,10 +100,9 @@ def simulate(
     failed: tuple[Failed, ...] = ()
     if asked.failed:
         fabric, failed = _degraded(fabric, asked, cut.world, placement)
-    planned, routing = asked.routing == "planned", asked.routed(asked.routing)
-    routes = None
+    planned, routes = asked.routing == "planned", None
     if asked.routes is not None:
-        if asked.routing != ROUTING:
+        if asked.routing in (*ROUTINGS[1:], "planned"):
             raise BadInput("goes without --routes", where=f"--routing {asked.routing}", remedy="drop one of them")
         routes = routes_of(asked.routes, fabric)
     elif planned:
@@ -131,7 +114,7 @@ def simulate(
         cut,
         fabric,
         slow=parse_slow(asked.slow, cut.world, size, seed=asked.seed) if asked.slow else None,
-        routing="ecmp" if planned else routing,
+        routing="ecmp" if planned else asked.routing,
         seed=asked.seed,
         constants=constants,
         placement=placement,
@@ -150,9 +133,10 @@ def _degraded(
     """The fabric with ``--failed`` parts down, and these."""
     import numpy as np
 
+    from weft.reliability.classes import preset
     from weft.reliability.parts import broken, drawn_failures, part_name, stranded_accelerators
 
-    failed = drawn_failures(fabric, book_of(asked.failures), asked.failed, seed=asked.seed, where="--failed")
+    failed = drawn_failures(fabric, preset("llama-3"), asked.failed, seed=asked.seed, where="--failed")
     left = broken(fabric, failed)
     used = np.arange(ranks) if placement is None else placement.accelerators
     lost = stranded_accelerators(left, used)
@@ -175,7 +159,7 @@ def _arranged(
         problem = "--arrangement goes with --job, --full, --calibration, --format and -o only"
         raise BadInput(problem, where="simulate", remedy="drop the rest: they are in the arrangement")
     from weft.arrangement.bundle import read_bundle
-    from weft.simulation.iteration.report import IterationReport
+    from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
 
     bundle = read_bundle(path)
@@ -202,12 +186,10 @@ def _scenario(
     if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.flows.scenario import read_scenario
+    from weft.simulation.flows.scenario import ScenarioReport, read_scenario
 
     capacity_Bps, traffic, routes = read_scenario(path)
-    mode: Mode = "fair" if asked.mode == "fair" else "shortest-remaining"
-    result = run(capacity_Bps, traffic, routes, mode=mode)
+    result = run(capacity_Bps, traffic, routes, mode=asked.mode)
     return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)
 
 
@@ -216,7 +198,6 @@ class SimulateOutput(Output):
     """What is made of a simulation."""
 
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
-    picture: str | None = option(None, "Also draw the fabric.", metavar="FILE.svg")
 
 
 @click.command("simulate")
@@ -230,13 +211,12 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     line "from to".
     """
     check_count(names, 2, "simulate", USAGE)
-    if options.flows is not None and (out.timeline or out.picture):
+    if options.flows is not None and out.timeline:
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
     check_folder(out.timeline, "--timeline")
-    check_folder(out.picture, "--picture")
     model, cluster = (*names, None, None)[:2]
     found = simulate(model, cluster, options=options)
-    from weft.simulation.flows.report import ScenarioReport
+    from weft.simulation.flows.scenario import ScenarioReport
     from weft.views.simulation import iteration_view, scenario_view
 
     if isinstance(found, ScenarioReport):
@@ -247,8 +227,3 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
         from weft.views.simulation import write_timeline
 
         write_timeline(out.timeline, found.result)
-    if out.picture is not None:
-        from weft.views.charts.fabric import fabric_svg
-        from weft.views.charts.palette import alone
-
-        deliver(alone(fabric_svg(found.fabric)), out.picture)

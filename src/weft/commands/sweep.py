@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,25 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import FileOutput, check_chart, check_folder, console, deliver_chart, show
+from weft.commands.output import (
+    FileOutput,
+    Progress,
+    RowsOutput,
+    check_chart,
+    check_folder,
+    deliver,
+    deliver_chart,
+    show,
+)
 from weft.errors import BadInput
 from weft.files import writing
 
 if TYPE_CHECKING:
-    from weft.studies.points import Points
     from weft.studies.result import Sweep
     from weft.studies.run import Counts, Forecast, Run
     from weft.studies.study import Study
 
-USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--batches 256,512] -o FILE"
+USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--axis batch=256,512] -o FILE"
 COMPUTE = "weft.commands.points:compute"
 TIMED = 5
 """Points that are computed to say how long all take."""
@@ -39,23 +48,14 @@ class SweepOptions(Options):
 
     models: str | None = option(None, "Models.", metavar="A,B,...")
     clusters: str | None = option(None, "Clusters.", metavar="A,B,...")
-    batches: str | None = option(None, "Global batches.", metavar="N,N,...")
-    sequences: str | None = option(None, "Sequence lengths.", metavar="N,N,...")
-    precisions: str | None = option(None, "Precisions.", metavar="P,P,...")
-    fabrics: str | None = option(None, "Networks.", metavar="KIND,KIND,...")
     axis: tuple[str, ...] = option(
-        (), "Any other axis (repeats); values with commas are parted by semicolons.", metavar="NAME=V,V,..."
+        (), "Another axis, as batch=256,512 (repeats); semicolons part values with commas.", metavar="NAME=V,V,..."
     )
     compute: str | None = option(None, "What is computed at each point (default plan).", metavar="VERB")
     workers: str | int | None = option(
         None, "Processes (default: the cores there are), or a Ray cluster.", metavar="N|ray|ray://HOST:PORT"
     )
     state: str | None = option(None, "Keep results there; the same command goes on where it was ended.", metavar="DIR")
-    limit: int = option(1_000_000, "Most points.", metavar="N", least=1, most=10**8)
-    strict: bool = option(False, "End at the first point that fails.")
-
-
-_SHORT = ("models", "clusters", "batches", "sequences", "precisions", "fabrics")
 
 
 @verb(SweepOptions)
@@ -79,40 +79,32 @@ def sweep(
         progress: called with the counts after each batch of points.
 
     Raises:
-        BadInput: the study, an option or the state cannot be used, or, with ``strict``, a point failed.
+        BadInput: the study, an option or the state cannot be used.
         MissingExtra: Ray is not installed.
     """
     asked = given_options(SweepOptions, options, given)
     from weft.studies.result import Sweep
     from weft.studies.runners import runner
 
-    run, temporary = _run(study, asked, progress)
-    try:
+    with ExitStack() as stack:
+        run, temporary = _run(study, asked, stack, progress)
         if len(run.missing):
-            chosen = runner(asked.workers if len(run.missing) > 1 or _is_ray(asked.workers) else 1)
-            try:
+            ray = str(asked.workers).startswith("ray")
+            with closing(runner(asked.workers if len(run.missing) > 1 or ray else 1)) as chosen:
                 run.go(chosen)
-            finally:
-                chosen.close()
-    except BaseException:
-        _drop(run, temporary)
-        raise
-    return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
+        stack.pop_all()
+        return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
 
 
 def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: SweepOptions) -> Forecast:
-    """Count the points of a study and time a few of them; nothing is kept.
-
-    Raises:
-        BadInput: as ``sweep``.
-    """
+    """Count the points of a study and time a few of them; nothing is kept."""
     from weft.studies.run import Forecast, spread
     from weft.studies.work import answer
 
     if asked.state is not None and not os.path.isdir(asked.state):
         asked = SweepOptions(**{**vars(asked), "state": None})
-    run, temporary = _run(study, asked, None)
-    try:
+    with ExitStack() as stack:
+        run, _ = _run(study, asked, stack, None)
         chosen = list(spread(run.missing, TIMED))
         if chosen:
             answer(run.task(chosen[:1]))  # loads what all points need
@@ -129,17 +121,11 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
             timed=len(chosen),
             point_s=taken / len(chosen) if chosen else 0.0,
         )
-    finally:
-        _drop(run, temporary)
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
-    """The results that a state folder has so far, of the study that it was last used for.
-
-    Raises:
-        BadInput: it is none, is in use, or cannot be read.
-    """
-    from weft.codec import number, table_of
+    """The results that a state folder has so far, of the study that it was last used for."""
+    from weft.codec import table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
     from weft.studies.kept import FILE, Kept
@@ -159,7 +145,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         last = table_of(parse_json(noted, where), where)
         study = study_from_dict(table_of(last.get("study"), where), computation, where=where)
         files = {str(name): str(digest) for name, digest in table_of(last.get("files"), where).items()}
-        points = Points(study, files=files, limit=int(number(last.get("limit"), f"{where}: limit")))
+        points = Points(study, files=files)
         keys = points.keys(stamp)
         return Sweep(points, kept, keys, Counts.of(keys, kept)[0])
     except BaseException:
@@ -167,41 +153,24 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
         raise
 
 
-def _run(study: Any, asked: SweepOptions, progress: Callable[[Counts], object] | None) -> tuple[Run, str | None]:
-    """The run with its state, and the folder to remove afterwards."""
+def _run(
+    study: Any, asked: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
+) -> tuple[Run, str | None]:
+    """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
     from weft.studies.kept import Kept
     from weft.studies.points import Points
     from weft.studies.run import Run
-    from weft.studies.version import version
+    from weft.studies.work import version
 
     read = _study(study, asked)
-    points = Points(read, limit=asked.limit)
-    temporary = tempfile.mkdtemp(prefix="weft-sweep-") if asked.state is None else None
-    folder = asked.state if temporary is None else temporary
-    assert folder is not None
-    try:
-        kept = Kept(folder, {"study": read.name, "computation": read.computation.name, "version": version()})
-        try:
-            kept.note("last", _noted(points))
-            run = Run(points=points, kept=kept, compute=COMPUTE, strict=asked.strict, progress=progress)
-        except BaseException:
-            kept.close()
-            raise
-    except BaseException:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    return run, temporary
-
-
-def _drop(run: Run, temporary: str | None) -> None:
-    run.kept.close()
-    if temporary is not None:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _noted(points: Points) -> str:
-    return json.dumps({"study": points.study.document, "files": points.files, "limit": points.limit})
+    points, temporary = Points(read), None
+    if asked.state is None:
+        temporary = tempfile.mkdtemp(prefix="weft-sweep-")
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+    stamps = {"study": read.name, "computation": read.computation.name, "version": version()}
+    kept = stack.enter_context(closing(Kept(asked.state or str(temporary), stamps)))
+    kept.note("last", json.dumps({"study": read.document, "files": points.files}))
+    return Run(points=points, kept=kept, compute=COMPUTE, progress=progress), temporary
 
 
 def _study(study: Any, asked: SweepOptions) -> Study:
@@ -209,7 +178,9 @@ def _study(study: Any, asked: SweepOptions) -> Study:
     from weft.commands.points import computation
     from weft.studies.study import SCHEMA, read_study, study_from_dict
 
-    axes: dict[str, Any] = {name: _values(getattr(asked, name), ",") for name in _SHORT if getattr(asked, name)}
+    axes: dict[str, Any] = {
+        name: _values(getattr(asked, name), ",") for name in ("models", "clusters") if getattr(asked, name)
+    }
     for text in asked.axis:
         name, sign, values = text.partition("=")
         if not sign or not values.strip():
@@ -236,17 +207,25 @@ def _values(text: str, between: str) -> list[str]:
     return [one.strip() for one in text.split(between) if one.strip()]
 
 
-def _is_ray(workers: str | int | None) -> bool:
-    return str(workers).startswith("ray")
-
-
 TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChartOptions(Options):
-    """Which columns are drawn."""
+class SweepOutput(FileOutput):
+    """Where results go."""
 
+    output: str | None = option(
+        None, "Write the results there, as CSV or Parquet (extra parquet).", "-o", "--output", metavar="FILE"
+    )
+    dry_run: bool = option(False, "Only count the points, and time a few of them.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(RowsOutput):
+    """Which results are shown, and how."""
+
+    where: tuple[str, ...] = option((), "Rows with this value (repeats).", metavar="COLUMN=VALUE")
+    columns: str | None = option(None, "Columns to show.", metavar="A,B,...")
     chart: str | None = option(None, "Draw two columns (.svg, .png, .pdf, .html).", metavar="FILE")
     x: str | None = option(None, "Column of --chart from left to right.", metavar="COLUMN")
     y: str | None = option(None, "Column of --chart from below.", metavar="COLUMN")
@@ -259,25 +238,6 @@ class ChartOptions(Options):
             raise BadInput("go together", where="--chart, --x and --y", remedy="give all three, or none")
         if self.chart is None and (self.colour or self.facet):
             raise BadInput("go with --chart", where="--colour and --facet", remedy="add it, or drop them")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepOutput(FileOutput, ChartOptions):
-    """Where results go."""
-
-    output: str | None = option(
-        None, "Write the results there, as CSV or Parquet (extra parquet).", "-o", "--output", metavar="FILE"
-    )
-    dry_run: bool = option(False, "Only count the points, and time a few of them.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(FileOutput, ChartOptions):
-    """Which results are shown, and how."""
-
-    where: tuple[str, ...] = option((), "Rows with this value (repeats).", metavar="COLUMN=VALUE")
-    columns: str | None = option(None, "Columns to show.", metavar="A,B,...")
-    form: str = option("table", "Output.", "--format", choices=("table", "json", "csv"))
 
 
 class RunByDefault(click.Group):
@@ -297,7 +257,7 @@ def sweep_command() -> None:
     weft sweep STUDY.toml -o results.csv         all points of a study (docs/sweep.md)
     weft sweep STUDY.toml --state DIR -o r.csv   the same command goes on after a kill
     weft sweep STUDY.toml --dry-run              how many points, how long
-    weft sweep --models llama-3.1-8b,llama-3.1-70b --clusters h100-64,h100-128 --batches 256,512 -o r.csv
+    weft sweep --models llama-3.1-8b,llama-3.1-70b --clusters h100-64,h100-128 --axis batch=256,512 -o r.csv
     weft sweep STUDY.toml --workers ray -o r.csv on a Ray cluster
     weft sweep show DIR --where count=1024 --columns layout,mfu
 
@@ -314,22 +274,27 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
     The result has a row for each point in the order of the axes, the same bytes for any number of workers and
     after any kill. A point that fails is a row with its failure and message.
     """
-    check_chart(out.chart)
     _check_output(out.output)
     if out.dry_run:
-        from weft.views.sweep import forecast_view
+        from weft.views.study import forecast_view
 
         show(forecast_view(forecast(study, options), options.workers), None)
         return
-    from weft.views.sweep import sweep_view
+    from weft.views.study import sweep_view
 
-    with _Progress() as progress, sweep(study, options, progress=progress) as found:
-        progress.stop()
+    with Progress("points", "rate", "failures") as bar:
+
+        def tell(counts: Counts) -> None:
+            speed = bar.bar.tasks[0].speed
+            rate = f"{speed:,.1f}/s" if speed else ""
+            failures = f"{counts.failed:,} failed" if counts.failed else ""
+            bar(counts.computed, counts.computed + counts.left, rate=rate, failures=failures)
+
+        computed = sweep(study, options, progress=tell)
+    with computed as found:
         if out.output is not None:
             _write(found, out.output)
         show(sweep_view(found, written=out.output), None)
-        if out.chart is not None:
-            _draw(found, list(found.rows()), out, out.chart)
 
 
 @sweep_command.command(name="show")
@@ -337,7 +302,8 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 @takes(options=ShowOptions)
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
-    from weft.studies.view import chosen, filtered
+    from weft.studies.result import chosen, filtered
+    from weft.views.files.csv_out import rows_to_csv
     from weft.views.sweep import rows_view, telling
 
     check_chart(options.chart)
@@ -352,24 +318,19 @@ def show_results(folder: str, options: ShowOptions) -> None:
         if options.form == "table":
             show(rows_view(rows, names), options.output)
         else:
-            _deliver_rows(rows, names, options)
+            plain = [{name: row.get(name) for name in names} for row in rows]
+            text = rows_to_csv(rows, names) if options.form == "csv" else json.dumps(plain, indent=1) + "\n"
+            deliver(text, options.output)
         if options.chart is not None:
-            _draw(found, rows, options, options.chart)
+            from weft.views.charts.sweep import sweep_chart
 
-
-def _deliver_rows(rows: list[dict[str, Any]], names: list[str], options: ShowOptions) -> None:
-    import json
-
-    from weft.commands.output import deliver
-    from weft.views.files.csv_out import write_csv
-
-    if options.form == "json":
-        plain = [{name: row.get(name) for name in names} for row in rows]
-        deliver(json.dumps(plain, indent=1) + "\n", options.output)
-        return
-    text = io.StringIO()
-    write_csv(text, rows, names)
-    deliver(text.getvalue(), options.output)
+            places: dict[str, Any] = {}
+            for place in ("x", "y", "colour", "facet"):
+                name = getattr(options, place)
+                places[place] = None if name is None else chosen(name, columns, f"--{place}")[0]
+            points = found.points
+            chart = sweep_chart(rows, columns, points.columns, **places, title=points.study.name)
+            deliver_chart(chart, options.chart)
 
 
 def _check_output(path: str | None) -> None:
@@ -401,56 +362,3 @@ def _write(found: Sweep, path: str) -> None:
         write_csv(text, found.rows(), list(found.columns()))
         text.flush()
         text.detach()
-
-
-def _draw(found: Sweep, rows: list[dict[str, Any]], asked: ChartOptions, path: str) -> None:
-    """The chart of some rows."""
-    from weft.studies.view import chosen
-    from weft.views.charts.sweep import sweep_chart
-
-    columns, points = found.columns(), found.points
-    named = {"x": asked.x, "y": asked.y, "colour": asked.colour, "facet": asked.facet}
-    places: dict[str, Any] = {
-        place: None if name is None else chosen(name, columns, f"--{place}")[0] for place, name in named.items()
-    }
-    deliver_chart(sweep_chart(rows, columns, points.columns, **places, title=points.study.name), path)
-
-
-class _Progress:
-    """A bar on the terminal with rate, failures and time left; silent when piped."""
-
-    def __enter__(self) -> _Progress:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        shown = console(error=True)
-        self._bar = Progress(
-            TextColumn("points"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TextColumn("{task.fields[failures]}"),
-            TimeRemainingColumn(),
-            console=shown,
-            transient=True,
-            disable=not shown.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=None, rate="", failures="")
-        self._bar.start()
-        return self
-
-    def __call__(self, counts: Any) -> None:
-        speed = self._bar.tasks[0].speed
-        self._bar.update(
-            self._task,
-            completed=counts.computed,
-            total=counts.computed + counts.left,
-            rate=f"{speed:,.1f}/s" if speed else "",
-            failures=f"{counts.failed:,} failed" if counts.failed else "",
-        )
-
-    def stop(self) -> None:
-        """Take the bar away."""
-        self._bar.stop()
-
-    def __exit__(self, *unused: object) -> None:
-        self.stop()

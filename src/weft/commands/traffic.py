@@ -7,21 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from weft.commands.networks import (
-    FileOptions,
-    RadixOptions,
-    fabric_file,
-    fabric_of,
-    is_file,
-    needs_a_file,
-    placement_of,
-)
+from weft.commands.networks import RadixOptions, fabric_file, fabric_of, is_file, needs_a_file, placement_of
 from weft.commands.options import option
-from weft.commands.shared import CalibrationOptions, cluster_of, constants_of, planned_subject
+from weft.commands.shared import cluster_of, planned_subject
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
-    from weft.cluster import Calibration, Cluster
+    from weft.cluster import Cluster
     from weft.commands.shared import Subject
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
@@ -29,13 +21,11 @@ if TYPE_CHECKING:
     from weft.search import Plan
 
 _NUMBERED = re.compile(r"\s*\S+\s+\S+(\s+[0-9]{1,9})?\s*")
-SOURCES = (
-    "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MODEL LAYOUT' or --arrangement FILE"
-)
+SOURCES = "--plan FILE, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MODEL LAYOUT' or --arrangement FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions(FileOptions, RadixOptions):
+class NetworkOptions(RadixOptions):
     """The fabric, of a cluster or of the paper."""
 
     cluster: str | Cluster | None = option(None, "A cluster by name or TOML file, for its network.", metavar="CLUSTER")
@@ -46,13 +36,12 @@ class NetworkOptions(FileOptions, RadixOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(CalibrationOptions, NetworkOptions):
+class JobOptions(NetworkOptions):
     """The fabric, and the jobs whose flows cross it."""
 
     plan: tuple[str, ...] | tuple[Plan, ...] = option(
-        (), "JSON of weft plan: its job, cluster and layout; again for more jobs on one fabric.", metavar="FILE"
+        (), "JSON of weft plan: its job, cluster and first layout; again for more jobs on one fabric.", metavar="FILE"
     )
-    rank: tuple[int, ...] = option((), "Layout of each --plan, in order (default 1).", metavar="N", least=1)
     placement: tuple[str, ...] | tuple[Placement, ...] = option(
         (),
         "Hosts of each --plan in rank order, as CSV or a hostfile (default: one job behind the other).",
@@ -63,7 +52,6 @@ class JobOptions(CalibrationOptions, NetworkOptions):
         "A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
         metavar="'MODEL LAYOUT [FIRST]'",
     )
-    jobs: tuple[str, ...] = option((), "Job files of the routing paper's code.", metavar="DIR")
     generate: tuple[str, ...] = option(
         (), "The paper's workloads made anew (BLOOM, GPT_3, LLaMA2_70B), placed by --seed.", metavar="MODEL:RING,..."
     )
@@ -71,12 +59,11 @@ class JobOptions(CalibrationOptions, NetworkOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("rank", "placement"):
-            given = len(getattr(self, name))
-            if given > len(self.plan):
-                raise BadInput(
-                    f"{given} given for {len(self.plan)} plans", where=f"--{name}", remedy="give one a --plan"
-                )
+        given = len(self.placement)
+        if given > len(self.plan):
+            raise BadInput(
+                f"{given} given for {len(self.plan)} plans", where="--placement", remedy="give one a --plan"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +73,6 @@ class TrafficOptions(JobOptions):
     arrangement: str | None = option(
         None, "JSON of weft arrange: its fabric, and all its jobs where they are.", metavar="FILE"
     )
-    failed_spines: int = option(0, "The last N are down.", metavar="N", least=0)
     failed: tuple[str, ...] = option((), "A switch or a link that is down, by names.", metavar="NODE|A:B")
 
 
@@ -97,19 +83,13 @@ class RoutedFabric:
     built: Fabric
     fabric: Fabric
     cluster: Cluster | None
-    constants: Calibration | None
     subjects: tuple[Subject, ...] = ()
 
 
 def network_of(asked: JobOptions) -> RoutedFabric:
-    """The fabric, with links at their calibrated share of capacity where a cluster or a plan tells the accelerators.
-
-    Raises:
-        BadInput: a name or a file that cannot be used, or plans of different clusters without one for all.
-    """
-    ranks = (*asked.rank, *[1] * len(asked.plan))
+    """The fabric, with links at their calibrated share of capacity where the accelerators are known."""
     plans: tuple[str | Plan, ...] = asked.plan
-    subjects = tuple(planned_subject(plan, rank) for plan, rank in zip(plans, ranks, strict=False))
+    subjects = tuple(planned_subject(plan, 1) for plan in plans)
     cluster = None if asked.cluster is None else cluster_of(asked.cluster)
     if cluster is None and subjects:
         cluster = subjects[0].cluster
@@ -120,47 +100,32 @@ def network_of(asked: JobOptions) -> RoutedFabric:
             raise BadInput(problem, where="--plan", remedy="add --cluster, or a fabric file")
     fabric = network_alone(asked, cluster)
     if cluster is None:
-        if asked.calibration is not None:
-            raise BadInput(
-                "says nothing without accelerators", where="--calibration", remedy="add --cluster or --plan"
-            )
-        return RoutedFabric(built=fabric, fabric=fabric, cluster=None, constants=None)
+        return RoutedFabric(built=fabric, fabric=fabric, cluster=None)
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
-    constants = constants_of(asked, cluster)
-    known = constants or calibration(cluster.accelerator.name)
-    return RoutedFabric(
-        built=fabric, fabric=reached(fabric, known), cluster=cluster, constants=constants, subjects=subjects
-    )
+    whole = reached(fabric, calibration(cluster.accelerator.name))
+    return RoutedFabric(built=fabric, fabric=whole, cluster=cluster, subjects=subjects)
 
 
 def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
-    """The fabric at the speed of its links.
-
-    Raises:
-        BadInput: a name or a file that cannot be used.
-    """
+    """The fabric at the speed of its links."""
     built = asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
     if built:
         needs_a_file(asked)
     if asked.radix != RadixOptions.radix and not (built and cluster):
         raise BadInput("says nothing of a network that is not built", where="--radix", remedy="drop it, or --cluster")
     if asked.fabric is None and cluster is None:
-        from weft.interop.traffic.routing_jobs import paper_fabric
+        from weft.interop.routing_jobs import paper_fabric
 
         return paper_fabric()
     if isinstance(asked.fabric, str) and not built:
-        return fabric_file(asked.fabric, asked, cluster)
+        return fabric_file(asked.fabric, asked, cluster=cluster)
     return fabric_of(asked.fabric, cluster, asked.radix)
 
 
 def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
-    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said.
-
-    Raises:
-        BadInput: a text, a plan or a placement that cannot be used.
-    """
+    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said."""
     from weft.fabric.placement import Placement
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
@@ -174,15 +139,7 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
         placement = placement_of(given, found.fabric, world) or Placement.in_order(world, first=free)
         name = subject.job.model.name if len(found.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
         parts.append(
-            planned_traffic(
-                subject.job,
-                subject.cluster,
-                subject.layout,
-                found.fabric,
-                placement=placement,
-                name=name,
-                constants=found.constants,
-            )
+            planned_traffic(subject.job, subject.cluster, subject.layout, found.fabric, placement=placement, name=name)
         )
         free = int(placement.accelerators.max()) + 1
     for number, text in enumerate(asked.job):
@@ -197,28 +154,19 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
         layout, name = parse_layout(words[1]).complete(), f"job {number}: {words[0]}"
         placement = Placement.in_order(layout.world, first=first)
         job = resolve_job(words[0])
-        parts.append(
-            planned_traffic(
-                job, found.cluster, layout, found.fabric, placement=placement, name=name, constants=found.constants
-            )
-        )
+        parts.append(planned_traffic(job, found.cluster, layout, found.fabric, placement=placement, name=name))
         free = first + layout.world
     return parts
 
 
 def names_traffic(asked: TrafficOptions) -> bool:
     """Whether any flows are named."""
-    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "jobs", "generate", "flows"))
+    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "generate", "flows"))
 
 
 def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
-    """The fabric with what is down, and all traffic asked for.
-
-    Raises:
-        BadInput: no traffic, options that do not go together, or unknown names.
-    """
-    from weft.interop.traffic.flow_tables import read_csv
-    from weft.interop.traffic.routing_jobs import numbering, read_jobs
+    """The fabric with what is down, and all traffic asked for."""
+    from weft.interop.flow_tables import read_csv
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
 
@@ -228,14 +176,13 @@ def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTra
         return _arranged(asked, asked.arrangement)
     found = network_of(asked)
     whole = found.fabric
-    parts = [*more, *(read_jobs(folder, numbering(whole)) for folder in asked.jobs)]
-    parts += [read_csv(path, found.built) for path in asked.flows]
+    parts = [*more, *(read_csv(path, found.built) for path in asked.flows)]
     if asked.generate:
         parts.append(generate(whole, asked_jobs(",".join(asked.generate)), seed=asked.seed))
     parts += jobs_of(asked, found)
     if not parts:
         raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
-    return failed(whole, asked.failed_spines, asked.failed), merged(parts)
+    return failed(whole, asked.failed), merged(parts)
 
 
 def _arranged(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
@@ -244,25 +191,18 @@ def _arranged(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
-    for name in ("plan", "job", "jobs", "generate", "flows", "cluster", "fabric"):
+    for name in ("plan", "job", "generate", "flows", "cluster", "fabric"):
         if getattr(asked, name):
             raise BadInput(f"--{name} beside --arrangement", where="weft route", remedy="drop one of them")
     bundle = read_bundle(path)
     fabric = reached(bundle.site.fabric, calibration(bundle.site.cluster.accelerator.name))
-    return failed(fabric, asked.failed_spines, asked.failed), bundle.flows()
+    return failed(fabric, asked.failed), bundle.flows()
 
 
-def failed(fabric: Fabric, spines: int, names: Sequence[str]) -> Fabric:
-    """The fabric with its last ``spines`` spines and the named switches and links down.
-
-    Raises:
-        BadInput: more spines than there are, or an unknown name.
-    """
+def failed(fabric: Fabric, names: Sequence[str]) -> Fabric:
+    """The fabric with the named switches and links down."""
     import numpy as np
 
-    from weft.simulation.routes.evaluation import with_spines_down
-
-    fabric = with_spines_down(fabric, spines)
     number = {name: node for node, name in enumerate(fabric.names)} if names else {}
     for name in names:
         if name in number:

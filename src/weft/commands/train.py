@@ -16,19 +16,12 @@ import click
 
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
 from weft.codec import encode
-from weft.commands.arranged import start_of
 from weft.commands.command_line import takes
-from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.launch import TUNER, TUNER_KEY
+from weft.commands.options import given_options, verb
 from weft.commands.output import check_count
-from weft.commands.shared import (
-    CalibrationOptions,
-    PlannedOptions,
-    RecipeOptions,
-    cluster_of,
-    constants_of,
-    job_of,
-    planned_subject,
-)
+from weft.commands.shared import cluster_of, constants_of, job_of, path_of, planned_subject
+from weft.commands.train_options import USAGE, TrainOptions
 from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
@@ -41,159 +34,19 @@ if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
     from weft.cluster import Cluster
     from weft.commands.shared import JobSource
-    from weft.commands.train_rank import TrainingRequest
+    from weft.commands.train_rank import Files, TrainingRequest
+    from weft.layout import Layout
     from weft.layout.step import Issue
     from weft.runtime.layers.decoder import Details
+    from weft.runtime.run.arranged import JobStart
     from weft.runtime.run.session import RunSettings
 
-USAGE = (
-    "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
-    " | weft train --arrangement arranged.json --job NAME"
-)
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Ranks compile at the same time, so that none needs helpers."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainOptions(PlannedOptions, RecipeOptions, CalibrationOptions):
-    """What is trained on what, for how long, and what is kept of it."""
-
-    arrangement: str | None = option(
-        None, "JSON of weft arrange; takes a job's layout, hosts, settings and offset.", metavar="FILE"
-    )
-    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
-    start_at: str | float | None = option(
-        None, "When the jobs of --arrangement begin, the same for all: 2026-11-23T06:30:00Z, or seconds since 1970.",
-        metavar="TIME",
-    )  # fmt: skip
-    weights: str | None = option(
-        None, "Folder of the Hugging Face hub: its model, beginning with its weights.", "--from", metavar="DIR"
-    )
-    expert_balance: float | None = option(
-        None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
-    )
-    expert_capacity: float | None = option(
-        None, "Copies of a sequence that an expert takes, times its even share (default: all).",
-        metavar="X", least=0, above=True,
-    )  # fmt: skip
-    precision: str | None = option(None, "Of products: fp32, tf32 (GPUs) or bf16.", metavar="P")
-    attention: str | None = option(None, "Attention kernel: ranks compute flash.", choices=("flash",))
-    data: tuple[str, ...] = option(
-        (), "Text to learn, byte by byte, or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).",
-        metavar="FILE",
-    )  # fmt: skip
-    tokenizer: str | None = option(None, "tokenizer.json for texts of --data instead of bytes.", metavar="FILE")
-    document_end: int | None = option(
-        None, "Token that ends a document; attention does not cross it.", metavar="ID", least=0
-    )
-    eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
-    eval_data: tuple[str, ...] = option((), "What is evaluated, as --data.", metavar="FILE")
-    eval_share: float | None = option(
-        None, "Else the last part of --data, which is not trained on (default: 0.05).",
-        metavar="X", least=0, above=True, most=0.5,
-    )  # fmt: skip
-    eval_batches: int = option(4, "Global batches of an evaluation.", metavar="N", least=1)
-    steps: int = option(20, "Steps in all.", metavar="N", least=1)
-    rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
-    warmup: int = option(10, "Steps to reach it.", metavar="N", least=0)
-    clip: float = option(1.0, "Greatest gradient norm.", metavar="X", least=0, above=True)
-    seed: int = option(0, "Seed of weights and data.", metavar="N")
-    device: str = option(
-        "auto", "Where ranks compute; auto takes GPUs if there are enough.", choices=("auto", "cpu", "cuda")
-    )
-    out: str | None = option(None, "Checkpoints and metrics.jsonl go there.", metavar="DIR")
-    resume_from: str | None = option(None, "Go on from this checkpoint instead, into --out.", metavar="DIR")
-    save_every: int | None = option(None, "Also save every N steps.", metavar="N", least=1)
-    resume: bool = option(False, "Go on from the last checkpoint of --out, on any grid.")
-    background_save: bool = option(False, "Train on while checkpoints are written.")
-    keep: int | None = option(None, "Keep the newest N checkpoints of --out.", metavar="N", least=1)
-    check_replicas: int | None = option(
-        None, "Compare copies of parameters every N steps too, not only before checkpoints.", metavar="N", least=1
-    )
-    timeout: float | None = option(
-        None, "Give up on a collective that takes longer.", metavar="SECONDS", least=0, above=True
-    )
-    restart: str = option(
-        "never",
-        "on-failure: after a rank died or hung, go on from the last checkpoint of --out, if it has one.",
-        choices=("never", "on-failure"),
-    )
-    restart_layout: tuple[str, ...] = option(
-        (), "Layout to go on with after a failure (repeats); under torchrun, of as many ranks as it started.",
-        metavar="LAYOUT",
-    )  # fmt: skip
-    metrics: str | None = option(None, "Metrics as JSON lines (default: metrics.jsonl of --out).", metavar="FILE")
-    tensorboard: str | None = option(None, "Metrics for TensorBoard too.", metavar="DIR")
-    profile: str | None = option(None, "Trace of the last step for ui.perfetto.dev.", metavar="FILE.json")
-    profile_steps: str | None = option(None, "Trace these steps instead, 100..102.", metavar="A..B")
-    profile_ranks: str | None = option(
-        None, "Trace these ranks instead, 0,3: FILE-rank0.json, FILE-rank3.json.", metavar="N,M"
-    )
-    no_overlap: bool = option(False, "Hide no communication behind computation.")
-    weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
-    compile: bool = option(False, "Compile each block (torch.compile): slow first steps, faster ones behind.")
-    deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
-    slow: tuple[str, ...] = option(
-        (), "CPU ranks that compute longer: rank=3:1.3, host=0:1.1 or random=0.02 (repeats).", metavar="WHO"
-    )
-    compare: bool = option(False, "Print measured beside predicted communication and time.")
-    dry_run: bool = option(False, "Trace one rank of each pipeline end, for any world; do not train.")
-    cluster: str | Cluster | None = option(
-        None, "This machine, of weft bench-comm, for --compare and MFU.", metavar="FILE"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        given = {one.name: one.flags[0] for one in options_of(type(self)) if getattr(self, one.name) != one.default}
-        for name in sorted(given.keys() - _TRACED) if self.dry_run else ():
-            raise BadInput(f"{given[name]} says nothing with --dry-run", where="train", remedy="drop one of them")
-        for name, needed in _NEEDS:
-            if name in given and needed not in given:
-                raise BadInput(f"{given[name]} needs --{needed.replace('_', '-')}", where="train")
-        if self.resume and self.resume_from:
-            raise BadInput("--resume and --resume-from are both given", where="train", remedy="drop one of them")
-        if self.compare and self.expert_capacity is not None:
-            problem = "--compare predicts a step that sends all copies of tokens to experts"
-            raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
-        if self.arrangement is not None:
-            own = {"layout", "restart_layout", "plan", "rank", *(one.name for one in options_of(RecipeOptions))}
-            for name in sorted(given.keys() & own):
-                problem = f"{given[name]} is already in the arrangement"
-                raise BadInput(problem, where="train --arrangement", remedy=USAGE)
-        if self.calibration is not None and not (self.cluster or self.plan or self.arrangement):
-            raise BadInput("--calibration needs --cluster or --plan, or --arrangement", where="train")
-
-
-_NEEDS = (
-    ("tokenizer", "data"),
-    ("document_end", "data"),
-    ("eval_data", "eval_every"),
-    ("eval_share", "eval_every"),
-    ("eval_batches", "eval_every"),
-    ("job", "arrangement"),
-    ("start_at", "arrangement"),
-    ("save_every", "out"),
-    ("resume", "out"),
-    ("keep", "out"),
-    ("profile_steps", "profile"),
-    ("profile_ranks", "profile"),
-    ("background_save", "out"),
-    ("restart", "out"),
-    ("restart_layout", "restart"),
-    ("calibration", "compare"),
-)
-_TRACED = frozenset(
-    {
-        *("layout", "plan", "rank", "arrangement", "job"),
-        *("batch", "sequence", "precision", "attention", "reduce_bf16"),
-        *("no_overlap", "weight_cache", "dry_run"),
-    }
-)
-"""What a dry run takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,73 +188,69 @@ def train(
         if asked.arrangement is None:
             job, layout, planned = _subject(model, asked)
         else:
-            bundle, number = _arranged(model, asked.arrangement, asked.job)
-            job, layout, planned = _job_of(bundle, number, asked)
+            from weft.arrangement.bundle import read_bundle
+
+            if model is not None:
+                raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
+            bundle = read_bundle(asked.arrangement)
+            number = bundle.number(asked.job)
+            arranged = bundle.site.jobs[number]
+            job, layout, planned = arranged.job, _overlapped(arranged.layout, asked), bundle.subcluster(number)
         if asked.dry_run:
             return _dry_run(job, layout, asked)
         layouts = _for_launched([layout, *(_layout(text, job, asked) for text in asked.restart_layout)])
         request, *others = (_request(model, asked, job, one, planned, quiet=quiet) for one in layouts)
         if asked.arrangement is not None:
-            request = replace(request, start=start_of(bundle, number, asked.start_at), tuner=bundle.tuners[number])
-    from weft.commands.train_attempts import run_attempts
+            request = replace(request, start=_start_of(bundle, number, asked), tuner=bundle.tuners[number])
+    from weft.commands.train_rank import run_attempts
     from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        if quiet and request.metrics is None and request.out is None:
+        if quiet and asked.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
-        settings = dict(DETERMINISTIC) if request.deterministic else {}
+        settings = dict(DETERMINISTIC) if asked.deterministic else {}
         if asked.compile:
             settings |= COMPILING
         if request.start is not None:
-            settings |= dict(request.start.settings) | _tuner(request.tuner, Path(folder))
-            request = replace(request, seen=str(Path(request.out or folder) / SEEN))
+            settings |= dict(request.start.settings)
+            if request.tuner:
+                write_text(Path(folder) / TUNER, request.tuner)
+                settings[TUNER_KEY] = str(Path(folder) / TUNER)
+            request = replace(request, seen=str(Path(asked.out or folder) / SEEN))
         with environment(settings):
             layout = run_attempts(request, others)
-        return Trained(job=job, layout=layout, steps=_steps(request), arranged=_seen(request))
-
-
-def _tuner(text: str, folder: Path) -> dict[str, str]:
-    """Write NCCL's tuner file where there is one; the setting that names it."""
-    from weft.commands.arranged import TUNER, TUNER_KEY
-
-    if not text:
-        return {}
-    write_text(folder / TUNER, text)
-    return {TUNER_KEY: str(folder / TUNER)}
-
-
-def _seen(request: TrainingRequest) -> tuple[dict[str, Any], ...]:
-    """What the ranks of an arranged job saw; nothing where it went to no file."""
-    if request.seen is None or not os.path.isfile(request.seen):
-        return ()
-    return tuple(json.loads(Path(request.seen).read_text(encoding="utf-8"))["ranks"])
-
-
-def _steps(request: TrainingRequest) -> tuple[StepRecord, ...]:
-    """The steps in the metrics of a run; none where they went to no file."""
-    path = request.metrics_path
-    if path is None or not os.path.isfile(path):
-        return ()
-    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-    return tuple(StepRecord(**{name: record.get(name) for name in StepRecord.__slots__}) for record in records)
+        metrics, seen = request.metrics_path, request.seen
+        steps: tuple[StepRecord, ...] = ()
+        if metrics is not None and metrics.is_file():
+            records = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+            steps = tuple(StepRecord(**{name: one.get(name) for name in StepRecord.__slots__}) for one in records)
+        ranks: tuple[dict[str, Any], ...] = ()
+        if seen is not None and os.path.isfile(seen):
+            ranks = tuple(json.loads(Path(seen).read_text(encoding="utf-8"))["ranks"])
+        return Trained(job=job, layout=layout, steps=steps, arranged=ranks)
 
 
 def _request(
     model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
     import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
-    from weft.commands.train_data import parse_data
-    from weft.commands.train_model import config_text, details_of_model, details_of_run, evaluation_of
-    from weft.commands.train_profile import parse_ranks, parse_steps
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.check import check_trainable
+    from weft.runtime.core.grid import sizes_of
     from weft.runtime.run.ranks import default_device
     from weft.runtime.run.shards import is_tokens
 
-    _check_world(layout)
+    world = launched_world()
+    if world not in (None, layout.world):
+        sizes = " x ".join(sizes_of(layout))
+        raise BadInput(
+            f"the layout needs {sizes} = {counted(layout.world, 'rank')}, but {world} were launched",
+            where="train",
+            remedy=f"launch {layout.world} ranks, or take another layout",
+        )
     check_trainable(job, layout)
-    data = parse_data(asked.data, "--data")
+    data = _parse_data(asked.data, "--data")
     if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
         raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if asked.device == "auto" else asked.device
@@ -409,13 +258,17 @@ def _request(
     cluster = described or (planned if device == "cuda" else None)
     if asked.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
-    details, assumed = details_of_model(asked.weights or model, job)
-    slow = _slow(asked, layout.world, device)
-    settings = replace(_settings(job, layout, asked, details_of_run(details, job, asked)), slow=slow)
-    settings = replace(settings, weights=asked.weights, compiled="inductor" if asked.compile else None)
+    details, assumed, config = _of_model(asked.weights or model, job, asked)
+    settings = replace(
+        _settings(job, layout, asked, details),
+        slow=_slow(asked, layout.world, device),
+        weights=asked.weights,
+        compiled="inductor" if asked.compile else None,
+    )
     return TrainingRequest(
+        options=asked,
         job=job,
-        config=config_text(asked.weights or model, job),
+        config=config,
         layout=layout,
         device=device,
         settings=settings,
@@ -425,27 +278,89 @@ def _request(
         assumed=assumed,
         calibration=constants_of(asked, cluster, job) if cluster else None,
         data=data,
-        tokenizer=asked.tokenizer,
-        evaluation=evaluation_of(asked),
-        steps=asked.steps,
-        out=asked.out,
-        save_every=asked.save_every,
+        eval_data=_parse_data(asked.eval_data, "--eval-data"),
         resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
         resume_from=asked.resume_from,
-        metrics=asked.metrics,
-        tensorboard=asked.tensorboard,
-        profile=asked.profile,
-        profile_steps=parse_steps(asked.profile_steps, asked.steps),
+        profile_steps=_parse_steps(asked.profile_steps, asked.steps),
         profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
-        compare=asked.compare,
         quiet=quiet,
-        background=asked.background_save,
-        keep=asked.keep,
-        check_replicas=asked.check_replicas,
-        timeout_s=asked.timeout,
-        restarts=asked.restart != "never",
-        deterministic=asked.deterministic,
     )
+
+
+def _of_model(model: JobSource | None, job: Job, asked: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
+    """The model's numbers of its config.json, else the catalogue's or usual ones, which are noted; and the text of
+    that file, which ``weft export-checkpoint --to hf`` needs."""
+    from weft.model import catalogue
+    from weft.model.huggingface import read_text_part
+    from weft.runtime.layers.decoder import Details
+    from weft.runtime.layers.details import DEFAULTS, details_of, in_words, is_config, read_details
+
+    assumed: tuple[str, ...] = ()
+    if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):
+        path = path_of(model, "MODEL")
+        details = read_details(path)
+        table: Any = read_text_part(path)[0]
+    else:
+        table = catalogue.configuration(job.model)
+        modelled = table is not None and table.get("model_type") in DEFAULTS
+        details = details_of(table, f"catalogue: {job.model.name}") if modelled else Details()
+        assumed = (f"{in_words(details, job.model)} (a config.json would say)",)
+    if asked.document_end is not None and asked.document_end >= job.model.vocab:
+        problem = f"token {asked.document_end} is outside the vocabulary of {job.model.name}"
+        raise BadInput(problem, where="--document-end", remedy=f"give 0 to {job.model.vocab - 1}")
+    wanted = {"balance": asked.expert_balance, "expert_capacity": asked.expert_capacity}
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    if given and not any(kind.moe for kind in job.model.kinds):
+        where = "--expert-balance" if "balance" in given else "--expert-capacity"
+        raise BadInput(f"{job.model.name} has no experts", where=where, remedy="drop it")
+    details = replace(details, document_end=asked.document_end, **given)
+    return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
+
+
+def _parse_data(given: Sequence[str], where: str) -> Files:
+    """Paths and weights of FILE or FILE=WEIGHT."""
+    found = []
+    for one in (os.fspath(each) for each in given):
+        path, sign, weight = one.rpartition("=")
+        try:
+            share = float(weight) if sign else None
+        except ValueError:
+            share = None
+        if share is not None and not 0 < share < 1e9:
+            raise BadInput(f"{one!r:.80}: a weight is above 0", where=where, remedy="give FILE=0.3")
+        if sign and share is None and not os.path.exists(one):
+            problem = f"{weight!r:.40} is no weight, and there is no file {one!r:.80}"
+            raise BadInput(problem, where=where, remedy="give FILE or FILE=WEIGHT, as text.txt=0.3")
+        found.append((one, 1.0) if share is None else (path, share))
+    return tuple(found)
+
+
+def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
+    """The first and the last step of ``--profile-steps``, "100..102"; the last of all where it is not given."""
+    first, _, last = (text or str(steps)).partition("..")
+    if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps):
+        remedy = f"give the first and the last, within 1 to {steps}: 2..3"
+        raise BadInput(f"{str(text)[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+    return int(first), int(last or first)
+
+
+def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[int, ...]:
+    """The ranks of ``--profile-ranks``, "0,3", in order; none where it is not given.
+
+    Args:
+        fewer: those that a smaller layout has not are left out.
+    """
+    if text is None:
+        return ()
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        problem = f"{text[:40]!r} are no ranks"
+        raise BadInput(problem, where="--profile-ranks", remedy="give numbers with commas: 0,3")
+    ranks = tuple(sorted(set(map(int, parts))))
+    if ranks[-1] >= world and not fewer:
+        problem = f"there is no rank {ranks[-1]} among {world}"
+        raise BadInput(problem, where="--profile-ranks", remedy=f"give ranks from 0 to {world - 1}")
+    return tuple(rank for rank in ranks if rank < world)
 
 
 def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
@@ -456,7 +371,7 @@ def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
         remedy = "give --device cpu; weft simulate --slow predicts GPUs"
         raise BadInput("ranks on GPUs cannot be slowed from their host", where="--slow", remedy=remedy)
     from weft.runtime.run.ranks import local_ranks
-    from weft.simulation.iteration.stragglers import parse_slow
+    from weft.simulation.iteration.simulate import parse_slow
 
     return tuple(parse_slow(asked.slow, world, local_ranks(world), seed=asked.seed).tolist())
 
@@ -489,13 +404,10 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
 
 
 _READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
-_WRITTEN = ("metrics", "profile")
 
 
 def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
-    from weft.commands.train_data import parse_data
-
     profile, out = asked.profile, asked.out
     if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
@@ -510,18 +422,11 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
     if asked.resume_from:
         check_checkpoint(Path(asked.resume_from))
     told = ((asked.data, "--data"), (asked.eval_data, "--eval-data"))
-    texts = [path for given, option in told for path, _ in parse_data(given, option)]
     given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
-    given += texts
+    given += [path for files, option in told for path, _ in _parse_data(files, option)]
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
-    for name in _WRITTEN:
-        path = getattr(asked, name)
-        if path is None:
-            continue
-        if os.path.realpath(path) in taken:
-            raise BadInput(f"--{name} would overwrite a file of this run", where=path, remedy="name another file")
-        if os.path.isfile(path) or not os.path.exists(path):
-            taken.add(os.path.realpath(path))
+    if profile is not None and os.path.realpath(profile) in taken:
+        raise BadInput("--profile would overwrite a file of this run", where=profile, remedy="name another file")
 
 
 def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
@@ -551,8 +456,11 @@ def _layout(text: str, job: Job, asked: TrainOptions) -> Layout:
 
     partial = parse_layout(text)
     layout = partial.complete(None if asked.restart_layout else launched_world())
-    if "micro_batch" not in partial.values:
-        layout = replace(layout, micro_batch=_micro_batch(job, layout))
+    if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
+        share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
+        parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
+        size = share // parts if share and not rest and share % parts == 0 else 1
+        layout = replace(layout, micro_batch=size)
     return _overlapped(layout, asked)
 
 
@@ -561,20 +469,23 @@ def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
     return layouts if not launched() else [next((one for one in layouts if one.world == launched_world()), layouts[0])]
 
 
-def _arranged(model: JobSource | None, path: str, name: str | None) -> tuple[Bundle, int]:
-    """The arrangement, and which of its jobs is meant."""
-    from weft.arrangement.bundle import read_bundle
+def _start_of(bundle: Bundle, number: int, asked: TrainOptions) -> JobStart:
+    """What the ranks of a job need to know of the arrangement."""
+    from weft.runtime.run.arranged import JobStart
+    from weft.units import parse_moment
 
-    if model is not None:
-        raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
-    bundle = read_bundle(path)
-    return bundle, bundle.number(name)
-
-
-def _job_of(bundle: Bundle, number: int, asked: TrainOptions) -> tuple[Job, Layout, Cluster]:
-    """Job, layout and hosts of a job of an arrangement."""
-    one = bundle.site.jobs[number]
-    return one.job, _overlapped(one.layout, asked), bundle.subcluster(number)
+    return JobStart(
+        arrangement=bundle.where,
+        job=bundle.site.jobs[number].name,
+        hosts=bundle.host_names(number),
+        site_hosts=frozenset(bundle.site.host_names),
+        traffic_class=bundle.classes()[number],
+        offset_s=bundle.choice.offset_s[number],
+        period_s=bundle.promised_s[number],
+        start_at_s=None if asked.start_at is None else parse_moment(asked.start_at, "--start-at"),
+        settings=bundle.settings(number),
+        routes=bundle.paths(number),
+    )
 
 
 def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
@@ -587,53 +498,23 @@ def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
 
 
 def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
-    """Refuse a planned layout that cannot be trained, naming one of the plan that can."""
+    """Refuse a planned layout that cannot be trained, naming the first of the plan that can."""
     from weft.layout.check import check_runnable
 
     try:
         check_runnable(job.model, layout)
     except BadInput as error:
-        other = _first_runnable(job, asked)
-        advice = f"--rank {other} of this plan can be trained" if other else "weft plan --runnable plans others"
+        assert asked.plan is not None
+        advice = "weft plan --runnable plans others"
+        with suppress(BadInput):  # the plan has no more layouts
+            for rank in range(1, TRIED + 1):
+                other = planned_subject(asked.plan, rank, asked).layout
+                with suppress(BadInput):
+                    check_runnable(job.model, other)
+                    advice = f"--rank {rank} of this plan can be trained"
+                    break
         error.remedy = f"{error.remedy}; {advice}"
         raise
-
-
-def _first_runnable(job: Job, asked: TrainOptions) -> int | None:
-    """The first of a plan's layouts that the runtime trains."""
-    from weft.layout.check import check_runnable
-
-    assert asked.plan is not None
-    for rank in range(1, TRIED + 1):
-        try:
-            layout = planned_subject(asked.plan, rank, asked).layout
-        except BadInput:
-            return None
-        with suppress(BadInput):
-            check_runnable(job.model, layout)
-            return rank
-    return None
-
-
-def _check_world(layout: Layout) -> None:
-    """Refuse ranks of torchrun that are not those of the layout."""
-    from weft.runtime.core.grid import sizes_of
-
-    world = launched_world()
-    if world not in (None, layout.world):
-        sizes = " x ".join(sizes_of(layout))
-        raise BadInput(
-            f"the layout needs {sizes} = {counted(layout.world, 'rank')}, but {world} were launched",
-            where="train",
-            remedy=f"launch {layout.world} ranks, or take another layout",
-        )
-
-
-def _micro_batch(job: Job, layout: Layout) -> int:
-    """A rank's whole share of the batch at once, or with a pipeline twice as many parts as stages."""
-    share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
-    parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
-    return share // parts if share and not rest and share % parts == 0 else 1
 
 
 def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:

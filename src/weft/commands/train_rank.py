@@ -16,13 +16,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from weft.checkpoints import check_checkpoint, check_free, step_folder
+from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.commands.train_data import Files
-from weft.commands.train_profile import Profile, profile_path
+from weft.commands.train_options import TrainOptions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import variable
+from weft.launched import launched, variable
 from weft.layout import Layout
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
@@ -35,6 +34,7 @@ from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart, RankStart
 from weft.runtime.run.data import Data, Mixture, markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
+from weft.runtime.run.ranks import run_ranks
 from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
@@ -50,6 +50,8 @@ from weft.views.training_run import (
     step_record,
 )
 
+Files = tuple[tuple[str, float], ...]
+"""Paths and weights."""
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
@@ -58,6 +60,14 @@ LARGE_VOCABULARY = 256
 """From here on the synthetic text's entropy hardly depends on the vocabulary."""
 RECENT = 100
 """Last steps whose median times are compared."""
+HELD_OUT = 0.05
+"""Share of the data that is evaluated where no other is."""
+PROFILED = "ProfilerStep#"
+"""How PyTorch's profiler calls its steps, and tools that read its traces find them."""
+RESTARTS = 3
+"""Failures after which a run has made no new checkpoint that --restart bears."""
+_OF_LAYOUT = ("layout", "device", "settings", "cluster", "calibration")
+"""What a request has that follows from its layout."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -69,18 +79,8 @@ class Differs(WeftError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRequest:
-    """When and on what a run is evaluated: on ``data``, else on the last ``share`` of what it is trained on."""
-
-    every: int
-    batches: int
-    data: Files
-    share: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRequest:
-    """A training run as it is asked for.
+    """A training run as it is asked for, with what follows from its options.
 
     Attributes:
         config: the text of the model's config.json, for the folder of the run.
@@ -89,16 +89,14 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
-        profile_steps: first and last step of the trace; the last step of all by default.
+        profile_steps: first and last step of the trace.
         profile_ranks: whose traces are made; by default that of the rank that reports.
-        background: write checkpoints while training goes on; ``keep`` of them.
-        check_replicas: after how many steps copies of parameters are compared.
-        timeout_s: how long a collective may take.
-        restarts: go on after a failure that may pass.
+        metrics: where metrics go; by default into the folder of the run.
         start: what an arrangement says of the job; ``tuner`` is the text of its tuner file, and ``seen`` where what
             every rank saw goes.
     """
 
+    options: TrainOptions
     job: Job
     config: str | None
     layout: Layout
@@ -110,48 +108,77 @@ class TrainingRequest:
     assumed: tuple[str, ...]
     calibration: Calibration | None
     data: Files
-    tokenizer: str | None
-    evaluation: EvaluationRequest | None
-    steps: int
-    out: str | None
-    save_every: int | None
+    eval_data: Files
     resume: bool
     resume_from: str | None
-    metrics: str | None
-    tensorboard: str | None
-    profile: str | None
-    compare: bool
     quiet: bool
-    profile_steps: tuple[int, int] | None = None
-    profile_ranks: tuple[int, ...] = ()
-    background: bool = False
-    keep: int | None = None
-    check_replicas: int | None = None
-    timeout_s: float | None = None
-    restarts: bool = False
-    deterministic: bool = False
+    profile_steps: tuple[int, int]
+    profile_ranks: tuple[int, ...]
+    metrics: str | None = None
     start: JobStart | None = None
     tuner: str = ""
     seen: str | None = None
+
+    @property
+    def out(self) -> Path | None:
+        """The folder of the run."""
+        return Path(self.options.out) if self.options.out else None
 
     @property
     def metrics_path(self) -> Path | None:
         """Where metrics go, if anywhere."""
         if self.metrics is not None:
             return Path(self.metrics)
-        return Path(self.out) / "metrics.jsonl" if self.out else None
+        return self.out / "metrics.jsonl" if self.out else None
+
+
+def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) -> Layout:
+    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass.
+
+    Args:
+        others: the same with other layouts, of which each failure takes the next.
+
+    Returns:
+        The layout with which the run ended.
+    """
+    failures, newest, left = 0, _newest(request), list(others)
+    while True:
+        try:
+            layout = request.layout
+            run_ranks(train_rank, (request,), layout.world, request.device, request.options.timeout, layout)
+            return layout
+        except (WeftError, RuntimeError) as error:
+            if request.options.restart == "never" or launched() or not getattr(error, "temporary", True):
+                raise
+            failures = failures + 1 if _newest(request) == newest else 1
+            if failures > RESTARTS:
+                raise
+            newest = _newest(request)
+            if not request.quiet:
+                reason = str(error).strip().splitlines()[-1]
+                print(f"failed ({reason}); going on from {newest or 'the beginning'}", flush=True)
+        request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
+        if left:
+            other = left.pop(0)
+            request = replace(request, **{name: getattr(other, name) for name in _OF_LAYOUT})
+
+
+def _newest(request: TrainingRequest) -> Path | None:
+    return latest(str(request.out)) if request.out is not None else None
 
 
 def train_rank(request: TrainingRequest) -> None:
     """Train on this rank; one rank that has the head reports."""
     device = torch.device("cuda", torch.cuda.current_device()) if request.device == "cuda" else torch.device("cpu")
-    grid = Grid.of(request.layout, device, timeout=timedelta(seconds=request.timeout_s) if request.timeout_s else None)
+    grid = Grid.of(
+        request.layout, device, timeout=timedelta(seconds=request.options.timeout) if request.options.timeout else None
+    )
     last = stage_of(request.layout, request.layout.pipeline * request.layout.virtual_stages - 1)
     reports = all(grid.coordinates[axis] == (last if axis == "pipeline" else 0) for axis in GRID_AXES)
-    out = Path(request.out) if request.out else None
+    out = request.out
     tf32 = request.job.recipe.precision == "tf32"
     with (
-        numerics(tf32=tf32, deterministic=request.deterministic),
+        numerics(tf32=tf32, deterministic=request.options.deterministic),
         locked(out) if out is not None and reports else nullcontext(),
     ):
         if out is not None and not (request.resume or request.resume_from):
@@ -164,10 +191,10 @@ def train_rank(request: TrainingRequest) -> None:
 
 def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
     """What is trained on, and what is evaluated."""
-    found, asked = _mixed(request, grid, request.data), request.evaluation
-    if asked is None:
+    found = _mixed(request, grid, request.data)
+    if request.options.eval_every is None:
         return found, None
-    return found.split(asked.share) if not asked.data else (found, _mixed(request, grid, asked.data))
+    return (found, _mixed(request, grid, request.eval_data)) if request.eval_data else found.split(HELD_OUT)
 
 
 def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
@@ -175,7 +202,9 @@ def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
     leads = variable("LOCAL_RANK", grid.rank) == 0
     corpora = [
-        shard_corpus(path) if is_tokens(path) else text_corpus(path, request.tokenizer, leads=leads, wait=_meet)
+        shard_corpus(path)
+        if is_tokens(path)
+        else text_corpus(path, request.options.tokenizer, leads=leads, wait=_meet)
         for path, _ in files
     ]
     return corpora[0] if len(corpora) == 1 else Mixture(corpora=tuple(corpora), weights=tuple(w for _, w in files))
@@ -192,15 +221,15 @@ class _TrainingRun:
 
     def __init__(self, request: TrainingRequest, session: Session, *, reports: bool) -> None:
         self.request, self.session, self.reports = request, session, reports
-        self.out = Path(request.out) if request.out else None
+        self.out = request.out
         self.started_at = 0
         self.recent: deque[MeasuredStep] = deque(maxlen=RECENT)
-        self.predicted = self._predicted() if request.compare else None
-        self.time = _predicted_time(request) if request.compare else None
+        self.predicted = self._predicted() if request.options.compare else None
+        self.time = _predicted_time(request) if request.options.compare else None
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
         self.profile = self._profile()
-        self.saving = CheckpointSaving(background=request.background, keep=request.keep)
+        self.saving = CheckpointSaving(background=request.options.background_save, keep=request.options.keep)
         self.stood: dict[str, float] = {}
         """How long training stood still for a checkpoint before the step."""
 
@@ -211,26 +240,26 @@ class _TrainingRun:
     def run(self) -> None:
         """All steps that are left, then the last checkpoint, the trace and the comparison."""
         self._resume()
-        if self.session.steps_done >= self.request.steps:
+        if self.session.steps_done >= self.request.options.steps:
             raise BadInput(
                 f"{counted(self.session.steps_done, 'step')} done already",
                 where="--steps",
                 remedy=f"ask for more than {self.session.steps_done}",
             )
         self.started_at = self.session.steps_done
-        begun_later = self.request.profile_steps and self.request.profile_steps[0] <= self.started_at
-        if begun_later and not self.request.restarts:
+        begun_later = self.request.options.profile_steps and self.request.profile_steps[0] <= self.started_at
+        if begun_later and self.request.options.restart == "never":
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
         with self._records() as tellers:
             begun = self._begin()
-            while self.session.steps_done < self.request.steps:
+            while self.session.steps_done < self.request.options.steps:
                 self._step(tellers)
             self.saving.wait()
         if begun is not None:
             self._tell(begun)
         self._tell_profile()
-        if self.request.compare:
+        if self.request.options.compare:
             self._compare()
 
     def _begin(self) -> RankStart | None:
@@ -261,7 +290,7 @@ class _TrainingRun:
         )
 
     def _step(self, tellers: Sequence[Tell]) -> None:
-        last = self.session.steps_done + 1 == self.request.steps
+        last = self.session.steps_done + 1 == self.request.options.steps
         with self._profiled(), self.session.machine.collectives.logged() as log:
             result = self.session.step()
         if self.stood:
@@ -271,13 +300,17 @@ class _TrainingRun:
         if self.predicted is not None:
             self.equal = self.equal and Counter(measured.issued) == self.predicted
         if self.reports:
-            self._say(step_line(measured, self.request.steps))
+            self._say(step_line(measured, self.request.options.steps))
             if measured.eval_loss is not None:
                 self._say(eval_line(measured))
             record = step_record(measured) | self.stood
             for tell in tellers:
                 tell(record)
-        done, every, checked = self.session.steps_done, self.request.save_every, self.request.check_replicas
+        done, every, checked = (
+            self.session.steps_done,
+            self.request.options.save_every,
+            self.request.options.check_replicas,
+        )
         if checked and done % checked == 0:
             self.session.check_replicas()
         self.stood = {}
@@ -286,10 +319,10 @@ class _TrainingRun:
 
     def _evaluated(self, measured: MeasuredStep, *, last: bool) -> MeasuredStep:
         """With the loss on what is held out, after steps that ask for it."""
-        asked = self.request.evaluation
-        if asked is None or (measured.step % asked.every and not last):
+        options = self.request.options
+        if options.eval_every is None or (measured.step % options.eval_every and not last):
             return measured
-        return replace(measured, eval_loss=self.session.evaluate(asked.batches))
+        return replace(measured, eval_loss=self.session.evaluate(options.eval_batches))
 
     def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
         tokens_per_s = self.request.job.recipe.tokens / result.seconds
@@ -313,7 +346,7 @@ class _TrainingRun:
     @contextmanager
     def _records(self) -> Iterator[list[Tell]]:
         """What takes the record of each step: the file of metrics, and TensorBoard's."""
-        path, folder = self.request.metrics_path, self.request.tensorboard
+        path, folder = self.request.metrics_path, self.request.options.tensorboard
         with ExitStack() as stack:
             tellers: list[Tell] = []
             if self.reports and path is not None:
@@ -328,21 +361,23 @@ class _TrainingRun:
     def _profile(self) -> Profile | None:
         """This rank's trace, if it is to make one."""
         request, rank = self.request, self.session.grid.rank
-        if request.profile is None or not (rank in request.profile_ranks if request.profile_ranks else self.reports):
+        if request.options.profile is None or not (
+            rank in request.profile_ranks if request.profile_ranks else self.reports
+        ):
             return None
-        first, last = request.profile_steps or (request.steps, request.steps)
-        return Profile(profile_path(request.profile, request.profile_ranks, rank), first, last, request.device)
+        first, last = request.profile_steps
+        return Profile(profile_path(request.options.profile, request.profile_ranks, rank), first, last, request.device)
 
     def _tell_profile(self) -> None:
         """Write this rank's trace; one rank says where all are."""
         request = self.request
         written = self.profile is not None and self.profile.write()
-        if request.profile is None or not (written or request.profile_ranks):
+        if request.options.profile is None or not (written or request.profile_ranks):
             return
-        first, last = request.profile_steps or (request.steps, request.steps)
+        first, last = request.profile_steps
         which = f"step {first}" if first == last else f"steps {first} to {last}"
         ranks = request.profile_ranks or (self.session.grid.rank,)
-        paths = ", ".join(str(profile_path(request.profile, request.profile_ranks, rank)) for rank in ranks)
+        paths = ", ".join(str(profile_path(request.options.profile, request.profile_ranks, rank)) for rank in ranks)
         self._announce(f"trace of {which}: {paths} (open it in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> float:
@@ -351,7 +386,7 @@ class _TrainingRun:
         seconds = self.session.save(folder, self.saving)
         if self.reports:
             still = f" in the background (training stood {format_seconds(seconds)})"
-            self._say(f"saving {folder}{still}" if self.request.background else f"saved {folder}")
+            self._say(f"saving {folder}{still}" if self.request.options.background_save else f"saved {folder}")
         return seconds
 
     def _resume(self) -> None:
@@ -416,6 +451,56 @@ class _TrainingRun:
             raise Differs(f"collectives differ from the prediction on {shown}")
 
 
+def profile_path(path: str, ranks: tuple[int, ...], rank: int) -> Path:
+    """The file of a rank: where ranks were asked for, with its number."""
+    given = Path(path)
+    stem, dot, ends = given.name.partition(".")
+    return given.with_name(f"{stem}-rank{rank}{dot}{ends}") if ranks else given
+
+
+class Profile:
+    """One rank's trace of the steps from ``first`` to ``last``, with the shapes of operators."""
+
+    def __init__(self, path: Path, first: int, last: int, device: str) -> None:
+        self.path, self.first, self.last, self._device = path, first, last, device
+        self._profiler: Any = None
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Inside, a step is taken; the profiler runs if it is one of those."""
+        if number == self.first:
+            self._begin()
+        if self._profiler is None or number > self.last:
+            yield
+            return
+        from torch.profiler import record_function
+
+        with record_function(f"{PROFILED}{number}"):
+            yield
+        if number == self.last:
+            self._profiler.stop()
+
+    def _begin(self) -> None:
+        from torch.profiler import ProfilerActivity, profile
+
+        activities = [ProfilerActivity.CPU]
+        if self._device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        self._profiler = profile(activities=activities, record_shapes=True)
+        self._profiler.start()
+
+    def write(self) -> bool:
+        """Write the trace, if its steps were taken."""
+        if self._profiler is None:
+            return False
+        try:
+            self._profiler.export_chrome_trace(str(self.path))
+            self.path.stat()
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"cannot be written: {error}", where=str(self.path)) from None
+        return True
+
+
 def _synthetic(vocabulary: int) -> str:
     """The synthetic text, and its entropy where it is known."""
     best = "; a loss of 1.21 is its best" if vocabulary >= LARGE_VOCABULARY else ""
@@ -453,7 +538,7 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
     ``weft estimate`` as a whole."""
     if request.cluster is None:
         return None
-    from weft.simulation.step.clock import predict_on
+    from weft.simulation.step import predict_on
 
     slow = np.array(request.settings.slow) if request.settings.slow else None
     try:

@@ -75,11 +75,7 @@ def validate(runs: RunSource | None = None, options: ValidateOptions | None = No
 
 
 def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Unparsed, ...], str]:
-    """The runs of a file, as given, or Weft's own; and what they are called.
-
-    Raises:
-        BadInput: a file that cannot be used, or something else than runs.
-    """
+    """The runs of a file, as given, or Weft's own; and what they are called."""
     from weft.validation.runs import SHIPPED, Run, Unparsed, read_runs, shipped_runs
 
     if runs is None:

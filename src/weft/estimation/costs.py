@@ -1,20 +1,34 @@
-"""What one block, the embedding and the head cost per micro-batch, over the distinct meshes of a table."""
+"""What each part of a step costs, over the distinct meshes of a table, each cost once per distinct cause.
+
+A micro-batch of a block, of the embedding or of the head: its computations, what overlap leaves of its collectives,
+and the gathering of its weights.  A step: gradients of a stage.  A block's cost depends on how the groups that it
+talks to lie on the tiers, not on the degrees of the other axes; weights do not depend on the micro-batch.  ``once``
+computes a cost on rows that differ in its causes and copies it to the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.collectives.communicators import VENDORS, communicator_bytes
 from weft.collectives.cost import Network, collective_s, lower_bound_s
 from weft.estimation.kernels import Kernels, expected_largest
-from weft.layout.mesh import Spread, spread
-from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase, Scan
-from weft.layout.spec import TensorOverlap
-from weft.layout.step import Step
-from weft.layout.table import Floats
+from weft.estimation.memory import block_activations, workspace_bytes
+from weft.layout.mesh import Spread, degrees, spread
+from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase
+from weft.layout.parts import distinct_matrices
+from weft.layout.spec import AXES, TensorOverlap
+from weft.layout.stages import StageTable
+from weft.layout.step import SCALAR_BYTES, Reduction, Software, Step, Unit
+from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
+from weft.model.job import Job, Recipe
 
 MODES = len(TensorOverlap)
 QUEUEING = 3.0
@@ -23,7 +37,6 @@ one node that ran in several layouts (vTrain), the ratio of two layouts is off b
 and 7.1 with the larger of both."""
 LATENT_UPS = ("q", "q_up", "kv_up", "rotary")
 """What makes queries, keys and values of latent attention, as Megatron-Core's mla_up_proj repeats it."""
-TENSOR, CONTEXT, EXPERT = "tensor", "context", "expert"
 
 
 @dataclass(slots=True)
@@ -57,83 +70,84 @@ class PartCosts:
     context_bound_s: Floats
     expert_bound_s: Floats
 
-    @classmethod
-    def zero(cls, length: int) -> PartCosts:
-        flat = {name: np.zeros(length) for name in cls.__slots__}
-        for name in ("tensor_forward_s", "tensor_backward_s", "tensor_hidden_s"):
-            flat[name] = np.zeros((MODES, length))
-        return cls(**flat)
+    def add(self, name: str, amount: Floats) -> None:
+        """Add to one of the figures."""
+        setattr(self, name, getattr(self, name) + amount)
 
 
-class CostModel:
-    """Times the parts of a step on the distinct meshes of a table."""
+class PartTimer:
+    """Times one part of a step on every mesh of its table; ``costs`` are what it takes.
 
-    def __init__(self, kernels: Kernels, network: Network, step: Step) -> None:
-        self.kernels, self.network, self.step = kernels, network, step
-        self.mesh, self.sizes = step.table, step.sizes
-        self._spreads: dict[tuple[str, ...], Spread] = {}
+    ``gemms`` and ``attention`` are device times by phase, which collectives hide behind; ``routed`` is the device time
+    of what waits for the router, forward and backward.
+    """
 
-    def parts(self) -> tuple[PartCosts, ...]:
-        """Costs of each kind of block, of the embedding and of the head, as ``Step`` lists them."""
-        return tuple(self._part(operations) for operations in self.step.operations)
-
-    def spread(self, axes: tuple[str, ...]) -> Spread:
-        """How the groups over ``axes`` lie on the tiers."""
-        if axes not in self._spreads:
-            self._spreads[axes] = spread(self.mesh, axes, self.network.spans)
-        return self._spreads[axes]
-
-    def zeros(self) -> Floats:
-        return np.zeros(len(self.mesh))
-
-    def collective_sum(self, collectives: Iterable[Collective]) -> Floats:
-        """Seconds of collectives one after the other."""
-        total = self.zeros()
-        for one in collectives:
-            total += collective_s(one.kind, one.bytes, self.spread(one.axes), self.network)
-        return total
-
-    def _part(self, operations: Operations) -> PartCosts:
-        costs = PartCosts.zero(len(self.mesh))
-        times = self._computations(operations, costs)
-        idle = self._launch_floor(operations, costs, times)
-        for collective in operations.collectives:
-            if np.any((collective.elements > 0) & (self.spread(collective.axes).size > 1)):
-                self._collective(collective, times, costs)
+    def __init__(
+        self, kernels: Kernels, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
+    ) -> None:
+        self.kernels, self.network, self.step, self.sizes = kernels, network, step, step.sizes
+        self.operations, self._spreads = operations, spreads
+        length = len(step.table)
+        shapes = dict.fromkeys(("tensor_forward_s", "tensor_backward_s", "tensor_hidden_s"), (MODES, length))
+        self.costs = PartCosts(**{name: np.zeros(shapes.get(name, length)) for name in PartCosts.__slots__})
+        self.gemms: dict[tuple[str, Phase], Floats] = {}
+        self.attention: dict[Phase, Floats] = {}
+        self.routed = {"forward": self.zeros(), "backward": self.zeros()}
+        self._computations()
+        idle = self._launch_floor()
+        for one in operations.collectives:
+            if np.any((one.elements > 0) & (self.spread(one.axes).size > 1)):
+                self._collective(one)
         # While a rank waits for its host, its collectives go on: first those that nothing else hides.
+        costs = self.costs
         forward, backward = costs.tensor_forward_s - idle[0], costs.tensor_backward_s - idle[1]
         costs.tensor_forward_s, costs.tensor_backward_s = np.maximum(forward, 0.0), np.maximum(backward, 0.0)
         left = np.minimum(forward, 0.0) + np.minimum(backward, 0.0)
         costs.tensor_hidden_s = np.maximum(costs.tensor_hidden_s + left, 0.0)
-        return costs
 
-    def _computations(self, operations: Operations, costs: PartCosts) -> _Times:
-        """Add the device time of every computation; return GEMM and attention times for what hides behind
-        them."""
-        times = _Times({}, {}, {})
+    def zeros(self) -> Floats:
+        return np.zeros(len(self.step.table))
+
+    def spread(self, axes: tuple[str, ...]) -> Spread:
+        """How the groups over ``axes`` lie on the tiers."""
+        if axes not in self._spreads:
+            self._spreads[axes] = spread(self.step.table, axes, self.network.spans)
+        return self._spreads[axes]
+
+    def _computations(self) -> None:
+        """Add the device time of every computation."""
+        costs, computations = self.costs, self.operations.computations
         peak, half = self.kernels.peak(core=False), self.kernels.peak(core=True)
-        latent = any(isinstance(one, Gemm) and one.name == "kv_up" for one in operations.computations)
+        latent = any(isinstance(one, Gemm) and one.name == "kv_up" for one in computations)
         repeated = LATENT_UPS if latent and self.step.software.repeats_latents else ()
-        for operation in operations.computations:
-            seconds = self.seconds(operation)
-            flops, core = _flops(operation)
-            _add(costs, operation.phase, seconds)
-            if _behind_routing(operation):
-                key = _direction(operation.phase)
-                times.routed[key] = times.routed.get(key, 0.0) + seconds
-            costs.math_bound_s += flops / (half if core else peak)
-            if isinstance(operation, Gemm):
-                times.gemms[operation.name, operation.phase] = seconds
-            if isinstance(operation, FlashAttention):
-                times.attention[operation.phase] = seconds
-            if operation.phase == "forward":
-                if isinstance(operation, Gemm) and not core:
-                    costs.linear_s += seconds
+        for one in computations:
+            seconds, forward = self.seconds(one), one.phase == "forward"
+            costs.add(f"{one.phase.replace('-', '_')}_s", seconds)
+            # What selective recomputation runs again, which is part of the forward pass.
+            if forward and isinstance(one, Gemm | Pass) and one.name in repeated:
+                costs.cheap_s += seconds
+            if isinstance(one, Pass):
+                if forward and one.replay != "full":
+                    costs.add(f"{one.replay}_s", seconds)
+                continue
+            linear = False
+            if isinstance(one, Gemm):
+                flops, linear = 2.0 * one.m * one.n * one.k * one.copies, one.role == "linear"
+                self.gemms[one.name, one.phase] = seconds
+                if one.routed:
+                    self.routed[_direction(one.phase)] = self.routed[_direction(one.phase)] + seconds
+            else:
+                flops = one.flops
+                if isinstance(one, FlashAttention):
+                    self.attention[one.phase] = seconds
+            costs.math_bound_s += flops / (peak if linear else half)
+            if forward:
                 costs.flops += flops
-                _replays(costs, operation, seconds, flops)
-                if isinstance(operation, Gemm | Pass) and operation.name in repeated:
-                    costs.cheap_s += seconds
-        return times
+                if linear:
+                    costs.linear_s += seconds
+                elif isinstance(one, Gemm) and one.role == "core":
+                    costs.core_s += seconds
+                    costs.core_flops += flops
 
     def seconds(self, operation: Computation) -> Floats:
         """Device time; the busiest rank of experts sets the pace of theirs (``expert_spread``).  The product of a
@@ -143,107 +157,91 @@ class CostModel:
             return seconds
         constants = self.kernels.calibration
         grouped = np.where(operation.copies > 1, constants.expert_share, 1.0)
-        # The mean of a rank's experts has a standard deviation smaller by the root of their number.
-        farthest = constants.expert_spread * self._busiest
+        # Standard deviations of the busiest rank above the mean; that of the mean of a rank's experts is smaller by
+        # the root of their number.
+        ranks, where = np.unique(self.sizes.expert, return_inverse=True)
+        farthest = constants.expert_spread * np.array([expected_largest(int(count)) for count in ranks])[where]
         busiest = 1.0 + farthest / np.sqrt(np.maximum(operation.copies, 1.0))
         return seconds * busiest / grouped
 
-    @cached_property
-    def _busiest(self) -> Floats:
-        """How many standard deviations the busiest rank of experts is above the mean."""
-        ranks, where = np.unique(self.sizes.expert, return_inverse=True)
-        return np.array([expected_largest(int(count)) for count in ranks])[where]
-
-    def _launch_floor(self, operations: Operations, costs: PartCosts, times: _Times) -> tuple[Floats, Floats]:
+    def _launch_floor(self) -> tuple[Floats, Floats]:
         """The host cannot launch kernels faster than one per ``launch_s``; what the device waits for it
         (``_waiting``), forward and backward.
 
         The host waits for the router's counts of tokens: it cannot launch what the experts do ahead of the rest.
         """
-        launched = self._launched(operations)
+        costs, constants = self.costs, self.kernels.calibration
+        floor = constants.launch_s * constants.launches_per_step
+        launched = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
+        for one in (*self.operations.computations, *self.operations.collectives):
+            kernels = self.zeros() + 1.0
+            if isinstance(one, Collective):
+                kernels *= (one.elements > 0) & (self.spread(one.axes).size > 1)
+                if one.kind == "exchange":
+                    kernels *= self.sizes.context - 1
+            elif isinstance(one, FlashAttention):
+                kernels *= one.calls
+            elif isinstance(one, Pass):
+                kernels *= one.bytes > 0
+            elif isinstance(one, Gemm) and one.routed:
+                kernels *= one.copies * self.kernels.launches
+            launched[_direction(one.phase), isinstance(one, Gemm) and one.routed] += kernels * floor
         backward = costs.input_gradient_s + costs.weight_gradient_s
         idle = []
-        for direction, device in (("forward", costs.forward_s), ("backward", backward)):
-            routed = times.routed.get(direction, self.zeros())
-            rest = _waiting(launched[direction, False], device - routed)
-            idle.append(rest + _waiting(launched[direction, True], routed))
+        for way, device in (("forward", costs.forward_s), ("backward", backward)):
+            rest = _waiting(launched[way, False], device - self.routed[way])
+            idle.append(rest + _waiting(launched[way, True], self.routed[way]))
         costs.forward_s = costs.forward_s + idle[0]
         slow = np.where(backward > 0, (backward + idle[1]) / np.maximum(backward, 1e-12), 1.0)
         costs.input_gradient_s = costs.input_gradient_s * slow
         costs.weight_gradient_s = costs.weight_gradient_s * slow
         return idle[0], idle[1]
 
-    def _launched(self, operations: Operations) -> dict[tuple[str, bool], Floats]:
-        """Seconds in which the host launches a pass, by direction and whether it is behind the routing."""
-        floor = self.kernels.calibration.launch_s * self.kernels.calibration.launches_per_step
-        found = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
-        for operation in (*operations.computations, *operations.collectives):
-            launched = self.zeros() + 1.0
-            if isinstance(operation, Collective):
-                launched *= (operation.elements > 0) & (self.spread(operation.axes).size > 1)
-                if operation.kind == "exchange":
-                    launched *= self.sizes.context - 1
-            elif isinstance(operation, FlashAttention):
-                launched *= operation.calls
-            elif isinstance(operation, Pass):
-                launched *= operation.bytes > 0
-            elif isinstance(operation, Gemm) and operation.routed:
-                launched *= operation.copies * self.kernels.launches
-            found[_direction(operation.phase), _behind_routing(operation)] += launched * floor
-        return found
-
-    def _collective(self, collective: Collective, times: _Times, costs: PartCosts) -> None:
-        group = self.spread(collective.axes)
-        constants = self.kernels.calibration
-        once = collective.copies if constants.dispatch_once else 0.0
-        seconds = collective_s(collective.kind, collective.bytes, group, self.network, copies=once)
-        bound = lower_bound_s(collective.kind, collective.bytes, group, self.network)
-        bound = np.where(group.size > 1, bound, 0.0)
-        family = _family(collective)
-        if collective.kind == "exchange":
-            self._exchange(collective, seconds, bound, times, costs)
-        elif family == TENSOR:
-            _accumulate(costs, "contract_bound_s" if "x" not in collective.axes else "tensor_bound_s", bound)
-            self._tensor(collective, seconds, times, costs)
+    def _collective(self, one: Collective) -> None:
+        group, constants, costs = self.spread(one.axes), self.kernels.calibration, self.costs
+        once = one.copies if constants.dispatch_once else 0.0
+        seconds = collective_s(one.kind, one.bytes, group, self.network, copies=once)
+        bound = np.where(group.size > 1, lower_bound_s(one.kind, one.bytes, group, self.network), 0.0)
+        direction = _direction(one.phase)
+        if one.kind == "exchange":
+            # Ring attention: each of the context - 1 steps hides behind the attention of the block before it.
+            steps = self.sizes.context - 1
+            attention = self.attention.get(one.phase, self.zeros()) / self.sizes.context
+            costs.add(f"context_{direction}_s", steps * np.maximum(seconds - attention, 0.0))
+            costs.context_bound_s += steps * bound
+        elif "context" in one.axes:
+            costs.add("context_bound_s", bound)
+            costs.add(f"context_{direction}_s", seconds)
+        elif one.axes[0].startswith("expert"):
+            costs.add("expert_bound_s", bound)
+            costs.add(f"expert_{direction}_s", (1.0 - constants.expert_overlap) * seconds)
         else:
-            shown = 1.0 - constants.expert_overlap if family == EXPERT else 1.0
-            _accumulate(costs, f"{family}_bound_s", bound)
-            _accumulate(costs, f"{family}_{_direction(collective.phase)}_s", shown * seconds)
+            costs.add("tensor_bound_s" if "x" in one.axes else "contract_bound_s", bound)
+            exposed: Floats = getattr(costs, f"tensor_{direction}_s")
+            for mode, hidden in enumerate(self._hidden(one, seconds, group.size)):
+                exposed[mode] += seconds - hidden
+                costs.tensor_hidden_s[mode] += hidden
 
-    def _exchange(
-        self, collective: Collective, seconds: Floats, bound: Floats, times: _Times, costs: PartCosts
-    ) -> None:
-        """Ring attention: each of the context - 1 steps hides behind the attention of the block before it."""
-        steps = self.sizes.context - 1
-        attention = times.attention.get(collective.phase, self.zeros()) / self.sizes.context
-        _accumulate(costs, f"context_{_direction(collective.phase)}_s", steps * np.maximum(seconds - attention, 0.0))
-        costs.context_bound_s += steps * bound
+    def _hidden(self, one: Collective, seconds: Floats, size: Floats) -> tuple[Floats, Floats, Floats]:
+        """What each mode of ``TensorOverlap`` hides of a tensor-parallel collective.
 
-    def _tensor(self, collective: Collective, seconds: Floats, times: _Times, costs: PartCosts) -> None:
-        direction = _direction(collective.phase)
-        target: Floats = getattr(costs, f"tensor_{direction}_s")
-        for mode, hide in enumerate((_never, _behind_other_gradient, self._in_chunks)):
-            hidden = hide(collective, seconds, times)
-            target[mode] += seconds - hidden
-            costs.tensor_hidden_s[mode] += hidden
-
-    def _in_chunks(self, collective: Collective, seconds: Floats, times: _Times) -> Floats:
-        """Pipelined with the GEMM that it feeds or drains, in as many chunks as ranks."""
-        hidden = _behind_other_gradient(collective, seconds, times)
-        gemm = times.gemms.get((collective.behind or "", collective.phase))
-        if gemm is None or collective.kind == "all-reduce" or collective.phase == "weight-gradient":
-            return hidden
-        size = self.spread(collective.axes).size
-        return np.maximum(hidden, np.minimum(seconds * (size - 1) / size, gemm))
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Device time of products and attention by phase, and forward and backward of what is behind the routing."""
-
-    gemms: dict[tuple[str, Phase], Floats]
-    attention: dict[Phase, Floats]
-    routed: dict[str, Floats]
+        ``backward``: the input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
+        input-gradient GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication).  ``full``: also
+        pipelined with the GEMM that it feeds or drains, in as many chunks as ranks.
+        """
+        nothing = np.zeros_like(seconds)
+        if one.behind is None:
+            return nothing, nothing, nothing
+        other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
+        gathers_output = one.kind == "all-gather" and one.phase == "input-gradient"
+        beside = nothing
+        if one.phase != "forward" and not gathers_output:
+            gemm = self.gemms.get((one.behind, other[one.phase]))
+            beside = nothing if gemm is None else np.minimum(seconds, gemm)
+        gemm = self.gemms.get((one.behind, one.phase))
+        if gemm is None or one.kind == "all-reduce" or one.phase == "weight-gradient":
+            return nothing, beside, beside
+        return nothing, beside, np.maximum(beside, np.minimum(seconds * (size - 1) / size, gemm))
 
 
 def _waiting(launched: Floats, device: Floats) -> Floats:
@@ -256,60 +254,293 @@ def _waiting(launched: Floats, device: Floats) -> Floats:
     return waiting
 
 
-def _never(collective: Collective, seconds: Floats, times: _Times) -> Floats:
-    return np.zeros_like(seconds)
-
-
-def _behind_other_gradient(collective: Collective, seconds: Floats, times: _Times) -> Floats:
-    """The input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
-    input-gradient GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication)."""
-    other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
-    gathers_output = collective.kind == "all-gather" and collective.phase == "input-gradient"
-    if collective.behind is None or collective.phase == "forward" or gathers_output:
-        return np.zeros_like(seconds)
-    gemm = times.gemms.get((collective.behind, other[collective.phase]))
-    return np.zeros_like(seconds) if gemm is None else np.minimum(seconds, gemm)
-
-
-def _behind_routing(operation: Computation | Collective) -> bool:
-    return isinstance(operation, Gemm) and operation.routed
-
-
-def _family(collective: Collective) -> str:
-    if "context" in collective.axes:
-        return CONTEXT
-    return EXPERT if collective.axes[0].startswith("expert") else TENSOR
-
-
 def _direction(phase: Phase) -> str:
     return "forward" if phase == "forward" else "backward"
 
 
-def _accumulate(costs: PartCosts, name: str, seconds: Floats) -> None:
-    setattr(costs, name, getattr(costs, name) + seconds)
+# Weights and gradients ---------------------------------------------------------------------------
 
 
-def _add(costs: PartCosts, phase: Phase, seconds: Floats) -> None:
-    _accumulate(costs, f"{phase.replace('-', '_')}_s", seconds)
+@dataclass(frozen=True, slots=True)
+class ShardCosts:
+    """Seconds in one micro-batch to gather a part's weights over their shards, forward, backward and to replay,
+    and to scatter its gradients; the least that the first two and the last take at peak."""
+
+    forward_s: Floats
+    backward_s: Floats
+    replay_s: Floats
+    scatter_s: Floats
+    bound_s: Floats
 
 
-def _flops(operation: Computation) -> tuple[Floats | float, bool]:
-    """FLOPs of one computation, and whether they run at the 16-bit peak."""
-    if isinstance(operation, Gemm):
-        flops = 2.0 * operation.m * operation.n * operation.k * operation.copies
-        return flops, operation.role != "linear"
-    if isinstance(operation, FlashAttention | Scan):
-        return operation.flops, True
-    return 0.0, True
+def shard_costs(units: Iterable[Unit], recipe: Recipe, table: LayoutTable, network: Network) -> ShardCosts:
+    """Costs of a part's units of sharding, one after the other."""
+    forward, backward, replay, scatter, bound = (np.zeros(len(table)) for _ in range(5))
+    for one in units:
+        group = spread(table, one.axes, network.spans)
+        weights = one.elements * recipe.element_bytes
+        gather_s = one.calls * collective_s("all-gather", weights, group, network)
+        gradients = one.elements * recipe.gradient_bytes
+        forward += one.forward * gather_s
+        backward += one.backward * gather_s
+        replay += one.replay * gather_s
+        scatter += one.calls * collective_s("reduce-scatter", gradients, group, network)
+        least = one.calls * lower_bound_s("all-gather", weights, group, network)
+        bound += (one.forward + one.backward + 1) * np.where(group.size > 1, least, 0.0)
+    return ShardCosts(forward, backward, replay, scatter, bound)
 
 
-def _replays(costs: PartCosts, operation: Computation, seconds: Floats, flops: Floats | float) -> None:
-    """Note what selective recomputation would run again."""
-    if isinstance(operation, Pass):
-        if operation.replay == "core":
-            costs.core_s += seconds
-        elif operation.replay == "cheap":
-            costs.cheap_s += seconds
-    elif isinstance(operation, Gemm) and operation.role == "core":
-        costs.core_s += seconds
-        costs.core_flops += flops
+@dataclass(frozen=True, slots=True)
+class GradientCosts:
+    """Gradients of the largest stage that a rank keeps (``elements``), their ``replicas``, whether ``zero`` shards
+    them (``by_zero``, 0 or 1), and seconds per step in so many ``buckets``: ``all_reduce_s`` where they are
+    replicated, else ``scatter_s``, and ``gather_s`` for the updated parameters."""
+
+    elements: Floats
+    replicas: Floats
+    by_zero: Floats
+    all_reduce_s: Floats
+    scatter_s: Floats
+    gather_s: Floats
+    buckets: Floats
+
+
+def gradient_costs(one: Reduction, recipe: Recipe, table: LayoutTable, network: Network) -> GradientCosts:
+    """Costs of synchronising a stage's gradients over their replicas."""
+    group, buckets = spread(table, one.axes, network.spans), one.buckets
+    whole = one.elements / buckets * recipe.gradient_bytes
+    gradients, weights = (one.padded / buckets * width for width in (recipe.gradient_bytes, recipe.element_bytes))
+    return GradientCosts(
+        elements=one.elements,
+        replicas=group.size,
+        by_zero=np.full_like(group.size, float(one.by_zero)),
+        all_reduce_s=buckets * collective_s("all-reduce", whole, group, network),
+        scatter_s=buckets * collective_s("reduce-scatter", gradients, group, network),
+        gather_s=buckets * collective_s("all-gather", weights, group, network),
+        buckets=buckets,
+    )
+
+
+# Distinct meshes ---------------------------------------------------------------------------------
+
+T = TypeVar("T")
+PART_COLUMNS = ("x", "y", "context", "expert", "expert_tensor", "micro_batch", "sequence_parallel", "context_method")
+PART_AXES = (("x",), ("y",), ("x", "y"), ("context",), ("expert",), ("expert_tensor",))
+COMMUNICATOR_COLUMNS = (
+    *("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor"),
+    *("sequence_parallel", "context_method"),
+)
+WEIGHT_COLUMNS = ("x", "y", "context", "z", "expert", "expert_tensor")
+KEPT = 65536
+"""Costs of distinct causes that are kept."""
+SHARD_AXES = (("shard",), ("expert_shard",))
+COPY_AXES = (
+    *(("replica",), ("expert_replica",)),
+    *(("copies",), ("token_copies",), ("head_copies",), ("router_copies",)),
+)
+SHARDING = ("shard", "replica", "expert_shard", "expert_replica")
+"""Groups that divide weights and what belongs to them."""
+
+
+def once(causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
+    """A result computed on one row of each distinct combination of causes, copied to all rows.
+
+    Results are arrays whose last axis is the row, or tuples or dataclasses of them.
+    """
+    groups = collapse(causes)
+    copied: T = _each([compute(groups.first)], lambda some: some[0][..., groups.group])
+    return copied
+
+
+class Remembered:
+    """Results of earlier calls of ``once``, by their causes."""
+
+    def __init__(self) -> None:
+        self._result: Any = None
+        self._places: dict[bytes, int] = {}
+
+    def once(self, causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
+        """As ``once``, but what is known is not computed again."""
+        groups = collapse(causes)
+        if len(groups.first) > KEPT:
+            return once(causes, compute)
+        lines = np.stack([cause[groups.first] for cause in causes], axis=1)
+        keys = [line.tobytes() for line in lines]
+        if fresh := [i for i, key in enumerate(keys) if key not in self._places]:
+            if len(self._places) + len(fresh) > KEPT:
+                self._places.clear()
+                fresh = list(range(len(keys)))
+            result = compute(groups.first[fresh])
+            if self._places:
+                result = _each([self._result, result], lambda some: np.concatenate(some, axis=-1))
+            self._result = result
+            for i in fresh:
+                self._places[keys[i]] = len(self._places)
+        rows = np.array([self._places[key] for key in keys], dtype=np.intp)[groups.group]
+        copied: T = _each([self._result], lambda some: some[0][..., rows])
+        return copied
+
+
+def _each(results: list[Any], change: Callable[[list[Floats]], Floats]) -> Any:
+    """Results of the same kind, made one array by array."""
+    first = results[0]
+    if isinstance(first, tuple):
+        return tuple(_each(list(some), change) for some in zip(*results, strict=True))
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [f.name for f in fields(first)]
+        return type(first)(**{name: _each([getattr(one, name) for one in results], change) for name in names})
+    return change(results)
+
+
+class CostModel:
+    """What meshes cost a job on a network, by the software that trains; remembers what it was asked."""
+
+    def __init__(
+        self,
+        job: Job,
+        cluster: Cluster,
+        constants: Calibration,
+        kernels: Kernels,
+        network: Network,
+        software: Software,
+    ) -> None:
+        self.job, self.cluster, self.constants = job, cluster, constants
+        self.kernels, self.network, self.software = kernels, network, software
+        self.workspace_bytes = workspace_bytes(cluster.accelerator)
+        self._parts, self._shards, self._communicators = Remembered(), Remembered(), Remembered()
+
+    def step(self, mesh: LayoutTable) -> Step:
+        return Step(self.job.model, self.job.recipe, mesh, self.software)
+
+    def causes(self, mesh: LayoutTable, names: Sequence[str], groups: Iterable[tuple[str, ...]]) -> list[Ints]:
+        """Columns of a table, and how groups over axes lie on the tiers."""
+        spreads = [spread(mesh, axes, self.network.spans) for axes in groups]
+        columns = [mesh.column(name) for name in names]
+        return columns + [members.astype(np.int64) for one in spreads for members in one.members]
+
+    def parts(self, mesh: LayoutTable) -> tuple[PartCosts, ...]:
+        """Costs of each kind of block, of the embedding and of the head, as ``Step`` lists them."""
+
+        def compute(rows: Index) -> tuple[PartCosts, ...]:
+            step, spreads = self.step(mesh.take(rows)), dict[Any, Spread]()
+            timers = [PartTimer(self.kernels, self.network, step, one, spreads) for one in step.operations]
+            return tuple([timer.costs for timer in timers])
+
+        return self._parts.once(self.causes(mesh, PART_COLUMNS, PART_AXES), compute)
+
+    def shards(self, mesh: LayoutTable) -> tuple[ShardCosts, ...]:
+        """Costs of gathering and scattering the weights of each part."""
+
+        def compute(rows: Index) -> tuple[ShardCosts, ...]:
+            some = mesh.take(rows)
+            return tuple([shard_costs(part, self.job.recipe, some, self.network) for part in self.step(some).units])
+
+        return self._shards.once(self.causes(mesh, WEIGHT_COLUMNS, SHARD_AXES), compute)
+
+    def communicators(self, mesh: LayoutTable) -> Floats:
+        """Bytes of a rank's communicators: without and with ``zero``, shape (2, rows); none without an order of the
+        axes, which no order undercuts."""
+        if not mesh.order or self.kernels.accelerator.vendor.lower() not in VENDORS:
+            return np.zeros((2, len(mesh)))
+
+        def compute(rows: Index) -> Floats:
+            some, sizes = mesh.take(rows), []
+            for zero in (0, 1):
+                table = some.replaced({"zero": np.full(len(some), zero)})
+                groups = self.step(table).groups()
+                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in buffers of their own
+                    groups.pop(("all-to-all", ("expert",)), None)
+                sizes.append(communicator_bytes(table, groups, self.network))
+            return np.stack(sizes)
+
+        return self._communicators.once([mesh.column(name) for name in COMMUNICATOR_COLUMNS], compute)
+
+
+class Meshes:
+    """The distinct meshes of a table of layouts: sizes and costs, an array over the meshes each.
+
+    On one rank: ``activations`` of each kind of block and of a multi-token-``prediction`` module, ``logits``, what the
+    head reads of a micro-batch and its gradient, what stages pass on of one, and one 16-bit gradient of each shape
+    that linear layers have; ranks of the groups of ``SHARDING`` (``members``); bytes of its ``communicators`` without
+    and with ``zero``.  Times are computed when they are first read.
+    """
+
+    def __init__(self, model: CostModel, table: LayoutTable) -> None:
+        self.model, self.table = model, table
+        work, recipe, software = model.job.model, model.job.recipe, model.software
+        self.step = model.step(table)
+        sizes = self.step.sizes
+        kept = [block_activations(kind, recipe, sizes, software) for kind in (*work.kinds, *work.prediction_module)]
+        self.activations = kept[: len(work.kinds)]
+        module = kept[len(work.kinds) :]
+        self.prediction = sum(module[1:], module[0])
+        heads, cut = 1 + work.prediction_layers, 1.0 if software.whole_logits else sizes.x
+        self.logits = heads * sizes.tokens * work.vocab / (cut * sizes.y)
+        stream, dealt = recipe.element_bytes * work.hidden / sizes.y, sizes.own_tokens < sizes.tokens
+        # At the head: features before the last norm, behind it, and gathered over sequence parallelism; of their
+        # gradient all tokens, and a rank's share once it is scattered.
+        self.head_bytes = stream * (2.0 * sizes.own_tokens + sizes.tokens * dealt)
+        self.head_gradient_bytes = stream * (sizes.tokens + sizes.own_tokens * dealt)
+        self.boundary_bytes = stream * sizes.own_tokens
+        self.dummies_bytes = recipe.element_bytes * distinct_matrices(work, sizes)
+        self.members = {group: degrees(table, group).astype(np.float64) for group in SHARDING}
+        self.communicators = model.communicators(table)
+
+    @cached_property
+    def parts(self) -> tuple[PartCosts, ...]:
+        """Seconds per micro-batch of each part, as ``Step`` lists them."""
+        return self.model.parts(self.table)
+
+    @cached_property
+    def shards(self) -> tuple[ShardCosts, ...]:
+        """Seconds per micro-batch to gather and scatter the weights of each part."""
+        return self.model.shards(self.table)
+
+    @cached_property
+    def send_s(self) -> Floats:
+        """Seconds to pass a micro-batch on to the next stage."""
+
+        def compute(rows: Index) -> Floats:
+            some, total = self.table.take(rows), np.zeros(len(rows))
+            for one in self.model.step(some).boundary:
+                group = spread(some, one.axes, self.model.network.spans)
+                total += collective_s(one.kind, one.bytes, group, self.model.network)
+            return total
+
+        names = ("x", "y", "context", "micro_batch", "sequence_parallel")
+        return once(self.model.causes(self.table, names, (("pipeline",), ("x",))), compute)
+
+    @cached_property
+    def tied_s(self) -> Floats:
+        """Seconds per step to sum a tied embedding's gradient over the first and the last stage."""
+
+        def compute(rows: Index) -> Floats:
+            some, network = self.table.take(rows), self.model.network
+            gradients = self.model.step(some).tied_at_rest * self.model.job.recipe.gradient_bytes
+            return collective_s("all-reduce", gradients, spread(some, ("tied",), network.spans), network)
+
+        return once(self.model.causes(self.table, ("x", "y", "z", "context"), (("tied",),)), compute)
+
+    @cached_property
+    def scalars_s(self) -> Floats:
+        """Seconds per step for loss and norm of the gradients, where the software's step lists them."""
+        total, network = np.zeros(len(self.table)), self.model.network
+        for axes in (("copies",), AXES) if self.model.software.scalars else ():
+            group = spread(self.table, axes, network.spans)
+            total += collective_s("all-reduce", np.full(len(total), float(SCALAR_BYTES)), group, network)
+        return total
+
+    def gradients(self, stages: StageTable, mesh: Index, line: Index) -> tuple[GradientCosts, ...]:
+        """Gradients of the largest stage, as the step sums them, for pairs of a mesh and a line of stages."""
+        pairs, model = self.table.take(mesh), self.model
+
+        def compute(rows: Index) -> tuple[GradientCosts, ...]:
+            every = []
+            for stage in range(stages.repeats.shape[1]):
+                counts = [array[line[rows], stage] for array in (*stages.counts, stages.embedding, stages.head)]
+                every.append(self.step.reductions(self.step.stage_held(counts, mesh[rows]), mesh[rows]))
+            largest = [Reduction.largest(some) for some in zip(*every, strict=True)]
+            some = pairs.take(rows)
+            return tuple([gradient_costs(one, model.job.recipe, some, model.network) for one in largest])
+
+        return once([line, *model.causes(pairs, WEIGHT_COLUMNS, (*SHARD_AXES, *COPY_AXES))], compute)

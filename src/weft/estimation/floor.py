@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.estimation.blocks import BlockRows
-from weft.estimation.frame import TimedFrame, weighted
+from weft.estimation.frame import Frame, weighted
+from weft.estimation.iteration import block_rows, step_totals
 from weft.estimation.result import EstimateTable
-from weft.estimation.synchronisation import StepSynchronisation, StepTotals
 from weft.layout.stages import model_chunks
 from weft.layout.table import Floats, Index, Ints, collapse
 from weft.model.spec import Model
@@ -56,17 +55,17 @@ class Floor:
         self.model, self.uneven = model, uneven
         self._stages: dict[tuple[int, int, bool], tuple[list[_Stage], int]] = {}
 
-    def seconds(self, frame: TimedFrame, estimates: EstimateTable) -> Floats:
+    def seconds(self, frame: Frame, estimates: EstimateTable) -> Floats:
         """The floor of every row, of which the estimates are given."""
-        rows = BlockRows(frame).all()
+        rows = block_rows(frame)
         lines, line = self._lines(frame)
-        totals = StepSynchronisation(frame).totals()
+        totals = step_totals(frame)
         if self.uneven:
             even = frame.table.pipeline == 1
             totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
         whole, table = frame.micro_batches, frame.table
-        blocks, split = table.scheduled(lambda one: one.blocks), table.scheduled(lambda one: one.splits_backward)
-        hop = np.where(table.pipeline > 1, frame.at(frame.costs.send_s), 0.0)
+        blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
+        hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
         behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
         every = table.zero == 2
         forward, backward = ([getattr(row, name) for row in rows] for name in ("forward_total", "backward_total"))
@@ -92,17 +91,13 @@ class Floor:
             found = np.maximum(found, there + work + back)
         # The last reduction waits for all that was before; where passes are split, other passes may hide it.
         tail = np.where(split, 0.0, behind)
-        tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.costs.tied_s))
-        time = estimates.time
-        once = time.optimizer_s + totals.single_s + time.offload_s + time.host_s
-        return self._start(frame, totals) + found + tail + tied + once
+        tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.meshes.tied_s))
+        once = estimates.optimizer_s + totals.single_s + estimates.offload_s + estimates.host_s
+        # Before anything runs, the first parameters must be there.
+        first = np.where(table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
+        return first * totals.gather_s + found + tail + tied + once
 
-    def _start(self, frame: TimedFrame, totals: StepTotals) -> Floats:
-        """Seconds until the first parameters are there."""
-        first = np.where(frame.table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
-        return first * totals.gather_s
-
-    def _counts(self, frame: TimedFrame, lines: _Lines, line: Index, j: int) -> list[Floats]:
+    def _counts(self, frame: Frame, lines: _Lines, line: Index, j: int) -> list[Floats]:
         """Blocks of each kind (those that are replayed, then those that are not, where some are), embedding, head."""
         every = lines.blocks[line, j]
         kinds = len(self.model.kinds)
@@ -119,9 +114,9 @@ class Floor:
         before = lines.before[line, j]
         return [before[:, k] for k in range(before.shape[1])]
 
-    def _lines(self, frame: TimedFrame) -> tuple[_Lines, Index]:
+    def _lines(self, frame: Frame) -> tuple[_Lines, Index]:
         table = frame.table
-        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
+        wraps = table.scheduled("wraps").astype(np.int64)
         groups = collapse((table.pipeline, table.virtual_stages, wraps))
         asked = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
         for key in asked:

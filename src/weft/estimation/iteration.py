@@ -1,54 +1,40 @@
 """The closed-form clock: iteration time and memory of a table of layouts.
 
-Costs that depend only on the mesh and the micro-batch are computed once per distinct mesh (``costs``),
-gradient synchronisation once per distinct mesh and stage split (``weights``); the rest is arithmetic per row.
-Rows must have passed ``weft.layout.check``.
+Costs that depend only on the mesh and the micro-batch are computed once per distinct mesh (``weft.estimation.costs``),
+gradient synchronisation once per distinct mesh and stage split; the rest is arithmetic per row of a ``Frame``.  Rows
+must have passed ``weft.layout.check``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
-from weft.estimation.blocks import BlockRow, BlockRows
-from weft.estimation.frame import Frame, MeshCosts, MeshSizes, Shared, SharedTimes, TimedFrame, weighted
+from weft.estimation.costs import CostModel, PartCosts, ShardCosts
+from weft.estimation.frame import SLICE, Frame, StageMemory, pinned_capacity, weighted
 from weft.estimation.kernels import Kernels
-from weft.estimation.memory import workspace_bytes
-from weft.estimation.mesh_costs import MeshCostModel
-from weft.estimation.offload import activation_offload_s
-from weft.estimation.pace import Slowest, slowest_stage
-from weft.estimation.result import EstimateTable, TimeParts
-from weft.estimation.stage_memory import StageMemory
-from weft.estimation.synchronisation import StepSynchronisation
-from weft.layout.stages import bubble_s, stage_table
-from weft.layout.step import SOFTWARES
-from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
+from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
+from weft.estimation.trust import widened_bar
+from weft.layout.check import check_layout
+from weft.layout.mesh import spread
+from weft.layout.spec import Layout
+from weft.layout.stages import bubble_s
+from weft.layout.step import RUNTIME, SOFTWARES
+from weft.layout.table import Floats, Index, Ints, LayoutTable
+from weft.model.flops import model_flops
 from weft.model.job import Job
 
-MESH_COLUMNS = (
-    "x",
-    "y",
-    "z",
-    "data",
-    "pipeline",
-    "context",
-    "expert",
-    "expert_tensor",
-    "micro_batch",
-    "sequence_parallel",
-    "context_method",
-)
-"""Columns that decide the cost of a block on one micro-batch."""
-
-
-SLICE = 12288
-"""Rows of one pass of the arithmetic per row: its arrays stay in the processor's cache."""
+UPDATE_BYTES = 34.0
+"""Memory traffic of the optimizer per parameter: state read and written, gradient read twice (norm,
+update), weight written."""
+CORE_REPLAY = 3.0
+"""Published HFU counts a recomputed attention core as often as the core itself, forward and backward: s/3h
+for s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU does; time replays the forward pass once."""
 
 
 class Estimator:
@@ -75,187 +61,427 @@ class Estimator:
             cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
         )
         self.kernels.peak(core=False)
-        self._meshes: MeshCostModel | None = None
+        self._costs: CostModel | None = None
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
-        return EstimateTable.joined(
-            [IterationAssembly(frame).estimate() for frame in self.frames(table)], _slices(table)
-        )
+        numbers, parts = [], []
+        for rows, frame in self.slices(table):
+            numbers.append(rows)
+            parts.append(estimate_rows(frame))
+        return EstimateTable.joined(parts, numbers)
 
-    def frames(self, table: LayoutTable) -> Iterator[TimedFrame]:
-        """The rows with what their parts cost, in slices."""
+    def slices(self, table: LayoutTable) -> Iterator[tuple[Index, Frame]]:
+        """Numbers of some rows, and their frame, until all rows have been.
+
+        Rows that replay some blocks of a stage, which take longer, go by themselves.
+        """
+        whole, partial = self.frame(table), table.recompute_layers > 0
+        groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
+        for rows in groups or [np.arange(0)]:
+            for start in range(0, max(len(rows), 1), SLICE):
+                some = rows[start : start + SLICE]
+                yield some, whole.take(some)
+
+    def frames(self, table: LayoutTable) -> Iterator[Frame]:
+        """The frames of ``slices``."""
         return (frame for _, frame in self.slices(table))
-
-    def slices(self, table: LayoutTable) -> Iterator[tuple[Index, TimedFrame]]:
-        """Numbers of some rows, and their frame, until all rows have been."""
-        shared, mesh, line, first = self.shared(table, ordered=bool(table.recompute_layers.any()))
-        distinct = table.take(first)
-        model = self.mesh_costs()
-        costs = model.costs(distinct)
-        pairs = collapse((mesh, line))
-        gradients = model.gradients(shared, distinct, mesh[pairs.first], line[pairs.first])
-        timed = SharedTimes(shared, self.cluster, self.network, costs, gradients)
-        for rows in _slices(table):
-            yield rows, TimedFrame(timed, table.take(rows), mesh[rows], line[rows], pairs.group[rows])
 
     def memory_bytes(self, table: LayoutTable) -> Floats:
         """Memory of the fullest stage of every row, without timing it."""
-        return self.outline(table, ordered=bool(table.recompute_layers.any())).peaks(np.arange(len(table)), {})[0]
+        return self.frame(table).peaks(np.arange(len(table)), {})[0]
 
-    def outline(self, table: LayoutTable, *, ordered: bool) -> Outline:
-        """Rows to be crossed with settings of switches, of which some recompute a number of layers (``ordered``)."""
-        return Outline(self, table, ordered=ordered)
+    def frame(self, table: LayoutTable, *, ordered: bool | None = None) -> Frame:
+        """All rows of a table.
 
-    def mesh_costs(self) -> MeshCostModel:
-        """Costs of meshes on the network of now, which remember what they were asked."""
-        if self._meshes is None or self._meshes.network is not self.network:
-            self._meshes = MeshCostModel(self.job, self.kernels, self.network, self.software)
-        return self._meshes
-
-    def shared(self, table: LayoutTable, *, ordered: bool) -> tuple[Shared, Index, Index, Index]:
-        """What the rows share, each row's mesh and stage line, and a row of each distinct mesh."""
-        meshes = collapse([table.column(name) for name in MESH_COLUMNS])
-        distinct = table.take(meshes.first)
-        sizes = MeshSizes.of(self.job, distinct, self.software)
-        communicators = self.mesh_costs().communicators(distinct)
-        wraps = table.scheduled(lambda one: one.wraps).astype(np.int64)
-        stages, line = stage_table(self.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
-        workspace = workspace_bytes(self.cluster.accelerator)
-        shared = Shared(self.job, self.constants, self.software, sizes, stages, communicators, workspace)
-        return shared, meshes.group, line, meshes.first
-
-
-class Outline:
-    """Rows without their switches: what settings of these need and take at least.
-
-    Settings are columns of switches with leading axes in place of the table's.  What does not depend on a switch is
-    computed once for all of its settings.
-    """
-
-    def __init__(self, estimator: Estimator, table: LayoutTable, *, ordered: bool) -> None:
-        self.estimator, self.table = estimator, table
-        self.shared, self.mesh, self.line, self.first = estimator.shared(table, ordered=ordered)
-
-    def peaks(self, some: Index, switches: Mapping[str, Ints]) -> tuple[Floats, Floats]:
-        """Bytes of the fullest stage, and the most in host memory that a stage needs, of some rows with settings of
-        ``switches``.  Shape (*settings, rows)."""
-        settings = np.broadcast_shapes((1,), *(column.shape for column in switches.values()))[:-1]
-        held, hosted = (np.empty((*settings, len(some))) for _ in range(2))
-        order = np.argsort(self.shared.stages.kinds[self.line[some]], kind="stable")
-        width = max(SLICE // max(math.prod(settings), 1), SLICE // 4)
-        for start in range(0, len(some), width):
-            at = order[start : start + width]
-            rows = some[at]
-            table = self.table.take(rows).replaced(switches)
-            memory = StageMemory(Frame(self.shared, table, self.mesh[rows], self.line[rows]))
-            held[..., at], hosted[..., at] = memory.peak()
-        return held, hosted
-
-    def least_s(self, switches: Mapping[str, Ints], *, bubble: bool = True) -> Floats:
-        """Seconds that no row undercuts with settings of ``switches``, whatever its ``zero`` and offload.  Shape
-        (*settings, rows).
-
-        An iteration takes at least ``m S + (A - S) / v``: ``m`` micro-batches on the slowest stage, and the bubble of
-        a pipeline of ``v`` virtual stages, for which schedules that split the backward pass count nothing here.  The
-        slowest of ``p`` stages has at least a ``p``-th of the work ``A`` of all, and less of ``S`` is less.  Without
-        ``bubble`` it is the first part alone, that no stepping through the pipeline undercuts.
+        Args:
+            table: the layouts.
+            ordered: some rows recompute a number of layers, or will with other switches; as the table has it by
+                default.
         """
-        table, distinct = self.table, self.table.take(self.first)
-        never, every = np.zeros(len(distinct)), np.arange(len(distinct))
-        parts, shards = self.estimator.mesh_costs().blocks(distinct)
-        costs = MeshCosts(parts, shards, send_s=never, tied_s=never, scalars_s=never)
-        timed = SharedTimes(self.shared, self.estimator.cluster, self.estimator.network, costs, ())
-        blocks = BlockRows(TimedFrame(timed, distinct.replaced(switches), every, every, every))
-        passes = [row.forward_total + row.backward_total for row in blocks.all()]
-        work = weighted(passes, blocks.model_counts())[..., self.mesh]
-        steps = self.estimator.job.recipe.global_batch / (table.micro_batch * table.z * table.data)
-        split = table.scheduled(lambda one: one.splits_backward)
-        filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)
-        least: Floats = work * ((steps - filled) / table.pipeline + filled) + self.estimator.constants.iteration_s
-        return least
+        if self._costs is None or self._costs.network is not self.network:
+            self._costs = CostModel(self.job, self.cluster, self.constants, self.kernels, self.network, self.software)
+        ordered = bool(table.recompute_layers.any()) if ordered is None else ordered
+        return Frame.of(self._costs, table, ordered=ordered)
 
 
-def _slices(table: LayoutTable) -> list[Index]:
-    """Row numbers in pieces of ``SLICE``, at least one; rows that replay some blocks of a stage, which take
-    longer, by themselves."""
-    partial = table.recompute_layers > 0
-    groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
-    return [rows[i : i + SLICE] for rows in groups or [np.arange(0)] for i in range(0, max(len(rows), 1), SLICE)]
+# Blocks ------------------------------------------------------------------------------------------
 
 
-class IterationAssembly:
-    """Assembles the iteration of every row of a frame."""
+@dataclass(slots=True)
+class BlockRow:
+    """One kind of block on every row: seconds per micro-batch."""
 
-    def __init__(self, frame: TimedFrame) -> None:
-        self.frame = frame
+    forward: Floats
+    backward: Floats
+    recompute: Floats
+    weight_gradient: Floats
+    tensor: Floats
+    context: Floats
+    expert: Floats
+    weights: Floats
+    forward_total: Floats
+    backward_total: Floats
+    flops: Floats
+    replayed_flops: Floats
+    math_bound: Floats
+    wire_bound: Floats
 
-    def estimate(self) -> EstimateTable:
-        """Assemble iteration time, bound and memory."""
-        rows = BlockRows(self.frame).all()
-        slowest = slowest_stage(self.frame, rows)
-        time = self._time(rows, slowest)
-        total = sum((getattr(time, f.name) for f in fields(TimeParts)), self.frame.zeros())
-        memory, held = StageMemory(self.frame).fullest()
-        executed, replayed = self._flops(rows)
-        return EstimateTable(
-            iteration_s=total,
-            memory_bytes=held,
-            lower_bound_s=self.frame.micro_batches * slowest.bound,
-            executed_flops=executed,
-            replayed_flops=replayed,
-            time=time,
-            memory=memory,
+
+def block_rows(frame: Frame) -> list[BlockRow]:
+    """Each kind of block, where only some are recomputed also as it is without, the embedding and the head; as
+    ``Frame.row_counts`` counts them."""
+    never = frame.zeros()
+    replays = [frame.repeated, never] if frame.partial else [frame.repeated]
+    parts = list(zip(frame.meshes.parts, frame.meshes.shards, strict=True))
+    blocks = [_block(frame, *part, replays, repeats=True) for part in parts[:-2]]
+    edges = [_block(frame, *part, [never], repeats=False) for part in parts[-2:]]
+    return [row for some in (*zip(*blocks, strict=True), *edges) for row in some]
+
+
+def model_counts(frame: Frame) -> list[Floats]:
+    """How often the whole model has what each of ``block_rows`` is."""
+    if frame.partial:
+        repeats = [frame.repeats(stage) for stage in frame.stage_kinds]
+        every = [frame.row_counts(stage) for stage in frame.stage_kinds]
+        return [weighted(list(some), repeats) for some in zip(*every, strict=True)]
+    sequence = np.bincount(frame.job.model.block_sequence(), minlength=len(frame.meshes.activations))
+    return [np.full(1, float(count)) for count in (*sequence, 1, 1)]
+
+
+def _block(
+    frame: Frame, part: PartCosts, shards: ShardCosts, replays: Sequence[Floats], *, repeats: bool
+) -> list[BlockRow]:
+    """One block (or the embedding or head, which recomputation never ``repeats``) per micro-batch, with what overlap
+    leaves exposed, for each of ``replays``: the share of it that is recomputed."""
+    # Computation, and what selective recomputation runs again of it.
+    forward, weight_gradient = frame.at(part.forward_s), frame.at(part.weight_gradient_s)
+    backward = frame.at(part.input_gradient_s) + weight_gradient
+    cheap = frame.zeros()
+    if repeats and frame.cheap.any():
+        cheap = frame.cheap * frame.at(part.core_s if frame.job.recipe.attention == "unfused" else part.cheap_s)
+    # Collectives inside the block, as far as nothing in it hides them.
+    tensor = (part.tensor_forward_s, part.tensor_backward_s, part.tensor_hidden_s)
+    tensor_forward, tensor_backward, hidden = (value[frame.table.overlap_tensor, frame.mesh] for value in tensor)
+    context_forward, context_backward = _exposed(frame, part.context_forward_s, part.context_backward_s)
+    expert_forward, expert_backward = _exposed(frame, part.expert_forward_s, part.expert_backward_s)
+    across_forward = tensor_forward + context_forward + expert_forward
+    across_backward = tensor_backward + context_backward + expert_backward
+    forward_total = forward + across_forward
+    flops, core_flops = frame.at(part.flops), frame.cheap * frame.at(part.core_flops)
+    # Lower bounds: computation at its peak, and the busiest single axis, since axes may run at once.
+    axes = (part.tensor_bound_s, part.contract_bound_s, part.context_bound_s, part.expert_bound_s)
+    math_bound = frame.at(part.math_bound_s)
+    wire_bound = frame.at(np.maximum(np.maximum.reduce(axes), shards.bound_s))
+    skipped = (1.0 - frame.constants.recompute_share) * frame.at(part.linear_s)
+    rows = []
+    for replay in replays:
+        recompute = replay * (forward - skipped) + cheap
+        backward_total = backward + recompute + across_backward + replay * across_forward
+        # Gathering and scattering of weights over z hides behind all of that; what is hidden slows it down.
+        weights_forward, weights_backward, weights_hidden = _weights(
+            frame, shards, replay, forward_total, backward_total
         )
-
-    def _time(self, rows: list[BlockRow], slowest: Slowest) -> TimeParts:
-        steps = self.frame.micro_batches
-
-        def part(name: str) -> Floats:
-            return steps * weighted([getattr(row, name) for row in rows], slowest.counts)
-
-        sync = StepSynchronisation(self.frame).costs(slowest)
-        return TimeParts(
-            forward_s=part("forward"),
-            backward_s=part("backward"),
-            recompute_s=part("recompute"),
-            tensor_s=part("tensor"),
-            context_s=part("context"),
-            expert_s=part("expert"),
-            weights_s=part("weights"),
-            stage_send_s=self._sends(slowest),
-            bubble_s=self._bubble(slowest),
-            data_s=sync.exposed_s,
-            optimizer_s=sync.update_s,
-            offload_s=sync.offload_s + activation_offload_s(self.frame, slowest, sync),
-            host_s=np.full(len(self.frame.mesh), self.frame.constants.iteration_s),
+        slowed = frame.constants.overlap_cost * (hidden + weights_hidden)
+        rows.append(
+            BlockRow(
+                forward=forward,
+                backward=backward + slowed,
+                recompute=recompute,
+                weight_gradient=weight_gradient,
+                tensor=tensor_forward * (1 + replay) + tensor_backward,
+                context=context_forward * (1 + replay) + context_backward,
+                expert=expert_forward * (1 + replay) + expert_backward,
+                weights=weights_forward + weights_backward,
+                forward_total=forward_total + weights_forward,
+                backward_total=backward_total + slowed + weights_backward,
+                flops=flops,
+                replayed_flops=replay * flops + core_flops,
+                math_bound=math_bound,
+                wire_bound=wire_bound,
+            )
         )
+    return rows
 
-    def _bubble(self, slowest: Slowest) -> Floats:
-        """Fill and drain, for which the slowest stage waits."""
-        weight_gradient = slowest.all_weight_gradient - slowest.weight_gradient
-        return bubble_s(
-            self.frame.table,
-            self.frame.micro_batches,
-            forward_s=slowest.all_forward - slowest.forward,
-            input_gradient_s=slowest.all_backward - slowest.backward - weight_gradient,
-            weight_gradient_s=weight_gradient,
+
+def _exposed(frame: Frame, forward: Floats, backward: Floats) -> tuple[Floats, Floats]:
+    if not forward.any():
+        zero = frame.zeros()
+        return zero, zero
+    return frame.at(forward), frame.at(backward)
+
+
+def _weights(
+    frame: Frame, shards: ShardCosts, replay: Floats, forward: Floats, backward: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Gathering and scattering over z: exposed forward, exposed backward, hidden."""
+    if not shards.forward_s.any():
+        zero = np.zeros_like(forward)
+        return zero, zero, zero
+    ahead, scatter, again = frame.at(shards.forward_s), frame.at(shards.scatter_s), frame.at(shards.backward_s)
+    if shards.replay_s.any():
+        again = again + replay * frame.at(shards.replay_s)
+    prefetch = frame.table.overlap_gather
+    behind = again * prefetch + scatter * frame.table.overlap_reduce
+    exposed_forward = ahead - np.minimum(ahead * prefetch, forward)
+    exposed_backward = again + scatter - np.minimum(behind, backward)
+    return exposed_forward, exposed_backward, ahead + again + scatter - exposed_forward - exposed_backward
+
+
+# Stages and steps --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SlowestStage:
+    """The stage with the longest micro-batch: its blocks as ``Frame.row_counts`` has them, and its seconds; the
+    largest lower bound of any stage; and seconds of all stages together."""
+
+    counts: list[Floats]
+    forward: Floats
+    backward: Floats
+    weight_gradient: Floats
+    bound: Floats
+    all_forward: Floats
+    all_backward: Floats
+    all_weight_gradient: Floats
+
+
+def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
+    """The slowest stage of every row; ``rows`` are its ``block_rows``."""
+    names = ("forward_total", "backward_total", "weight_gradient", "math_bound", "wire_bound")
+    slowest: SlowestStage | None = None
+    for stage in frame.stage_kinds:
+        counts, repeats = frame.row_counts(stage), frame.repeats(stage)
+        forward, backward, weight_gradient, *bounds = (
+            weighted([getattr(row, name) for row in rows], counts) for name in names
         )
+        bound = np.maximum(*bounds)
+        totals = repeats * forward, repeats * backward, repeats * weight_gradient
+        own = counts, forward, backward, weight_gradient
+        if slowest is None:
+            slowest = SlowestStage(*own, bound, *totals)
+            continue
+        later = forward + backward > slowest.forward + slowest.backward
+        slowest = SlowestStage(
+            [np.where(later, b, a) for a, b in zip(slowest.counts, counts, strict=True)],
+            np.where(later, forward, slowest.forward),
+            np.where(later, backward, slowest.backward),
+            np.where(later, weight_gradient, slowest.weight_gradient),
+            np.maximum(slowest.bound, bound),
+            slowest.all_forward + totals[0],
+            slowest.all_backward + totals[1],
+            slowest.all_weight_gradient + totals[2],
+        )
+    assert slowest is not None
+    return slowest
 
-    def _sends(self, slowest: Slowest) -> Floats:
-        """Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and
-        once per stage to fill and drain."""
-        hop = self.frame.at(self.frame.costs.send_s)
-        chunk = slowest.forward / self.frame.virtual
-        hidden = np.where(self.frame.table.scheduled(lambda one: one.blocks), 0.0, np.minimum(hop, chunk))
-        steady = hop - hidden + self.frame.constants.overlap_cost * hidden
-        passes = 2.0 * self.frame.micro_batches * self.frame.virtual
-        return np.where(self.frame.pipeline > 1, passes * steady + 2.0 * (self.frame.pipeline - 1) * hop, 0.0)
 
-    def _flops(self, rows: list[BlockRow]) -> tuple[Floats, Floats]:
-        """FLOPs that all ranks run in one iteration, and those of them that repeat a forward pass."""
-        counts = BlockRows(self.frame).model_counts()
-        runs = self.frame.micro_batches * self.frame.table.stage_ranks
-        replayed = runs * sum(count * row.replayed_flops for row, count in zip(rows, counts, strict=True))
-        useful = runs * sum(count * 3.0 * row.flops for row, count in zip(rows, counts, strict=True))
-        return useful + replayed, replayed
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Seconds once per step: to reduce all bucketed gradients, and to gather all parameters, of which nothing hides
+    the last bucket, a share ``last``; to sum what has buffers of its own at the end of the step (``single_s``:
+    vectors, loss and norm); to update a rank's parameters, and to offload that."""
+
+    reduce_s: Floats
+    gather_s: Floats
+    single_s: Floats
+    last: Floats
+    update_s: Floats
+    offload_s: Floats
+
+
+def step_totals(frame: Frame) -> StepTotals:
+    """Gradient reduction, optimizer and parameter gathering of every row, dense and expert gradients together."""
+    place, every = frame.gradients
+    reduce_s, gather_s, updated = frame.zeros(), frame.zeros(), frame.zeros()
+    single_s, last = frame.at(frame.meshes.scalars_s), np.ones(len(frame))
+    for one in every:
+        bucketed = one.by_zero[place] > 0
+        sharded = (frame.table.zero > 0) & bucketed
+        single_s = single_s + np.where(bucketed, 0.0, one.all_reduce_s[place])
+        reduce_s += bucketed * np.where(sharded, one.scatter_s[place], one.all_reduce_s[place])
+        gather_s += np.where(sharded, one.gather_s[place], 0.0)
+        last = np.minimum(last, 1.0 / one.buckets[place])
+        updated += one.elements[place] / np.where(sharded, one.replicas[place], 1.0)
+    accelerator, constants, recipe = frame.model.cluster.accelerator, frame.constants, frame.job.recipe
+    memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
+    host_Bps = accelerator.host_Bps * constants.host_efficiency
+    offloaded = frame.table.offload_optimizer.astype(np.float64)
+    width = recipe.gradient_bytes + recipe.element_bytes
+    on_host = updated * (width / host_Bps + recipe.optimizer_bytes / constants.host_update_Bps)
+    update_s = updated * UPDATE_BYTES / memory_Bps * (1 - offloaded)
+    return StepTotals(reduce_s, gather_s, single_s, last, update_s, on_host * offloaded)
+
+
+def estimate_rows(frame: Frame) -> EstimateTable:
+    """Iteration time, lower bound and memory of every row of a frame."""
+    rows, table, constants, steps = block_rows(frame), frame.table, frame.constants, frame.micro_batches
+    # 1. The slowest stage sets the pace of a micro-batch.
+    slowest = slowest_stage(frame, rows)
+    names = ("forward", "backward", "recompute", "tensor", "context", "expert", "weights")
+    paced = [steps * weighted([getattr(row, name) for row in rows], slowest.counts) for name in names]
+    # 2. Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and once per
+    # stage to fill and drain.
+    hop, chunk = frame.at(frame.meshes.send_s), slowest.forward / frame.virtual
+    hidden = np.where(table.scheduled("blocks"), 0.0, np.minimum(hop, chunk))
+    steady = hop - hidden + constants.overlap_cost * hidden
+    passes = 2.0 * steps * frame.virtual
+    sends = np.where(frame.pipeline > 1, passes * steady + 2.0 * (frame.pipeline - 1) * hop, 0.0)
+    # 3. Fill and drain, for which the slowest stage waits.
+    weight_gradient = slowest.all_weight_gradient - slowest.weight_gradient
+    bubble = bubble_s(
+        table,
+        steps,
+        forward_s=slowest.all_forward - slowest.forward,
+        input_gradient_s=slowest.all_backward - slowest.backward - weight_gradient,
+        weight_gradient_s=weight_gradient,
+    )
+    # 4. Once per step (gradients in every micro-batch with ``zero`` = 2): all but the last bucket hides behind a pass,
+    # which it slows; a tied embedding's gradient crosses the pipeline unless one stage has both ends.
+    totals = step_totals(frame)
+    rounds = np.where(table.zero == 2, steps, 1.0)
+    early = np.minimum(totals.reduce_s * (1 - totals.last), slowest.backward) * table.overlap_reduce
+    ahead: Floats = np.minimum(totals.gather_s * (1 - totals.last), slowest.forward) * table.overlap_gather
+    slowed = constants.overlap_cost * (rounds * early + ahead)
+    data = rounds * (totals.reduce_s - early) + totals.gather_s - ahead + slowed + totals.single_s
+    data += np.where(table.scheduled("wraps"), 0.0, frame.at(frame.meshes.tied_s))
+    # 5. Offloading: the optimizer's states, and activations behind what these passes leave of the host's link.
+    offload = totals.offload_s + _activation_offload_s(frame, slowest, ahead, rounds * early)
+    host = np.full(len(frame), constants.iteration_s)
+    time = dict(zip(TIME_PARTS, (*paced, sends, bubble, data, totals.update_s, offload, host), strict=True))
+    memory, memory_bytes = StageMemory(frame).fullest()
+    # 6. FLOPs that all ranks run, and those of them that repeat a forward pass.
+    counts, runs = model_counts(frame), steps * table.stage_ranks
+    replayed = runs * sum([count * row.replayed_flops for row, count in zip(rows, counts, strict=True)])
+    useful = runs * sum([count * 3.0 * row.flops for row, count in zip(rows, counts, strict=True)])
+    return EstimateTable(
+        iteration_s=sum(time.values(), frame.zeros()),
+        memory_bytes=memory_bytes,
+        lower_bound_s=steps * slowest.bound,
+        executed_flops=useful + replayed,
+        replayed_flops=replayed,
+        **time,
+        **memory,
+    )
+
+
+def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, behind_s: Floats) -> Floats:
+    """Seconds that offloading activations adds to an iteration, whose forward and backward passes also hide
+    communication of ``ahead_s`` and ``behind_s``.
+
+    A direction of the host link is busy with what moves and with the network's bytes, which cross the same lanes
+    (a NIC and its accelerator share a PCIe switch, or the C2C link).  What does not fit behind the passes is
+    exposed.  What does still takes memory bandwidth from them: each byte is read from, then written to, the
+    accelerator's memory.
+    """
+    offloaded = frame.table.offload_activations
+    if not offloaded.any():
+        return frame.zeros()
+    chip, constants, spans = frame.model.cluster.accelerator, frame.constants, frame.model.network.spans
+    kept = frame.kept_rows()
+    block = weighted(kept, slowest.counts[: len(kept)])
+    stays = np.where(frame.pipeline > 1, 0.0, frame.resident_bytes(kept, slowest.counts, block))
+    moved = frame.micro_batches * (block - stays)
+    link_s = moved / (chip.host_Bps * constants.host_efficiency)
+    # Where groups leave the scale-up domain, what is hidden and sharded weights also use the host link.
+    network_s = [frame.zeros(), frame.zeros()]
+    if len(spans) > 1:
+        share = min(chip.nic_Bps / chip.host_Bps, 1.0)
+        groups = [spread(frame.table, (group,), spans) for group in ("shard", "replica")]
+        shards, copies = ((group.size > group.members[0]).astype(np.float64) for group in groups)
+        counts, kinds = slowest.counts, len(frame.meshes.activations)
+        if frame.partial:  # blocks of a kind together, replayed or not
+            joined = [again + plain for again, plain in zip(counts[:kinds], counts[kinds:-2], strict=True)]
+            counts = joined + counts[-2:]
+        gathers, scatters = frame.zeros(), frame.zeros()
+        for count, part in zip(counts, frame.meshes.shards, strict=True):
+            gathers = gathers + count * frame.at(part.forward_s)
+            scatters = scatters + count * frame.at(part.backward_s + part.scatter_s)
+        network_s = [
+            share * (copies * hidden + shards * frame.micro_batches * weights)
+            for hidden, weights in ((ahead_s, gathers), (behind_s, scatters))
+        ]
+    exposed = frame.zeros()
+    for window, busy_s in zip((slowest.forward, slowest.backward), network_s, strict=True):
+        free = np.maximum(frame.micro_batches * window - busy_s, 0.0)
+        exposed = exposed + np.maximum(link_s - free, 0.0)
+    slowed = 2.0 * moved / (chip.memory_Bps * constants.memory_efficiency)
+    added: Floats = (exposed + slowed) * offloaded
+    return added
+
+
+def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) -> Floats:
+    """Seconds that no row undercuts with settings of ``switches``, whatever its ``zero`` and offload.  Shape
+    (*settings, rows).
+
+    An iteration takes at least ``m S + (A - S) / v``: ``m`` micro-batches on the slowest stage, and the bubble of
+    a pipeline of ``v`` virtual stages, for which schedules that split the backward pass count nothing here.  The
+    slowest of ``p`` stages has at least a ``p``-th of the work ``A`` of all, and less of ``S`` is less.  Without
+    ``bubble`` it is the first part alone, that no stepping through the pipeline undercuts.
+    """
+    table = frame.table
+    # Work depends on the mesh alone: one row of each, with every setting.
+    first = np.zeros(len(frame.meshes.table), dtype=np.intp)
+    first[frame.mesh] = np.arange(len(frame))
+    distinct = frame.take(first, switches)
+    passes = [row.forward_total + row.backward_total for row in block_rows(distinct)]
+    work = weighted(passes, model_counts(distinct))[..., frame.mesh]
+    split = table.scheduled("splits_backward")
+    filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)
+    steps = (frame.micro_batches - filled) / table.pipeline + filled
+    least: Floats = work * steps + frame.constants.iteration_s
+    return least
+
+
+# One layout --------------------------------------------------------------------------------------
+
+
+def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, row: int) -> Estimate:
+    """One row of a table of estimates with totals, rates and named parts."""
+    job, cluster, chip = estimator.job, estimator.cluster, estimator.cluster.accelerator
+    values = {name: float(getattr(results, name)[row]) for name in EstimateTable.__slots__}
+    seconds, executed, replayed = (values[name] for name in ("iteration_s", "executed_flops", "replayed_flops"))
+    peak = chip.peak_flops(job.recipe.precision) * layout.world
+    flops = model_flops(job.model, job.recipe)
+    core = layout.recompute == "selective" and not estimator.software.by_product
+    again = (CORE_REPLAY if core else 1.0) * float(replayed / (executed - replayed))
+    return Estimate(
+        layout=layout,
+        iteration_s=seconds,
+        lower_bound_s=values["lower_bound_s"],
+        tokens_per_s=job.recipe.tokens / seconds,
+        mfu=flops / seconds / peak,
+        mfu_unmasked=model_flops(job.model, job.recipe, causal=True) / seconds / peak,
+        hfu=flops * (1 + again) / seconds / peak,
+        model_tflops=flops / seconds / layout.world / 1e12,
+        memory_bytes=values["memory_bytes"],
+        capacity_bytes=chip.memory_bytes,
+        host_bytes=values["host_bytes"],
+        host_capacity_bytes=None if chip.host_memory_bytes is None else pinned_capacity(chip),
+        fullest_stage=int(values["fullest_stage"]),
+        time=tuple([Part(name=name, value=values[name]) for name in TIME_PARTS]),
+        memory=tuple([Part(name=name, value=values[name]) for name in MEMORY_PARTS]),
+        provenance=estimator.constants.provenance,
+        error=widened_bar(job, cluster) if estimator.constants.shipped else None,
+    )
+
+
+def of_runtime(constants: Calibration) -> Calibration:
+    """Constants of an accelerator for ``weft.runtime``: PyTorch's own kernels, whose loss keeps copies in fp32 (its
+    logarithm, and two gradients; split over the vocabulary, the probabilities and their gradient)."""
+    return replace(constants, software=RUNTIME.name, gradient_dummies=0.0, loss_copies=3.0, cut_loss_copies=2.0)
+
+
+def estimate(
+    job: Job, cluster: Cluster, layouts: Sequence[Layout], constants: Calibration | None = None
+) -> tuple[Estimate, ...]:
+    """Estimates of layouts of a job on a cluster.
+
+    Raises:
+        BadInput: a layout breaks a rule of ``weft.layout.check``.
+    """
+    for layout in layouts:
+        check_layout(job, cluster.count, layout)
+    estimator = Estimator(job, cluster, constants)
+    results = estimator.evaluate(LayoutTable.of(layouts))
+    return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))

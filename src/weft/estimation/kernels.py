@@ -3,11 +3,12 @@
 GEMM time is tiles in waves over the multiprocessors, each tile paying for its depth and its prologue, or the
 operands' traffic to memory, whichever is longer (NVIDIA, "Matrix Multiplication Background User's Guide": tile
 and wave quantization).  Where the calibration holds measured times, they count for their shapes
-(``weft.estimation.by_shape``).
+(``ShapeTable``).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -17,8 +18,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.measurements import DEFAULT, AttentionTime, MemoryTime
-from weft.cluster.spec import Accelerator
-from weft.estimation.by_shape import APART, ShapeTable
+from weft.cluster.spec import Accelerator, Cluster
 from weft.layout.operations import (
     AttentionShape,
     Computation,
@@ -29,8 +29,10 @@ from weft.layout.operations import (
     Scan,
     causal_attention,
 )
-from weft.layout.table import Floats
-from weft.model.job import Precision
+from weft.layout.spec import Layout
+from weft.layout.step import Step
+from weft.layout.table import Floats, Index, LayoutTable, collapse
+from weft.model.job import Job, Precision
 
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.92), (64.0, 64.0, 0.62))
 """Output tiles that libraries choose from: rows, columns, share of the large-tile throughput."""
@@ -68,6 +70,51 @@ asyncTP_llama3_h100_2025-06_torchtitan.md) has them slower than bf16, where scal
 
 NORMS = ("norms", "final-norm")
 """The passes whose traffic grows by ``norm_overhead``."""
+
+
+EXACT = 0.01
+"""Powers of two within which a shape counts as measured."""
+REACH = 2.0
+"""A measured shape speaks for shapes no side of which is further from its own than by this factor."""
+APART = 16.0
+"""A side of this against 1 keeps families apart."""
+_STEPS = 64.0
+"""Sides closer than one over this are one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeTable:
+    """Measured shapes of one family of kernels.
+
+    ``logs`` holds log2 of each side (a row a shape), ``ratios`` the measured over the modelled seconds.
+    """
+
+    logs: Floats
+    ratios: Floats
+
+    def scale(self, sides: Sequence[Floats]) -> Floats:
+        """By what modelled seconds of shapes are to be multiplied: the ratio of the nearest measured shape (itself
+        where it was measured), 1 where none is within ``REACH``."""
+        distance, nearest = self._nearest(sides)
+        found: Floats = np.where(np.isfinite(distance), self.ratios[nearest] if len(self.ratios) else 1.0, 1.0)
+        return found
+
+    def distance(self, sides: Sequence[Floats]) -> Floats:
+        """How far the nearest measured shape is, in powers of two over all sides; infinite beyond ``REACH``."""
+        return self._nearest(sides)[0]
+
+    def _nearest(self, sides: Sequence[Floats]) -> tuple[Floats, Index]:
+        shape = np.broadcast_shapes(*(np.shape(side) for side in sides))
+        columns = [np.broadcast_to(side, shape) for side in sides]
+        if not len(self.ratios):
+            return np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)
+        groups = collapse([np.rint(column * _STEPS).astype(np.int64) for column in columns])
+        # Shape (sides, distinct shapes, measured shapes): powers of two between each pair.
+        wanted = np.log2(np.maximum([column[groups.first] for column in columns], 1e-9))
+        off = np.abs(wanted[:, :, None] - self.logs.T[:, None, :])
+        distance = np.where(off.max(axis=0) <= np.log2(REACH), off.sum(axis=0), np.inf)
+        nearest = distance.argmin(axis=1)
+        return distance[np.arange(len(nearest)), nearest][groups.group], nearest[groups.group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +188,13 @@ class Kernels:
                     return time
         return None
 
-    def distance(self, operation: Gemm | FlashAttention) -> Floats:
-        """How far the nearest measured shape is (``ShapeTable.distance``); infinite without one."""
-        found = self._lookup(operation)
-        return np.array([np.inf]) if found is None else found[0].distance(found[1])
+    def origin(self, operation: Gemm | FlashAttention) -> str:
+        """Whether the time of an operation of one layout was measured, is that of a near shape, or modelled."""
+        measured = self._lookup(operation)
+        distance = np.inf if measured is None else float(measured[0].distance(measured[1])[0])
+        if distance <= EXACT:
+            return "measured"
+        return "near" if distance < np.inf else "modelled"
 
     def _lookup(self, operation: Gemm | FlashAttention) -> tuple[ShapeTable, tuple[Floats, ...]] | None:
         """Measured shapes of an operation's family, and its sides; None where nothing was measured."""
@@ -304,3 +354,26 @@ def _attention_shape(time: AttentionTime) -> AttentionShape:
 def _table(sides: Sequence[Floats], measured: Floats, modelled: Floats) -> ShapeTable:
     logs = np.log2(np.stack(sides, axis=1)) if sides else np.zeros((0, 0))
     return ShapeTable(logs, measured / modelled)
+
+
+def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration) -> str | None:
+    """How many shapes of products and attention were measured, are near a measured one, or take the closed form, and
+    where collectives were measured; None where nothing was."""
+    if constants.measured is None:
+        return None
+    kernels = Kernels(cluster.accelerator, constants, job.recipe.precision)
+    found: dict[object, str] = {}
+    for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
+        for one in part.computations:
+            if isinstance(one, Gemm):
+                sides = (float(one.m[0]), float(one.n[0]), float(one.k[0]))
+                found[one.phase, *sides, str(one.copies), one.role] = kernels.origin(one)
+            elif isinstance(one, FlashAttention):
+                found[one.phase, float(one.flops[0]), float(one.bytes[0])] = kernels.origin(one)
+    counts = Counter(found.values())
+    scopes = " and ".join(dict.fromkeys(one.scope for one in constants.measured.collectives))
+    return (
+        f"of {len(found)} shapes of products and attention {counts['measured']} as measured,"
+        f" {counts['near']} from near ones, {counts['modelled']} by the closed form ({constants.name})"
+        + (f"; collectives of {scopes} as measured" if scopes else "")
+    )

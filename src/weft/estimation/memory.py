@@ -6,7 +6,6 @@ block with dropout keeps s b h (34 + 5 a s / h) bytes, and a flash one drops the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from weft.layout.operations import Sizes, expert_rows, scan_share, split
 from weft.layout.step import BLOCKWISE, Software
 from weft.layout.table import Floats
 from weft.model.job import Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts, Model
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts
 
 SAVED_BYTES = {"fp8": 1.0, "fp8-rowwise": 1.0, "mxfp8": 1.0, "nvfp4": 1.0, "int8": 1.0}
 """Bytes kept per element of a linear layer's input where it is quantized (the wgrad copy is 8-bit)."""
@@ -72,9 +71,10 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
         + _attention_operands(block, recipe, sizes)
         + _second_outputs(block, recipe, sizes, software)
     )
-    rest = rest + _activation_inputs(block, recipe, sizes) + _scan_operands(block, recipe, sizes)
+    inputs, halves = _activation_inputs(block, recipe, sizes)
+    rest = rest + inputs + _scan_operands(block, recipe, sizes)
     if software.eager_activations:
-        rest = rest + _activated_halves(block, recipe, sizes)
+        rest = rest + halves
     full = recipe.element_bytes * hidden
     if software.by_product:
         selective = full + core + recipe.element_bytes * _kept_products(block, sizes)
@@ -86,24 +86,6 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
             selective = selective - _attention_operands(block, recipe, sizes)
     gradients = _gradient_bytes(block, recipe, sizes, software)
     return Activations(none=rest + cheap + core, selective=selective, full=full, gradients=gradients)
-
-
-def logits_elements(model: Model, sizes: Sizes, software: Software = BLOCKWISE) -> Floats:
-    """Logits of one micro-batch on one rank, of the head and each prediction module."""
-    heads = 1 + model.prediction_layers
-    cut = 1.0 if software.whole_logits else sizes.x
-    return heads * sizes.tokens * model.vocab / (cut * sizes.y)
-
-
-def head_tokens(sizes: Sizes) -> Floats:
-    """Tokens of which a rank holds the hidden features at the head: before the last norm, after it, and gathered
-    over sequence parallelism."""
-    return 2.0 * sizes.own_tokens + sizes.tokens * (sizes.own_tokens < sizes.tokens)
-
-
-def head_gradient_tokens(sizes: Sizes) -> Floats:
-    """Tokens of which a rank holds the gradient of the head's input: all, and its share once it is scattered."""
-    return sizes.tokens + sizes.own_tokens * (sizes.own_tokens < sizes.tokens)
 
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:
@@ -152,7 +134,7 @@ def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Softwa
     gathered = width * sizes.tokens * block.hidden / sizes.y * (sizes.own_tokens < sizes.tokens)
     inputs = (1.0 if software.joined else 2.0) * gathered
     kept = 1.0 if software.keeps_gathered else 0.0
-    widest = np.maximum(_activation_inputs(block, recipe, sizes), (1.0 - kept) * gathered + inputs)
+    widest = np.maximum(_activation_inputs(block, recipe, sizes)[0], (1.0 - kept) * gathered + inputs)
     if software.context_gather:
         widest = np.maximum(widest, _gathered_keys(block, recipe, sizes))
     return stream + widest
@@ -259,30 +241,19 @@ def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     return per_score * sizes.tokens * recipe.sequence * heads
 
 
-def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Outputs of the first feed-forward layers, which the activation's backward needs."""
-    total = np.zeros_like(sizes.x)
-    for rows, layer, cut in _feed_forwards(block, sizes):
-        total = total + recipe.element_bytes * rows * layer.intermediate * (2.0 if layer.gated else 1.0) / cut
-    return total
-
-
-def _activated_halves(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Outputs of gated layers' activation function, before they are multiplied by the other half."""
-    total = np.zeros_like(sizes.x)
-    for rows, layer, cut in _feed_forwards(block, sizes):
-        total = total + recipe.element_bytes * rows * layer.intermediate * float(layer.gated) / cut
-    return total
-
-
-def _feed_forwards(block: Block, sizes: Sizes) -> Iterator[tuple[Floats, FeedForward, Floats]]:
-    """Rows on the rank, layer and cut of each feed-forward part."""
+def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> tuple[Floats, Floats]:
+    """Outputs of the first feed-forward layers, which the activation's backward needs; and outputs of gated layers'
+    activation function, before they are multiplied by the other half."""
     layer = block.feed_forward
-    if layer is None:
-        return
+    parts: list[tuple[Floats, FeedForward, Floats]] = []
     if isinstance(layer, FeedForward):
-        yield sizes.tokens, layer, sizes.x
-        return
-    yield expert_rows(block, sizes), layer.expert, sizes.expert_tensor
-    if layer.shared is not None:
-        yield sizes.tokens, layer.shared, sizes.x
+        parts.append((sizes.tokens, layer, sizes.x))
+    elif layer is not None:
+        parts.append((expert_rows(block, sizes), layer.expert, sizes.expert_tensor))
+        if layer.shared is not None:
+            parts.append((sizes.tokens, layer.shared, sizes.x))
+    inputs, halves = np.zeros_like(sizes.x), np.zeros_like(sizes.x)
+    for rows, part, cut in parts:
+        inputs = inputs + recipe.element_bytes * rows * part.intermediate * (2.0 if part.gated else 1.0) / cut
+        halves = halves + recipe.element_bytes * rows * part.intermediate * float(part.gated) / cut
+    return inputs, halves

@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.cluster.calibration import Calibration
+from weft.cluster.catalogue import Scales, scaled
 from weft.cluster.spec import Cluster
 from weft.codec import decode, table_of
 from weft.errors import BadInput
+from weft.estimation.iteration import estimate
 from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.single import Sensitivity
 from weft.estimation.training import TrainingRun
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.model.text import job_from_dict
 from weft.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """Iteration time with one hardware figure changed, everything else as it is."""
+
+    change: str
+    iteration_s: float
+    speedup: float
+
+
+def sensitivities(
+    job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None = None
+) -> tuple[Sensitivity, ...]:
+    """What twice each hardware figure would do to the iteration time of a layout."""
+    base = estimate(job, cluster, [layout], constants)[0].iteration_s
+    found = []
+    for change, changed, changed_constants in _variants(cluster, constants):
+        seconds = estimate(job, changed, [layout], changed_constants)[0].iteration_s
+        found.append(Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds))
+    return tuple(found)
+
+
+def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple[str, Cluster, Calibration | None]]:
+    first, outer = cluster.tiers[0], cluster.tiers[1:]
+    variants = [
+        ("matrix peak x2", scaled(cluster, Scales(peak=2)), constants),
+        ("HBM bandwidth x2", scaled(cluster, Scales(hbm=2)), constants),
+        (f"{first.name} bandwidth x2", scaled(cluster, Scales(scale_up=2)), constants),
+    ]
+    if outer:
+        variants.append(("NIC bandwidth x2", scaled(cluster, Scales(nic=2)), constants))
+        if (wider := _wider_domain(cluster)) is not None:
+            variants.append((f"{first.name} domain x2", wider, constants))
+    variants.append(("network latency x2", scaled(cluster, Scales(latency=2)), constants))
+    return variants
+
+
+def _wider_domain(cluster: Cluster) -> Cluster | None:
+    """Twice as many accelerators in the scale-up domain, half as many domains; None where they do not pair
+    up."""
+    first, second, *outer = cluster.tiers
+    if second.size % 2:
+        return None
+    pair = (replace(first, size=2 * first.size), replace(second, size=second.size // 2))
+    return replace(cluster, tiers=(*pair, *outer))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum
 from typing import Annotated, Any, Literal
 
@@ -35,8 +35,6 @@ TIME_PARTS = (
 )
 """Parts of the iteration time, in seconds; they add up to it."""
 
-TOTALS = ("iteration_s", "memory_bytes", "lower_bound_s", "executed_flops", "replayed_flops")
-
 MEMORY_PARTS = (
     "weights_bytes",
     "gradients_bytes",
@@ -50,13 +48,22 @@ MEMORY_PARTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeParts:
-    """Seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble and the rest.
+class EstimateTable:
+    """Estimates of many layouts, an array over them each.
 
-    ``forward``/``backward`` are kernels (backward with the slow-down by hidden collectives); ``weights`` is gathering
-    and scattering over z; ``data`` is gradient reduction and parameter gathering over the replicas.
+    ``executed_flops`` counts what runs on all ranks, recomputed forward passes (``replayed_flops``) included.
+    ``TIME_PARTS`` are seconds of the slowest stage's iteration: computation, *exposed* communication by axis, bubble
+    and the rest.  Forward and backward are kernels (backward with the slow-down by hidden collectives); weights is
+    gathering and scattering over z; data is gradient reduction and parameter gathering over the replicas.
+    ``MEMORY_PARTS`` are bytes on the fullest stage, ``fullest_stage``; ``host_bytes`` are those in host memory, of the
+    stage that has most there.
     """
 
+    iteration_s: Floats
+    memory_bytes: Floats
+    lower_bound_s: Floats
+    executed_flops: Floats
+    replayed_flops: Floats
     forward_s: Floats
     backward_s: Floats
     recompute_s: Floats
@@ -70,12 +77,6 @@ class TimeParts:
     optimizer_s: Floats
     offload_s: Floats
     host_s: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryParts:
-    """Bytes on the fullest stage; ``host_bytes`` are those in host memory, of the stage that has most there."""
-
     weights_bytes: Floats
     gradients_bytes: Floats
     optimizer_bytes: Floats
@@ -84,59 +85,25 @@ class MemoryParts:
     communicators_bytes: Floats
     reserve_bytes: Floats
     host_bytes: Floats
-    stage: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateTable:
-    """Estimates of many layouts.
-
-    ``executed_flops`` counts what runs on all ranks, recomputed forward passes (``replayed_flops``) included.
-    """
-
-    iteration_s: Floats
-    memory_bytes: Floats
-    lower_bound_s: Floats
-    executed_flops: Floats
-    replayed_flops: Floats
-    time: TimeParts
-    memory: MemoryParts
+    fullest_stage: Floats
 
     def __len__(self) -> int:
         return len(self.iteration_s)
 
     def take(self, rows: Index) -> EstimateTable:
-        return EstimateTable(
-            iteration_s=self.iteration_s[rows],
-            memory_bytes=self.memory_bytes[rows],
-            lower_bound_s=self.lower_bound_s[rows],
-            executed_flops=self.executed_flops[rows],
-            replayed_flops=self.replayed_flops[rows],
-            time=TimeParts(**{f.name: getattr(self.time, f.name)[rows] for f in fields(TimeParts)}),
-            memory=MemoryParts(**{f.name: getattr(self.memory, f.name)[rows] for f in fields(MemoryParts)}),
-        )
+        return EstimateTable(**{name: getattr(self, name)[rows] for name in self.__slots__})
 
     @staticmethod
     def joined(tables: Sequence[EstimateTable], rows: Sequence[Index]) -> EstimateTable:
         """One table made of several, each of which holds the given rows."""
         if len(tables) == 1:
             return tables[0]
-        length = sum(map(len, rows))
-
-        def column(parts: Iterable[Floats]) -> Floats:
-            whole = np.empty(length)
-            for part, at in zip(parts, rows, strict=True):
-                whole[at] = part
-            return whole
-
-        def joined(names: tuple[str, ...], owner: Callable[[EstimateTable], object]) -> dict[str, Floats]:
-            return {name: column(getattr(owner(table), name) for table in tables) for name in names}
-
-        return EstimateTable(
-            **joined(TOTALS, lambda table: table),
-            time=TimeParts(**joined(TIME_PARTS, lambda table: table.time)),
-            memory=MemoryParts(**joined((*MEMORY_PARTS, "host_bytes", "stage"), lambda table: table.memory)),
-        )
+        columns = {}
+        for name in EstimateTable.__slots__:
+            columns[name] = np.empty(sum(map(len, rows)))
+            for table, at in zip(tables, rows, strict=True):
+                columns[name][at] = getattr(table, name)
+        return EstimateTable(**columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

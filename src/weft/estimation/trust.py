@@ -1,10 +1,22 @@
-"""How far estimates of such runs have been from measured ones: cross-validated errors of similar runs."""
+"""How far estimates are off: one against what was measured, and two layouts of one job against each other.
+
+The first is the cross-validated error of similar runs.  Of the second: what two layouts share, errors share, so that
+only mechanisms in which they differ count.  The variance of the difference of two logarithmic errors grows with the
+steps between the layouts,
+
+    Var(e_i - e_j) = v_other + sum over traits t of v_t |step_t(i) - step_t(j)|,
+
+which is that of a random walk along each trait, so that errors of any set of layouts have a covariance.  The ``v`` are
+fitted to the measured jobs that ran in several layouts, every source weighing the same, every job of one too, and
+outliers less; a trait in which hardly any pair differs has about the mean of the others, and none less than
+``v_other``.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
@@ -14,9 +26,10 @@ import numpy as np
 
 from weft.cluster.calibration import shipped_tables
 from weft.cluster.spec import Cluster
-from weft.layout.table import Floats
+from weft.layout.spec import Layout
+from weft.layout.table import Floats, Mask
+from weft.layout.text import parse_layout
 from weft.model.job import Job
-from weft.model.spec import Model
 from weft.units import format_count, format_si
 
 FEWEST = 8
@@ -31,7 +44,7 @@ GROWTH = 0.05
 up.  Range: 0 to 0.07.  Source: of the shipped runs, 262 lie outside what the other sources measured, by up to 9
 doublings; 88 % of them are within the other sources' bar as it is, 92 % if it grows by 0.015, 96 % by 0.05 (each
 source weighing as the square root of its runs)."""
-WITHIN = 0.25
+MEASURED_WITHIN = 0.25
 """Doublings beyond the measured range within which a figure counts as measured."""
 
 
@@ -51,13 +64,9 @@ class Traits:
     def of(cls, job: Job, cluster: Cluster) -> Traits:
         """The traits of an estimate."""
         tables = shipped_tables().used(cluster.accelerator.name)
-        return cls(accelerator=tables[-1] if tables else cluster.accelerator.name, kind=_kind(job.model))
-
-
-def _kind(model: Model) -> str:
-    if model.state_spaces:
-        return "state-space"
-    return "experts" if any(kind.moe for kind in model.kinds) else "dense"
+        routed = any(kind.moe for kind in job.model.kinds)
+        kind = "state-space" if job.model.state_spaces else "experts" if routed else "dense"
+        return cls(accelerator=tables[-1] if tables else cluster.accelerator.name, kind=kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,40 +141,34 @@ def figures_of(job: Job, cluster: Cluster) -> dict[str, Any]:
 
 def widened_bar(job: Job, cluster: Cluster) -> ErrorBar:
     """The error bar of an estimate, wider by how far it lies outside what was measured."""
-    bar, ranges = _shipped_bar(Traits.of(job, cluster))
-    beyond = _beyond(figures_of(job, cluster), ranges)
-    if bar.error is None or not beyond:
+    bar, similar = _shipped_bar(Traits.of(job, cluster))
+    if bar.error is None:
         return bar
-    outside = []
-    for name, value, _ in beyond:
-        (words, form), (least, most) = FIGURES[name], ranges[name]
+    words, doublings = [], 0.0
+    for name, value, least, most, beyond in outside(figures_of(job, cluster), similar):
+        what, form = FIGURES[name]
         limit = f"most {form(most)}" if value > most else f"least {form(least)}"
-        outside.append(f"{words} {form(value)} (at {limit} measured)")
-    error = grown(bar.error, sum(doublings for *_, doublings in beyond))
-    return replace(bar, error=error, outside=tuple(outside))
+        words.append(f"{what} {form(value)} (at {limit} measured)")
+        doublings += beyond
+    return replace(bar, error=grown(bar.error, doublings), outside=tuple(words)) if words else bar
+
+
+def outside(figures: Mapping[str, Any], similar: Sequence[Known]) -> list[tuple[str, float, float, float, float]]:
+    """The figures outside those of similar runs: name, value, their least and most, doublings or halvings beyond."""
+    beyond = []
+    for name, value in figures.items():
+        measured = [known for one in similar if (known := getattr(one, name)) is not None]
+        if value is not None and measured:
+            least, most = min(measured), max(measured)
+            doublings = math.log2(max(value / most, least / value))
+            if doublings > MEASURED_WITHIN:
+                beyond.append((name, value, least, most, doublings))
+    return beyond
 
 
 def grown(error: float, doublings: float) -> float:
     """An error so many doublings beyond what was measured."""
     return float((1.0 + error) * (1.0 + GROWTH) ** doublings - 1.0)
-
-
-def _beyond(figures: Mapping[str, Any], ranges: Mapping[str, tuple[float, float]]) -> list[tuple[str, float, float]]:
-    """The figures outside their ranges: name, value, and doublings or halvings beyond."""
-    values = [(name, figures[name], *ranges[name]) for name in ranges if figures[name] is not None]
-    found = [(name, value, math.log2(max(value / most, least / value))) for name, value, least, most in values]
-    return [each for each in found if each[2] > WITHIN]
-
-
-def _ranges(runs: Sequence[Known]) -> dict[str, tuple[float, float]]:
-    """The least and the largest value of each figure of some runs."""
-    values = {name: [value for one in runs if (value := getattr(one, name)) is not None] for name in FIGURES}
-    return {name: (min(some), max(some)) for name, some in values.items() if some}
-
-
-@cache
-def _shipped_bar(traits: Traits) -> tuple[ErrorBar, dict[str, tuple[float, float]]]:
-    return _bar(traits, shipped_runs())
 
 
 def error_bar(traits: Traits, known: Sequence[Known] | None = None) -> ErrorBar:
@@ -175,28 +178,42 @@ def error_bar(traits: Traits, known: Sequence[Known] | None = None) -> ErrorBar:
     larger of those by constants fitted to other sources and by constants before any run, and no accelerator with runs
     has a larger one.
     """
-    return _bar(traits, shipped_runs() if known is None else known)[0]
+    return (_shipped_bar(traits) if known is None else _bar(traits, known))[0]
 
 
-def _bar(traits: Traits, runs: Sequence[Known]) -> tuple[ErrorBar, dict[str, tuple[float, float]]]:
-    """The error bar, and the ranges of the figures of the runs that it is of."""
+@cache
+def _shipped_bar(traits: Traits) -> tuple[ErrorBar, list[Known]]:
+    return _bar(traits, shipped_runs())
+
+
+def _bar(traits: Traits, runs: Sequence[Known]) -> tuple[ErrorBar, list[Known]]:
+    """The error bar, and the runs that it is of."""
     accelerators = {one.traits.accelerator for one in runs}
+    kind = [one for one in runs if one.traits.kind == traits.kind]
+    machine = [one for one in kind if one.traits.accelerator == traits.accelerator]
     measured = traits.accelerator in accelerators
-    seen = measured and any(one.traits.kind == traits.kind for one in runs)
-    found, ranges = ErrorBar(error=None, runs=0, sources=0, alike=""), {}
-    for alike, similar in _circles(traits, runs):
-        sources = {one.family for one in similar}
-        if similar:
-            errors = np.abs([(one.error, one.error if seen else one.unfitted) for one in similar]).max(axis=1)
-            bar = _quantile(errors, [one.family for one in similar])
-            found = ErrorBar(error=bar, runs=len(similar), sources=len(sources), alike=alike)
-            ranges = _ranges(similar)
-        if len(similar) >= FEWEST and len(sources) > 1:
+    # Similar runs, from the most to the least similar, until there are enough of them.
+    what = f"{traits.kind} models on"
+    circles = [
+        (f"{what} {traits.accelerator}", machine),
+        (f"{what} any accelerator" + ("" if machine else f", none of them on {traits.accelerator}"), kind),
+    ]
+    if not kind:
+        circles.append((f"models of any kind, none of them {traits.kind}", list(runs)))
+    bar, similar = ErrorBar(error=None, runs=0, sources=0, alike=""), list[Known]()
+    for alike, some in circles:
+        if some:
+            similar, families = some, {one.family for one in some}
+            # Where accelerator or kind was not measured, the larger error of both sorts of constants counts.
+            sorts = [(one.error, one.error if measured and kind else one.unfitted) for one in some]
+            error = _quantile(np.abs(sorts).max(axis=1), [one.family for one in some])
+            bar = ErrorBar(error=error, runs=len(some), sources=len(families), alike=alike)
+        if len(some) >= FEWEST and bar.sources > 1:
             break
-    if found.error is not None and not measured:
-        others = (error_bar(replace(traits, accelerator=name), runs).error or 0.0 for name in accelerators)
-        found = replace(found, error=max(found.error, *others))
-    return found, ranges
+    if bar.error is not None and not measured:
+        others = [_bar(replace(traits, accelerator=name), runs)[0].error or 0.0 for name in accelerators]
+        bar = replace(bar, error=max(bar.error, *others))
+    return bar, similar
 
 
 def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = None) -> Known | None:
@@ -207,14 +224,10 @@ def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = N
         one
         for one in (shipped_runs() if known is None else known)
         if (one.traits, one.precision) == (traits, precision)
-        and _near(one.parameters, parameters, NEAR)
-        and _near(one.world, cluster.count, NEAR**2)
+        and parameters / NEAR <= one.parameters <= NEAR * parameters
+        and cluster.count / NEAR**2 <= one.world <= NEAR**2 * cluster.count
     ]
     return max(alike, key=lambda one: (one.mfu, one.run), default=None)
-
-
-def _near(one: int, other: int, factor: int) -> bool:
-    return one <= factor * other and other <= factor * one
 
 
 def _quantile(errors: Floats, families: Sequence[str]) -> float:
@@ -222,20 +235,13 @@ def _quantile(errors: Floats, families: Sequence[str]) -> float:
     of rank (n + 1) COVERED, rounded up, among the n sources' own (split conformal prediction: Lei et al. 2018,
     doi:10.1080/01621459.2017.1307116), which is the largest of up to eight; of fewer than four it covers less."""
     named = np.array(families)
-    own = sorted(_ranked(np.sort(errors[named == name]), 0) for name in set(families))
+    own = sorted([_ranked(np.sort(errors[named == name]), 0) for name in set(families)])
     return _ranked(np.array(own), 1)
 
 
 def _ranked(values: Floats, more: int) -> float:
     """Of sorted values the one below or at which ``COVERED`` of them, and of so many ``more``, lie."""
     return float(values[min(math.ceil((len(values) + more) * COVERED - 1e-9), len(values)) - 1])
-
-
-def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
-    """The least value at or below which the share of the weights, which add up to 1, lies."""
-    order = np.argsort(values, kind="stable")
-    shares = np.cumsum(weights[order])
-    return float(values[order][min(int(np.searchsorted(shares, share - 1e-9)), len(order) - 1)])
 
 
 def equal_shares(families: np.ndarray) -> Floats:
@@ -257,17 +263,6 @@ def covered(known: Sequence[Known]) -> dict[str, float]:
     return {family: float(np.mean(each)) for family, each in sorted(inside.items())}
 
 
-def _circles(traits: Traits, runs: Sequence[Known]) -> Iterator[tuple[str, list[Known]]]:
-    """Similar runs, from the most to the least similar."""
-    kind = [one for one in runs if one.traits.kind == traits.kind]
-    machine = [one for one in kind if one.traits.accelerator == traits.accelerator]
-    what = f"{traits.kind} models on"
-    yield f"{what} {traits.accelerator}", machine
-    yield f"{what} any accelerator" + ("" if machine else f", none of them on {traits.accelerator}"), kind
-    if not kind:
-        yield f"models of any kind, none of them {traits.kind}", list(runs)
-
-
 @cache
 def shipped_runs() -> tuple[Known, ...]:
     """The runs with which the shipped constants were set (``weft calibrate --errors``)."""
@@ -287,14 +282,12 @@ def runs_to_json(runs: Sequence[Known]) -> str:
 def runs_from_json(text: str) -> tuple[Known, ...]:
     """What ``runs_to_json`` wrote."""
     columns = json.loads(text)
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return tuple(
-        Known(
-            **{name: row[name] for name in (*_NAMES, *_ERRORS)},
-            traits=Traits(**{name: row[name] for name in Traits.__slots__}),
-        )
-        for row in rows
-    )
+    runs = []
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(columns, values, strict=True))
+        traits = Traits(accelerator=row.pop("accelerator"), kind=row.pop("kind"))
+        runs.append(Known(**row, traits=traits))
+    return tuple(runs)
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -308,3 +301,169 @@ FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 """What decides whether the like of an estimate was measured, what it is called, and how it is written."""
 _NAMES = ("run", "family", "job", "layout", "precision", *FIGURES)
 _ERRORS = ("mfu", "error", "without_kind", "unfitted")
+
+
+# Layouts of one job against each other ---------------------------------------------------------
+
+WITHIN = 0.03
+"""Layouts whose times differ by less are as good as each other."""
+DRAWS = 4000
+"""Draws of the errors of a set of layouts."""
+OUTLIER = 2.0
+"""Standard deviations from which a pair counts by its size, not by its square."""
+USUAL = 0.08
+"""Standard deviation, of a step of a trait, from which the fit begins."""
+PULL = 2.0
+"""Jobs that a trait's pull towards the mean of all traits is worth."""
+LEAST = 0.005
+"""Least standard deviation of a step during the fit."""
+ROUNDS = 20
+NORMAL = 1.2815515655446004
+"""Standard deviations within which ``COVERED`` of a normal distribution lie."""
+OTHER = "other"
+"""What layouts that differ at all differ in besides the traits."""
+
+
+def steps(layout: Layout) -> dict[str, float]:
+    """Where a layout stands along each trait; degrees count by doublings."""
+    share = {"none": 0.0, "selective": 0.5, "full": 1.0}[layout.recompute]
+    overlaps = {"none": 0.0, "backward": 0.5, "full": 1.0}[layout.overlap_tensor]
+    switched = (layout.overlap_reduce, layout.overlap_gather, layout.offload_optimizer, layout.offload_activations)
+    return {
+        "tensor": float(np.log2(layout.x * layout.y)),
+        "pipeline": float(np.log2(layout.pipeline)),
+        "context": float(np.log2(layout.context)),
+        "expert": float(np.log2(layout.expert * layout.expert_tensor)),
+        "sharding": float(np.log2(layout.z)),
+        "micro-batch": float(np.log2(layout.micro_batch)),
+        "schedule": float(np.log2(layout.virtual_stages)) + layout.schedule.splits_backward,
+        "recompute": share,
+        "switches": overlaps + sum(switched),
+    }
+
+
+TRAITS = tuple(steps(Layout()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """The error between layouts of one job, from ``pairs`` of ``jobs`` of ``sources``.
+
+    ``variances`` are those of a step of each trait, and of ``OTHER``, scaled so that ``COVERED`` of the pairs lie
+    within ``NORMAL`` standard deviations.
+    """
+
+    variances: Mapping[str, float]
+    pairs: int
+    jobs: int
+    sources: int
+
+    def between(self, layouts: Sequence[Layout]) -> Floats:
+        """Standard deviations of the logarithmic errors of layouts against each other, shape (n, n)."""
+        deviations: Floats = np.sqrt(self._variances(layouts))
+        return deviations
+
+    def covered(self, layouts: Sequence[Layout]) -> Floats:
+        """Shares within which ``COVERED`` of such pairs had the ratio of their times predicted, shape (n, n)."""
+        shares: Floats = np.expm1(NORMAL * self.between(layouts))
+        return shares
+
+    def chances(self, layouts: Sequence[Layout], seconds: Sequence[float] | Floats, within: float = WITHIN) -> Floats:
+        """Probability of each of the layouts of one job, with their predicted times, to take at most the share
+        ``within`` longer than the best of them.
+
+        By ``DRAWS`` normal draws of the errors from a fixed seed.
+        """
+        # Logarithmic errors against the first layout, shape (draws, n), with the covariance that the variances of
+        # differences leave: cov(i, j) = (var(0, i) + var(0, j) - var(i, j)) / 2.
+        apart = self._variances(layouts)
+        values, vectors = np.linalg.eigh((apart[:1] + apart[:, :1] - apart) / 2.0)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        errors: Floats = np.random.default_rng(0).standard_normal((DRAWS, len(layouts))) @ root.T
+        drawn = np.log(np.asarray(seconds, dtype=np.float64)) - errors
+        chances: Floats = np.mean(drawn <= drawn.min(axis=1, keepdims=True) + np.log1p(within), axis=0)
+        return chances
+
+    def _variances(self, layouts: Sequence[Layout]) -> Floats:
+        places = np.array([list(steps(one).values()) for one in layouts]).reshape(-1, len(TRAITS))
+        apart = np.abs(places[:, None] - places[None])
+        known = np.array([self.variances[name] for name in TRAITS])
+        unlike = np.array([[a != b for b in layouts] for a in layouts])
+        variances: Floats = apart @ known + self.variances[OTHER] * unlike
+        return variances
+
+
+@cache
+def shipped_contrast() -> Contrast | None:
+    """The error between layouts by the runs with which the shipped constants were set."""
+    return contrast(shipped_runs())
+
+
+def contrast(known: Sequence[Known]) -> Contrast | None:
+    """The error between layouts, fitted to runs; None where no job is known in several layouts."""
+    jobs: dict[tuple[str, int], list[Known]] = {}
+    for one in known:
+        jobs.setdefault((one.family, one.job), []).append(one)
+    # Pairs of runs of one job in different layouts: the difference of their logarithmic errors, and the steps between
+    # them; a weight for every job's pairs alike.
+    errors, apart, shares, families = [], [], [], []
+    for (family, _), runs in jobs.items():
+        layouts = [one.layout for one in runs]
+        first, second = np.triu_indices(len(runs), 1)
+        unlike: Mask = np.array([layouts[i] != layouts[j] for i, j in zip(first, second, strict=True)], dtype=bool)
+        if not unlike.any():
+            continue
+        first, second = first[unlike], second[unlike]
+        places = np.array([list(steps(layout_of(text)).values()) for text in layouts])
+        logs = np.log1p([one.error for one in runs])
+        errors.append(logs[first] - logs[second])
+        apart.append(np.abs(places[first] - places[second]))
+        shares.append(np.full(len(first), 1.0 / len(first)))
+        families.append(family)
+    if not errors:
+        return None
+    # Weights add up to 1: every source's alike, and every job's of one.
+    shares = [job / families.count(family) for job, family in zip(shares, families, strict=True)]
+    differences, weights = np.concatenate(errors), np.concatenate(shares) / len(set(families))
+    columns = np.column_stack([np.ones(len(differences)), np.concatenate(apart)])
+    variances = _fitted(columns, differences, weights, len(families))
+    sizes = np.abs(differences) / np.sqrt(columns @ variances)
+    order = np.argsort(sizes, kind="stable")
+    # The least size at or below which ``COVERED`` of the weights lies.
+    place = int(np.searchsorted(np.cumsum(weights[order]), COVERED - 1e-9))
+    scale = float(sizes[order][min(place, len(order) - 1)]) / NORMAL
+    return Contrast(
+        variances=dict(zip((OTHER, *TRAITS), (scale**2 * variances).tolist(), strict=True)),
+        pairs=len(differences),
+        jobs=len(families),
+        sources=len(set(families)),
+    )
+
+
+@cache
+def layout_of(text: str) -> Layout:
+    """The layout of a run."""
+    return parse_layout(text).complete()
+
+
+def _fitted(columns: Floats, errors: Floats, shares: Floats, jobs: int) -> Floats:
+    """Variances by least squares of squared errors, each weighed by what the last round expects of it."""
+    variances = np.full(columns.shape[1], USUAL**2)
+    for _ in range(ROUNDS):
+        expected = columns @ variances
+        # Beyond ``OUTLIER`` standard deviations an error counts by its size, not by its square.
+        squares = np.minimum(errors**2, OUTLIER * np.sqrt(expected) * np.abs(errors))
+        weights = shares * jobs / expected**2
+        mean = variances.mean()
+        pull = PULL / mean**2
+        weighed = (columns * weights[:, None]).T
+        matrix = weighed @ columns + pull * np.eye(len(variances))
+        vector = weighed @ squares + pull * mean
+        # The solution without negative values, by coordinate descent.
+        for _ in range(200):
+            for i in range(len(variances)):
+                rest = vector[i] - matrix[i] @ variances + matrix[i, i] * variances[i]
+                variances[i] = max(rest / matrix[i, i], 0.0)
+        variances = np.maximum(variances, LEAST**2)
+    least: Floats = np.maximum(variances, variances[0])
+    return least

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TypedDict
 
 from weft.cluster.catalogue import RAIL_LATENCY_S
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName
-from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
+from weft.fabric import checks
+from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start, wire
 from weft.fabric.dimension import Dimension, from_tier
-from weft.fabric.families import clos, dragonfly, hierarchy, planes, rail, torus
+from weft.fabric.families import clos, dragonfly, rail, torus
 from weft.fabric.families.clos import Oversubscription
+from weft.fabric.families.torus import lines_of
 from weft.fabric.paths import Mode
 from weft.fabric.spec import Fabric
+
+
+def hierarchical(dimensions: Sequence[Dimension]) -> Fabric:
+    """Accelerators in a grid; those that differ in one coordinate alone are joined as that dimension says
+    (Themis, ISCA 2022).
+
+    Rank is ``a0 + P0 (a1 + P1 (a2 + ...))``.  The first dimension is the scale-up domain, the others are
+    tiers 1, 2, ... outwards; a switch of tier i has the role "switch-i".
+
+    Raises:
+        BadInput: there are no dimensions, or too many accelerators.
+    """
+    if not len(dimensions):
+        raise BadInput("no dimensions", where="hierarchical: dimensions", remedy="give at least one")
+    sizes = [dimension.size for dimension in dimensions]
+    count = checks.whole(prod(sizes), "hierarchical: accelerators")
+    builder = start("hierarchical", count, dimensions[0])
+    for tier, (lines, dimension) in enumerate(zip(lines_of(count, sizes), dimensions, strict=True)):
+        if tier:
+            wire(builder, lines, dimension, tier=tier, role=f"switch-{tier}")
+    return builder.build()
 
 
 class _Network(TypedDict):
@@ -182,20 +206,20 @@ def _torus(site: _Site) -> Fabric:
 
 
 def _planes(count: int) -> Callable[[_Site], Fabric]:
-    return lambda site: planes.build(site.count, planes=count, unit=site.unit, **site.tree(ports=count))
+    return lambda site: rail.multi_plane(site.count, planes=count, unit=site.unit, **site.tree(ports=count))
 
 
 def _hierarchical(site: _Site) -> Fabric:
     """The cluster's tiers as they are; oversubscription narrows the links of a tier."""
     tiers = [replace(tier, bandwidth_Bps=tier.effective_Bps) for tier in site.cluster.tiers]
-    return hierarchy.build([from_tier(tier) for tier in tiers])
+    return hierarchical([from_tier(tier) for tier in tiers])
 
 
 _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "fat-tree": lambda site: clos.build(site.count, **site.tree()),
     "rail-optimized": lambda site: rail.optimized(site.count, unit=site.unit, **site.tree()),
     "rail-only": lambda site: rail.only(site.count, **site.tree()),
-    **{kind: _planes(count) for kind, count in planes.KINDS.items()},
+    **{kind: _planes(count) for kind, count in rail.PLANES.items()},
     "torus": _torus,
     "dragonfly": lambda site: dragonfly.build(
         *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
@@ -206,7 +230,7 @@ _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "hierarchical": _hierarchical,
 }
 """Every kind of fabric, and how a cluster's is built."""
-TREES = ("fat-tree", "rail-optimized", "rail-only", *planes.KINDS)
+TREES = ("fat-tree", "rail-optimized", "rail-only", *rail.PLANES)
 """Kinds with switches above the leaves, whose names may say an oversubscription: "fat-tree 2:1"."""
 _ROUTINGS: dict[str, Mode] = {"torus": "dimension-order", **dict.fromkeys(("dragonfly", "dragonfly+"), "ugal")}
 _RATIO = re.compile(r"(?P<kind>\S+) (?P<ratio>\d{1,3}(\.\d{1,3})?):1")

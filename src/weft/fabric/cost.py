@@ -23,7 +23,7 @@ from weft.cluster.spec import Tier
 from weft.codec import Document, Range, decode, encode
 from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
-from weft.fabric.families import planes
+from weft.fabric.families import rail
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.files import read_text
 from weft.results import Result
@@ -165,7 +165,7 @@ def bill(
     Raises:
         BadInput: a switch uses more ports than ``radix``.
     """
-    split = planes.KINDS.get(kind.partition(" ")[0], 1)
+    split = rail.PLANES.get(kind.partition(" ")[0], 1)
     if split > 1 and radix is not None:
         each = {f"{unit}_per_{part}" for unit in ("usd", "watts") for part in PARTS} - {"watts_per_cable"}
         prices = replace(prices, **{name: getattr(prices, name) / split for name in each})

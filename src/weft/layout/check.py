@@ -171,8 +171,8 @@ def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[s
     for one in PipelineSchedule:
         wrong |= (table.schedule == one.code) & (virtual < 2 if one.chunks is None else virtual != one.chunks)
     yield "schedule-mismatch", wrong
-    yield "interleaving-rounds", table.scheduled(lambda one: one.rounds) & (micro_batches % table.pipeline != 0)
-    yield "pipeline-starved", table.scheduled(lambda one: one.splits_backward) & (micro_batches < table.pipeline)
+    yield "interleaving-rounds", table.scheduled("rounds") & (micro_batches % table.pipeline != 0)
+    yield "pipeline-starved", table.scheduled("splits_backward") & (micro_batches < table.pipeline)
 
 
 def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:

@@ -52,22 +52,13 @@ def degrees(table: LayoutTable, axis: str) -> Ints:
 
 def strides(table: LayoutTable, axis: str) -> Ints:
     """Distance in ranks between neighbours along an axis, per row: the least of any order where the table has none."""
-    if axis in EXPERT_AXES:
-        return _expert_strides(table, axis)
-    if not table.order:
-        return np.ones(len(table), dtype=np.int64)
     stride = np.ones(len(table), dtype=np.int64)
-    for inner in table.order[: table.order.index(axis)]:
-        stride = stride * table.column(inner)
-    return stride
-
-
-def _expert_strides(table: LayoutTable, axis: str) -> Ints:
-    stride = np.ones(len(table), dtype=np.int64)
-    for inner in EXPERT_AXES[: EXPERT_AXES.index(axis)]:
+    order = EXPERT_AXES if axis in EXPERT_AXES else table.order
+    for inner in order[: order.index(axis)] if order else ():
         stride = stride * degrees(table, inner)
-    if not table.order:
+    if axis not in EXPERT_AXES or not table.order:
         return stride
+    # The ranks of a stage are not contiguous where other axes lie outside of the pipeline.
     outside = strides(table, "pipeline")
     return np.where(stride >= outside, stride * table.pipeline, stride)
 
@@ -78,23 +69,13 @@ def groups(layout: Layout, axis: str) -> Ints:
     ``axis`` is a mesh axis or one of ``EXPERT_AXES``.
     """
     if axis in EXPERT_AXES:
-        return _expert_groups(layout, axis)
+        stages = np.sort(groups(layout, "pipeline").T, axis=1)  # ranks of each stage, increasing
+        ranks = stages.reshape(layout.pipeline, layout.expert_data, layout.expert, layout.expert_tensor)
+        return np.moveaxis(ranks, 3 - EXPERT_AXES.index(axis), -1).reshape(-1, getattr(layout, axis))
     order = layout.order
     shape = [getattr(layout, name) for name in reversed(order)]
     ranks = np.arange(layout.world).reshape(shape)
     return np.moveaxis(ranks, len(order) - 1 - order.index(axis), -1).reshape(-1, getattr(layout, axis))
-
-
-def _expert_groups(layout: Layout, axis: str) -> Ints:
-    stages = _stage_ranks(layout)
-    shape = [layout.expert_data, layout.expert, layout.expert_tensor]
-    ranks = stages.reshape(layout.pipeline, *shape)
-    return np.moveaxis(ranks, 3 - EXPERT_AXES.index(axis), -1).reshape(-1, getattr(layout, axis))
-
-
-def _stage_ranks(layout: Layout) -> Ints:
-    """Ranks of each stage, shape (pipeline, ranks of a stage), increasing."""
-    return np.sort(groups(layout, "pipeline").T, axis=1)
 
 
 def coordinates(layout: Layout, rank: int) -> dict[str, int]:

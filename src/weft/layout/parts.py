@@ -85,7 +85,7 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
         Pass(name="cross-entropy", phase="forward", bytes=14.0 * logits),
         Pass(name="cross-entropy", phase="input-gradient", bytes=8.0 * logits),
     )
-    entering = tuple(_enter_vocabulary(sizes.tokens * model.hidden, sizes))
+    entering = [replace(one, axes=("x", "y")) for one in enter_x("logits", sizes.tokens * model.hidden, sizes)]
     scalars = tuple(
         Collective(
             name=f"cross-entropy.{what}",
@@ -126,18 +126,6 @@ def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:
         slice_ = sizes.own_tokens * model.hidden / sizes.y
         yield Pass(name="final-norm", phase="forward", bytes=4.0 * slice_)
         yield Pass(name="final-norm", phase="input-gradient", bytes=8.0 * slice_)
-
-
-def _enter_vocabulary(elements: Floats, sizes: Sizes) -> Iterator[Collective]:
-    for collective in enter_x("logits", elements, sizes):
-        yield Collective(
-            name=collective.name,
-            kind=collective.kind,
-            axes=("x", "y"),
-            phase=collective.phase,
-            elements=collective.elements,
-            behind=collective.behind,
-        )
 
 
 def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:

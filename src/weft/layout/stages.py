@@ -236,11 +236,7 @@ def _distinct_stages(
             filled[chunk.stage] = start + len(chunk.blocks)
             line[start : filled[chunk.stage]] = chunk.blocks
     lines[:, -1] = np.arange(pipeline)
-    return _distinct(lines)
-
-
-def _distinct(lines: Floats) -> Floats:
-    """Equal stages merged into their first; a last column counts them."""
+    # Equal stages are merged into their first; a last column counts them.
     _, first, counts = np.unique(lines[:, :-1], axis=0, return_index=True, return_counts=True)
     order = np.argsort(first)
     return np.column_stack([lines[first[order]], counts[order].astype(float)])
@@ -394,7 +390,7 @@ def most_held(table: LayoutTable, micro_batches: Floats, stages: Floats) -> Floa
     (2 (p-i) - 1 + (v-1) p) / v on stage i (arXiv 2205.05198, section 4.2.3); ZB-H1 and ZB-V keep on every
     stage what 1F1B keeps on the first.
     """
-    rounds, split = table.scheduled(lambda one: one.rounds), table.scheduled(lambda one: one.splits_backward)
+    rounds, split = table.scheduled("rounds"), table.scheduled("splits_backward")
     first = table.pipeline + rounds * (table.pipeline - 1.0) / table.virtual_stages
     fewer = np.where(split, 0.0, (1.0 + rounds) / table.virtual_stages)
     return np.minimum(first - fewer * stages, micro_batches)
@@ -445,14 +441,14 @@ def bubble_s(
     ends on all of them at once.
     """
     whole: Floats = (forward_s + input_gradient_s + weight_gradient_s) / table.virtual_stages
-    split = table.scheduled(lambda one: one.splits_backward)
+    split = table.scheduled("splits_backward")
     if not split.any():
         return whole
     longer = np.maximum(forward_s, input_gradient_s)
     single = np.maximum(forward_s + input_gradient_s - weight_gradient_s, longer)
     filled = np.clip((micro_batches - table.pipeline) / np.maximum(table.pipeline - 1.0, 1.0), 0.0, 1.0)
     hidden = input_gradient_s - filled * weight_gradient_s
-    wave = table.scheduled(lambda one: one.wraps)
+    wave = table.scheduled("wraps")
     return np.where(split, np.where(wave, np.maximum(longer / 2.0, hidden), single), whole)
 
 

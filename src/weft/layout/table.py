@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -83,11 +83,11 @@ class LayoutTable:
         values = {name: decode(name, int(self.column(name)[index])) for name in COLUMNS}
         return Layout(**values, order=self.order)  # type: ignore[arg-type]
 
-    def scheduled(self, trait: Callable[[PipelineSchedule], bool]) -> Mask:
-        """The rows whose schedule has a trait."""
+    def scheduled(self, trait: str) -> Mask:
+        """The rows whose schedule has a trait: ``splits_backward``, ``wraps``, ``rounds`` or ``blocks``."""
         found = np.zeros(len(self), dtype=bool)
         for code, one in enumerate(PipelineSchedule):
-            if trait(one):
+            if getattr(one, trait):
                 found |= self.schedule == code
         return found
 

@@ -4,7 +4,6 @@ from weft.model.catalogue import Entry, load, names
 from weft.model.flops import model_flops
 from weft.model.huggingface import read_config
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Precision, Recipe
-from weft.model.megatron_args import read_megatron_args, read_megatron_job
 from weft.model.resolve import RecipeChanges, resolve_job
 from weft.model.spec import (
     Attention,
@@ -41,7 +40,5 @@ __all__ = [
     "model_flops",
     "names",
     "read_config",
-    "read_megatron_args",
-    "read_megatron_job",
     "resolve_job",
 ]

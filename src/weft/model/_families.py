@@ -1,7 +1,8 @@
-"""Model families from Hugging Face configurations, and the parts that they share: attention, windows, blocks.
+"""Model families from Hugging Face configurations, and the parts that they share.
 
 GPT-2 and its relatives have LayerNorm and ungated feed-forward layers; Llama and its relatives have RMSNorm,
-rotary positions and gated feed-forward layers.
+rotary positions and gated feed-forward layers; hybrids have state-space blocks beside or in place of attention.
+A family is a function of its configuration; what transformers takes for absent keys are its defaults here.
 """
 
 from __future__ import annotations
@@ -9,463 +10,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 from weft.model._fields import Fields
-from weft.model.spec import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model
+from weft.model.spec import (
+    Attention,
+    Block,
+    BlockRun,
+    FeedForward,
+    LatentAttention,
+    MixtureOfExperts,
+    Model,
+    StateSpace,
+)
+
+DELTA_CHUNK = 64
+"""Tokens of a chunk of gated DeltaNet, which no configuration names (kernels of flash-linear-attention)."""
+LIGHTNING_CHUNK = 256
+"""Tokens of a block of lightning attention (MiniMax-01, arXiv 2501.08313, section 2.2.1; transformers' default)."""
+AnyAttention = Attention | LatentAttention
+AnyFeed = FeedForward | MixtureOfExperts
 
 
-def head_counts(f: Fields, *, default: int | None, kv_default: int | None) -> tuple[int, int]:
-    """Query heads and key/value heads; ``kv_default`` applies where the key is absent but not null."""
-    heads = f.integer("num_attention_heads", default=default)
-    fallback = heads if kv_default is None or "num_key_value_heads" in f.data else kv_default
-    kv_heads = f.integer("num_key_value_heads", default=fallback)
-    check_groups(f, heads, kv_heads)
-    return heads, kv_heads
-
-
-def check_groups(f: Fields, heads: int, kv_heads: int) -> None:
-    if heads % kv_heads:
-        problem = f"{heads} query heads cannot share {kv_heads} key/value heads evenly"
-        raise f.bad("num_key_value_heads", problem, "choose a divisor of num_attention_heads")
-
-
-def even_split(f: Fields, hidden: int, heads: int) -> int:
-    """Features per head of a model without a head size of its own."""
-    if hidden % heads:
-        raise f.bad("num_attention_heads", f"hidden size {hidden} is not a multiple of {heads} heads")
-    return hidden // heads
-
-
-def head_size(f: Fields, hidden: int, heads: int, *, default: int | None = None) -> int:
-    value = f.optional_integer("head_dim")
-    return value or default or even_split(f, hidden, heads)
-
-
-def grouped_attention(
-    f: Fields,
-    hidden: int,
-    *,
-    heads_default: int | None = None,
-    kv_default: int | None = None,
-    head_default: int | None = None,
-    qkv_bias: bool = False,
-    out_bias: bool = False,
-    head_norms: bool = False,
-    sinks: bool = False,
-) -> Attention:
-    """Attention with rotary positions."""
-    heads, kv_heads = head_counts(f, default=heads_default, kv_default=kv_default)
-    head_dim = head_size(f, hidden, heads, default=head_default)
-    return Attention(
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        qkv_bias=qkv_bias,
-        out_bias=out_bias,
-        head_norms=head_norms,
-        sinks=sinks,
-    )
-
-
-def sliding_layers(f: Fields, layers: int, otherwise: Iterable[bool]) -> list[bool]:
-    """For each layer whether it has a window."""
-    return layers_of_kind(f, "sliding_attention", layers, otherwise)
-
-
-def layers_of_kind(f: Fields, wanted: str, layers: int, otherwise: Iterable[bool]) -> list[bool]:
-    """For each layer whether it has this attention, not the full one: from ``layer_types``, else from the family's
-    pattern."""
-    kinds = f.words("layer_types", layers)
-    if kinds is None:
-        return list(otherwise)
-    if not set(kinds) <= {"full_attention", wanted}:
-        raise f.unsupported("layer_types")
-    return [kind == wanted for kind in kinds]
-
-
-def routing(f: Fields, *names: str) -> tuple[int, int]:
-    """Experts (under one of ``names``) and how many of them a token uses."""
-    experts = f.integer(*names)
-    top_k = f.integer("num_experts_per_tok", "experts_per_token")
-    if top_k > experts:
-        raise f.bad("num_experts_per_tok", f"a token cannot use {top_k} of {experts} experts")
-    return experts, top_k
-
-
-def runs(blocks: Iterable[Block]) -> tuple[BlockRun, ...]:
-    """Consecutive equal blocks as runs."""
-    return tuple(BlockRun(block=block, count=len(list(same))) for block, same in groupby(blocks))
-
-
-def stack(
-    f: Fields,
-    name: str,
-    blocks: Iterable[Block],
-    *,
-    tied: bool,
-    norm_bias: bool = False,
-    vocab_default: int | None = None,
-) -> Model:
-    """The model of ``blocks`` with its vocabulary, embeddings tied as configured or as the family does."""
-    done = runs(blocks)
-    return Model(
-        name=name,
-        hidden=done[0].block.hidden,
-        vocab=f.integer("vocab_size", default=vocab_default),
-        runs=done,
-        tied_embeddings=f.flag("tie_word_embeddings", tied),
-        norm_bias=norm_bias,
-    )
+# Parts ------------------------------------------------------------------------------------------------
 
 
 def _plain_attention(f: Fields, hidden: int, heads: int, *, bias: bool, rotary: bool = False) -> Attention:
     """Multi-head attention whose heads share the hidden features evenly."""
-    return Attention(
-        heads=heads, kv_heads=heads, head_dim=even_split(f, hidden, heads), qkv_bias=bias, out_bias=bias, rotary=rotary
-    )
-
-
-def gpt2(f: Fields, name: str) -> Model:
-    """GPT-2, and any GPT of Megatron-LM's plain shape: learned positions, biases, tied embeddings."""
-    f.only("add_cross_attention", False)
-    hidden = f.integer("n_embd", "hidden_size")
-    heads = f.integer("n_head", "num_attention_heads")
-    inner = f.integer("n_inner", default=4 * hidden)
-    block = Block(
-        hidden=hidden,
-        attention=_plain_attention(f, hidden, heads, bias=True),
-        feed_forward=FeedForward(intermediate=inner, gated=False, bias=True),
-        norm_bias=True,
-    )
-    layers = f.layers("n_layer", "num_hidden_layers")
-    model = stack(f, name, [block] * layers, tied=True, norm_bias=True)
-    return replace(model, positions=f.integer("n_positions", "max_position_embeddings"))
-
-
-def gpt_neox(f: Fields, name: str) -> Model:
-    """GPT-NeoX and Pythia: parallel residual, two norms, rotary positions."""
-    hidden = f.integer("hidden_size")
-    heads = f.integer("num_attention_heads")
-    bias = f.flag("attention_bias", True)
-    block = Block(
-        hidden=hidden,
-        attention=_plain_attention(f, hidden, heads, bias=bias, rotary=True),
-        feed_forward=FeedForward(intermediate=f.integer("intermediate_size"), gated=False, bias=True),
-        norm_bias=True,
-        parallel=f.flag("use_parallel_residual", True),
-    )
-    return stack(f, name, [block] * f.layers("num_hidden_layers"), tied=False, norm_bias=True)
-
-
-def opt(f: Fields, name: str) -> Model:
-    """OPT: two spare rows of positions; the 350M model has narrow embeddings and no final norm."""
-    f.only("layer_norm_elementwise_affine", True)
-    hidden = f.integer("hidden_size")
-    bias = f.flag("enable_bias", True)
-    attention = _plain_attention(f, hidden, f.integer("num_attention_heads"), bias=bias)
-    feed = FeedForward(intermediate=f.integer("ffn_dim"), gated=False, bias=bias)
-    block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
-    model = stack(f, name, [block] * f.layers("num_hidden_layers"), tied=True, norm_bias=True)
-    width = f.integer("word_embed_proj_dim", default=hidden)
-    removed = f.flag("_remove_final_layer_norm", False)
-    return replace(
-        model,
-        positions=f.integer("max_position_embeddings") + 2,
-        embedding_features=None if width == hidden else width,
-        final_norm=f.flag("do_layer_norm_before", True) and not removed,
-    )
-
-
-def _mpt_attention(f: Fields, hidden: int, bias: bool) -> Attention:
-    options = f.inner("attn_config")
-    for name in ("prefix_lm", "qk_ln", "qk_gn"):
-        options.only(name, False)
-    options.only("attn_type", "multihead_attention", "multiquery_attention", "grouped_query_attention")
-    heads = f.integer("n_heads")
-    attention = _plain_attention(f, hidden, heads, bias=bias, rotary=options.flag("rope", False))
-    kind = options.word("attn_type", "multihead_attention")
-    if kind == "multihead_attention":
-        return attention
-    kv_heads = 1 if kind == "multiquery_attention" else options.integer("kv_n_heads")
-    check_groups(f, heads, kv_heads)
-    return replace(attention, kv_heads=kv_heads)
-
-
-def _mpt_positions(f: Fields) -> int:
-    """Rows of the learned position table: none with ALiBi or rotary positions."""
-    options = f.inner("attn_config")
-    elsewhere = options.flag("alibi", True) or options.flag("rope", False)
-    return 0 if elsewhere or not f.flag("learned_pos_emb", True) else f.integer("max_seq_len")
-
-
-def mpt(f: Fields, name: str) -> Model:
-    """MPT."""
-    f.inner("ffn_config").only("ffn_type", "mptmlp")
-    hidden = f.integer("d_model")
-    bias = not f.flag("no_bias", True)
-    inner = hidden * f.integer("expansion_ratio", default=4, most=1024)
-    block = Block(
-        hidden=hidden,
-        attention=_mpt_attention(f, hidden, bias),
-        feed_forward=FeedForward(intermediate=inner, gated=False, bias=bias),
-        norm_bias=bias,
-    )
-    model = stack(f, name, [block] * f.layers("n_layers"), tied=True, norm_bias=bias)
-    return replace(model, positions=_mpt_positions(f))
-
-
-def _falcon_attention(f: Fields, hidden: int, grouped: bool) -> Attention:
-    heads = f.integer("num_attention_heads", "n_head")
-    kv_heads = 1
-    if grouped or not f.flag("multi_query", True):
-        kv_heads = f.integer("num_kv_heads", "n_head_kv", default=heads)
-    check_groups(f, heads, kv_heads)
-    bias = f.flag("bias", False)
-    attention = _plain_attention(f, hidden, heads, bias=bias, rotary=not f.flag("alibi", False))
-    return replace(attention, kv_heads=kv_heads)
-
-
-def _falcon_norms(f: Fields, grouped: bool) -> int:
-    if grouped:
-        return f.integer("num_ln_in_parallel_attn", default=2, most=2)
-    return 1 if f.flag("parallel_attn", True) else 2
-
-
-def falcon(f: Fields, name: str) -> Model:
-    """Falcon: multi-query with one norm (7B), or grouped queries with two (40B, 180B)."""
-    hidden = f.integer("hidden_size")
-    grouped = f.flag("new_decoder_architecture", False)
-    inner = f.integer("ffn_hidden_size", default=4 * hidden)
-    block = Block(
-        hidden=hidden,
-        attention=_falcon_attention(f, hidden, grouped),
-        feed_forward=FeedForward(intermediate=inner, gated=False, bias=f.flag("bias", False)),
-        norms=_falcon_norms(f, grouped),
-        norm_bias=True,
-        parallel=grouped or f.flag("parallel_attn", True),
-    )
-    layers = f.layers("num_hidden_layers", "n_layer")
-    return stack(f, name, [block] * layers, tied=True, norm_bias=True)
-
-
-def bloom(f: Fields, name: str) -> Model:
-    """BLOOM: ALiBi, and a norm after the embedding."""
-    hidden = f.integer("hidden_size", "n_embed")
-    heads = f.integer("n_head", "num_attention_heads")
-    block = Block(
-        hidden=hidden,
-        attention=_plain_attention(f, hidden, heads, bias=True),
-        feed_forward=FeedForward(intermediate=4 * hidden, gated=False, bias=True),
-        norm_bias=True,
-    )
-    layers = f.layers("n_layer", "num_hidden_layers")
-    model = stack(f, name, [block] * layers, tied=True, norm_bias=True)
-    return replace(model, embedding_norm=True)
-
-
-def nemotron(f: Fields, name: str) -> Model:
-    """Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied."""
-    hidden = f.integer("hidden_size")
-    bias = f.flag("attention_bias", False)
-    attention = grouped_attention(f, hidden, qkv_bias=bias, out_bias=bias)
-    feed = FeedForward(intermediate=f.integer("intermediate_size"), gated=False, bias=f.flag("mlp_bias", False))
-    block = Block(hidden=hidden, attention=attention, feed_forward=feed, norm_bias=True)
-    layers = f.layers("num_hidden_layers")
-    return stack(f, name, [block] * layers, tied=False, norm_bias=True)
-
-
-def _uniform(f: Fields, attention: Attention, feed_forward: FeedForward | MixtureOfExperts) -> list[Block]:
-    hidden = f.integer("hidden_size")
-    block = Block(hidden=hidden, attention=attention, feed_forward=feed_forward)
-    return [block] * f.layers("num_hidden_layers")
-
-
-def _windowed(block: Block, window: int, sliding: Sequence[bool]) -> list[Block]:
-    """The block for each layer, with the window where it slides."""
-    attention = block.attention
-    if attention is None:
-        return [block] * len(sliding)
-    narrow = replace(block, attention=replace(attention, window=window))
-    return [narrow if slides else block for slides in sliding]
-
-
-def llama(f: Fields, name: str) -> Model:
-    """Llama 1 to 3.3."""
-    bias = f.flag("attention_bias", False)
-    attention = grouped_attention(f, f.integer("hidden_size"), qkv_bias=bias, out_bias=bias)
-    feed = FeedForward(intermediate=f.integer("intermediate_size"), bias=f.flag("mlp_bias", False))
-    return stack(f, name, _uniform(f, attention, feed), tied=False)
-
-
-def _mistral_attention(f: Fields, window_default: int | None) -> Attention:
-    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=8)
-    absent = window_default if "sliding_window" not in f.data else None
-    return replace(attention, window=f.optional_integer("sliding_window") or absent)
-
-
-def mistral(f: Fields, name: str) -> Model:
-    """Mistral; an absent ``sliding_window`` means 4096, null means none."""
-    feed = FeedForward(intermediate=f.integer("intermediate_size"))
-    return stack(f, name, _uniform(f, _mistral_attention(f, 4096), feed), tied=False)
-
-
-def mixtral(f: Fields, name: str) -> Model:
-    """Mixtral: every layer routed."""
-    experts, top_k = routing(f, "num_local_experts")
-    expert = FeedForward(intermediate=f.integer("intermediate_size"))
-    feed = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert)
-    return stack(f, name, _uniform(f, _mistral_attention(f, None), feed), tied=False)
-
-
-def phi3(f: Fields, name: str) -> Model:
-    """Phi-3 and Phi-4 (fused projections, the same shapes as Llama)."""
-    attention = grouped_attention(f, f.integer("hidden_size"))
-    attention = replace(attention, window=f.optional_integer("sliding_window"))
-    feed = FeedForward(intermediate=f.integer("intermediate_size"))
-    return stack(f, name, _uniform(f, attention, feed), tied=False)
-
-
-def _qwen_sliding(f: Fields, layers: int) -> list[bool]:
-    """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true."""
-    if not f.flag("use_sliding_window", False):
-        return [False] * layers
-    first = f.integer("max_window_layers", default=28, least=0)
-    return sliding_layers(f, layers, (layer >= first for layer in range(layers)))
-
-
-def _qwen(f: Fields, name: str, blocks: list[Block]) -> Model:
-    window = f.integer("sliding_window", default=4096)
-    pairs = zip(blocks, _qwen_sliding(f, len(blocks)), strict=True)
-    return stack(f, name, [_windowed(block, window, [slides])[0] for block, slides in pairs], tied=False)
-
-
-def qwen2(f: Fields, name: str) -> Model:
-    """Qwen2 and Qwen2.5: biases on queries, keys and values only."""
-    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=32, qkv_bias=True)
-    return _qwen(f, name, _uniform(f, attention, FeedForward(intermediate=f.integer("intermediate_size"))))
-
-
-def _qwen3_attention(f: Fields, kv_default: int, head_default: int | None) -> Attention:
-    bias = f.flag("attention_bias", False)
-    return grouped_attention(
-        f,
-        f.integer("hidden_size"),
-        kv_default=kv_default,
-        head_default=head_default,
-        qkv_bias=bias,
-        out_bias=bias,
-        head_norms=True,
-    )
-
-
-def qwen3(f: Fields, name: str) -> Model:
-    """Qwen3 dense: norms on the queries and keys of each head."""
-    attention = _qwen3_attention(f, 32, 128)
-    return _qwen(f, name, _uniform(f, attention, FeedForward(intermediate=f.integer("intermediate_size"))))
-
-
-def _qwen_moe(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts) -> Model:
-    """Routed every ``decoder_sparse_step`` layers, dense in ``mlp_only_layers``."""
-    routed = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=moe)
-    step = f.integer("decoder_sparse_step", default=1)
-    dense_layers = set(f.integers("mlp_only_layers"))
-    numbers = range(f.layers("num_hidden_layers"))
-    sparse = [layer not in dense_layers and (layer + 1) % step == 0 for layer in numbers]
-    if all(sparse):
-        return _qwen(f, name, [routed] * len(sparse))
-    dense = replace(routed, feed_forward=FeedForward(intermediate=f.integer("intermediate_size")))
-    return _qwen(f, name, [routed if is_routed else dense for is_routed in sparse])
-
-
-def qwen2_moe(f: Fields, name: str) -> Model:
-    """Qwen2 mixture: a shared expert behind a one-feature gate."""
-    hidden = f.integer("hidden_size")
-    attention = grouped_attention(f, hidden, kv_default=16, qkv_bias=f.flag("qkv_bias", True))
-    experts, top_k = routing(f, "num_experts", "num_local_experts")
-    moe = MixtureOfExperts(
-        experts=experts,
-        top_k=top_k,
-        expert=FeedForward(intermediate=f.integer("moe_intermediate_size")),
-        shared=FeedForward(intermediate=f.integer("shared_expert_intermediate_size")),
-        shared_gate=True,
-    )
-    return _qwen_moe(f, name, attention, moe)
-
-
-def qwen3_moe(f: Fields, name: str) -> Model:
-    """Qwen3 mixture, without shared expert."""
-    experts, top_k = routing(f, "num_experts", "num_local_experts")
-    expert = FeedForward(intermediate=f.integer("moe_intermediate_size"))
-    moe = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert)
-    return _qwen_moe(f, name, _qwen3_attention(f, 4, None), moe)
-
-
-def gemma(f: Fields, name: str) -> Model:
-    """Gemma 1."""
-    bias = f.flag("attention_bias", False)
-    attention = grouped_attention(
-        f, f.integer("hidden_size"), kv_default=16, head_default=256, qkv_bias=bias, out_bias=bias
-    )
-    feed = FeedForward(intermediate=f.integer("intermediate_size"))
-    return stack(f, name, _uniform(f, attention, feed), tied=True)
-
-
-def _gemma_windows(f: Fields, attention: Attention, period: int) -> list[Block]:
-    """Norms before and after each part; of ``period`` layers all but the last slide."""
-    f.only("use_bidirectional_attention", False)
-    feed = FeedForward(intermediate=f.integer("intermediate_size"))
-    block = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=feed, norms=4)
-    layers = f.layers("num_hidden_layers")
-    pattern = sliding_layers(f, layers, ((layer + 1) % period != 0 for layer in range(layers)))
-    return _windowed(block, f.integer("sliding_window", default=4096), pattern)
-
-
-def gemma2(f: Fields, name: str) -> Model:
-    """Gemma 2: windows in every other layer, the first included."""
-    bias = f.flag("attention_bias", False)
-    attention = grouped_attention(
-        f, f.integer("hidden_size"), kv_default=4, head_default=256, qkv_bias=bias, out_bias=bias
-    )
-    return stack(f, name, _gemma_windows(f, attention, 2), tied=True)
-
-
-def gemma3(f: Fields, name: str) -> Model:
-    """Gemma 3: five layers with windows, then one without.
-
-    Published configurations leave out heads and vocabulary where they are the defaults.
-    """
-    bias = f.flag("attention_bias", False)
-    attention = grouped_attention(
-        f,
-        f.integer("hidden_size"),
-        heads_default=8,
-        kv_default=4,
-        head_default=256,
-        qkv_bias=bias,
-        out_bias=bias,
-        head_norms=True,
-    )
-    period = f.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    blocks = _gemma_windows(f, attention, period)
-    return stack(f, name, blocks, tied=True, vocab_default=262_208)
-
-
-def gpt_oss(f: Fields, name: str) -> Model:
-    """GPT-OSS: sinks, biases everywhere, windows in every other layer from the first on."""
-    hidden = f.integer("hidden_size")
-    bias = f.flag("attention_bias", True)
-    attention = grouped_attention(f, hidden, kv_default=8, head_default=64, qkv_bias=bias, out_bias=bias, sinks=True)
-    experts, top_k = routing(f, "num_local_experts")
-    expert = FeedForward(intermediate=f.integer("intermediate_size"), bias=True)
-    feed = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert, router_bias=True)
-    layers = f.layers("num_hidden_layers")
-    block = Block(hidden=hidden, attention=attention, feed_forward=feed)
-    pattern = sliding_layers(f, layers, (layer % 2 == 0 for layer in range(layers)))
-    blocks = _windowed(block, f.integer("sliding_window", default=128), pattern)
-    return stack(f, name, blocks, tied=False)
-
-
-def latent_attention(f: Fields) -> LatentAttention:
+    head_dim = f.even_split(hidden, heads)
+    return Attention(heads=heads, kv_heads=heads, head_dim=head_dim, qkv_bias=bias, out_bias=bias, rotary=rotary)
+
+
+def _grouped_attention(
+    f: Fields,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    bias: bool | None = None,
+    **features: Any,
+) -> Attention:
+    """Attention with rotary positions and further ``features``; numbers are defaults, and so is ``bias``, that of
+    ``attention_bias`` (None: the family has no such key)."""
+    heads = f.integer("num_attention_heads", default=heads)
+    # A null key means as many as query heads; only an absent one takes the family's number.
+    fallback = heads if kv_heads is None or "num_key_value_heads" in f.data else kv_heads
+    kv_heads = f.integer("num_key_value_heads", default=fallback)
+    f.check_groups(heads, kv_heads)
+    head_dim = f.optional_integer("head_dim") or head_dim or f.even_split(f.integer("hidden_size"), heads)
+    biased = bias is not None and f.flag("attention_bias", bias)
+    features = {"qkv_bias": biased, "out_bias": biased} | features
+    return Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, **features)
+
+
+def _latent_attention(f: Fields) -> LatentAttention:
     """Latent attention with the norms of its compressed vectors."""
     f.only("attention_bias", False)
     return LatentAttention(
@@ -479,149 +77,539 @@ def latent_attention(f: Fields) -> LatentAttention:
     )
 
 
-def shared_moe(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
+def _feed(f: Fields, *names: str, **features: Any) -> FeedForward:
+    return FeedForward(intermediate=f.integer(*(names or ("intermediate_size",))), **features)
+
+
+def _biased(f: Fields, **features: Any) -> FeedForward:
+    return _feed(f, bias=f.flag("mlp_bias", False), **features)
+
+
+def _window(f: Fields) -> int | None:
+    return f.optional_integer("sliding_window")
+
+
+def _mixture(
+    f: Fields, experts: Sequence[str], widths: Sequence[str], *, bias: bool = False, **features: Any
+) -> MixtureOfExperts:
+    """A routed layer; the number of experts and the width of each stand under one of the names."""
+    count = f.integer(*experts)
+    top_k = f.integer("num_experts_per_tok", "experts_per_token")
+    if top_k > count:
+        raise f.bad("num_experts_per_tok", f"a token cannot use {top_k} of {count} experts")
+    return MixtureOfExperts(experts=count, top_k=top_k, expert=_feed(f, *widths, bias=bias), **features)
+
+
+def _shared_mixture(f: Fields, *, balance_bias: bool) -> MixtureOfExperts:
     """Experts of DeepSeek's kind: shared ones merge into one; a balancing bias per expert where there is one."""
-    experts, top_k = routing(f, "n_routed_experts")
-    width = f.integer("moe_intermediate_size")
-    shared = f.integer("n_shared_experts", default=0, least=0) * width
-    return MixtureOfExperts(
-        experts=experts,
-        top_k=top_k,
-        expert=FeedForward(intermediate=width),
-        shared=FeedForward(intermediate=shared) if shared else None,
-        balance_bias=balance_bias,
+    moe = _mixture(f, ["n_routed_experts"], ["moe_intermediate_size"], balance_bias=balance_bias)
+    width = f.integer("n_shared_experts", default=0, least=0) * moe.expert.intermediate
+    return replace(moe, shared=FeedForward(intermediate=width) if width else None)
+
+
+_LOCAL, _WIDTH = ("num_local_experts",), ("intermediate_size",)
+"""Names of Mixtral's and relatives' experts and of their width."""
+
+
+def _windowed(f: Fields, attention: Attention, default: int, otherwise: Iterable[bool]) -> list[AnyAttention]:
+    """The attention of each layer, with ``sliding_window`` where ``layer_types`` or the family's pattern says so."""
+    sliding = f.of_kind("sliding_attention", otherwise)
+    narrow = replace(attention, window=f.integer("sliding_window", default=default))
+    return [narrow if slides else attention for slides in sliding]
+
+
+def runs(blocks: Iterable[Block]) -> tuple[BlockRun, ...]:
+    """Consecutive equal blocks as runs."""
+    return tuple(BlockRun(block=block, count=len(list(same))) for block, same in groupby(blocks))
+
+
+def _stack(f: Fields, name: str, blocks: Iterable[Block], *, tied: bool = False, **features: Any) -> Model:
+    """The model of ``blocks`` with its vocabulary; ``tied`` is the default of embeddings."""
+    done = runs(blocks)
+    vocab, tied = f.integer("vocab_size", default=features.pop("vocab", None)), f.flag("tie_word_embeddings", tied)
+    return Model(name=name, hidden=done[0].block.hidden, vocab=vocab, runs=done, tied_embeddings=tied, **features)
+
+
+def _decoder(
+    f: Fields,
+    name: str,
+    attention: AnyAttention | Sequence[AnyAttention],
+    feed: AnyFeed | Sequence[AnyFeed],
+    *,
+    layers: int | None = None,
+    hidden: int | None = None,
+    norms: int = 2,
+    norm_bias: bool = False,
+    parallel: bool = False,
+    **features: Any,
+) -> Model:
+    """A model of alike blocks, or with the attention or feed-forward part of each layer where these are listed."""
+    layers, hidden = layers or f.layers(), hidden or f.integer("hidden_size")
+    attentions = [attention] * layers if isinstance(attention, AnyAttention) else attention
+    feeds = [feed] * layers if isinstance(feed, AnyFeed) else feed
+    blocks = [
+        Block(hidden=hidden, attention=core, feed_forward=part, norms=norms, norm_bias=norm_bias, parallel=parallel)
+        for core, part in zip(attentions, feeds, strict=True)
+    ]
+    return _stack(f, name, blocks, norm_bias=norm_bias, **features)
+
+
+# GPT-2 and relatives ----------------------------------------------------------------------------------
+
+
+def _gpt2(f: Fields, name: str) -> Model:
+    """GPT-2, and any GPT of Megatron-LM's plain shape: learned positions, biases, tied embeddings."""
+    f.only("add_cross_attention", False)
+    hidden = f.integer("n_embd", "hidden_size")
+    attention = _plain_attention(f, hidden, f.integer("n_head", "num_attention_heads"), bias=True)
+    feed = FeedForward(intermediate=f.integer("n_inner", default=4 * hidden), gated=False, bias=True)
+    layers = f.layers("n_layer", "num_hidden_layers")
+    positions = f.integer("n_positions", "max_position_embeddings")
+    return _decoder(
+        f, name, attention, feed, layers=layers, hidden=hidden, norm_bias=True, tied=True, positions=positions
     )
 
 
-def dense_then_routed(f: Fields, name: str, attention: Attention | LatentAttention, *, balance_bias: bool) -> Model:
-    """Dense in the first ``first_k_dense_replace`` layers, then routed every ``moe_layer_freq`` layers."""
-    dense = Block(
-        hidden=f.integer("hidden_size"),
-        attention=attention,
-        feed_forward=FeedForward(intermediate=f.integer("intermediate_size")),
-    )
-    first = f.integer("first_k_dense_replace", default=0, least=0)
-    step = f.integer("moe_layer_freq", default=1)
-    layers = f.layers("num_hidden_layers")
-    routed = dense
-    if f.has("n_routed_experts"):
-        routed = replace(dense, feed_forward=shared_moe(f, balance_bias=balance_bias))
-    blocks = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
-    model = stack(f, name, blocks, tied=False)
-    return replace(model, prediction_layers=f.integer("num_nextn_predict_layers", default=0, least=0, most=64))
+def _gpt_neox(f: Fields, name: str) -> Model:
+    """GPT-NeoX and Pythia: parallel residual, two norms, rotary positions."""
+    heads, bias = f.integer("num_attention_heads"), f.flag("attention_bias", True)
+    attention = _plain_attention(f, f.integer("hidden_size"), heads, bias=bias, rotary=True)
+    parallel = f.flag("use_parallel_residual", True)
+    return _decoder(f, name, attention, _feed(f, gated=False, bias=True), norm_bias=True, parallel=parallel)
 
 
-def deepseek_v2(f: Fields, name: str) -> Model:
-    """DeepSeek-V2 and V2-Lite."""
-    return dense_then_routed(f, name, latent_attention(f), balance_bias=False)
-
-
-def deepseek_v3(f: Fields, name: str) -> Model:
-    """DeepSeek-V3, V3.1 and R1, Kimi K2: routing with a balancing bias per expert."""
-    return dense_then_routed(f, name, latent_attention(f), balance_bias=True)
-
-
-def palm(f: Fields, name: str) -> Model:
-    """PaLM (arXiv 2204.02311, section 2): parallel blocks of one norm, multi-query, no biases, tied."""
-    attention = grouped_attention(f, f.integer("hidden_size"), kv_default=1)
-    block = Block(
-        hidden=f.integer("hidden_size"),
-        attention=attention,
-        feed_forward=FeedForward(intermediate=f.integer("intermediate_size")),
-        norms=1,
-        parallel=True,
-    )
-    return stack(f, name, [block] * f.layers("num_hidden_layers"), tied=True)
-
-
-def glm4_moe(f: Fields, name: str) -> Model:
-    """GLM-4.5 and 4.6: biases on queries, keys and values, dense in the first layers."""
-    attention = grouped_attention(
+def _opt(f: Fields, name: str) -> Model:
+    """OPT: two spare rows of positions; the 350M model has narrow embeddings and no final norm."""
+    f.only("layer_norm_elementwise_affine", True)
+    hidden, bias = f.integer("hidden_size"), f.flag("enable_bias", True)
+    width = f.integer("word_embed_proj_dim", default=hidden)
+    removed = f.flag("_remove_final_layer_norm", False)
+    return _decoder(
         f,
-        f.integer("hidden_size"),
-        kv_default=8,
-        head_default=128,
-        qkv_bias=f.flag("attention_bias", False),
-        head_norms=f.flag("use_qk_norm", False),
+        name,
+        _plain_attention(f, hidden, f.integer("num_attention_heads"), bias=bias),
+        _feed(f, "ffn_dim", gated=False, bias=bias),
+        norm_bias=True,
+        tied=True,
+        positions=f.integer("max_position_embeddings") + 2,
+        embedding_features=None if width == hidden else width,
+        final_norm=f.flag("do_layer_norm_before", True) and not removed,
     )
-    return dense_then_routed(f, name, attention, balance_bias=True)
 
 
-def _llama4_routed(f: Fields, layers: int) -> list[bool]:
-    """For each layer whether it has experts: those listed, else every ``interleave_moe_layer_step``-th."""
-    listed = f.integers("moe_layers")
-    step = f.integer("interleave_moe_layer_step", default=1)
-    return [layer in listed if listed else (layer + 1) % step == 0 for layer in range(layers)]
+def _mpt(f: Fields, name: str) -> Model:
+    """MPT: positions learned, by ALiBi or rotary."""
+    f.inner("ffn_config").only("ffn_type", "mptmlp")
+    options = f.inner("attn_config")
+    for key in ("prefix_lm", "qk_ln", "qk_gn"):
+        options.only(key, False)
+    options.only("attn_type", "multihead_attention", "multiquery_attention", "grouped_query_attention")
+    hidden, heads, bias = f.integer("d_model"), f.integer("n_heads"), not f.flag("no_bias", True)
+    rotary, kind = options.flag("rope", False), options.word("attn_type", "multihead_attention")
+    kv_heads = {"multihead_attention": heads, "multiquery_attention": 1}.get(kind) or options.integer("kv_n_heads")
+    f.check_groups(heads, kv_heads)
+    inner = hidden * f.integer("expansion_ratio", default=4, most=1024)
+    elsewhere = options.flag("alibi", True) or rotary or not f.flag("learned_pos_emb", True)
+    return _decoder(
+        f,
+        name,
+        replace(_plain_attention(f, hidden, heads, bias=bias, rotary=rotary), kv_heads=kv_heads),
+        FeedForward(intermediate=inner, gated=False, bias=bias),
+        layers=f.layers("n_layers"),
+        hidden=hidden,
+        norm_bias=bias,
+        tied=True,
+        positions=0 if elsewhere else f.integer("max_seq_len"),
+    )
 
 
-def _llama4_rotary(f: Fields, layers: int) -> list[bool]:
-    """For each layer whether it has rotary positions, and so attends within its chunk only: 1 in
-    ``no_rope_layers``."""
-    listed = f.integers("no_rope_layers")
-    if listed and len(listed) != layers:
-        raise f.bad("no_rope_layers", f"{len(listed)} entries for {layers} layers")
-    interval = f.integer("no_rope_layer_interval", default=4)
-    return [bool(one) for one in listed] or [(layer + 1) % interval != 0 for layer in range(layers)]
+def _falcon(f: Fields, name: str) -> Model:
+    """Falcon: multi-query with one norm (7B), or grouped queries with two (40B, 180B)."""
+    hidden, heads = f.integer("hidden_size"), f.integer("num_attention_heads", "n_head")
+    grouped, beside = f.flag("new_decoder_architecture", False), f.flag("parallel_attn", True)
+    bias = f.flag("bias", False)
+    kv_heads = 1
+    if grouped or not f.flag("multi_query", True):
+        kv_heads = f.integer("num_kv_heads", "n_head_kv", default=heads)
+    f.check_groups(heads, kv_heads)
+    attention = _plain_attention(f, hidden, heads, bias=bias, rotary=not f.flag("alibi", False))
+    norms = f.integer("num_ln_in_parallel_attn", default=2, most=2) if grouped else 1 if beside else 2
+    inner = f.integer("ffn_hidden_size", default=4 * hidden)
+    return _decoder(
+        f,
+        name,
+        replace(attention, kv_heads=kv_heads),
+        FeedForward(intermediate=inner, gated=False, bias=bias),
+        layers=f.layers("num_hidden_layers", "n_layer"),
+        norms=norms,
+        norm_bias=True,
+        parallel=grouped or beside,
+        tied=True,
+    )
 
 
-def llama4(f: Fields, name: str) -> Model:
+def _bloom(f: Fields, name: str) -> Model:
+    """BLOOM: ALiBi, and a norm after the embedding."""
+    hidden = f.integer("hidden_size", "n_embed")
+    attention = _plain_attention(f, hidden, f.integer("n_head", "num_attention_heads"), bias=True)
+    feed = FeedForward(intermediate=4 * hidden, gated=False, bias=True)
+    layers = f.layers("n_layer", "num_hidden_layers")
+    return _decoder(
+        f, name, attention, feed, layers=layers, hidden=hidden, norm_bias=True, tied=True, embedding_norm=True
+    )
+
+
+# Llama and relatives ----------------------------------------------------------------------------------
+
+
+def _mistral(f: Fields, name: str) -> Model:
+    """Mistral; an absent ``sliding_window`` means 4096, null means none."""
+    window = _window(f) or (None if "sliding_window" in f.data else 4096)
+    return _decoder(f, name, _grouped_attention(f, kv_heads=8, window=window), _feed(f))
+
+
+def _qwen(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts | None = None) -> Model:
+    """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true; experts are in
+    every ``decoder_sparse_step``-th layer but for those of ``mlp_only_layers``."""
+    numbers, slides = range(f.layers()), f.flag("use_sliding_window", False)
+    first = f.integer("max_window_layers", default=28, least=0) if slides else 0
+    attentions: list[AnyAttention] = [attention] * len(numbers)
+    if slides:
+        attentions = _windowed(f, attention, 4096, (layer >= first for layer in numbers))
+    if moe is None:
+        return _decoder(f, name, attentions, _feed(f))
+    step, dense = f.integer("decoder_sparse_step", default=1), set(f.integers("mlp_only_layers"))
+    routed = [layer not in dense and (layer + 1) % step == 0 for layer in numbers]
+    if all(routed):
+        return _decoder(f, name, attentions, moe)
+    plain = _feed(f)
+    return _decoder(f, name, attentions, [moe if is_routed else plain for is_routed in routed])
+
+
+def _qwen2_moe(f: Fields, name: str) -> Model:
+    """Qwen2 mixture: a shared expert behind a one-feature gate."""
+    attention = _grouped_attention(f, kv_heads=16, qkv_bias=f.flag("qkv_bias", True))
+    return _qwen(f, name, attention, _gated_mixture(f, "num_experts", "num_local_experts"))
+
+
+def _gated_mixture(f: Fields, *experts: str) -> MixtureOfExperts:
+    """Experts beside a shared one that one feature gates."""
+    shared = _feed(f, "shared_expert_intermediate_size")
+    return _mixture(f, experts, ["moe_intermediate_size"], shared=shared, shared_gate=True)
+
+
+def _qwen3_moe(f: Fields, name: str) -> Model:
+    """Qwen3 mixture, without shared expert."""
+    moe = _mixture(f, ["num_experts", "num_local_experts"], ["moe_intermediate_size"])
+    return _qwen(f, name, _grouped_attention(f, kv_heads=4, bias=False, head_norms=True), moe)
+
+
+def _gemma_windowed(f: Fields, name: str, attention: Attention, period: int, **features: Any) -> Model:
+    """Norms before and after each part; of ``period`` layers all but the last slide."""
+    f.only("use_bidirectional_attention", False)
+    attentions = _windowed(f, attention, 4096, ((layer + 1) % period != 0 for layer in range(f.layers())))
+    return _decoder(f, name, attentions, _feed(f), norms=4, tied=True, **features)
+
+
+def _gemma3(f: Fields, name: str) -> Model:
+    """Gemma 3: five layers with windows, then one without.
+
+    Published configurations leave out heads and vocabulary where they are the defaults.
+    """
+    attention = _grouped_attention(f, heads=8, kv_heads=4, head_dim=256, bias=False, head_norms=True)
+    period = f.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    return _gemma_windowed(f, name, attention, period, vocab=262_208)
+
+
+def _gpt_oss(f: Fields, name: str) -> Model:
+    """GPT-OSS: sinks, biases everywhere, windows in every other layer from the first on."""
+    attention = _grouped_attention(f, kv_heads=8, head_dim=64, bias=True, sinks=True)
+    attentions = _windowed(f, attention, 128, (layer % 2 == 0 for layer in range(f.layers())))
+    return _decoder(f, name, attentions, _mixture(f, _LOCAL, _WIDTH, bias=True, router_bias=True))
+
+
+def _dense_then_routed(f: Fields, name: str, attention: AnyAttention, *, balance_bias: bool) -> Model:
+    """Dense in the first ``first_k_dense_replace`` layers, then routed every ``moe_layer_freq`` layers."""
+    dense, layers = _feed(f), f.layers()
+    routed = _shared_mixture(f, balance_bias=balance_bias) if f.has("n_routed_experts") else dense
+    first, step = f.integer("first_k_dense_replace", default=0, least=0), f.integer("moe_layer_freq", default=1)
+    feeds = [routed if layer >= first and layer % step == 0 else dense for layer in range(layers)]
+    modules = f.integer("num_nextn_predict_layers", default=0, least=0, most=64)
+    return _decoder(f, name, attention, feeds, prediction_layers=modules)
+
+
+def _glm4_moe(f: Fields, name: str) -> Model:
+    """GLM-4.5 and 4.6: biases on queries, keys and values, dense in the first layers."""
+    norms = f.flag("use_qk_norm", False)
+    attention = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, out_bias=False, head_norms=norms)
+    return _dense_then_routed(f, name, attention, balance_bias=True)
+
+
+def _llama4(f: Fields, name: str) -> Model:
     """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
     beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
-    hidden, layers = f.integer("hidden_size"), f.layers("num_hidden_layers")
-    bias = f.flag("attention_bias", False)
-    whole = grouped_attention(f, hidden, kv_default=8, head_default=128, qkv_bias=bias, out_bias=bias)
-    whole = replace(whole, rotary=False)
+    numbers = range(f.layers())
+    whole = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
     chunk = f.integer("attention_chunk_size", default=8192)
     chunked = replace(whole, rotary=True, window=chunk, chunked=True)
-    experts, top_k = routing(f, "num_local_experts")
-    expert = FeedForward(intermediate=f.integer("intermediate_size"))
-    moe = MixtureOfExperts(experts=experts, top_k=top_k, expert=expert, shared=expert)
-    dense = FeedForward(intermediate=f.integer("intermediate_size_mlp", "intermediate_size"))
-    blocks = [
-        Block(hidden=hidden, attention=chunked if rotary else whole, feed_forward=moe if routed else dense)
-        for rotary, routed in zip(_llama4_rotary(f, layers), _llama4_routed(f, layers), strict=True)
-    ]
-    return stack(f, name, blocks, tied=False)
+    rotary, interval = f.integers("no_rope_layers"), f.integer("no_rope_layer_interval", default=4)
+    if rotary and len(rotary) != len(numbers):
+        raise f.bad("no_rope_layers", f"{len(rotary)} entries for {len(numbers)} layers")
+    rotary = rotary or tuple((layer + 1) % interval for layer in numbers)
+    dense = _feed(f, "intermediate_size_mlp", "intermediate_size")
+    moe = _mixture(f, _LOCAL, _WIDTH, shared=_feed(f))
+    listed, step = f.integers("moe_layers"), f.integer("interleave_moe_layer_step", default=1)
+    routed = [layer in listed if listed else (layer + 1) % step == 0 for layer in numbers]
+    attentions = [chunked if turns else whole for turns in rotary]
+    return _decoder(f, name, attentions, [moe if is_routed else dense for is_routed in routed])
 
 
-def minimax_m2(f: Fields, name: str) -> Model:
+def _minimax_m2(f: Fields, name: str) -> Model:
     """MiniMax-M2: norms over all query and all key features, a balancing bias per expert."""
-    hidden, layers = f.integer("hidden_size"), f.layers("num_hidden_layers")
     if any(kind != 1 for kind in f.integers("attn_type_list")):
         raise f.unsupported("attn_type_list")
     f.only("qk_norm_type", "per_layer")
-    attention = grouped_attention(f, hidden, kv_default=8, head_default=128)
+    attention = _grouped_attention(f, kv_heads=8, head_dim=128)
     if f.flag("use_qk_norm", True):
         norms = (attention.heads + attention.kv_heads) * attention.head_dim
         attention = replace(attention, extra_parameters=norms)
-    experts, top_k = routing(f, "num_local_experts")
-    moe = MixtureOfExperts(
-        experts=experts,
-        top_k=top_k,
-        expert=FeedForward(intermediate=f.integer("intermediate_size")),
-        balance_bias=f.flag("use_routing_bias", True),
-    )
-    block = Block(hidden=hidden, attention=attention, feed_forward=moe)
-    model = stack(f, name, [block] * layers, tied=False)
+    moe = _mixture(f, _LOCAL, _WIDTH, balance_bias=f.flag("use_routing_bias", True))
     modules = f.integer("num_mtp_modules", default=0, least=0, most=64) if f.flag("use_mtp", False) else 0
-    return replace(model, prediction_layers=modules)
+    return _decoder(f, name, attention, moe, prediction_layers=modules)
 
 
-def minimax_m2_or(other: Callable[[Fields, str], Model]) -> Callable[[Fields, str], Model]:
-    """The reader of type ``minimax``, under which MiniMax-M2 too was published: M2 names its modules or its
-    query-key norms."""
+# Hybrids ----------------------------------------------------------------------------------------------
 
-    def read(f: Fields, name: str) -> Model:
-        second = f.flag("use_qk_norm", False) or "MiniMaxM2" in str(f.data.get("architectures"))
-        return minimax_m2(f, name) if second else other(f, name)
+_PARTS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_SYNONYMS = {"linear_attention": "mamba", "full_attention": "attention"}
 
-    return read
 
+def _layer_parts(f: Fields, pattern: str, listed: str) -> list[str]:
+    """The part that each layer has, of a pattern such as ``M-M*ME`` or of a list of words."""
+    text, words, name = f.word(pattern, ""), f.data.get(listed), pattern
+    if not text and isinstance(words, list | tuple):
+        parts, name = [_SYNONYMS.get(word, word) for word in f.words(listed, len(words)) or ()], listed
+    else:
+        # Bars part pipeline stages in Megatron's patterns.
+        parts = [_PARTS.get(letter, letter) for letter in text.replace("|", "")]
+    if wrong := [part for part in parts if part not in _PARTS.values()]:
+        remedy = f"use {', '.join(_PARTS)} or {', '.join(_PARTS.values())}"
+        raise f.bad(name, f"{wrong[0]!r} is no kind of block", remedy)
+    if not parts:
+        raise f.missing(pattern, listed)
+    return parts
+
+
+def _mamba(f: Fields, *, heads: int, head_dim: int, groups: int, state: int, chunk: int, bias: bool) -> StateSpace:
+    """Mamba-2 (arXiv 2405.21060): decays, skips and biases of the step per head, a norm over all heads."""
+    if heads % groups:
+        raise f.bad("n_groups", f"{heads} heads do not share {groups} groups evenly")
+    return StateSpace(
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state=state,
+        chunk=chunk,
+        kernel=f.integer("conv_kernel", "mamba_d_conv", default=4),
+        kernel_bias=f.flag("use_conv_bias", f.flag("mamba_conv_bias", True)),
+        bias=bias,
+        extra_parameters=3 * heads + heads * head_dim,
+    )
+
+
+def _nemotron_block(f: Fields, part: str) -> Block:
+    """A block of one part and its norm; attention has no positions (arXiv 2504.03624, section 2.1), experts are
+    ungated, on projected tokens where ``moe_latent_size`` is set (LatentMoE)."""
+    alone = Block(hidden=f.integer("hidden_size"), attention=None, feed_forward=None, norms=1)
+    if part == "mamba":
+        state = _mamba(
+            f,
+            heads=f.integer("mamba_num_heads"),
+            head_dim=f.integer("mamba_head_dim", default=64),
+            groups=f.integer("n_groups", "mamba_n_groups", default=8),
+            state=f.integer("ssm_state_size", default=128),
+            chunk=f.integer("chunk_size", default=128),
+            bias=f.flag("use_bias", False),
+        )
+        return replace(alone, state_space=state)
+    if part == "attention":
+        width = f.integer("attention_head_dim", default=128)
+        attention = _grouped_attention(f, kv_heads=8, head_dim=width, bias=False, rotary=False)
+        return replace(alone, attention=attention)
+    bias = f.flag("mlp_bias", False)
+    if part == "mlp":
+        return replace(alone, feed_forward=_feed(f, gated=False, bias=bias))
+    # The balancing bias is a buffer, which the published counts leave out.
+    moe = _shared_mixture(f, balance_bias=False)
+    width = f.integer("moe_shared_expert_intermediate_size", default=moe.shared.intermediate if moe.shared else 1)
+    moe = replace(
+        moe,
+        expert=replace(moe.expert, gated=False, bias=bias),
+        shared=FeedForward(intermediate=width, gated=False, bias=bias) if moe.shared else None,
+        latent=f.optional_integer("moe_latent_size"),
+    )
+    return replace(alone, feed_forward=moe)
+
+
+def _nemotron_h(f: Fields, name: str) -> Model:
+    """Nemotron-H, Nemotron Nano 2 and Nemotron 3: blocks of one part each, in the order of a pattern."""
+
+    def blocks(parts: list[str]) -> list[Block]:
+        made = {part: _nemotron_block(f, part) for part in dict.fromkeys(parts)}
+        return [made[part] for part in parts]
+
+    parts = _layer_parts(f, "hybrid_override_pattern", "layers_block_type")
+    layers = f.optional_integer("num_hidden_layers")
+    if layers is not None and layers != len(parts):
+        raise f.bad("num_hidden_layers", f"{layers} layers, but the pattern has {len(parts)}")
+    model = _stack(f, name, blocks(parts))
+    # Megatron-Bridge's mtp_num_layers counts passes, configurations modules.
+    modules = f.integer("mtp_num_layers", "num_nextn_predict_layers", default=0, least=0, most=64)
+    if not modules:
+        return model
+    ahead = blocks(_layer_parts(f, "mtp_hybrid_override_pattern", "mtp_layers_block_type"))
+    repeated = f.flag("mtp_use_repeated_layer", False)
+    return replace(model, prediction_layers=modules, prediction_blocks=tuple(ahead), prediction_shared=repeated)
+
+
+def _mamba2(f: Fields, name: str) -> Model:
+    """Mamba-2 alone (Codestral Mamba): state-space blocks without feed-forward parts."""
+    hidden = f.integer("hidden_size")
+    state = _mamba(
+        f,
+        heads=f.integer("num_heads", default=128),
+        head_dim=f.integer("head_dim", default=64),
+        groups=f.integer("n_groups", default=8),
+        state=f.integer("state_size", default=128),
+        chunk=f.integer("chunk_size", default=256),
+        bias=f.flag("use_bias", False),
+    )
+    if state.inner != f.integer("expand", default=2) * hidden:
+        problem = f"{state.heads} heads of {state.head_dim} are not expand x hidden_size features"
+        raise f.bad("num_heads", problem)
+    block = Block(hidden=hidden, attention=None, feed_forward=None, state_space=state, norms=1)
+    return _stack(f, name, [block] * f.layers())
+
+
+def _mamba_beside_attention(f: Fields) -> StateSpace:
+    """Mamba-2 as Bamba and Granite name its keys."""
+    heads = f.integer("mamba_n_heads", default=128)
+    inner = f.integer("mamba_expand", default=2) * f.integer("hidden_size")
+    by_itself = f.data.get("mamba_d_head") in (None, "auto")
+    head_dim = inner // heads if by_itself else f.integer("mamba_d_head")
+    if heads * head_dim != inner:
+        raise f.bad("mamba_n_heads", f"{heads} heads of {head_dim} are not mamba_expand x hidden_size features")
+    return _mamba(
+        f,
+        heads=heads,
+        head_dim=head_dim,
+        groups=f.integer("mamba_n_groups", default=1),
+        state=f.integer("mamba_d_state", default=256),
+        chunk=f.integer("mamba_chunk_size", default=256),
+        bias=f.flag("mamba_proj_bias", False),
+    )
+
+
+def _bamba(f: Fields, name: str) -> Model:
+    """Bamba: Mamba-2 but in ``attn_layer_indices``, a gated feed-forward part in each block."""
+    attention = _grouped_attention(f, kv_heads=8, bias=False)
+    full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=_biased(f))
+    state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
+    whole = f.integers("attn_layer_indices")
+    return _stack(f, name, [full if layer in whole else state for layer in range(f.layers())])
+
+
+def _granitemoehybrid(f: Fields, name: str) -> Model:
+    """Granite 4: Mamba-2 or attention as ``layer_types`` says, experts (where there are any) beside a shared part."""
+    kinds = f.words("layer_types", f.layers())
+    if kinds is None:
+        raise f.missing("layer_types")
+    if not set(kinds) <= {"attention", "mamba"}:
+        raise f.unsupported("layer_types")
+    attention = _grouped_attention(f, bias=False, rotary=f.word("position_embedding_type", "rope") == "rope")
+    shared = FeedForward(intermediate=f.integer("shared_intermediate_size", default=1024))
+    feed: AnyFeed = shared
+    if f.integer("num_local_experts", default=8, least=0):
+        feed = _mixture(f, _LOCAL, _WIDTH, shared=shared)
+    full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=feed)
+    state = full
+    if "mamba" in kinds:
+        state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
+    return _stack(f, name, [full if kind == "attention" else state for kind in kinds])
+
+
+def _delta_net(f: Fields) -> StateSpace:
+    """Gated DeltaNet (arXiv 2412.06464): decay and write strength per value head, a norm of one head."""
+    heads, width = f.integer("linear_num_value_heads", default=32), f.integer("linear_value_head_dim", default=128)
+    groups = f.integer("linear_num_key_heads", default=16)
+    if heads % groups:
+        raise f.bad("linear_num_key_heads", f"{heads} value heads do not share {groups} key heads evenly")
+    return StateSpace(
+        heads=heads,
+        head_dim=width,
+        groups=groups,
+        state=f.integer("linear_key_head_dim", default=128),
+        chunk=DELTA_CHUNK,
+        kernel=f.integer("linear_conv_kernel_dim", default=4),
+        scalars=2,
+        update="delta",
+        extra_parameters=2 * heads + width,
+    )
+
+
+def _qwen3_next(f: Fields, name: str) -> Model:
+    """Qwen3-Next and Qwen3.5: gated DeltaNet in all but every fourth layer, gated attention there; a feed-forward
+    part without experts in the dense type, and in layers that are named."""
+    f.only("attn_output_gate", True)
+    hidden, numbers = f.integer("hidden_size"), range(f.layers())
+    attention = _grouped_attention(f, kv_heads=2, head_dim=256, bias=False, head_norms=True, gated=True)
+    period = f.integer("full_attention_interval", default=4)
+    recurrent = f.of_kind("linear_attention", ((layer + 1) % period != 0 for layer in numbers))
+    step, plain = f.integer("decoder_sparse_step", default=1), f.integers("mlp_only_layers")
+    dense = [f.kind == "qwen3_5_text" or layer in plain or (layer + 1) % step != 0 for layer in numbers]
+    feeds = {True: _feed(f) if any(dense) else None, False: None if all(dense) else _gated_mixture(f, "num_experts")}
+    full = Block(hidden=hidden, attention=attention, feed_forward=None)
+    state = replace(full, attention=None, state_space=_delta_net(f))
+    blocks = [replace(state if recurrent[i] else full, feed_forward=feeds[dense[i]]) for i in numbers]
+    model = _stack(f, name, blocks)
+    ahead = f.integer("mtp_num_hidden_layers", default=0, least=0, most=64)
+    if not ahead:
+        return model
+    module = (replace(full, feed_forward=blocks[-1].feed_forward),) * ahead
+    return replace(model, prediction_layers=1, prediction_blocks=module)
+
+
+def _minimax_text(f: Fields, name: str) -> Model:
+    """MiniMax-Text-01 and M1: lightning attention in seven of eight layers, experts in each.
+
+    Lightning attention: keys, queries and values of every head, fixed decays, a norm over all heads.
+    """
+    f.only("shared_intermediate_size", 0)
+    layers = f.layers()
+    attention = _grouped_attention(f, kv_heads=8)
+    moe = _mixture(f, _LOCAL, _WIDTH)
+    listed = f.integers("attn_type_list")
+    if listed and (len(listed) != layers or not set(listed) <= {0, 1}):
+        raise f.bad("attn_type_list", f"is no list of {layers} times 0 (lightning) or 1 (softmax)")
+    kinds = [kind == 0 for kind in listed] or [(layer + 1) % 2 != 0 for layer in range(layers)]
+    lightning = StateSpace(
+        heads=attention.heads,
+        head_dim=attention.head_dim,
+        groups=attention.heads,
+        state=attention.head_dim,
+        chunk=LIGHTNING_CHUNK,
+        scalars=0,
+        extra_parameters=attention.heads * attention.head_dim,
+    )
+    full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=moe)
+    state = replace(full, attention=None, state_space=lightning)
+    return _stack(f, name, [state if is_state else full for is_state in f.of_kind("linear_attention", kinds)])
+
+
+# What is not modelled ---------------------------------------------------------------------------------
 
 _EXPERTS = ("num_experts", "num_local_experts", "moe_num_experts")
 _WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_hidden_size")
-OTHER_TASKS = frozenset({"bert", "clip", "t5", "vit", "whisper"})
-"""Types that are no decoders of text, for which nothing stands in."""
 
 
 def dense_equivalent(f: Fields, name: str) -> Model:
@@ -631,23 +619,82 @@ def dense_equivalent(f: Fields, name: str) -> Model:
     Raises:
         BadInput: the configuration lacks the keys that decoders share.
     """
-    attention = latent_attention(f) if f.has("kv_lora_rank") else grouped_attention(f, f.integer("hidden_size"))
+    attention = _latent_attention(f) if f.has("kv_lora_rank") else _grouped_attention(f)
     if f.has("n_routed_experts"):
-        return dense_then_routed(f, name, attention, balance_bias=False)
-    layers, period = f.layers("num_hidden_layers"), 0
-    dense = FeedForward(intermediate=f.integer(*_WIDTHS[1:]))
-    routed: FeedForward | MixtureOfExperts = dense
+        return _dense_then_routed(f, name, attention, balance_bias=False)
+    layers, period = f.layers(), 0
+    dense = _feed(f, *_WIDTHS[1:])
+    routed: AnyFeed = dense
     if f.find(*_EXPERTS) and f.integer(*_EXPERTS) > 1:
         period = f.integer("expert_layer_period", "decoder_sparse_step", default=1)
-        experts, top_k = routing(f, *_EXPERTS)
-        shared = f.optional_integer("shared_expert_intermediate_size", "shared_intermediate_size", least=0)
-        routed = MixtureOfExperts(
-            experts=experts,
-            top_k=top_k,
-            expert=FeedForward(intermediate=f.integer(*_WIDTHS)),
-            shared=FeedForward(intermediate=shared) if shared else None,
-        )
+        width = f.optional_integer("shared_expert_intermediate_size", "shared_intermediate_size", least=0)
+        shared = FeedForward(intermediate=width) if width else None
+        routed = _mixture(f, _EXPERTS, _WIDTHS, shared=shared)
     offset = f.integer("expert_layer_offset", default=max(period - 1, 0), least=0)
     feeds = [routed if period and layer % period == offset else dense for layer in range(layers)]
-    hidden = f.integer("hidden_size")
-    return stack(f, name, [Block(hidden=hidden, attention=attention, feed_forward=feed) for feed in feeds], tied=False)
+    return _decoder(f, name, attention, feeds)
+
+
+BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
+    "bamba": _bamba,
+    "bloom": _bloom,
+    "deepseek_v2": lambda f, name: _dense_then_routed(f, name, _latent_attention(f), balance_bias=False),
+    # DeepSeek-V3, V3.1 and R1: routing with a balancing bias per expert.
+    "deepseek_v3": lambda f, name: _dense_then_routed(f, name, _latent_attention(f), balance_bias=True),
+    "falcon": _falcon,
+    "gemma": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=16, head_dim=256, bias=False), _feed(f), tied=True
+    ),
+    # Windows in every other layer, the first included.
+    "gemma2": lambda f, name: _gemma_windowed(f, name, _grouped_attention(f, kv_heads=4, head_dim=256, bias=False), 2),
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3,
+    "glm4_moe": _glm4_moe,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "gpt_oss": _gpt_oss,
+    "granitemoehybrid": _granitemoehybrid,
+    "llama": lambda f, name: _decoder(f, name, _grouped_attention(f, bias=False), _biased(f)),
+    "llama4": _llama4,
+    "llama4_text": _llama4,
+    "mamba2": _mamba2,
+    # MiniMax-M2 was published under this type too; it names its modules or its query-key norms.
+    "minimax": lambda f, name: (
+        _minimax_m2
+        if f.flag("use_qk_norm", False) or "MiniMaxM2" in str(f.data.get("architectures"))
+        else _minimax_text
+    )(f, name),
+    "minimax_m1": _minimax_text,
+    "minimax_m2": _minimax_m2,
+    "minimax_text_01": _minimax_text,
+    "mistral": _mistral,
+    "mixtral": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=8, window=_window(f)), _mixture(f, _LOCAL, _WIDTH)
+    ),
+    "mpt": _mpt,
+    # Nemotron-3 (8B, 22B) and Nemotron-4: LayerNorm, squared ReLU, rotary positions, no biases, untied.
+    "nemotron": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, bias=False), _biased(f, gated=False), norm_bias=True
+    ),
+    "nemotron_h": _nemotron_h,
+    "opt": _opt,
+    # PaLM (arXiv 2204.02311, section 2): parallel blocks of one norm, multi-query, no biases, tied.
+    "palm": lambda f, name: _decoder(
+        f, name, _grouped_attention(f, kv_heads=1), _feed(f), norms=1, parallel=True, tied=True
+    ),
+    # Phi-3 and Phi-4: fused projections, the same shapes as Llama.
+    "phi3": lambda f, name: _decoder(f, name, _grouped_attention(f, window=_window(f)), _feed(f)),
+    # Biases on queries, keys and values only.
+    "qwen2": lambda f, name: _qwen(f, name, _grouped_attention(f, kv_heads=32, qkv_bias=True)),
+    "qwen2_moe": _qwen2_moe,
+    # Norms on the queries and keys of each head.
+    "qwen3": lambda f, name: _qwen(
+        f, name, _grouped_attention(f, kv_heads=32, head_dim=128, bias=False, head_norms=True)
+    ),
+    "qwen3_5_moe_text": _qwen3_next,
+    "qwen3_5_text": _qwen3_next,
+    "qwen3_moe": _qwen3_moe,
+    "qwen3_next": _qwen3_next,
+}
+BUILDERS["kimi_k2"] = BUILDERS["deepseek_v3"]
+"""Families by ``model_type``; ``palm`` is Weft's own (PaLM published no configuration)."""

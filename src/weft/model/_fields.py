@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any, Literal
 
 from weft.errors import BadInput, Unsupported
@@ -80,28 +80,24 @@ class Fields:
             raise self.missing(*names)
         return default
 
-    def flag(self, name: str, default: bool) -> bool:
+    def _typed(self, name: str, kind: type | UnionType, default: Any, problem: str) -> Any:
         value = self.data.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise self.bad(name, f"{reprlib.repr(value)} is neither true nor false")
-        return value
+        if value is not None and not isinstance(value, kind):
+            raise self.bad(name, f"{reprlib.repr(value)} {problem}")
+        return default if value is None else value
+
+    def flag(self, name: str, default: bool) -> bool:
+        return bool(self._typed(name, bool, default, "is neither true nor false"))
 
     def word(self, name: str, default: str) -> str:
-        value = self.data.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise self.bad(name, f"{reprlib.repr(value)} is not text")
-        return value
+        return str(self._typed(name, str, default, "is not text"))
 
     def words(self, name: str, count: int) -> tuple[str, ...] | None:
         """A list of ``count`` words, or None when absent."""
-        value = self.data.get(name)
+        value = self._typed(name, list | tuple, None, "is not a list of words")
         if value is None:
             return None
-        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        if not all(isinstance(item, str) for item in value):
             raise self.bad(name, f"{reprlib.repr(value)} is not a list of words")
         if len(value) != count:
             raise self.bad(name, f"{len(value)} entries for {count} layers")
@@ -109,26 +105,38 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of whole numbers >= 0; empty when absent."""
-        value = self.data.get(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list | tuple):
-            raise self.bad(name, f"{reprlib.repr(value)} is not a list")
+        value = self._typed(name, list | tuple, (), "is not a list")
         if not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
             raise self.bad(name, f"{reprlib.repr(value)} holds something else than whole numbers")
         return tuple(value)
 
     def inner(self, name: str) -> Fields:
         """The fields of the mapping under ``name``; empty when absent."""
-        value = self.data.get(name)
-        if value is None:
-            return replace(self, data={}, where=f"{self.where}: {name}")
-        if not isinstance(value, Mapping):
-            raise self.bad(name, f"{reprlib.repr(value)} is not a table")
-        return replace(self, data=value, where=f"{self.where}: {name}")
+        return replace(self, data=self._typed(name, Mapping, {}, "is not a table"), where=f"{self.where}: {name}")
 
     def layers(self, *names: str) -> int:
-        return self.integer(*names, most=MOST_LAYERS)
+        return self.integer(*(names or ("num_hidden_layers",)), most=MOST_LAYERS)
+
+    def of_kind(self, wanted: str, otherwise: Iterable[bool]) -> list[bool]:
+        """For each layer whether it has this attention, not the full one: from ``layer_types``, else from the
+        family's pattern."""
+        kinds = self.words("layer_types", self.layers())
+        if kinds is None:
+            return list(otherwise)
+        if not set(kinds) <= {"full_attention", wanted}:
+            raise self.unsupported("layer_types")
+        return [kind == wanted for kind in kinds]
+
+    def check_groups(self, heads: int, kv_heads: int) -> None:
+        if heads % kv_heads:
+            problem = f"{heads} query heads cannot share {kv_heads} key/value heads evenly"
+            raise self.bad("num_key_value_heads", problem, "choose a divisor of num_attention_heads")
+
+    def even_split(self, hidden: int, heads: int) -> int:
+        """Features per head of a model without a head size of its own."""
+        if hidden % heads:
+            raise self.bad("num_attention_heads", f"hidden size {hidden} is not a multiple of {heads} heads")
+        return hidden // heads
 
     def only(self, name: str, *allowed: object) -> None:
         """Refuse the key unless it is absent or one of ``allowed``.
@@ -165,26 +173,19 @@ def rope(fields: Fields, model: Model) -> Rope | None:
     kind = str(scaled.data[named]) if named else "default"
     if kind not in _SCALINGS:
         return None
-    base = _number(
-        scaled if scaled.has("rope_theta") else f, ("rope_theta", "rotary_emb_base"), _BASES, f.kind, 10_000.0
-    )
-    share = _number(
-        scaled if scaled.has("partial_rotary_factor") else f,
-        ("partial_rotary_factor", "rotary_pct", "rope_percent"),
-        _SHARES,
-        f.kind,
-        1.0,
-    )
-    factor = 1.0 if _SCALINGS[kind] == "none" else _number(scaled, ("factor",), {}, f.kind, 1.0)
+
+    def number(default: float, *names: str) -> float:
+        """The positive number under a name: of the scaling's own table if it has the first."""
+        table = scaled if scaled.has(names[0]) else f
+        if (name := table.find(*names)) is None:
+            return default
+        value: Any = table.data[name]
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= 1e12:
+            raise table.bad(name, f"{reprlib.repr(value)} is not a positive number")
+        return float(value)
+
+    base = number(_BASES.get(f.kind, 10_000.0), "rope_theta", "rotary_emb_base")
+    share = number(_SHARES.get(f.kind, 1.0), "partial_rotary_factor", "rotary_pct", "rope_percent")
+    stretched = _SCALINGS[kind] != "none" and scaled.has("factor")
+    factor = number(1.0, "factor") if stretched else 1.0
     return Rope(base=base, share=share, scaling=_SCALINGS[kind], factor=factor)
-
-
-def _number(f: Fields, names: tuple[str, ...], defaults: Mapping[str, float], kind: str, default: float) -> float:
-    name = f.find(*names)
-    if name is None:
-        return defaults.get(kind, default)
-    value: Any = f.data[name]
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1e12
-    if not usable or not math.isfinite(value):
-        raise f.bad(name, f"{reprlib.repr(value)} is not a positive number")
-    return float(value)

@@ -52,7 +52,7 @@ def load(name: str) -> Entry:
     """
     canonical = _index().get(_key(name))
     if canonical is None:
-        raise UnknownName("model", name[:80], names(), listed="weft models")
+        raise UnknownName("model", name[:80], names(), listed="weft info models")
     record = _records()[canonical]
     recipe = record["recipe"]
     return Entry(

@@ -14,10 +14,10 @@ import ast
 import re
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from weft.errors import BadInput, Unsupported
 from weft.model import _script
@@ -26,8 +26,6 @@ from weft.model._fields import MOST_LAYERS
 from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
-
-__all__ = ["Arguments", "parse_arguments", "read_megatron_args", "read_megatron_job"]
 
 _GPT2_VOCABULARY = 50257
 
@@ -55,6 +53,31 @@ _REFUSED = (
 )
 
 
+class Option(NamedTuple):
+    """A flag, the field that it sets, and the value without it: False where the flag is a switch."""
+
+    flag: str
+    field: str
+    default: int | None = None
+
+
+LATENT = (
+    Option("--q-lora-rank", "q_rank"),
+    Option("--kv-lora-rank", "kv_rank", 32),
+    Option("--qk-head-dim", "nope_dim", 128),
+    Option("--qk-pos-emb-head-dim", "rope_dim", 64),
+    Option("--v-head-dim", "value_dim", 128),
+    Option("--qk-layernorm", "latent_norms", False),
+)
+"""Of ``LatentAttention``."""
+MIXTURE = (
+    Option("--num-experts", "experts"),
+    Option("--moe-router-topk", "top_k", 2),
+    Option("--moe-router-enable-expert-bias", "balance_bias", False),
+)
+"""Of ``MixtureOfExperts``."""
+
+
 def read_megatron_args(
     source: str | Sequence[str] | Arguments, *, name: str = "megatron", vocab: int | None = None
 ) -> Model:
@@ -67,7 +90,12 @@ def read_megatron_args(
         Unsupported: a flag changes the shape in a way that is not modelled.
     """
     a = source if isinstance(source, Arguments) else parse_arguments(source)
-    _refuse(a)
+    for flag in filter(a.has, _REFUSED):
+        raise Unsupported(
+            f"{flag} changes the model's shape in a way that is not modelled",
+            where=a.where,
+            remedy="remove the flag if the model runs without it",
+        )
     _require(a, *_SHAPE, vocab=vocab)
     norm_bias = a.text("--normalization", "LayerNorm") != "RMSNorm"
     blocks = _blocks(a, norm_bias)
@@ -101,37 +129,13 @@ def read_megatron_job(
     return Job(model=read_megatron_args(a, name=name, vocab=vocab), recipe=recipe)
 
 
-def read_numerics(a: Arguments) -> dict[str, Any]:
-    """What the flags say of a ``Recipe`` besides batch and sequence, by field."""
-    return {
-        "precision": _precision(a),
-        "attention": attention_kernel(a),
-        "dropout": max(a.number(f"--{part}-dropout", 0.1, most=1.0) for part in ("hidden", "attention")) > 0,
-        "gradient_bytes": _gradient_bytes(a),
-    }
-
-
 def _require(a: Arguments, *flags: str, vocab: int | None) -> None:
-    """Name all flags at once that a reader cannot do without.
-
-    Raises:
-        BadInput: some are not stated.
-    """
+    """Name all flags at once that a reader cannot do without."""
     missing = [flag for flag in flags if not a.has(flag)]
     if not (vocab or a.has("--padded-vocab-size") or a.has("--vocab-size") or _uses_gpt2_tokenizer(a)):
         missing.append("--vocab-size")
     if missing:
         raise a.unstated(*missing)
-
-
-def _refuse(a: Arguments) -> None:
-    for flag in _REFUSED:
-        if a.has(flag):
-            raise Unsupported(
-                f"{flag} changes the model's shape in a way that is not modelled",
-                where=a.where,
-                remedy="remove the flag if the model runs without it",
-            )
 
 
 def _positions(a: Arguments) -> int:
@@ -140,24 +144,21 @@ def _positions(a: Arguments) -> int:
     if kind == "relative":
         raise Unsupported("relative positions are not modelled", where=f"{a.where}: --position-embedding-type")
     rotary = a.has("--use-rotary-position-embeddings") or a.has("--no-position-embedding")
-    if kind != "learned_absolute" or rotary:
-        return 0
-    return a.integer("--max-position-embeddings")
+    return 0 if kind != "learned_absolute" or rotary else a.integer("--max-position-embeddings")
 
 
 def _rope(a: Arguments) -> Rope:
     """How positions rotate; latent attention takes YaRN unless told otherwise."""
     base, share = a.number("--rotary-base", 10_000.0), a.number("--rotary-percent", 1.0)
-    scaling: Literal["none", "linear", "llama3", "yarn"] = "none"
-    factor = 1.0
     latent = a.has("--multi-latent-attention") and a.text("--rope-type", "yarn") == "yarn"
     if latent or a.text("--position-embedding-type") == "yarn":
-        scaling, factor = "yarn", a.number("--rotary-scaling-factor", 1.0)
-    elif a.has("--use-rope-scaling"):
-        scaling, factor = "llama3", a.number("--rope-scaling-factor", 8.0)
-    elif a.has("--rotary-seq-len-interpolation-factor"):
-        scaling, factor = "linear", a.number("--rotary-seq-len-interpolation-factor", 1.0)
-    return Rope(base=base, share=share, scaling=scaling, factor=factor)
+        return Rope(base=base, share=share, scaling="yarn", factor=a.number("--rotary-scaling-factor", 1.0))
+    if a.has("--use-rope-scaling"):
+        return Rope(base=base, share=share, scaling="llama3", factor=a.number("--rope-scaling-factor", 8.0))
+    if a.has("--rotary-seq-len-interpolation-factor"):
+        factor = a.number("--rotary-seq-len-interpolation-factor", 1.0)
+        return Rope(base=base, share=share, scaling="linear", factor=factor)
+    return Rope(base=base, share=share)
 
 
 def _padded_vocabulary(a: Arguments, vocab: int | None) -> int:
@@ -165,8 +166,7 @@ def _padded_vocabulary(a: Arguments, vocab: int | None) -> int:
     padded = a.optional_integer("--padded-vocab-size")
     if padded is not None:
         return padded
-    fallback = vocab or (_GPT2_VOCABULARY if _uses_gpt2_tokenizer(a) else None)
-    size = a.integer("--vocab-size", fallback)
+    size = a.integer("--vocab-size", vocab or (_GPT2_VOCABULARY if _uses_gpt2_tokenizer(a) else None))
     if a.has("--no-pad-vocab-size"):
         return size
     multiple = a.integer("--make-vocab-size-divisible-by", 128) * a.integer("--tensor-model-parallel-size", 1)
@@ -182,15 +182,23 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     """The block of each layer."""
     layers = a.integer("--num-layers", most=MOST_LAYERS)
     hidden = a.integer("--hidden-size")
-    latent = a.has("--multi-latent-attention")
-    full = _latent_attention(a) if latent else _attention(a, hidden, None)
-    narrow = full
-    window = _window(a)
-    if window is not None and not latent:
-        narrow = _attention(a, hidden, window)
-    dense, moe = _dense(a, hidden), _mixture(a, hidden)
-    slides = _slides(a, layers)
-    routed = _pattern(a, "--moe-layer-freq", layers) or [True] * layers
+    bias = not a.has("--disable-bias-linear")
+    full: Attention | LatentAttention
+    narrow: Attention | LatentAttention
+    if a.has("--multi-latent-attention"):
+        if a.has("--window-size"):
+            raise Unsupported("--window-size with --multi-latent-attention is not modelled", where=a.where)
+        full = narrow = LatentAttention(heads=a.integer("--num-attention-heads"), out_bias=bias, **a.fields(LATENT))
+    else:
+        full = _attention(a, hidden, bias)
+        narrow = replace(full, window=_window(a))
+    gated = a.has("--swiglu") or a.has("--quick-geglu")
+    # SwiGLU's width is 8/3 of the hidden size by default, down to a multiple of 64.
+    default = int((4 * hidden * 2 / 3) / 64) * 64 if a.has("--swiglu") else 4 * hidden
+    dense = FeedForward(intermediate=a.integer("--ffn-hidden-size", default or 64), gated=gated, bias=bias)
+    moe = _mixture(a, dense)
+    slides = _pattern(a, "--window-attn-skip-freq", layers, lambda layer, step: (layer + 1) % step != 0)
+    routed = _pattern(a, "--moe-layer-freq", layers, lambda layer, step: layer % step == 0)
     return [
         Block(
             hidden=hidden,
@@ -202,7 +210,7 @@ def _blocks(a: Arguments, norm_bias: bool) -> list[Block]:
     ]
 
 
-def _attention(a: Arguments, hidden: int, window: int | None) -> Attention:
+def _attention(a: Arguments, hidden: int, bias: bool) -> Attention:
     heads = a.integer("--num-attention-heads")
     kv_heads = a.integer("--num-query-groups", 1) if a.has("--group-query-attention") else heads
     if heads % kv_heads:
@@ -210,14 +218,11 @@ def _attention(a: Arguments, hidden: int, window: int | None) -> Attention:
     channels = a.optional_integer("--kv-channels")
     if channels is None and hidden % heads:
         raise a.bad("--num-attention-heads", f"hidden size {hidden} is not a multiple of {heads} heads")
-    head_dim = channels or hidden // heads
-    bias = not a.has("--disable-bias-linear")
     rotary = a.text("--position-embedding-type") in ("rope", "yarn", "mrope")
     return Attention(
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=head_dim,
-        window=window,
+        head_dim=channels or hidden // heads,
         qkv_bias=bias or a.has("--add-qkv-bias"),
         out_bias=bias,
         head_norms=a.has("--qk-layernorm"),
@@ -226,54 +231,22 @@ def _attention(a: Arguments, hidden: int, window: int | None) -> Attention:
     )
 
 
-def _latent_attention(a: Arguments) -> LatentAttention:
-    if a.has("--window-size"):
-        raise Unsupported("--window-size with --multi-latent-attention is not modelled", where=a.where)
-    return LatentAttention(
-        heads=a.integer("--num-attention-heads"),
-        q_rank=a.optional_integer("--q-lora-rank"),
-        kv_rank=a.integer("--kv-lora-rank", 32),
-        nope_dim=a.integer("--qk-head-dim", 128),
-        rope_dim=a.integer("--qk-pos-emb-head-dim", 64),
-        value_dim=a.integer("--v-head-dim", 128),
-        latent_norms=a.has("--qk-layernorm"),
-        out_bias=not a.has("--disable-bias-linear"),
-    )
-
-
-def _gated(a: Arguments) -> bool:
-    return a.has("--swiglu") or a.has("--quick-geglu")
-
-
-def _width(a: Arguments, hidden: int) -> int:
-    """Features between the feed-forward layers; SwiGLU's default is 8/3 hidden, down to a multiple of 64."""
-    default = int((4 * hidden * 2 / 3) / 64) * 64 if a.has("--swiglu") else 4 * hidden
-    return a.integer("--ffn-hidden-size", default or 64)
-
-
-def _dense(a: Arguments, hidden: int) -> FeedForward:
-    return FeedForward(intermediate=_width(a, hidden), gated=_gated(a), bias=not a.has("--disable-bias-linear"))
-
-
-def _mixture(a: Arguments, hidden: int) -> MixtureOfExperts | None:
+def _mixture(a: Arguments, dense: FeedForward) -> MixtureOfExperts | None:
     """The routed layer, or None for a dense model."""
-    experts = a.optional_integer("--num-experts")
-    if experts is None:
+    if a.optional_integer("--num-experts") is None:
         return None
-    top_k = a.integer("--moe-router-topk", 2)
-    if top_k > experts:
-        raise a.bad("--moe-router-topk", f"a token cannot use {top_k} of {experts} experts")
-    bias = not a.has("--disable-bias-linear")
-    width = a.integer("--moe-ffn-hidden-size", _width(a, hidden))
+    fields = a.fields(MIXTURE)
+    if fields["top_k"] > fields["experts"]:
+        problem = f"a token cannot use {fields['top_k']} of {fields['experts']} experts"
+        raise a.bad("--moe-router-topk", problem)
+    width = a.integer("--moe-ffn-hidden-size", dense.intermediate)
     shared = a.optional_integer("--moe-shared-expert-intermediate-size")
     return MixtureOfExperts(
-        experts=experts,
-        top_k=top_k,
-        expert=FeedForward(intermediate=width, gated=_gated(a), bias=bias),
-        shared=FeedForward(intermediate=shared, gated=_gated(a)) if shared else None,
-        router_bias=bias,
-        balance_bias=a.has("--moe-router-enable-expert-bias"),
+        expert=replace(dense, intermediate=width),
+        shared=FeedForward(intermediate=shared, gated=dense.gated) if shared else None,
         shared_gate=bool(shared) and a.has("--moe-shared-expert-gate"),
+        router_bias=dense.bias,
+        **fields,
     )
 
 
@@ -288,30 +261,20 @@ def _window(a: Arguments) -> int | None:
     return None if match[1] == "-1" else int(match[1]) + 1
 
 
-def _slides(a: Arguments, layers: int) -> list[bool]:
-    """For each layer whether it has the window; with a frequency N, every N-th layer has none."""
-    if not a.has("--window-attn-skip-freq"):
-        return [True] * layers
-    text = a.text("--window-attn-skip-freq")
-    if text.isdecimal():
-        step = a.integer("--window-attn-skip-freq")
-        return [(layer + 1) % step != 0 for layer in range(layers)]
-    return _pattern(a, "--window-attn-skip-freq", layers) or [True] * layers
-
-
-def _pattern(a: Arguments, flag: str, layers: int) -> list[bool] | None:
-    """One truth value a layer from N (every N-th, the first included) or a list such as [0]*3+[1]*58."""
+def _pattern(a: Arguments, flag: str, layers: int, holds: Callable[[int, int], bool]) -> list[bool]:
+    """One truth value a layer, all true without the flag: ``holds(layer, N)`` of a number N, or those of a list such
+    as [0]*3+[1]*58."""
     if not a.has(flag):
-        return None
+        return [True] * layers
     text = a.text(flag)
     if text.isdecimal():
         step = a.integer(flag)
-        return [layer % step == 0 for layer in range(layers)]
+        return [holds(layer, step) for layer in range(layers)]
     try:
-        pattern = _evaluate(ast.parse(text.strip(), mode="eval").body) if len(text) < 10_000 else None
+        pattern = _evaluate(ast.parse(text.strip(), mode="eval").body) if len(text) < 10_000 else []
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        pattern = None
-    if pattern is None:
+        pattern = []
+    if not pattern:
         raise a.bad(flag, f"{reprlib.repr(text)} is no layer pattern", "write it like [0]*3+[1]*58")
     if len(pattern) != layers:
         raise a.bad(flag, f"the pattern has {len(pattern)} entries for {layers} layers")
@@ -319,29 +282,38 @@ def _pattern(a: Arguments, flag: str, layers: int) -> list[bool] | None:
 
 
 def _evaluate(node: ast.expr) -> list[bool]:
-    """The entries of a sum or repetition of lists of 0 and 1.
-
-    Raises:
-        ValueError: anything else, or more than ``MOST_LAYERS`` entries.
-    """
+    """The entries of a sum or repetition of lists of 0 and 1, at most ``MOST_LAYERS``; ValueError of anything else."""
     match node:
-        case ast.List(elts=items) if all(map(_is_bit, items)):
-            return [isinstance(item, ast.Constant) and item.value == 1 for item in items]
+        case ast.List(elts=items):
+            entries = [item.value if isinstance(item, ast.Constant) else None for item in items]
+            if not all(type(entry) is int and entry in (0, 1) for entry in entries):
+                raise ValueError("an entry is neither 0 nor 1")
+            pattern = [entry == 1 for entry in entries]
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _bounded(_evaluate(left) + _evaluate(right))
+            pattern = _evaluate(left) + _evaluate(right)
         case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if times >= 0:
-            return _bounded(_evaluate(left) * min(times, MOST_LAYERS + 1))
-    raise ValueError("not a layer pattern")
-
-
-def _is_bit(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and type(node.value) is int and node.value in (0, 1)
-
-
-def _bounded(pattern: list[bool]) -> list[bool]:
+            pattern = _evaluate(left) * min(times, MOST_LAYERS + 1)
+        case _:
+            raise ValueError("not a layer pattern")
     if len(pattern) > MOST_LAYERS:
         raise ValueError("too many layers")
     return pattern
+
+
+def read_numerics(a: Arguments) -> dict[str, Any]:
+    """What the flags say of a ``Recipe`` besides batch and sequence, by field."""
+    # Megatron accumulates gradients in fp32 with bf16 unless told otherwise, and in fp16 with fp16.
+    narrow = (
+        a.has("--grad-reduce-in-bf16")
+        or (a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16"))
+        or (a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32"))
+    )
+    return {
+        "precision": _precision(a),
+        "attention": attention_kernel(a),
+        "dropout": max(a.number(f"--{part}-dropout", 0.1, most=1.0) for part in ("hidden", "attention")) > 0,
+        "gradient_bytes": 2 if narrow else 4,
+    }
 
 
 def _precision(a: Arguments) -> Precision:
@@ -360,15 +332,6 @@ def attention_kernel(a: Arguments) -> AttentionKernel:
         return "unfused"
     local = a.text("--transformer-impl", "transformer_engine") == "local"
     return "unfused" if local and not a.has("--use-flash-attn") else "flash"
-
-
-def _gradient_bytes(a: Arguments) -> int:
-    """Megatron accumulates in fp32 with bf16 unless told otherwise, and in fp16 with fp16."""
-    sharded = a.has("--use-megatron-fsdp") and a.text("--megatron-fsdp-main-grads-dtype") in ("bf16", "fp16")
-    if a.has("--grad-reduce-in-bf16") or sharded:
-        return 2
-    half = a.has("--fp16") and not a.has("--accumulate-allreduce-grads-in-fp32")
-    return 2 if half else 4
 
 
 LARGEST_VALUE = 10**9
@@ -421,6 +384,14 @@ class Arguments:
         if not least <= value <= most:
             raise self.bad(flag, f"{value} is outside {least} to {most}")
         return value
+
+    def fields(self, options: Sequence[Option]) -> dict[str, Any]:
+        """The values of options, by field."""
+        found: dict[str, Any] = {}
+        for flag, field, default in options:
+            number = self.has(flag) if default is False else self.optional_integer(flag)
+            found[field] = default if number is None else number
+        return found
 
     def integer(self, flag: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_VALUE) -> int:
         """Like ``optional_integer``, with a default; without one the flag is required."""
@@ -476,7 +447,11 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
 def _training_words(script: Script, notes: list[str]) -> list[str]:
     """The words of the training command; of all commands and variables, where none starts a training."""
     commands = [one for one in script.commands if one.words and one.words[0] not in ("echo", "printf")]
-    starts = [one for one in commands if _starts_python(one.flat) and (one.refused or _holds_flags(one))]
+    starts = [
+        one
+        for one in commands
+        if any(word.endswith(".py") or word in _STARTERS for word in one.flat) and (one.refused or _holds_flags(one))
+    ]
     starts = [one for one in starts if "--num-layers" in one.flat or (one.refused and "$" in str(one.words))] or starts
     if any(one.flat != starts[-1].flat for one in starts):
         notes.append(f"of its {len(starts)} training commands the last is read")
@@ -489,10 +464,6 @@ def _training_words(script: Script, notes: list[str]) -> list[str]:
 
 def _holds_flags(command: Command) -> bool:
     return any(map(_FLAG.match, command.flat))
-
-
-def _starts_python(words: Sequence[str]) -> bool:
-    return any(word.endswith(".py") or word in _STARTERS for word in words)
 
 
 def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str, str], str]:
@@ -514,21 +485,17 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
             flag = None
         elif not program and word.endswith(".py"):
             program, flag = word, None
-        elif (names := _holds_more(word, values[flag] if flag else [])) is not None:
+        elif (
+            (names := OPEN.findall(word))
+            and word == "".join(f"${name}" for name in names)
+            and ((flag and values[flag]) or any(map(_MORE.search, names)))
+        ):  # a word of open variables that hold arguments, not the value of a flag
             open_ |= dict.fromkeys(names)
         elif flag is not None:
             values[flag].append(word)
     if open_:
         notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
     return {name: " ".join(given).strip() for name, given in values.items()}, program
-
-
-def _holds_more(word: str, before: Sequence[str]) -> list[str] | None:
-    """The open variables that a word consists of, if they hold arguments and not the value of a flag."""
-    names = OPEN.findall(word)
-    if not names or word != "".join(f"${name}" for name in names):
-        return None
-    return names if before or any(map(_MORE.search, names)) else None
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})

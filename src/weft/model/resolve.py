@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
@@ -21,7 +22,6 @@ DEFAULT_SEQUENCE = 4096
 LARGEST_BATCH = 10**7
 LARGEST_SEQUENCE = 10**8
 SCRIPT_BYTES = 4_000_000
-_SCRIPT = "give the script that starts the run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,11 @@ class RecipeChanges:
 
     def __or__(self, other: RecipeChanges) -> RecipeChanges:
         """These changes, and those of ``other`` on top."""
-        given = {name: value for name in _NAMES if (value := getattr(other, name)) is not None}
-        return replace(self, **given)
+        return replace(self, **other.stated())
+
+    def stated(self) -> dict[str, Any]:
+        """What is set, by field of ``Recipe``."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def even_batch(batch: int, accelerators: int) -> int:
@@ -123,7 +126,12 @@ def complete_job(
 ) -> Job:
     """A job from a model, the recipe it came with (if any) and the user's changes; ``accelerators`` as of
     ``resolve_job``."""
-    _check(changes)
+    limits = (("--batch", changes.global_batch, LARGEST_BATCH), ("--sequence", changes.sequence, LARGEST_SEQUENCE))
+    for option, value, most in limits:
+        if value is not None and not 1 <= value <= most:
+            raise BadInput(f"{value} is outside 1 to {most:,}", where=option)
+    if changes.precision is not None and changes.precision not in PRECISIONS:
+        raise UnknownName("precision", changes.precision, PRECISIONS, where="--precision")
     if recipe is None:
         sequence = changes.sequence or min(DEFAULT_SEQUENCE, model.positions or DEFAULT_SEQUENCE)
         usual = max(DEFAULT_TOKENS // sequence, 1)
@@ -142,8 +150,7 @@ def complete_job(
         if given is None
     ]
     defaults = (f"{', '.join(taken)} ({origin})",) if taken else ()
-    given = {name: value for name in _NAMES if (value := getattr(changes, name)) is not None}
-    recipe = replace(recipe, **given)
+    recipe = replace(recipe, **changes.stated())
     if 0 < model.positions < recipe.sequence:
         raise BadInput(
             f"sequence {recipe.sequence} exceeds the {model.positions} learned positions of {model.name}",
@@ -151,20 +158,6 @@ def complete_job(
             remedy=f"use --sequence {model.positions} or less",
         )
     return Job(model=model, recipe=recipe, defaults=defaults)
-
-
-_NAMES = ("global_batch", "sequence", "precision", "attention", "dropout", "gradient_bytes")
-
-
-def _check(changes: RecipeChanges) -> None:
-    for option, value, most in (
-        ("--batch", changes.global_batch, LARGEST_BATCH),
-        ("--sequence", changes.sequence, LARGEST_SEQUENCE),
-    ):
-        if value is not None and not 1 <= value <= most:
-            raise BadInput(f"{value} is outside 1 to {most:,}", where=option)
-    if changes.precision is not None and changes.precision not in PRECISIONS:
-        raise UnknownName("precision", changes.precision, PRECISIONS, where="--precision")
 
 
 def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
@@ -183,14 +176,12 @@ def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
     if os.path.isfile(path):
         from weft.model.megatron_args import parse_arguments, read_megatron_job
 
-        text = read_text(path, largest=SCRIPT_BYTES, remedy=_SCRIPT)
+        text = read_text(path, largest=SCRIPT_BYTES, remedy="give the script that starts the run")
         arguments = parse_arguments(text, where=source)
         job = read_megatron_job(arguments, name=path.stem)
         called = "; ".join((path.name, *arguments.notes))
         return Entry(model=job.model, recipe=job.recipe, source=called), called, ()
-    if path.suffix in (".sh", ".txt", ".toml", ".yaml"):
-        raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
-    if source.startswith((".", "/", "~")):
+    if path.suffix in (".sh", ".txt", ".toml", ".yaml") or source.startswith((".", "/", "~")):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     return _known(source)
 

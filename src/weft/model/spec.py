@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from weft.codec import Count, Document, Name, OneOf, Range
 
@@ -228,12 +228,9 @@ class StateSpace:
         return self.heads * (triangle + between + 2.0 * self.state * self.head_dim)
 
     def linears(self, hidden: int) -> Iterator[Linear]:
-        yield Linear(
-            name="in_proj", inputs=hidden, outputs=self.projected, kind="normal", part="state_space", bias=self.bias
-        )
-        yield Linear(
-            name="out_proj", inputs=self.inner, outputs=hidden, kind="transposed", part="state_space", bias=self.bias
-        )
+        alike: Any = {"part": "state_space", "bias": self.bias}
+        yield Linear(name="in_proj", inputs=hidden, outputs=self.projected, kind="normal", **alike)
+        yield Linear(name="out_proj", inputs=self.inner, outputs=hidden, kind="transposed", **alike)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,26 +248,9 @@ class FeedForward(Document):
     ) -> Iterator[Linear]:
         up = self.intermediate * (2 if self.gated else 1)
         prefix = "" if part == "feed_forward" else f"{part}."
-        yield Linear(
-            name=f"{prefix}fc1",
-            inputs=hidden,
-            outputs=up,
-            kind="normal",
-            part=part,
-            bias=self.bias,
-            copies=copies,
-            active=active,
-        )
-        yield Linear(
-            name=f"{prefix}fc2",
-            inputs=self.intermediate,
-            outputs=hidden,
-            kind="transposed",
-            part=part,
-            bias=self.bias,
-            copies=copies,
-            active=active,
-        )
+        alike: Any = {"part": part, "bias": self.bias, "copies": copies, "active": active}
+        yield Linear(name=f"{prefix}fc1", inputs=hidden, outputs=up, kind="normal", **alike)
+        yield Linear(name=f"{prefix}fc2", inputs=self.intermediate, outputs=hidden, kind="transposed", **alike)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -451,9 +431,7 @@ class Model:
     def embedding_parameters(self) -> int:
         """Token and position tables, with the projections of a narrower embedding."""
         width = self.embedding_features or self.hidden
-        tables = (self.vocab + self.positions) * width
-        if self.embedding_features and self.positions:
-            tables = self.vocab * width + self.positions * self.hidden
+        tables = self.vocab * width + self.positions * self.hidden
         projections = 2 * width * self.hidden if self.embedding_features else 0
         return tables + projections + (self.norm_parameters if self.embedding_norm else 0)
 

@@ -6,7 +6,8 @@ A task computes for some seconds, or communicates.  One rank stands for all: eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from math import fsum
 from typing import Literal
 
@@ -58,7 +59,7 @@ class Workload:
 
     name: str
     tasks: tuple[Task, ...]
-    assumptions: tuple[str, ...] = field(default=())
+    assumptions: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -72,7 +73,11 @@ class Workload:
                 raise BadInput("computes and communicates: make two tasks of it", where=_at(self, number))
             if task.communication is not None and not 0 <= task.communication.bytes < 1e18:
                 raise BadInput(f"moves {task.communication.bytes:g} bytes", where=_at(self, number))
-        _check_circles(self)
+        try:
+            TopologicalSorter({number: task.waits for number, task in enumerate(self.tasks)}).prepare()
+        except CycleError as error:
+            where = _at(self, min(error.args[1]))
+            raise BadInput("tasks wait for each other in a circle", where=where) from None
 
     @property
     def compute_s(self) -> float:
@@ -87,22 +92,6 @@ def followers(tasks: Sequence[Task]) -> list[list[int]]:
         for other in task.waits:
             found[other].append(number)
     return found
-
-
-def _check_circles(workload: Workload) -> None:
-    after = followers(workload.tasks)
-    left = [len(task.waits) for task in workload.tasks]
-    able = [number for number, count in enumerate(left) if not count]
-    done = 0
-    while able:
-        done += 1
-        for other in after[able.pop()]:
-            left[other] -= 1
-            if not left[other]:
-                able.append(other)
-    if done < len(left):
-        number = next(number for number, count in enumerate(left) if count)
-        raise BadInput("tasks wait for each other in a circle", where=_at(workload, number))
 
 
 def _at(workload: Workload, number: int) -> str:
@@ -232,11 +221,9 @@ def transformer_1t() -> Workload:
             ),
         )
 
-    table = [
-        one
-        for number in range(layers)
-        for one in (half(f"attention {number}", attention_s, 4), half(f"feed-forward {number}", feed_forward_s, 8))
-    ]
+    table: list[Layer] = []
+    for number in range(layers):
+        table += half(f"attention {number}", attention_s, 4), half(f"feed-forward {number}", feed_forward_s, 8)
     notes = (
         SCALED,
         "every layer is recomputed with its all-reduces, as in the public input",

@@ -63,6 +63,7 @@ class FailingJob:
 
         Idle hosts count as one pool, although each can only stand in for a host of its own domain.
         """
+        start_s = self.book.recovery.start(self.census.accelerators)
         stops: list[Stop] = []
         slows: list[Slow] = []
         pauses: list[Pause] = []
@@ -70,31 +71,24 @@ class FailingJob:
             if one.rate <= 0:
                 continue
             if one.known.planned:
-                pauses.append(self._pause(one))
+                pause_s = start_s + 2 * self.load_s + one.known.repair_hours * 3600.0
+                pauses.append(Pause(name=one.known.name, rate=one.rate, pause_s=pause_s))
                 continue
             if one.speed is not None:
                 slows += self._slows(one, one.speed)
             if one.speed is None or not (self.policy.reroute or one.known.takes == "nothing"):
                 stops += self._stops(one)
-        regrow_s = (
-            self.book.recovery.start(self.census.accelerators) + self.saving.stall_s + self._read_s(severe=False)
-        )
         return Process(
             stops=tuple(stops),
             slows=tuple(slows),
             pauses=tuple(pauses),
             spares=spares + self.idle_hosts,
             speeds=speeds,
-            regrow_s=regrow_s if len(speeds) > 1 else 0.0,
+            regrow_s=start_s + self.saving.stall_s + self._read_s(severe=False) if len(speeds) > 1 else 0.0,
         )
 
     def _read_s(self, *, severe: bool) -> float:
         return self.load_s if severe or not self.policy.peer else self.peer_s
-
-    def _pause(self, one: JobClass) -> Pause:
-        times = self.book.recovery
-        seconds = times.start(self.census.accelerators) + 2 * self.load_s + one.known.repair_hours * 3600.0
-        return Pause(name=one.known.name, rate=one.rate, pause_s=seconds)
 
     def _slows(self, one: JobClass, speed: float) -> list[Slow]:
         spells = ((one.known.heals, self.book.recovery.heal_s), (1 - one.known.heals, one.known.repair_hours * 3600.0))
@@ -155,8 +149,17 @@ def failing_job(
             )
         )
     chip = cluster.accelerator
-    own_bytes = checkpoint_bytes / accelerators
     load_s = checkpoint_bytes / book.recovery.write_Bps(accelerators)
+    peer_s, copy_s = (checkpoint_bytes / accelerators / Bps for Bps in (chip.nic_Bps, chip.host_Bps))
+    saving = Saving(  # the intervals are yet to be chosen
+        interval_s=1.0,
+        stall_s=peer_s if policy.peer else 0.0,
+        # An asynchronous save stalls for the copy to host memory; while it is written, steps are taken to slow down by
+        # the share of the NIC that the writing takes, as if they did nothing but communicate.
+        storage_s=copy_s + peer_s if policy.background else load_s,
+        lag_s=load_s if policy.background else 0.0,
+        every=2 if policy.peer else 1,
+    )
     return FailingJob(
         book=book,
         policy=policy,
@@ -164,25 +167,10 @@ def failing_job(
         classes=tuple(classes),
         checkpoint_bytes=checkpoint_bytes,
         load_s=load_s,
-        peer_s=own_bytes / chip.nic_Bps,
-        saving=_saving(policy, load_s, own_bytes, chip.nic_Bps, chip.host_Bps),
+        peer_s=peer_s,
+        saving=saving,
         idle_hosts=cluster.count // cluster.tiers[0].size * (cluster.spares_per_domain // counted.host_size),
     )
-
-
-def _saving(policy: Policy, write_s: float, own_bytes: float, nic_Bps: float, host_Bps: float) -> Saving:
-    """Stalls of checkpoints; the intervals are yet to be chosen.
-
-    An asynchronous save stalls for the copy to host memory; while it is written, steps are taken to slow down by the
-    share of the NIC that the writing takes, as if they did nothing but communicate.
-    """
-    stall_s = own_bytes / nic_Bps if policy.peer else 0.0
-    if policy.background:
-        copy_s, contended_s = own_bytes / host_Bps, own_bytes / nic_Bps
-        storage_s, lag_s = copy_s + contended_s, write_s
-    else:
-        storage_s, lag_s = write_s, 0.0
-    return Saving(interval_s=1.0, stall_s=stall_s, storage_s=storage_s, lag_s=lag_s, every=2 if policy.peer else 1)
 
 
 def is_simulated(one: FailureClass) -> bool:

@@ -7,19 +7,11 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from weft.reliability.process import Process, Saving, Stop
+from weft.reliability.process import Pause, Process, Saving, Slow, Stop
 
-
-class _Timed(Protocol):
-    """What comes at a rate."""
-
-    @property
-    def rate(self) -> float: ...
-
-
-_Kind = TypeVar("_Kind", bound=_Timed)
+_Kind = TypeVar("_Kind", Stop, Slow, Pause)
 
 
 @dataclass(slots=True)
@@ -108,7 +100,8 @@ class _Play:
             before = self.clock
             stop = self._train(stretch)
             if stop is None:  # nothing can stop it: count what one long stretch keeps
-                return self._without_stops(stretch, work_s, before)
+                done = self.book.saving.interval_s / self.book.saving.segment_s * stretch.work(stretch.length)
+                return before + (self.clock - before) * work_s / done if done > 0 else math.inf
             safe = self.book.safe
             self.book.close(stretch, stop.severe)
             if self.book.safe >= work_s:
@@ -117,21 +110,13 @@ class _Play:
             self._recover(stop)
             stretch = _Stretch()
 
-    def _without_stops(self, stretch: _Stretch, work_s: float, before: float) -> float:
-        share = self.book.saving.interval_s / self.book.saving.segment_s
-        done = share * stretch.work(stretch.length)
-        return before + (self.clock - before) * work_s / done if done > 0 else math.inf
-
-    def _speed(self) -> float:
-        slowest = min((speed for _, speed in self.spells), default=1.0)
-        return slowest * self.process.speed(len(self.repairs))
-
     def _train(self, stretch: _Stretch) -> Stop | None:
         """Train until a stop; pauses and changes of speed on the way."""
         rate = self.process.rate
         left = self.dice.expovariate(rate) if rate > 0 else 1e4 / max(self.slow_rate, self.pause_rate, 1e-9)
         while True:
-            stretch.speed_is(self._speed())
+            slowest = min((speed for _, speed in self.spells), default=1.0)
+            stretch.speed_is(slowest * self.process.speed(len(self.repairs)))
             ends = min((end for end, _ in self.spells), default=math.inf)
             back = self.repairs[0] if self.repairs else math.inf
             pause = self._after(self.pause_rate)
@@ -144,15 +129,11 @@ class _Play:
             stretch.length, left, self.clock = stretch.length + step, left - step, event
             if event == pause:
                 self._freeze(self._one_of(self.process.pauses, self.pause_rate).pause_s)
-            elif event == back and self._returns():
-                self._freeze(self.process.regrow_s)
+            elif event == back:
+                heapq.heappop(self.repairs)
+                if self.process.speed(len(self.repairs)) > self.process.speed(len(self.repairs) + 1):
+                    self._freeze(self.process.regrow_s)
             self._turn()
-
-    def _returns(self) -> bool:
-        """Take back a host; whether the job gets faster by it."""
-        before = self.process.speed(len(self.repairs))
-        heapq.heappop(self.repairs)
-        return self.process.speed(len(self.repairs)) > before
 
     def _turn(self) -> None:
         """Spells of slow network that began or ended by now."""

@@ -53,12 +53,8 @@ def switches_of(fabric: Fabric, kind: Component | str) -> Ints:
     outside[fabric.source[beyond]] = True
     outside[fabric.target[beyond]] = True
     outside[: fabric.accelerators] = False
-    roles = np.array([_kind(role) for role in fabric.roles])
-    return np.flatnonzero(outside & (roles[fabric.role] == kind))
-
-
-def _kind(role: str) -> str:
-    return "leaf" if role in LEAVES else "spine" if role in SPINES else "core"
+    kinds = ["leaf" if role in LEAVES else "spine" if role in SPINES else "core" for role in fabric.roles]
+    return np.flatnonzero(outside & (np.array(kinds)[fabric.role] == kind))
 
 
 def links_of(fabric: Fabric, kind: Component | str) -> Ints:

@@ -7,6 +7,7 @@ Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9)
 Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
 the time since the last stop are taken as independent, and hosts that fail together return one by one.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -46,17 +47,12 @@ class ClassCost:
     """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
 
     name: str
-    rate: float
-    rework: float
-    restart: float
-    waiting: float
-    reduced: float
-    planned: float
-
-    @classmethod
-    def none(cls, name: str) -> ClassCost:
-        """A class that costs nothing."""
-        return cls(name=name, rate=0.0, rework=0.0, restart=0.0, waiting=0.0, reduced=0.0, planned=0.0)
+    rate: float = 0.0
+    rework: float = 0.0
+    restart: float = 0.0
+    waiting: float = 0.0
+    reduced: float = 0.0
+    planned: float = 0.0
 
     @property
     def share(self) -> float:
@@ -136,11 +132,7 @@ class _Renewal:
 
 
 def outcome(process: Process, saving: Saving) -> Outcome:
-    """Shares of a long run's time.
-
-    Raises:
-        BadInput: failures come too fast for a checkpoint to be reached.
-    """
+    """Shares of a long run's time."""
     renewal = _Renewal(process.stops)
     check_pace(process, saving)
     repairs = _repairs(process, renewal.up)
@@ -166,11 +158,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
 
 
 def check_pace(process: Process, saving: Saving) -> None:
-    """Refuse failures so fast that nothing is ever saved.
-
-    Raises:
-        BadInput: they are.
-    """
+    """Refuse failures so fast that nothing is ever saved."""
     rate = process.rate
     restart_s = max((one.restart_s for one in process.stops), default=0.0)
     stall_s = saving.segment_s - saving.interval_s
@@ -187,9 +175,6 @@ def check_pace(process: Process, saving: Saving) -> None:
 def best_saving(process: Process, saving: Saving, iteration_s: float, iterations: int) -> tuple[int, Saving]:
     """The best whole number of iterations between checkpoints, and, where ``every`` is above 1, between those in
     storage; stalls and lag are those of ``saving``, whose interval does not count.
-
-    Raises:
-        BadInput: failures come too fast for any.
     """
     renewal = _Renewal(process.stops)
     least = min(iterations, max(1, math.ceil((saving.lag_s - saving.stall_s) / iteration_s)))
@@ -255,7 +240,20 @@ def _running(process: Process, pooled: list[Stop], frozen: float, since_s: float
     for one in pooled:
         left = math.exp(-since_s / one.repair_s) if one.repair_s > 0 else 0.0
         loads[one.hosts] = loads.get(one.hosts, 0.0) + left * one.rate * one.repair_s / frozen
-    chance = _chain(loads, process.bearable)
+    # Stationary shares: each cut between n - 1 and n hosts is crossed up and down equally often.  Only the load counts
+    # where nothing waits, so that repairs of different lengths share a chain.
+    chance = [1.0]
+    for n in range(1, process.bearable + max(loads) + 1):
+        up = math.fsum(
+            load * chance[j]
+            for hosts, load in loads.items()
+            for j in range(max(0, n - hosts), min(n, process.bearable + 1))
+        )
+        chance.append(up / n)
+        if chance[-1] > 1e200:
+            chance = [value * 1e-200 for value in chance]
+    whole = math.fsum(chance)
+    chance = [value / whole for value in chance]
     running = chance[: process.bearable + 1]
     total = math.fsum(running)
     return [value / total for value in running], max(0.0, 1.0 - total)
@@ -275,25 +273,6 @@ def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], le
         for n in levels
         if chance[n] > 0
     )
-
-
-def _chain(loads: dict[int, float], bearable: int) -> list[float]:
-    """Stationary shares of 0, 1, 2, ... hosts in repair, where failures come as long as no more than ``bearable`` are.
-
-    ``loads`` are failures per mean time of a repair, by the number of hosts that each takes: only that counts where
-    nothing waits, so that repairs of different lengths share a chain.  Each cut between n - 1 and n is crossed up and
-    down equally often.
-    """
-    chance = [1.0]
-    for n in range(1, bearable + max(loads) + 1):
-        up = math.fsum(
-            load * chance[j] for hosts, load in loads.items() for j in range(max(0, n - hosts), min(n, bearable + 1))
-        )
-        chance.append(up / n)
-        if chance[-1] > 1e200:
-            chance = [value * 1e-200 for value in chance]
-    total = math.fsum(chance)
-    return [value / total for value in chance]
 
 
 def _mean_speed(process: Process) -> float:

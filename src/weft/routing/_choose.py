@@ -70,6 +70,8 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
     """The ways up and down with the least peak; among equals the first, or (``smooth``) that with the
     least total.
     """
+    # A path is a way up and a way down with the same top.  Both lists are sorted by top, so that one sweep over the
+    # two meets every path once.
     found_a, found_b, least, least_total = -1, -1, np.inf, np.inf
     a, b = ways.up_first[flow], ways.down_first[flow]
     a_end, b_end = ways.up_end[flow], ways.down_end[flow]
@@ -78,6 +80,7 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
     while a < a_end and b < b_end:
         top = ways.top[a]
         up = peak(load, inverse, ways.up, a, demand, 0.0)
+        # The peak of the way up alone bounds that of the path from below: a higher one cannot win.
         if up <= least:
             other = b
             while other < b_end and ways.top[other] == top:
@@ -87,6 +90,8 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
                     if smooth:
                         least_total = total(load, inverse, ways.up, a, demand)
                         least_total += total(load, inverse, ways.down, other, demand)
+                # Equal peaks: the path that adds least to the squared loads leaves most room for the flows that
+                # follow.
                 elif smooth and high <= least * (1 + TIE):
                     now = total(load, inverse, ways.up, a, demand)
                     now += total(load, inverse, ways.down, other, demand)
@@ -127,6 +132,7 @@ def pick(ways: Any, turn: Any, up: Any, down: Any) -> None:
 @jit
 def settle(net: Any, ways: Any, flow: int, a: int, b: int) -> None:
     """Put a flow on a path: loads, and its place on every link."""
+    # Every link of the path gets the flow's place at the front of its list: constant time, whatever its length.
     net.up[flow], net.down[flow] = a, b
     width = ways.up.shape[1]
     for column in range(2 * width):
@@ -151,6 +157,7 @@ def lift(net: Any, ways: Any, flow: int) -> None:
         if link < 0:
             continue
         place = flow * 2 * width + column
+        # The list is doubly linked, so that a place leaves it without a search.
         net.load[link] -= net.demand[flow] * net.inverse[link]
         # A link without flows has load 0 exactly (or what is fixed): sums and differences round.
         if net.head[link] == place:
@@ -188,6 +195,8 @@ def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
         while other < b_end and ways.top[other] == top:
             over = up + excess(net, ways.down, other, demand, target)
             if over <= least + TIE:
+                # Equal excess: the links that were filled longest ago, so that a chain does not go back and forth
+                # between two.
                 age = latest(net, ways, a, other)
                 if over < least - TIE or age < oldest:
                     found_a, found_b, least, oldest = a, other, over, age
@@ -250,6 +259,8 @@ def victim(net: Any, ways: Any, link: int, keep: int, over: float) -> int:
         flow = place // width
         demand = net.demand[flow] * net.inverse[link]
         if flow != keep:
+            # One flow that is enough costs its demand, the smallest best; of those that are not the largest leaves
+            # first, so that few have to.
             cost = demand if demand >= over * (1 - TIE) else 1e18 / max(demand, 1e-30)
             if cost < size:
                 found, size = flow, cost
@@ -270,6 +281,7 @@ def remember(net: Any, flow: int) -> None:
 @jit
 def undo(net: Any, ways: Any) -> None:
     """Put all flows that this chain moved back where they were."""
+    # All leave before any returns: a former path may need room that a flow of the chain still has.
     for at in range(net.clock[2]):
         if net.up[net.log[at]] >= 0:
             lift(net, ways, net.log[at])
@@ -285,6 +297,7 @@ def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
 
     True if all have one; otherwise everything is as before.
     """
+    # Step 1: the flow leaves its path and waits.
     net.clock[1] += 1
     net.clock[2] = 0
     remember(net, flow)
@@ -295,12 +308,15 @@ def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
     # Flows without a path are those in the queue; links outside of paths just filled are within `target` or were
     # above it before the chain began.
     for _ in range(steps):
+        # Step 2: the last to wait takes the path from which least has to leave (depth first, so that the queue is
+        # short).
         waiting -= 1
         this = net.queue[waiting]
         a, b = cheapest(net, ways, this, target)
         settle(net, ways, this, a, b)
         net.clock[0] += 1
         fill_path(net, ways, a, b, net.clock[0])
+        # Step 3: what is too much on that path waits in turn.  The chain ends when nobody waits.
         waiting = displace(net, ways, ways.up, a, this, target, waiting)
         if waiting >= 0:
             waiting = displace(net, ways, ways.down, b, this, target, waiting)
@@ -320,6 +336,7 @@ def keep(net: Any, ways: Any, up: Any, down: Any, target: float) -> int:
         a, b = net.up[flow], net.down[flow]
         if up[flow] < 0 or (a == up[flow] and b == down[flow]):
             continue
+        # Tried without the flow's own load, which its former path may share with the present one.
         lift(net, ways, flow)
         high = peak(net.load, net.inverse, ways.up, up[flow], net.demand[flow], 0.0)
         high = peak(net.load, net.inverse, ways.down, down[flow], net.demand[flow], high)
@@ -340,6 +357,7 @@ def relax(net: Any, ways: Any, target: float) -> int:
         # A move lists the flows anew; each lowers the flow's own peak, so that the loop ends.
         while place >= 0 and net.load[link] > target * (1 + TIE):
             following, flow = net.after[place], place // width
+            # A flow moves only where its own highest link becomes lower.
             here = peak(net.load, net.inverse, ways.up, net.up[flow], 0.0, 0.0)
             here = peak(net.load, net.inverse, ways.down, net.down[flow], 0.0, here)
             a_old, b_old = net.up[flow], net.down[flow]
@@ -362,6 +380,8 @@ def repair(net: Any, ways: Any, target: float, steps: int, tries: int) -> bool:
     """
     width = 2 * ways.up.shape[1]
     for _ in range(tries):
+        # One round: each overloaded link sheds flows by chains until it is within the target or no chain succeeds.  A
+        # later round may succeed where this one did not, as other links have changed.
         over = 0
         for link in range(len(net.load)):
             stuck = False

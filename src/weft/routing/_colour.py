@@ -43,6 +43,7 @@ def flip(graph: Any, edge: int, a: int, b: int) -> int:
     """Give ``edge`` colour ``a``, which is free at its left end, and swap a and b along the path from its
     right end, where b is free; how many other edges changed."""
     changed, right = 0, graph.right[edge]
+    # Step by step along the path: an edge takes the colour that the one before it had, and displaces the next.
     displaced = graph.into[right, a]
     put(graph, edge, a)
     # Every edge but `displaced` has one colour, and no vertex has two edges of one.
@@ -71,6 +72,7 @@ def insert(graph: Any, edge: int, first: int) -> int:
     Colours below ``first`` are tried last.
     """
     left, right, colours = graph.left[edge], graph.right[edge], graph.out.shape[1]
+    # The cheap case: a colour that both ends have free.
     for turn in range(colours):
         colour = (first + turn) % colours
         if graph.out[left, colour] == FREE and graph.into[right, colour] == FREE:

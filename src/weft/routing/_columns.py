@@ -47,6 +47,7 @@ def list_all(ways: Any, flows: Any, up: Any, down: Any) -> None:
 def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) -> None:
     """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
     for at in range(len(first)):
+        # Step 1: bisect for the first way with the top (a slice is sorted by top).
         low, high = first[at], end[at]
         # Ways before `low` have a lower top, those from `high` on the same or a higher one.
         while low < high:
@@ -55,6 +56,7 @@ def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) ->
                 low = middle + 1
             else:
                 high = middle
+        # Step 2: of the ways with that top the one with the same links.
         while low < end[at] and ways.top[low] == top[at]:
             same = True
             for column in range(links.shape[1]):
@@ -72,6 +74,8 @@ def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
     """
     for at in range(len(flows)):
         flow = flows[at]
+        # A path is first link, way up, way down, last link.  Each part must follow on the one before, and nothing may
+        # be left behind the last.
         begin = 1 if ways.first[flow] >= 0 else 0
         if begin == 1 and links[flow, 0] != ways.first[flow]:
             continue

@@ -14,9 +14,9 @@ from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.choice import links_of, on_links
 from weft.routing.plan import Efficiency, RoutePlan, judged, plan
-from weft.routing.problem import problem
+from weft.routing.problem import routing_problem
 from weft.routing.report import RouteReport, cables_of, flow_rows
-from weft.routing.routers import Found, improve
+from weft.routing.routers import RouterResult, improve
 from weft.routing.traffic import JobTraffic
 from weft.units import counted
 
@@ -137,17 +137,17 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
         BadInput: flows that cannot be routed.
         Unsupported: a router that does not apply, or a fabric with too many paths.
     """
-    asked = problem(fabric, traffic)
-    installed = judged(asked, Found(routes=routes), router="installed")
+    problem = routing_problem(fabric, traffic)
+    installed = judged(problem, RouterResult(routes=routes), router="installed")
     anew = plan(fabric, traffic, seed=seed)
     low = installed.alpha_bound
-    choice = on_links(asked, links_of(routes, 2 * asked.ways.up.shape[1] + 2), np.arange(len(traffic)))
+    choice = on_links(problem, links_of(routes, 2 * problem.ways.up.shape[1] + 2), np.arange(len(traffic)))
     former = choice.up.copy(), choice.down.copy()
     choice.place(np.flatnonzero(choice.up < 0), smooth=True)
     improve(choice, low)
     choice.keep(*former, max(choice.congestion, low))
-    found = Found(routes=asked.routes(choice.up, choice.down), bound=low)
-    repaired = judged(asked, found, router="repaired")
+    found = RouterResult(routes=problem.routes(choice.up, choice.down), bound=low)
+    repaired = judged(problem, found, router="repaired")
     if repaired.alpha > installed.alpha:
         repaired = installed
     return RouteAudit(installed=installed, repaired=repaired, anew=anew)

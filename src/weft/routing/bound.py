@@ -12,7 +12,7 @@ from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
 from weft.routing.problem import SAME, Problem
-from weft.solvers.highs import silent_highs
+from weft.solvers import lp
 
 MOST_COLUMNS = 400_000
 """Variables of the LP that are still solved."""
@@ -20,30 +20,31 @@ ROUNDING = 1e-6
 """Relative error of the solver's optimum."""
 
 
-def closed_bound(asked: Problem, *, whole: bool = True) -> float:
+def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     """No choice of paths has less congestion than this.
 
     A link that is no choice carries its flows; what leaves or enters a part of the fabric shares the links
     out of it.  Parts are the hosts and switches up to a level that hang together.  Equal flows come whole:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
-    highest = float(asked.fixed.max(initial=0.0))
-    for ends, cross, at, links in _parts(asked):
-        highest = max(highest, _cut(asked, ends, cross, at, links, whole))
+    # Bound 1: links that are no choice.  Bound 2: every cut between a part and the rest.
+    highest = float(problem.fixed.max(initial=0.0))
+    for ends, cross, at, links in _parts(problem):
+        highest = max(highest, _cut(problem, ends, cross, at, links, whole))
     return highest
 
 
-def cuts_of(asked: Problem) -> Iterator[tuple[Ints, int]]:
+def cuts_of(problem: Problem) -> Iterator[tuple[Ints, int]]:
     """Flows that must share links, and how many links that are: those of ``closed_bound`` as wide as those that are a
     choice, for equal flows."""
-    if asked.unit is None:
+    if problem.unit is None:
         return
-    capacity = asked.fabric.capacity_Bps
-    same = np.abs(asked.demand_Bps[0] - asked.unit * capacity) <= SAME * asked.demand_Bps[0]
-    for links in (asked.ways.first, asked.ways.last):
+    capacity = problem.fabric.capacity_Bps
+    same = np.abs(problem.demand_Bps[0] - problem.unit * capacity) <= SAME * problem.demand_Bps[0]
+    for links in (problem.ways.first, problem.ways.last):
         there = np.flatnonzero((links >= 0) & same[links])
         yield from ((flows, 1) for flows in _by(links[there], there))
-    for ends, cross, at, links in _parts(asked):
+    for ends, cross, at, links in _parts(problem):
         count = int(max(ends.max(initial=0), at.max(initial=0))) + 1
         wide, odd = np.bincount(at, minlength=count), np.bincount(at, ~same[links], count)
         for flows in _by(ends, cross):
@@ -59,15 +60,16 @@ def _by(label: Ints, flows: Ints) -> list[Ints]:
     return np.split(flows[order], begin[1:]) if len(flows) else []
 
 
-def _parts(asked: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+def _parts(problem: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
     """Of each level and direction: the part of every flow that crosses, these flows, and of the links out of parts
     which part that is, and the links."""
-    if not asked.climbs.sound:
+    if not problem.climbs.sound:
         return
-    table, fabric, traffic = asked.climbs, asked.fabric, asked.traffic
+    table, fabric, traffic = problem.climbs, problem.fabric, problem.traffic
     low, high = table.level[fabric.source], table.level[fabric.target]
-    listed = asked.ways.up_end > len(table.top)
+    listed = problem.ways.up_end > len(table.top)
     for height in range(int(table.level.max(initial=0))):
+        # Parts: what hangs together by links up to this height.  Their flows to other parts must climb one level more.
         inner = table.usable & (low <= height) & (high <= height)
         part = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
         cross = np.flatnonzero(~listed & (part[traffic.source] != part[traffic.target]))
@@ -77,17 +79,19 @@ def _parts(asked: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
             yield part[ends[cross]], cross, at, links
 
 
-def _cut(asked: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:
+def _cut(problem: Problem, part: Ints, flows: Ints, at: Ints, links: Ints, whole: bool) -> float:
     """The load of the part whose flows press hardest on its links (of which ``at`` says the part)."""
     if not len(flows):
         return 0.0
     count = int(max(part.max(), at.max(initial=0))) + 1
-    wide = np.bincount(at, asked.fabric.capacity_Bps[links], count)
-    pressing = np.bincount(part, asked.demand_Bps[flows], count)
+    # The mean over the links of a cut is no more than the highest of them.
+    wide = np.bincount(at, problem.fabric.capacity_Bps[links], count)
+    pressing = np.bincount(part, problem.demand_Bps[flows], count)
     used = pressing > 0
-    demand, capacity = asked.demand_Bps[flows], asked.fabric.capacity_Bps[links]
+    demand, capacity = problem.demand_Bps[flows], problem.fabric.capacity_Bps[links]
     if not whole or np.ptp(demand) > SAME * demand.max() or np.ptp(capacity) > SAME * capacity.max(initial=0.0):
         return float((pressing[used] / np.maximum(wide[used], 1e-300)).max())
+    # Equal flows on equal links come whole: by the pigeonhole principle one link has at least ceil(many / share).
     many, share = np.bincount(part, minlength=count)[used], np.bincount(at, minlength=count)[used]
     return float(demand[0] / capacity[0] * np.ceil(many / np.maximum(share, 1)).max())
 
@@ -110,12 +114,13 @@ class CommodityPaths:
     links: Ints
 
 
-def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | None:
+def paths_of(problem: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | None:
     """All paths as columns; None where there are more than ``most``."""
     from weft.routing import _columns
 
-    ways = asked.ways
-    share = np.round(asked.demand_Bps / max(asked.demand_Bps.max(initial=0.0), 1e-300), 9)
+    ways = problem.ways
+    # Flows with the same ways and demand are exchangeable: one commodity, with a count, in place of each.
+    share = np.round(problem.demand_Bps / max(problem.demand_Bps.max(initial=0.0), 1e-300), 9)
     table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
     counts = np.zeros(len(first), dtype=np.int64)
@@ -130,7 +135,7 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | No
     entry, column = np.nonzero(crossed >= 0)
     return CommodityPaths(
         commodity=commodity.reshape(-1),
-        demand_Bps=asked.demand_Bps[first],
+        demand_Bps=problem.demand_Bps[first],
         count=np.bincount(commodity.reshape(-1), minlength=len(first)),
         owner=owner,
         up=up,
@@ -140,7 +145,7 @@ def paths_of(asked: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | No
     )
 
 
-def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
+def lp_bound(problem: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) -> float | None:
     """The least congestion of flows that may split over all their paths; None where the LP is too large, or does
     not have all paths.
 
@@ -150,49 +155,42 @@ def lp_bound(asked: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) ->
     Raises:
         Unsupported: the solver ends without an optimum.
     """
-    paths = None if asked.limited else paths_of(asked, most=most)
+    paths = None if problem.limited else paths_of(problem, most=most)
     if paths is None:
         return None
-    value = float(solve(asked, paths)[0])
-    chosen = value > float(asked.fixed.max(initial=0.0)) * (1 + ROUNDING)
-    if whole and chosen and asked.unit is not None:
-        value = asked.unit * float(np.ceil(value / asked.unit - ROUNDING))
-    return max(value, closed_bound(asked, whole=whole))
+    value = float(solve(problem, paths)[0])
+    # A whole number of equal flows is on each link that is a choice, so that the optimum over whole flows is a
+    # multiple of one flow's load; a link that is no choice may have any load.
+    chosen = value > float(problem.fixed.max(initial=0.0)) * (1 + ROUNDING)
+    if whole and chosen and problem.unit is not None:
+        value = problem.unit * float(np.ceil(value / problem.unit - ROUNDING))
+    return max(value, closed_bound(problem, whole=whole))
 
 
-def solve(asked: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
+def solve(problem: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
     """The least congestion, and the Bps on every path."""
-    highspy, highs = linear(asked, paths, integer=False)
-    highs.run()
-    if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+    found = least_congestion(problem, paths)
+    if not found.optimal:
         raise Unsupported("HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts")
-    found = np.array(highs.getSolution().col_value)
-    return float(found[-1]), np.asarray(found[:-1] * paths.demand_Bps[paths.owner], dtype=np.float64)
+    return float(found.values[-1]), found.values[:-1] * paths.demand_Bps[paths.owner]
 
 
-def linear(asked: Problem, paths: CommodityPaths, *, integer: bool) -> tuple[Any, Any]:
-    """The model: flows of each commodity on each path, least congestion; and HiGHS with it."""
-    highspy, highs = silent_highs()
+def least_congestion(problem: Problem, paths: CommodityPaths, **options: Any) -> lp.Solution:
+    """Flows of each commodity on each path, then the congestion; ``options`` are those of ``lp.least``."""
     columns, rows = len(paths.owner), len(paths.demand_Bps)
     used, row = np.unique(paths.links, return_inverse=True)
-    heavy = paths.demand_Bps[paths.owner[paths.entry]] * asked.inverse[paths.links]
-    index = np.concatenate([paths.owner, rows + row.reshape(-1), rows + np.arange(len(used))])
-    column = np.concatenate([np.arange(columns), paths.entry, np.full(len(used), columns)])
-    value = np.concatenate([np.ones(columns), heavy, np.full(len(used), -1.0)])
-    order = np.lexsort((index, column))
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns + 1, rows + len(used)
-    lp.col_cost_ = np.concatenate([np.zeros(columns), [1.0]])
-    lp.col_lower_ = np.concatenate([np.zeros(columns), [asked.fixed.max(initial=0.0)]])
-    lp.col_upper_ = np.concatenate([paths.count[paths.owner].astype(np.float64), [highspy.kHighsInf]])
-    lp.row_lower_ = np.concatenate([paths.count.astype(np.float64), np.full(len(used), -highspy.kHighsInf)])
-    lp.row_upper_ = np.concatenate([paths.count.astype(np.float64), -asked.fixed[used]])
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-    lp.a_matrix_.start_ = np.searchsorted(column[order], np.arange(columns + 2)).astype(np.int32)
-    lp.a_matrix_.index_ = index[order].astype(np.int32)
-    lp.a_matrix_.value_ = value[order]
-    if integer:
-        kinds = [highspy.HighsVarType.kInteger] * columns
-        lp.integrality_ = [*kinds, highspy.HighsVarType.kContinuous]
-    highs.passModel(lp)
-    return highspy, highs
+    heavy = paths.demand_Bps[paths.owner[paths.entry]] * problem.inverse[paths.links]
+    count = paths.count.astype(np.float64)
+    return lp.least(
+        np.append(np.zeros(columns), 1.0),
+        (np.append(np.zeros(columns), problem.fixed.max(initial=0.0)), np.append(count[paths.owner], np.inf)),
+        # All flows of a commodity take paths; no used link carries more than the congestion.
+        lp.Rows(
+            row=np.concatenate([paths.owner, rows + row.reshape(-1), rows + np.arange(len(used))]),
+            column=np.concatenate([np.arange(columns), paths.entry, np.full(len(used), columns)]),
+            value=np.concatenate([np.ones(columns), heavy, np.full(len(used), -1.0)]),
+            low=np.append(count, np.full(len(used), -np.inf)),
+            high=np.append(count, -problem.fixed[used]),
+        ),
+        **options,
+    )

@@ -43,15 +43,15 @@ class _Net(NamedTuple):
 class Choice:
     """Paths of the flows of a problem: ``up[f]`` and ``down[f]`` are ways, -1 where a flow has none yet."""
 
-    def __init__(self, asked: Problem, up: Ints | None = None, down: Ints | None = None) -> None:
-        flows, links, width = len(asked.demand_Bps), asked.fabric.links, 2 * asked.ways.up.shape[1]
-        self.problem = asked
+    def __init__(self, problem: Problem, up: Ints | None = None, down: Ints | None = None) -> None:
+        flows, links, width = len(problem.demand_Bps), problem.fabric.links, 2 * problem.ways.up.shape[1]
+        self.problem = problem
         places = flows * width
         self._net = _Net(
-            load=asked.fixed.copy(),
-            fixed=asked.fixed,
-            inverse=asked.inverse,
-            demand=asked.demand_Bps,
+            load=problem.fixed.copy(),
+            fixed=problem.fixed,
+            inverse=problem.inverse,
+            demand=problem.demand_Bps,
             up=np.full(flows, -1, dtype=np.int64),
             down=np.full(flows, -1, dtype=np.int64),
             head=np.full(links, -1, dtype=np.int64),
@@ -66,7 +66,7 @@ class Choice:
             clock=np.zeros(5, dtype=np.int64),
         )
         if up is not None and down is not None:
-            _choose.settle_all(self._net, asked.ways, up, down)
+            _choose.settle_all(self._net, problem.ways, up, down)
 
     @property
     def up(self) -> Ints:
@@ -96,6 +96,7 @@ class Choice:
     def relax(self, target: float, passes: int) -> None:
         """Move single flows off the links above ``target``, until that helps no more."""
         for _ in range(passes):
+            # Each pass goes over all links; one without a move is the last, as the next would see the same loads.
             if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(self._net, self.problem.ways, target):
                 return
 
@@ -124,7 +125,7 @@ class Choice:
             pass
 
 
-def on_links(asked: Problem, links: Ints, flows: Ints) -> Choice:
+def on_links(problem: Problem, links: Ints, flows: Ints) -> Choice:
     """The choice of some flows' ways by the links of their paths: rows of ``links``, -1 behind (``links_of``).
 
     A flow whose path is none of its ways has no path.
@@ -132,8 +133,8 @@ def on_links(asked: Problem, links: Ints, flows: Ints) -> Choice:
     from weft.routing import _columns
 
     chosen = np.full((2, len(links)), -1, dtype=np.int64)
-    _columns.follow(asked.ways, flows, links, chosen[0], chosen[1])
-    return Choice(asked, chosen[0], chosen[1])
+    _columns.follow(problem.ways, flows, links, chosen[0], chosen[1])
+    return Choice(problem, chosen[0], chosen[1])
 
 
 def links_of(routes: Routes, width: int = 0) -> Ints:
@@ -153,6 +154,6 @@ def routes_on(fabric: Fabric, links: Ints) -> Routes:
     return Routes(indptr=indptr, links=links[there], usage=np.ones(int(indptr[-1])), latency_s=latency)
 
 
-def ordered(asked: Problem) -> Ints:
+def ordered(problem: Problem) -> Ints:
     """Flows by falling demand; of equals in the order given."""
-    return np.argsort(-asked.demand_Bps, kind="stable")
+    return np.argsort(-problem.demand_Bps, kind="stable")

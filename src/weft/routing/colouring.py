@@ -33,7 +33,7 @@ class ColouredGraph(NamedTuple):
     into: Ints
 
 
-def coloured(asked: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
+def coloured(problem: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
     """Ways up and down of every flow; -1 for those that found none.
 
     Args:
@@ -43,41 +43,44 @@ def coloured(asked: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
         Unsupported: the fabric is no Clos under hosts with one NIC, or a switch reaches a part by several
         switches.
     """
-    ways, fabric = asked.ways, asked.fabric
-    if not (asked.climbs.sound and np.all(ways.first >= 0) and np.all(ways.last >= 0)):
+    ways, fabric = problem.ways, problem.fabric
+    if not (problem.climbs.sound and np.all(ways.first >= 0) and np.all(ways.last >= 0)):
         raise _unsupported("not every flow goes over one NIC and the switches of a Clos")
-    flows = np.arange(len(asked.demand_Bps)) if order is None else order
+    flows = np.arange(len(problem.demand_Bps)) if order is None else order
     left, right = fabric.target[ways.first[flows]], fabric.source[ways.last[flows]]
     width = ways.up.shape[1]
     links = np.full((2, len(flows), width), -1, dtype=np.int64)
     lost = np.zeros(len(flows), dtype=bool)
+    # Layer by layer: colour the flows that have not met, take each one link up at both ends, go on above.
     for layer in range(1, width + 1):
         open_ = np.flatnonzero((left != right) & ~lost)
         if not len(open_):
             break
-        lost[open_], steps = _layer(asked, layer, left[open_], right[open_])
+        lost[open_], steps = _layer(problem, layer, left[open_], right[open_])
         going, links[:, open_, layer - 1] = open_[~lost[open_]], steps
+        # Both ends are now in the same part of the fabric; they meet where they are on the same switch.
         left[going] = fabric.target[links[0, going, layer - 1]]
         right[going] = fabric.target[links[1, going, layer - 1]]
     lost |= left != right
     up, down = np.full(len(flows), -1, dtype=np.int64), np.full(len(flows), -1, dtype=np.int64)
     found = np.flatnonzero(~lost)
-    up[flows[found]] = _numbers(asked, flows[found], left[found], links[0, found], 0)
-    down[flows[found]] = _numbers(asked, flows[found], left[found], links[1, found], 1)
+    up[flows[found]] = _numbers(problem, flows[found], left[found], links[0, found], 0)
+    down[flows[found]] = _numbers(problem, flows[found], left[found], links[1, found], 1)
     return up, down
 
 
-def _layer(asked: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, Ints]:
+def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, Ints]:
     """Colour flows between switches of a layer: which found no part, and the links up at both ends."""
     from weft.routing import _colour
 
-    fabric, table = asked.fabric, asked.climbs
+    fabric, table = problem.fabric, problem.climbs
     above = table.usable & (table.level[fabric.source] > layer) & (table.level[fabric.target] > layer)
     part = components(fabric.nodes, fabric.source[above], fabric.target[above])
     low, high = table.level[fabric.source] == layer, table.level[fabric.target] == layer + 1
     upward = np.flatnonzero(table.usable & low & high)
-    plane = _planes(asked, layer)
+    plane = _planes(problem, layer)
     links = np.full((2, len(left)), -1, dtype=np.int64)
+    # Planes share no link above this layer, so that each is a graph by itself.
     for each in np.unique(plane[left]).tolist():
         flows = np.flatnonzero(plane[left] == each)
         mine = upward[plane[fabric.source[upward]] == each]
@@ -92,15 +95,16 @@ def _layer(asked: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, I
         ends = [np.searchsorted(switches, side[flows]) for side in (left, right)]
         graph = _graph(grid, *ends)
         _colour.insert_all(graph, np.arange(len(flows)))
+        # Colour c goes to part c modulo n: ceil(Delta / n) flows on a link, the least that is possible.
         colour = np.where(graph.colour >= 0, graph.colour % len(parts), 0)
         for side in (0, 1):
             links[side, flows] = np.where(graph.colour >= 0, grid[ends[side], colour], -1)
     return links[0] < 0, links
 
 
-def _planes(asked: Problem, layer: int) -> Ints:
+def _planes(problem: Problem, layer: int) -> Ints:
     """The part of the fabric, from a layer upwards, that every switch is in."""
-    fabric, table = asked.fabric, asked.climbs
+    fabric, table = problem.fabric, problem.climbs
     inside = table.usable & (table.level[fabric.source] >= layer) & (table.level[fabric.target] >= layer)
     return components(fabric.nodes, fabric.source[inside], fabric.target[inside])
 
@@ -112,6 +116,7 @@ def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
     from weft.routing import _colour
 
     open_ = np.maximum(np.count_nonzero(grid >= 0, axis=1), 1)
+    # Koenig needs as many colours as the busiest switch has flows: that many rounds of one colour for each link.
     busiest = [np.bincount(ends, minlength=len(grid)) for ends in (left, right)]
     per_link = max(int(np.ceil(np.max(count / open_, initial=1.0) - 1e-12)) for count in busiest)
     closed = np.tile(grid < 0, (1, per_link))
@@ -119,11 +124,11 @@ def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
     return ColouredGraph(left, right, np.full(len(left), -1, dtype=np.int64), places, places.copy())
 
 
-def _numbers(asked: Problem, flows: Ints, top: Ints, links: Ints, side: int) -> Ints:
+def _numbers(problem: Problem, flows: Ints, top: Ints, links: Ints, side: int) -> Ints:
     """The number of the way with given links up."""
     from weft.routing import _columns
 
-    ways = asked.ways
+    ways = problem.ways
     first, end = (ways.up_first, ways.up_end) if side == 0 else (ways.down_first, ways.down_end)
     found = np.full(len(flows), -1, dtype=np.int64)
     _columns.locate(ways, first[flows], end[flows], top, links, found)

@@ -14,6 +14,7 @@ there.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -25,13 +26,52 @@ from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, Choice, links_of, on_links, routes_on
 from weft.routing.events import Event
-from weft.routing.failures import Down, changed, without
 from weft.routing.plan import efficiency, flow_rates
-from weft.routing.problem import Problem, demands, problem
+from weft.routing.problem import Problem, demands, routing_problem
 from weft.routing.routers import ROUTERS, improve
 from weft.routing.telemetry import LinkChange, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import climbs
+
+Down = frozenset[tuple[str, ...]]
+"""What is down: a switch as one name, a link as those of its two ends, sorted."""
+
+
+def changed(whole: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str, ...], *, fails: bool) -> Down:
+    """What is down after a link (two nodes) or switch (one) went down or came up.
+
+    Raises:
+        BadInput: no such node or link, or it comes up without having been down.
+    """
+    for name in nodes:
+        if name not in whole.names:
+            raise BadInput(
+                f"{name!r} is no node of {whole.name}", where="event", remedy=f"use names like {whole.names[-1]}"
+            )
+    names = tuple(sorted(nodes))
+    ends = [whole.names.index(name) for name in names]
+    if len(ends) == 2 and not np.any((whole.source == ends[0]) & (whole.target == ends[1])):
+        raise BadInput(f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes")
+    if fails:
+        return frozenset(down) | {names}
+    if names not in down:
+        raise BadInput(f"{' - '.join(names)} is not down", where="event", remedy="report it down before it comes up")
+    return frozenset(down) - {names}
+
+
+def without(whole: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
+    """The fabric without what is down."""
+    number = {name: node for node, name in enumerate(whole.names)}
+    dead = ~whole.up
+    for names in down:
+        nodes = [number[name] for name in names]
+        if len(nodes) == 1:
+            dead = dead | (whole.source == nodes[0]) | (whole.target == nodes[0])
+        else:
+            for a, b in (nodes, nodes[::-1]):
+                dead = dead | ((whole.source == a) & (whole.target == b))
+    return replace(whole, up=~dead)
+
 
 REPLAN_S = 60.0
 """Time between plans made anew while routes are above the bound."""
@@ -104,7 +144,7 @@ class _Routed:
     moves: tuple[Move, ...] = ()
     alpha: float = 0.0
     low: float = 0.0
-    asked: Problem | None = None
+    problem: Problem | None = None
     had: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
     links: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
@@ -198,8 +238,8 @@ class Controller:
         if every is None:
             return np.zeros(self.whole.links)
         flow, _ = np.nonzero(there := rows >= 0)
-        asked = np.bincount(rows[there], demands(self.whole, every)[flow], self.whole.links)
-        return np.asarray(asked / np.maximum(self._fabric.capacity_Bps, 1e-300))
+        sent_Bps = np.bincount(rows[there], demands(self.whole, every)[flow], self.whole.links)
+        return np.asarray(sent_Bps / np.maximum(self._fabric.capacity_Bps, 1e-300))
 
     def rows(self) -> Ints:
         """The links of the paths of all known flows, -1 behind."""
@@ -316,40 +356,40 @@ class Controller:
         whole = np.flatnonzero(~self._cut(every))
         traffic = every.select(whole) if len(whole) < len(every) else every
         demand = demands(self.whole, every)[whole]
-        asked = self._problem(traffic, demand)
-        choice, had, former = self._placed(asked, whole)
+        problem = self._problem(traffic, demand)
+        choice, had, former = self._placed(problem, whole)
         if not np.isfinite(choice.congestion):
-            asked = problem(self._fabric, traffic, checked=True, demand_Bps=demand)
-            choice, had, former = self._placed(asked, whole)
-        low = closed_bound(asked)
+            problem = routing_problem(self._fabric, traffic, checked=True, demand_Bps=demand)
+            choice, had, former = self._placed(problem, whole)
+        low = closed_bound(problem)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
-            choice, planned = self._better(asked, choice, low, now_s, fresh=fresh)
+            choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
             choice.keep(*former, max(choice.congestion, low))
-        moves, links = self._settled(asked, choice, had, whole, now_s)
+        moves, links = self._settled(problem, choice, had, whole, now_s)
         return _Routed(
             how=_how(moves, planned),
             moves=moves,
             alpha=round(choice.congestion, DIGITS),
             low=round(low, DIGITS),
-            asked=asked,
+            problem=problem,
             had=had,
             links=links,
         )
 
     def _gain(self, found: _Routed) -> Gain:
         """The efficiency before and after a decision."""
-        if found.asked is None:
+        if found.problem is None:
             return Gain()
-        asked, standing = found.asked, replace(self._fabric, up=self._standing().up)
+        problem, standing = found.problem, replace(self._fabric, up=self._standing().up)
         figures = []
         for links in (found.had, found.links):
             there = np.flatnonzero(links[:, 0] >= 0)
             live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]
             rates = np.zeros(len(links))
-            rates[live] = flow_rates(standing, asked.traffic.select(live), routes_on(standing, links[live]))
-            pace = rates[there] / asked.demand_Bps[there]
-            figures.append((len(there), efficiency(asked.traffic.select(there), pace, found.low)))
+            rates[live] = flow_rates(standing, problem.traffic.select(live), routes_on(standing, links[live]))
+            pace = rates[there] / problem.demand_Bps[there]
+            figures.append((len(there), efficiency(problem.traffic.select(there), pace, found.low)))
         (had, before), (_, after) = figures
         return Gain(
             before=round(before.value, DIGITS) if had else None,
@@ -373,13 +413,14 @@ class Controller:
         """
         usable = self._table.usable & self._fabric.up & self._fabric.up[self._table.reverse]
         table = replace(self._table, usable=usable)
-        return problem(self._fabric, traffic, table=table, checked=True, demand_Bps=demand)
+        return routing_problem(self._fabric, traffic, table=table, checked=True, demand_Bps=demand)
 
-    def _placed(self, asked: Problem, flows: Ints) -> tuple[Choice, Ints, tuple[Ints, Ints]]:
+    def _placed(self, problem: Problem, flows: Ints) -> tuple[Choice, Ints, tuple[Ints, Ints]]:
         """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
-        had = self._had(2 * asked.ways.up.shape[1] + 2)[flows]
+        had = self._had(2 * problem.ways.up.shape[1] + 2)[flows]
+        # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
         live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
-        choice = on_links(asked, had, np.flatnonzero(live))
+        choice = on_links(problem, had, np.flatnonzero(live))
         former = choice.up.copy(), choice.down.copy()
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
         return choice, had, former
@@ -395,37 +436,42 @@ class Controller:
         widest = max(row.shape[1] for row in rows)
         return np.concatenate([np.pad(row, ((0, 0), (0, widest - row.shape[1])), constant_values=-1) for row in rows])
 
-    def _better(self, asked: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool) -> tuple[Choice, bool]:
+    def _better(
+        self, problem: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool
+    ) -> tuple[Choice, bool]:
         """Lower congestion by moving flows; by a new plan (True) where it is time for one or moves do not get
         there.
         """
         before = choice.congestion
         due = now_s >= self.planned_s + self.replan_s
+        # Step 3: moves and chains from there.  Step 4, only if these end above the bound: plan all anew, and take that
+        # where it is better, since it moves flows that had no need.
         if fresh or due:
             improve(choice, low)
         if choice.congestion > low * (1 + ENOUGH) and (fresh or due):
             self.planned_s = now_s
-            ways = ROUTERS[self.router](asked, self.seed).ways
+            ways = ROUTERS[self.router](problem, self.seed).ways
             if ways is None:
                 raise BadInput(f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair")
-            other = Choice(asked, *ways)
+            other = Choice(problem, *ways)
             if other.congestion < min(before, choice.congestion) * (1 - ENOUGH):
                 return other, True
         return choice, False
 
     def _settled(
-        self, asked: Problem, choice: Choice, had: Ints, flows: Ints, now_s: float
+        self, problem: Problem, choice: Choice, had: Ints, flows: Ints, now_s: float
     ) -> tuple[tuple[Move, ...], Ints]:
         """Take the choice over; what changed, and the links of all flows."""
         standing = self._standing().up
         live = (had[:, 0] >= 0) & np.where(had >= 0, standing[had], True).all(axis=1)
-        links = links_of(asked.routes(choice.up, choice.down), had.shape[1])
+        links = links_of(problem.routes(choice.up, choice.down), had.shape[1])
         changed = np.flatnonzero((links != had).any(axis=1))
         moves = []
-        for key, flow in zip(keys_of(asked.traffic, changed), changed.tolist(), strict=True):
+        for key, flow in zip(keys_of(problem.traffic, changed), changed.tolist(), strict=True):
             path = tuple(link for link in links[flow].tolist() if link >= 0)
             old = tuple(link for link in had[flow].tolist() if link >= 0)
             moves.append(Move(flow=key, path=path, new=not live[flow], old=old))
+        # Flows without a path keep a row of -1, so that a later event can place them.
         ends = np.cumsum([len(job) for job in self.jobs.values()])
         every = np.full((int(ends[-1]), links.shape[1]), -1, dtype=np.int64)
         every[flows] = links

@@ -25,11 +25,11 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
-from weft.routing import ecmp, routers
+from weft.routing import routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import Choice
-from weft.routing.problem import Problem, problem
-from weft.routing.rail import rail_paths
+from weft.routing.problem import Problem, routing_problem
+from weft.routing.routers import rail_paths
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.solvers import maxmin
 
@@ -79,8 +79,8 @@ class RoutePlan(Document):
 
 def route(fabric: Fabric, traffic: JobTraffic, *, router: str = "auto", seed: int = 0, split: int = 2) -> Routes:
     """The links of every flow; see ``plan``."""
-    asked, chosen = _asked(fabric, traffic, router, split)
-    return chosen(asked, seed).routes
+    problem, chosen = _asked(fabric, traffic, router, split)
+    return chosen(problem, seed).routes
 
 
 def plan(
@@ -110,17 +110,17 @@ def plan(
     """
     if bound not in BOUNDS:
         raise UnknownName("bound", bound, BOUNDS, where="bound")
-    asked, chosen = _asked(fabric, traffic, router, split)
+    problem, chosen = _asked(fabric, traffic, router, split)
     _load_kernels()
     begun = time.perf_counter()
-    found = chosen(asked, seed)
+    found = chosen(problem, seed)
     seconds = time.perf_counter() - begun
-    return judged(asked, found, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
+    return judged(problem, found, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
 
 
 def judged(
-    asked: Problem,
-    found: routers.Found,
+    problem: Problem,
+    found: routers.RouterResult,
     *,
     router: str,
     seed: int = 0,
@@ -133,14 +133,14 @@ def judged(
     Raises:
         UnknownName: there is no such objective.
     """
-    load = asked.loads(found.routes)
+    load = problem.loads(found.routes)
     alpha = round(float(load.max(initial=0.0)), DIGITS)
-    low, proof = _bound(asked, found, alpha, bound)
-    rates = flow_rates(asked.fabric, asked.traffic, found.routes)
-    reached = efficiency(asked.traffic, rates / asked.demand_Bps, low, objective)
+    low, proof = _bound(problem, found, alpha, bound)
+    rates = flow_rates(problem.fabric, problem.traffic, found.routes)
+    reached = efficiency(problem.traffic, rates / problem.demand_Bps, low, objective)
     return RoutePlan(
-        fabric=asked.fabric,
-        traffic=asked.traffic,
+        fabric=problem.fabric,
+        traffic=problem.traffic,
         router=router,
         seed=seed,
         routes=found.routes,
@@ -150,7 +150,7 @@ def judged(
         load=load,
         rates_Bps=rates,
         efficiency=reached,
-        jobs=outcomes(asked.traffic, asked.demand_Bps, rates),
+        jobs=outcomes(problem.traffic, problem.demand_Bps, rates),
         solve_s=solve_s,
     )
 
@@ -160,39 +160,40 @@ def _load_kernels() -> None:
     """Run every compiled loop once, so that ``solve_s`` counts no compilation."""
     small = clos.build(16, radix=4, bandwidth_Bps=1.0, tiers=3)
     hosts = np.arange(16)
-    asked = problem(small, job_traffic(hosts, np.roll(hosts, 1), np.ones(16)))
+    problem = routing_problem(small, job_traffic(hosts, np.roll(hosts, 1), np.ones(16)))
     rates = 0.1 + hosts.astype(np.float64) / 17
-    uneven = problem(small, job_traffic(hosts, np.roll(hosts, 2), rates, cap_Bps=rates))
-    for one in (asked, uneven):
+    uneven = routing_problem(small, job_traffic(hosts, np.roll(hosts, 2), rates, cap_Bps=rates))
+    for one in (problem, uneven):
         for name in ("ecmp", "ecmp-paper", "repair"):
             routers.ROUTERS[name](one, 0)
-    routers.route_coloured(asked, 0)
-    Choice(asked, *ecmp.paper_ecmp(asked)).reach(1.0)
+    routers.route_coloured(problem, 0)
+    Choice(problem, *routers.paper_ecmp(problem)).reach(1.0)
 
 
 def _asked(
     fabric: Fabric, traffic: JobTraffic, router: str, split: int
-) -> tuple[Problem, Callable[[Problem, int], routers.Found]]:
+) -> tuple[Problem, Callable[[Problem, int], routers.RouterResult]]:
     """The problem that a router solves, and the router."""
     if router not in routers.ROUTERS:
         raise UnknownName("router", router, routers.ROUTERS, where="--router")
     if router == "split" and not 1 <= split <= 64:
         raise BadInput(f"{split} parts", where="--split", remedy="give 1 to 64")
     flows = traffic.split(split) if router == "split" else traffic
-    asked = problem(fabric, flows, paths=rail_paths(fabric) if router == "rail" else None)
-    return asked, routers.ROUTERS[router]
+    problem = routing_problem(fabric, flows, paths=rail_paths(fabric) if router == "rail" else None)
+    return problem, routers.ROUTERS[router]
 
 
-def _bound(asked: Problem, found: routers.Found, alpha: float, wanted: str) -> tuple[float, str]:
+def _bound(problem: Problem, found: routers.RouterResult, alpha: float, wanted: str) -> tuple[float, str]:
     """The best bound and what proves it; of whole flows, unless they are sprayed."""
     whole = bool(np.all(found.routes.usage == 1.0))
-    low, proof = closed_bound(asked, whole=whole), "cuts"
+    # Cheapest proof first: cuts, what the router itself proved, and an LP only where routes are above both.
+    low, proof = closed_bound(problem, whole=whole), "cuts"
     if found.bound > low:
         low, proof = found.bound, "ilp"
     above = alpha > low * (1 + 1e-9)
     if wanted == "lp" or (wanted == "auto" and above):
         most = MOST_COLUMNS if wanted == "lp" else LP_WHEN_AUTO
-        fluid = lp_bound(asked, most=most, whole=whole)
+        fluid = lp_bound(problem, most=most, whole=whole)
         if fluid is not None and fluid > low * (1 + 1e-9):
             low, proof = fluid, "lp"
     return round(low, DIGITS), proof
@@ -313,6 +314,7 @@ def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[Jo
 def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
     """Rounds times the slowest flow of a round, of the slowest collective of each job."""
     round_s = np.zeros(len(traffic.job))
+    # All flows of a round end before the next begins: a round is as long as its slowest flow.
     np.maximum.at(round_s, traffic.collective, traffic.bytes / rates)
     found = np.zeros(len(traffic.jobs))
     np.maximum.at(found, traffic.job, round_s * traffic.rounds)

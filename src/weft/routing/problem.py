@@ -75,7 +75,7 @@ class Problem:
         return routes_of(self.fabric, self.ways, up, down)
 
 
-def problem(
+def routing_problem(
     fabric: Fabric,
     traffic: JobTraffic,
     *,
@@ -116,6 +116,7 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
     round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use ports of its own.
     """
     seconds = np.zeros(len(traffic.job))
+    # Seconds of a collective alone: its bytes through its busiest port, at the sending or at the receiving end.
     for port, capacity in _ports(fabric, traffic.source, traffic.target):
         key, at = np.unique(traffic.collective * len(capacity) + port, return_inverse=True)
         crossing = np.bincount(at, traffic.bytes, len(key)) / capacity[key % len(capacity)]

@@ -1,23 +1,133 @@
 """Routers: each gives every flow of some traffic its links on a fabric, under one contract.
 
-``route(problem, seed) -> Found``: the same problem and seed give the same routes.
+``route(problem, seed) -> RouterResult``: the same problem and seed give the same routes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
-from weft.errors import Unsupported
-from weft.fabric.spec import SCALE_UP, Ints
+from weft.errors import BadInput, Unsupported
+from weft.fabric.paths import Mode, Paths
+from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, ranks
 from weft.fabric.traffic import Routes
-from weft.routing import ecmp
-from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, linear, paths_of
+from weft.routing import _choose
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
 from weft.routing.choice import ENOUGH, Choice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
+from weft.routing.traffic import JobTraffic
+
+
+def hashed(fabric: Fabric, traffic: JobTraffic, *, seed: int, mode: Mode = "ecmp") -> Routes:
+    """Paths by a hash of source, destination and queue pair at every hop, or all of them."""
+    return Paths(fabric).routes(
+        traffic.source, traffic.target, mode=mode, seed=seed, key=_key(traffic) if mode == "ecmp" else None
+    )
+
+
+def _key(traffic: JobTraffic) -> Ints:
+    """What tells the flows of a pair apart: queue pair, and collective by order of appearance."""
+    return ranks(traffic.source * (int(traffic.target.max(initial=0)) + 1) + traffic.target)
+
+
+def paper_ecmp(problem: Problem) -> tuple[Ints, Ints]:
+    """The ECMP of the routing paper's code: H(source ToR + H(source + H(destination))) modulo the live paths.
+
+    H is Thomas Wang's mix of 32 bits (version 3.1, which the code calls Jenkins') in Java's signed
+    arithmetic; ToRs are numbered first, then the other switches, then hosts.
+    """
+    fabric, traffic = problem.fabric, problem.traffic
+    switches = int(np.count_nonzero(problem.climbs.level > 0))
+    leaves = np.flatnonzero(problem.climbs.level == 1)
+    first = np.full(fabric.accelerators, 0, dtype=np.int64)
+    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
+    first[fabric.source[nics[::-1]]] = np.searchsorted(leaves, fabric.target[nics[::-1]])
+    mixed = _mixed(switches + traffic.source + _mixed(switches + traffic.target))
+    return picked(problem, _mixed(first[traffic.source] + mixed))
+
+
+def picked(problem: Problem, turn: Ints) -> tuple[Ints, Ints]:
+    """Every flow's path with number ``turn``, modulo the count of its paths."""
+    up, down = np.full(len(turn), -1, dtype=np.int64), np.full(len(turn), -1, dtype=np.int64)
+    _choose.pick(problem.ways, np.asarray(turn, dtype=np.int64), up, down)
+    return up, down
+
+
+def _mixed(value: Ints) -> Ints:
+    """The hash of signed 32-bit numbers, as its absolute value."""
+    a = value.astype(np.int64).astype(np.int32)
+    c1, c2, c3, c4, c5, c6 = np.array(
+        [0x7ED55D16, 0xC761C23C, 0x165667B1, 0xD3A2646C, 0xFD7046C5, 0xB55A4F09], dtype=np.uint32
+    ).astype(np.int32)
+    with np.errstate(over="ignore"):
+        a = (a + c1) + (a << np.int32(12))
+        a = (a ^ c2) ^ (a >> np.int32(19))
+        a = (a + c3) + (a << np.int32(5))
+        a = (a + c4) ^ (a << np.int32(9))
+        a = (a + c5) + (a << np.int32(3))
+        a = (a ^ c6) ^ (a >> np.int32(16))
+    return np.asarray(np.minimum(np.abs(a.astype(np.int64)), 2**31 - 1), dtype=np.int64)
+
+
+PER_RAIL = 32
+"""Paths over one rail's own network that are listed."""
+
+
+def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
+    """A function that lists the paths between two accelerators rail by rail, the destination's own rail
+    first.
+
+    Raises:
+        Unsupported: the accelerators share no scale-up domain over which they could forward.
+    """
+    domains = np.bincount(fabric.domain)
+    if domains.max(initial=0) < 2 or not np.any(fabric.tier == SCALE_UP):
+        raise Unsupported(
+            f"{fabric.name} has no scale-up domains", where="--router rail", remedy="use repair, or a rail network"
+        )
+    inside = Paths(fabric)
+    peers = {
+        int(domain): {int(fabric.rail[at]): int(at) for at in np.flatnonzero(fabric.domain == domain)}
+        for domain in np.unique(fabric.domain)
+    }
+    outer = Paths(_without_scale_up(fabric))
+
+    @cache
+    def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
+        try:
+            found = outer.every(a, b, PER_RAIL**2)
+        except BadInput:
+            return ()
+        # Some from each part of the list, and of parallel cables not the first at every switch.
+        step = -(-len(found) // PER_RAIL)
+        return tuple(found[low + low // step % step] for low in range(0, len(found) - step + 1, step))
+
+    def within(a: int, b: int) -> tuple[int, ...]:
+        return () if a == b else inside.every(a, b, 1)[0]
+
+    def paths(source: int, target: int) -> list[tuple[int, ...]]:
+        here, there = peers[int(fabric.domain[source])], peers[int(fabric.domain[target])]
+        if fabric.domain[source] == fabric.domain[target]:
+            return inside.every(source, target, PER_RAIL)
+        own = int(fabric.rail[target])
+        found = [
+            within(source, here[rail]) + middle + within(there[rail], target)
+            for rail in sorted(here.keys() & there.keys(), key=lambda r: (r != own, r))
+            for middle in over(here[rail], there[rail])
+        ]
+        return found or inside.every(source, target, PER_RAIL)
+
+    return paths
+
+
+def _without_scale_up(fabric: Fabric) -> Fabric:
+    return fabric.failed(links=np.flatnonzero(fabric.tier == SCALE_UP))
+
 
 PASSES = 40
 """Rounds of single moves."""
@@ -29,7 +139,7 @@ where no bound is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Found:
+class RouterResult:
     """Routes; the ways taken, where each flow has one; and a bound on congestion that the router proved."""
 
     routes: Routes
@@ -37,90 +147,92 @@ class Found:
     bound: float = 0.0
 
 
-def route_hashed(asked: Problem, seed: int) -> Found:
+def route_hashed(problem: Problem, seed: int) -> RouterResult:
     """ECMP: a hash of source, destination and queue pair at every hop."""
-    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed))
+    return RouterResult(routes=hashed(problem.fabric, problem.traffic, seed=seed))
 
 
-def route_sprayed(asked: Problem, seed: int) -> Found:
+def route_sprayed(problem: Problem, seed: int) -> RouterResult:
     """Packet spraying: every flow over all its paths."""
-    return Found(routes=ecmp.hashed(asked.fabric, asked.traffic, seed=seed, mode="spray"))
+    return RouterResult(routes=hashed(problem.fabric, problem.traffic, seed=seed, mode="spray"))
 
 
-def route_paper_ecmp(asked: Problem, seed: int) -> Found:
+def route_paper_ecmp(problem: Problem, seed: int) -> RouterResult:
     """The hash of the routing paper's code, for comparisons with its figures."""
-    return _found(asked, *ecmp.paper_ecmp(asked))
+    return _result(problem, *paper_ecmp(problem))
 
 
-def route_greedy(asked: Problem, seed: int) -> Found:
+def route_greedy(problem: Problem, seed: int) -> RouterResult:
     """The paper's greedy: flows by the busiest leaves, each on its path with the least highest load."""
-    choice = Choice(asked)
-    choice.place(by_leaves(asked), smooth=False)
-    return _found(asked, choice.up, choice.down)
+    choice = Choice(problem)
+    choice.place(by_leaves(problem), smooth=False)
+    return _result(problem, choice.up, choice.down)
 
 
-def route_coloured(asked: Problem, seed: int) -> Found:
+def route_coloured(problem: Problem, seed: int) -> RouterResult:
     """Edge colouring, exact for equal flows on a Clos; what failed links leave is repaired.
 
     Raises:
         Unsupported: flows of unequal demand, links of unequal capacity, or no Clos.
     """
-    if asked.unit is None and len(asked.demand_Bps):
+    if problem.unit is None and len(problem.demand_Bps):
         raise Unsupported(
             "edge colouring is for equal flows; these differ in demand, or links in capacity",
             where="--router edge-coloring",
             remedy="use repair, which takes any demands",
         )
-    choice = _started(asked, None)
-    improve(choice, closed_bound(asked))
-    return _found(asked, choice.up, choice.down)
+    choice = _started(problem, None)
+    improve(choice, closed_bound(problem))
+    return _result(problem, choice.up, choice.down)
 
 
-def route_repaired(asked: Problem, seed: int) -> Found:
+def route_repaired(problem: Problem, seed: int) -> RouterResult:
     """Greedy by falling demand, then local search: single moves, and chains of displaced flows.
 
     Where that stays above the bound on a Clos, it is tried again from an edge colouring.
     """
-    low = closed_bound(asked)
-    choice = Choice(asked)
-    choice.place(ordered(asked) if asked.unit is None else by_leaves(asked), smooth=True)
+    low = closed_bound(problem)
+    choice = Choice(problem)
+    choice.place(ordered(problem) if problem.unit is None else by_leaves(problem), smooth=True)
+    # Step 2: single moves.  Step 3, where these do not reach the bound: begin from an edge colouring, whose flows
+    # are spread evenly over the switches above the leaves; the better start goes on to chains of moves.
     choice.relax(low, PASSES)
     if choice.congestion > low * (1 + ENOUGH):
         try:
-            other = _started(asked, ordered(asked))
+            other = _started(problem, ordered(problem))
         except Unsupported:
             other = choice
         other.relax(low, PASSES)
         if other.congestion < choice.congestion:
             choice = other
         improve(choice, low)
-    return _found(asked, choice.up, choice.down)
+    return _result(problem, choice.up, choice.down)
 
 
-def _started(asked: Problem, order: Ints | None) -> Choice:
+def _started(problem: Problem, order: Ints | None) -> Choice:
     """The choice of an edge colouring; flows that found no colour are placed where they are best."""
-    choice = Choice(asked, *coloured(asked, order))
+    choice = Choice(problem, *coloured(problem, order))
     choice.place(np.arange(len(choice.up)), smooth=True)
     return choice
 
 
-def route_exact(asked: Problem, seed: int, seconds: float = 60.0) -> Found:
+def route_exact(problem: Problem, seed: int, seconds: float = 60.0) -> RouterResult:
     """Integer program, from the repaired routes on."""
-    first = route_repaired(asked, seed).ways
+    first = route_repaired(problem, seed).ways
     assert first is not None
-    solved = solve_ilp(asked, *first, seconds=seconds, seed=seed)
-    return _found(asked, solved.up, solved.down, solved.bound)
+    solved = solve_ilp(problem, *first, seconds=seconds, seed=seed)
+    return _result(problem, solved.up, solved.down, solved.bound)
 
 
-def route_best(asked: Problem, seed: int) -> Found:
+def route_best(problem: Problem, seed: int) -> RouterResult:
     """Edge colouring where it applies, otherwise repair."""
     try:
-        return route_coloured(asked, seed)
+        return route_coloured(problem, seed)
     except Unsupported:
-        return route_repaired(asked, seed)
+        return route_repaired(problem, seed)
 
 
-Router = Callable[[Problem, int], Found]
+Router = Callable[[Problem, int], RouterResult]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
     "ecmp": route_hashed,
@@ -148,6 +260,8 @@ def improve(choice: Choice, low: float) -> None:
     if choice.congestion <= low * (1 + ENOUGH) or any(choice.reach(low, steps=steps) for steps in CHAINS):
         return
     unit, high, floor = choice.problem.unit, choice.congestion, low
+    # Bisection: `high` is reached, `floor` is the bound or was not reached.  Loads of equal flows are multiples of
+    # `unit`, so that the middle is one too, and the loop ends when no multiple is left between.
     while high - floor > (unit or FINE * (low or high)) * (1 + ENOUGH):
         middle = (floor + high) / 2
         if unit is not None:
@@ -158,23 +272,24 @@ def improve(choice: Choice, low: float) -> None:
             floor, high = middle, choice.congestion
 
 
-def by_leaves(asked: Problem) -> Ints:
+def by_leaves(problem: Problem) -> Ints:
     """The paper's order: the flows into and out of the leaf with most of them first, then of the next.
 
     Among equals, sets that leave (key "a_<leaf>") come before sets that arrive ("b_<leaf>"), by the text of the
     key; flows in a set keep their order.
     """
-    fabric = asked.fabric
-    leaves = np.flatnonzero(asked.climbs.level == 1)
+    fabric = problem.fabric
+    leaves = np.flatnonzero(problem.climbs.level == 1)
     outer = np.flatnonzero(fabric.tier > SCALE_UP)
     below = np.full(fabric.accelerators, -1, dtype=np.int64)
     mine = outer[fabric.source[outer] < fabric.accelerators][::-1]
     below[fabric.source[mine]] = np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
     sets = [
         (-len(flows), f"{letter}_{leaf}", flows)
-        for letter, ends in (("a", asked.traffic.source), ("b", asked.traffic.target))
+        for letter, ends in (("a", problem.traffic.source), ("b", problem.traffic.target))
         for leaf, flows in _grouped(below[ends])
     ]
+    # A flow is in the set of its source's leaf and in that of its target's: its first place counts.
     order = np.concatenate(
         [np.zeros(0, dtype=np.int64), *(flows for _, _, flows in sorted(sets, key=lambda s: s[:2]))]
     )
@@ -188,8 +303,8 @@ def _grouped(label: Ints) -> list[tuple[int, Ints]]:
     return list(zip(values.tolist(), np.split(order, begin[1:]), strict=True)) if len(values) else []
 
 
-def _found(asked: Problem, up: Ints, down: Ints, bound: float = 0.0) -> Found:
-    return Found(routes=asked.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
+def _result(problem: Problem, up: Ints, down: Ints, bound: float = 0.0) -> RouterResult:
+    return RouterResult(routes=problem.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -202,7 +317,7 @@ class Solved:
 
 
 def solve_ilp(
-    asked: Problem, up: Ints, down: Ints, *, seconds: float = 60.0, seed: int = 0, most: int = MOST_COLUMNS
+    problem: Problem, up: Ints, down: Ints, *, seconds: float = 60.0, seed: int = 0, most: int = MOST_COLUMNS
 ) -> Solved:
     """Choose paths with the least congestion, from a first choice on.
 
@@ -215,29 +330,29 @@ def solve_ilp(
     Raises:
         Unsupported: more than ``most`` variables.
     """
-    paths = paths_of(asked, most=most)
+    paths = paths_of(problem, most=most)
     if paths is None:
         raise Unsupported(
             f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
-    highspy, highs = linear(asked, paths, integer=True)
-    highs.setOptionValue("time_limit", float(seconds))
-    highs.setOptionValue("random_seed", seed)
-    highs.setOptionValue("mip_rel_gap", 0.0)
-    start = highspy.HighsSolution()
-    start.col_value = _taken(asked, paths, up, down)
-    highs.setSolution(start)
-    highs.run()
-    info = highs.getInfo()
-    found = np.array(highs.getSolution().col_value)
-    if len(found) != len(paths.owner) + 1 or not np.isfinite(info.objective_function_value):
+    # The repaired routes are a first incumbent: the solver never returns anything worse.
+    found = least_congestion(
+        problem,
+        paths,
+        integer=[True] * len(paths.owner) + [False],
+        start=_taken(problem, paths, up, down),
+        seconds=float(seconds),
+        seed=seed,
+        gap=0.0,
+    )
+    if not len(found.values):
         return Solved(up=up, down=down, bound=0.0)
-    chosen_up, chosen_down = _dealt(paths, np.round(found[:-1]).astype(np.int64))
-    proved = 0.0 if asked.limited else float(info.mip_dual_bound)
+    chosen_up, chosen_down = _dealt(paths, np.round(found.values[:-1]).astype(np.int64))
+    proved = 0.0 if problem.limited else found.bound
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
-def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[float]:
+def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> Floats:
     """How many flows of each commodity take each path in a choice, and its congestion."""
     column = {
         key: i for i, key in enumerate(zip(paths.owner.tolist(), paths.up.tolist(), paths.down.tolist(), strict=True))
@@ -245,8 +360,8 @@ def _taken(asked: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> list[
     values = np.zeros(len(paths.owner) + 1)
     for key in zip(paths.commodity.tolist(), up.tolist(), down.tolist(), strict=True):
         values[column[key]] += 1
-    values[-1] = float(asked.loads(asked.routes(up, down)).max(initial=0.0))
-    return [float(value) for value in values]
+    values[-1] = float(problem.loads(problem.routes(up, down)).max(initial=0.0))
+    return values
 
 
 def _dealt(paths: CommodityPaths, many: Ints) -> tuple[Ints, Ints]:

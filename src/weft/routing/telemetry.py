@@ -149,12 +149,14 @@ class Telemetry:
             return replace(now, lossy=True, clean_s=-1.0, times=now.times + (not now.lossy))
         if now.loss < 0 or now.loss > CLEAN:
             return replace(now, clean_s=-1.0)
+        # Links come back after a time without loss that doubles each time they became lossy: one that flaps stays out.
         since = now.clean_s if now.clean_s >= 0 else time_s
         hold_s = HOLD_S * 2 ** min(max(now.times - 1, 0), MOST_DOUBLED)
         return replace(now, clean_s=since, lossy=now.lossy and time_s - since < hold_s)
 
     @staticmethod
     def _load_counted(now: Health, ends: Ends, known: float) -> tuple[Health, list[LinkChange]]:
+        # Hysteresis: a load that counts changes by half the threshold at least, so that noise moves no route.
         step = BEYOND / 2
         if now.sending < 0 or abs(now.load - now.sending) >= step:
             now = replace(now, sending=now.load)
@@ -195,6 +197,8 @@ class Telemetry:
             return each
 
         unneeded = set()
+        # Kruskal's algorithm over the parts that clean links join: of lossy links those with the least loss are kept
+        # first, each only where it joins two parts, so that the sum of losses kept is least.
         for (a, b), _ in sorted(lossy.items(), key=lambda one: (one[1], one[0])):
             roots = root(int(part[a])), root(int(part[b]))
             if roots[0] == roots[1]:
@@ -226,6 +230,7 @@ def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: f
     """The figures of a sample; counters that went back begin anew."""
     before = old or Health(time_s=time_s)
     given = {name: getattr(sample, name) for name in COUNTERS}
+    # A counter below the last one was reset: nothing is known of the time between.
     more = {
         name: -1.0 if now is None or not 0 <= getattr(before, name) <= now else now - getattr(before, name)
         for name, now in given.items()

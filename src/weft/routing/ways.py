@@ -78,6 +78,7 @@ def climbs(fabric: Fabric) -> Climbs:
     level = _levels(fabric, out)
     reverse = fabric.reverse
     usable = out & fabric.up & (reverse >= 0) & fabric.up[reverse]
+    # A Clos: every scale-out link joins adjacent levels.  Elsewhere no table serves, and paths are listed by pair.
     rise = level[fabric.target] - level[fabric.source]
     sound = bool(np.all(np.abs(rise[out]) == 1)) and bool(out.any())
     upward = np.flatnonzero(usable & (rise == 1)) if sound else np.zeros(0, dtype=np.int64)
@@ -108,6 +109,7 @@ def _grown(
     links = np.full((len(starts), width), -1, dtype=np.int32)
     done: list[tuple[Ints, Ints, Small, Ints]] = []
     total = 0
+    # Breadth first: each round prolongs every way by each link up from its top; ways that end at any level count.
     while len(node):
         done.append((node, top, links, level[top]))
         total += len(node)
@@ -168,6 +170,8 @@ def ways_of(
     a, b = _attached(found, fabric, source), _attached(found, fabric, target)
     bounds = np.zeros((4, len(source)), dtype=np.int64)
     open_ = found.sound & ~one_domain & (a >= 0) & (b >= 0)
+    # Shortest paths meet on the lowest level where a way up of one end has the same top as one of the other: heights
+    # are tried from below, and a pair that has met is left out above.
     for height, slices in enumerate(found.slices):
         at = np.flatnonzero(open_)
         if height == 0 or not len(at):
@@ -251,6 +255,8 @@ def _listed(
         def paths(a: int, b: int) -> list[tuple[int, ...]]:
             return every(a, b, MOST_PATHS)
 
+    # A listed path is a way up to a top of its own number; the way down from there is empty.  So that the kernels need
+    # no second case.
     pairs, pair = np.unique(np.stack([source[apart], target[apart]]), axis=1, return_inverse=True)
     lists = [paths(a, b) for a, b in pairs.T.tolist()]
     counts = np.array([len(each) for each in lists], dtype=np.int64)

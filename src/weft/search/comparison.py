@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,10 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.errors import BadInput
-from weft.estimation.contrast import NORMAL, shipped_contrast
-from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import Estimate
-from weft.estimation.single import estimate
 from weft.estimation.training import TrainingRun, training_run
+from weft.estimation.trust import NORMAL, shipped_contrast
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -87,17 +87,11 @@ class Traced:
     @classmethod
     def of(cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str) -> Traced:
         """The figures of one layout."""
-        found = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
-        each = float(found.executed_flops[0]) / layout.world
-        seconds = fsum(float(getattr(found.time, name)[0]) for name in _COMPUTE)
-        return cls(
-            job=job,
-            cluster=cluster,
-            layout=layout,
-            stack=stack,
-            flops=each / job.recipe.tokens,
-            rate_flops=each / seconds,
-        )
+        table = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
+        each = float(table.executed_flops[0]) / layout.world
+        rate_flops = each / fsum(float(getattr(table, name)[0]) for name in _COMPUTE)
+        flops = each / job.recipe.tokens
+        return cls(job=job, cluster=cluster, layout=layout, stack=stack, flops=flops, rate_flops=rate_flops)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -136,11 +130,9 @@ class Traced:
         size = float(found.size[0])
         if size <= 1:
             return None
-        for tier, members in zip(self.cluster.tiers, found.members, strict=True):
-            if float(members[0]) >= size:
-                return tier.name, tier.effective_Bps
-        last = self.cluster.tiers[-1]
-        return last.name, last.effective_Bps
+        reached = zip(self.cluster.tiers, found.members, strict=True)
+        tier = next((tier for tier, members in reached if float(members[0]) >= size), self.cluster.tiers[-1])
+        return tier.name, tier.effective_Bps
 
 
 def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
@@ -149,10 +141,12 @@ def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
     if part in _COMPUTE:
         found += _computing(one, other)
     if part in _GROUPS:
-        found += _reach(_GROUPS[part], one, other)
+        a, b = (each.reach(_GROUPS[part]) for each in (one, other))
+        ends = ["no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b)]
+        found += [" -> ".join(ends)] if a != b else []
     if part == "optimizer_s" or part in _COMPUTE:
-        a, b = (each.cluster.accelerator.memory_Bps for each in (one, other))
-        found += [] if a == b else [f"HBM {format_si(a, 'B/s')} -> {format_si(b, 'B/s')}"]
+        slow, fast = (each.cluster.accelerator.memory_Bps for each in (one, other))
+        found += [] if slow == fast else [f"HBM {format_si(slow, 'B/s')} -> {format_si(fast, 'B/s')}"]
     before, after = one.settings, other.settings
     names = _FIELDS["recompute_s"] if part == "recompute_s" else ()
     names += _FIELDS["compute" if part in _COMPUTE else part]
@@ -177,26 +171,13 @@ def _computing(one: Traced, other: Traced) -> list[str]:
     return found
 
 
-def _reach(axes: tuple[str, ...], one: Traced, other: Traced) -> list[str]:
-    """Where the groups of some axes lie, if that differs."""
-    a, b = one.reach(axes), other.reach(axes)
-    if a == b:
-        return []
-    return [" -> ".join("no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b))]
-
-
 def _recipe(one: Traced, other: Traced) -> list[str]:
     """How the jobs differ."""
     if one.job is other.job:
         return []
-    a, b = one.job, other.job
-    pairs = [
-        ("model", a.model.name, b.model.name),
-        ("sequence", a.recipe.sequence, b.recipe.sequence),
-        ("batch", a.recipe.global_batch, b.recipe.global_batch),
-        ("precision", a.recipe.precision, b.recipe.precision),
-        ("attention", a.recipe.attention, b.recipe.attention),
-    ]
+    names = {"model": "model.name", "sequence": "recipe.sequence", "batch": "recipe.global_batch"}
+    names |= {"precision": "recipe.precision", "attention": "recipe.attention"}
+    pairs = [(name, *map(attrgetter(field), (one.job, other.job))) for name, field in names.items()]
     return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
 
 
@@ -204,6 +185,7 @@ CONTENTION = "network_s"
 """The part by which the flow-level clock differs from the closed form."""
 DOUBLINGS = 5
 """Doublings and halvings of a figure within which the order may turn."""
+RANGE = f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}"
 HALVINGS = 20
 """Bisections of the interval in which the order turns."""
 SAME = 1e-9
@@ -404,12 +386,8 @@ def _time(one: Side, other: Side) -> tuple[Change, ...]:
     ]
     if one.simulated_s is not None or other.simulated_s is not None:
         before, after = (each.iteration_s - each.estimate.iteration_s for each in (one, other))
-        why = (
-            ()
-            if one.fabric == other.fabric
-            else (f"{one.fabric or 'closed form'} -> {other.fabric or 'closed form'}",)
-        )
-        changes.append(Change(part=CONTENTION, before=before, after=after * scale, why=why))
+        why = [f"{one.fabric or 'closed form'} -> {other.fabric or 'closed form'}"] * (one.fabric != other.fabric)
+        changes.append(Change(part=CONTENTION, before=before, after=after * scale, why=tuple(why)))
     return tuple(changes)
 
 
@@ -468,38 +446,50 @@ def _batch_turn(one: Side, other: Side) -> Turn:
     now = one.job.recipe.global_batch
 
     def margin(doublings: float) -> float | None:
-        factor = 2.0**doublings
-        return _margin(one, other, lambda side: _with_batch(side, factor))
+        def larger(side: Side) -> tuple[Job, Cluster]:
+            batch = side.job.recipe.global_batch * 2.0**doublings
+            if batch != int(batch):
+                raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
+            return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
 
-    begin = margin(0)
-    for step in sorted((k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k), key=abs):
-        there = margin(step)
-        if begin is not None and there is not None and begin * there < 0:
-            batch = f"{now * 2**step if step > 0 else now // 2**-step:,} sequences"
-            return Turn(figure="batch", factor=2.0**step, value=batch, within="")
-    return Turn(figure="batch", factor=None, value="", within=f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}")
+        return _margin(one, other, larger)
+
+    step = _first_turn(margin, [k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k])
+    if step is None:
+        return Turn(figure="batch", factor=None, value="", within=RANGE)
+    return Turn(figure="batch", factor=2.0**step, value=f"{int(now * 2.0**step):,} sequences", within="")
+
+
+def _first_turn(margin: Callable[[float], float | None], steps: Sequence[float]) -> float | None:
+    """The step nearest to 0 at which the margin has another sign than at 0; None where there is none."""
+    begin = margin(0) or 0.0
+    return next((step for step in sorted(steps, key=abs) if begin * (margin(step) or 0.0) < 0), None)
 
 
 def _network_turn(one: Side, other: Side) -> Turn:
     """The bandwidth beyond the scale-up domain, as a share of each side's own, at which the order turns."""
 
     def margin(doublings: float) -> float:
-        found = _margin(one, other, lambda side: _with_network(side, 2.0**doublings))
-        assert found is not None
-        return found
+        def faster(side: Side) -> tuple[Job, Cluster]:
+            first, *outer = side.cluster.tiers
+            tiers = tuple(replace(tier, bandwidth_Bps=2.0**doublings * tier.bandwidth_Bps) for tier in outer)
+            return side.job, replace(side.cluster, tiers=(first, *tiers))
 
-    begin, steps = margin(0), [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k]
-    for step in sorted(steps, key=abs):
-        if begin * margin(step) < 0:
-            near, far = step - math.copysign(0.5, step), step
-            for _ in range(HALVINGS):
-                middle = (near + far) / 2
-                near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
-            sides = [each for each in (one, other) if len(each.cluster.tiers) > 1]
-            speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
-            value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
-            return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
-    return Turn(figure="NIC bandwidth", factor=None, value="", within=f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}")
+        difference = _margin(one, other, faster)
+        assert difference is not None
+        return difference
+
+    far = _first_turn(margin, [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k])
+    if far is None:
+        return Turn(figure="NIC bandwidth", factor=None, value="", within=RANGE)
+    begin, near = margin(0), far - math.copysign(0.5, far)
+    for _ in range(HALVINGS):
+        middle = (near + far) / 2
+        near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
+    sides = [each for each in (one, other) if len(each.cluster.tiers) > 1]
+    speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
+    value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
+    return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
 
 
 def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
@@ -516,18 +506,3 @@ def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster
         return None
     margin = math.log(found[0].tokens_per_s / found[1].tokens_per_s)
     return margin if abs(margin) > SAME else 0.0
-
-
-def _with_batch(side: Side, factor: float) -> tuple[Job, Cluster]:
-    """The side's job with a larger or smaller batch."""
-    batch = side.job.recipe.global_batch * factor
-    if batch != int(batch):
-        raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
-    return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
-
-
-def _with_network(side: Side, factor: float) -> tuple[Job, Cluster]:
-    """The side's cluster with a faster or slower network beyond its scale-up domains."""
-    first, *outer = side.cluster.tiers
-    tiers = tuple(replace(tier, bandwidth_Bps=factor * tier.bandwidth_Bps) for tier in outer)
-    return side.job, replace(side.cluster, tiers=(first, *tiers))

@@ -12,7 +12,7 @@ from weft.cluster.catalogue import oversubscribed, rewired, with_domain, with_sp
 from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.errors import BadInput, WeftError
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
 from weft.fabric.cost import Bill, Prices, bill, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
@@ -240,9 +240,8 @@ _FIGURES = (
 
 
 def _instead(one: Design, other: Design) -> Instead:
-    mine, its = one.bill, other.bill
-
-    def saved(now: float, before: float) -> float | None:
+    def saved(part: str) -> float | None:
+        now, before = getattr(one.bill, part), getattr(other.bill, part)
         return 1 - now / before if before else None
 
     return Instead(
@@ -250,10 +249,10 @@ def _instead(one: Design, other: Design) -> Instead:
         domain=one.domain,
         global_batch=one.global_batch,
         against=other.kind,
-        switches_saved=saved(mine.switches, its.switches),
-        transceivers_saved=saved(mine.transceivers, its.transceivers),
-        usd_saved=its.usd - mine.usd,
-        usd_saved_share=saved(mine.usd, its.usd),
+        switches_saved=saved("switches"),
+        transceivers_saved=saved("transceivers"),
+        usd_saved=other.bill.usd - one.bill.usd,
+        usd_saved_share=saved("usd"),
         longer=one.iteration_s / other.iteration_s - 1,
     )
 
@@ -315,7 +314,9 @@ def design(
         kinds = [*kinds, options.against]
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
-    tried = [name for kind in kinds for name in _oversubscribed(kind, cluster, options.oversubscriptions)]
+    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    ratios = [ratio for ratio in options.oversubscriptions if ratio != own]
+    tried = [name for kind in kinds for name in (kind, *(f"{kind} {r:g}:1" for r in ratios if kind in TREES))]
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
@@ -373,13 +374,6 @@ def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
 def routing_on(kind: str, routing: str) -> str:
     """The routing of a network of a kind, where "own" is the kind's usual one."""
     return own_routing(kind) if routing == OWN else routing
-
-
-def _oversubscribed(kind: str, cluster: Cluster, ratios: Sequence[float]) -> list[str]:
-    """A kind as the cluster has it, and with every other oversubscription, where the kind takes one."""
-    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
-    more = [f"{kind} {ratio:g}:1" for ratio in ratios if ratio != own] if kind in TREES else []
-    return [kind, *more]
 
 
 def _design(
@@ -481,14 +475,13 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
     for number, component in enumerate(COMPONENTS):
         tell(0.6 + 0.4 * number / len(COMPONENTS))
         if component == "NIC":
-            links = nic_links(fabric, 0)
-            left = fabric.failed(links=links)
-            affected = 1 if len(links) else 0
+            links, switches = nic_links(fabric, 0), np.zeros(0, dtype=np.int64)
+            affected = min(len(links), 1)
         else:
-            switches = fabric.nodes_of(component)[:1]
-            left = fabric.failed(nodes=switches)
+            links, switches = np.zeros(0, dtype=np.int64), fabric.nodes_of(component)[:1]
             affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
         if affected:
+            left = fabric.failed(links=links, nodes=switches)
             stranded = len(stranded_accelerators(left))
             seconds = None if stranded else network.iteration_s(left)
             found.append(

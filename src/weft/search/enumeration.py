@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import gcd
 from typing import Any
 
@@ -229,7 +230,7 @@ class Enumeration:
         verdict = reject_mesh(job, count, meshes)
         np.add.at(self.rejected, verdict[verdict >= 0], 1)
         self.meshes = meshes.take(verdict < 0)
-        self._grids: dict[tuple[int, int, bool], Ints] = {}
+        self._grid = cache(self._made_grid)
 
     def parts(self, frames: int = 100_000) -> Iterator[Frames]:
         """The space in order, in parts of whole meshes with about so many frames."""
@@ -282,18 +283,14 @@ class Enumeration:
                             for z in self._options("z", divisors(rest))
                             if self.space.allows("data", rest // z) and self.space.allows("data_parallel", rest)
                         ]
-        columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)] or [
-            np.zeros(0, dtype=np.int64)
-        ] * 6
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T.copy()
         table = self._table(dict(zip(("x", "y", "z", "data", "pipeline", "context"), columns, strict=True)))
         return self._with_experts(table)
 
     def _table(self, columns: dict[str, Ints]) -> LayoutTable:
         """A table with the given columns and neutral values elsewhere."""
-        length = len(columns["x"])
-        neutral = {name: np.zeros(length, dtype=np.int64) for name in COLUMNS}
-        for name in (*MESH_AXES, "micro_batch", "virtual_stages"):
-            neutral[name] = np.ones(length, dtype=np.int64)
+        zeros, ones = np.zeros_like(columns["x"]), np.ones_like(columns["x"])
+        neutral = dict.fromkeys(COLUMNS, zeros) | dict.fromkeys((*MESH_AXES, "micro_batch", "virtual_stages"), ones)
         return LayoutTable(**(neutral | columns), order=self.space.order)
 
     def _with_experts(self, table: LayoutTable) -> LayoutTable:
@@ -304,7 +301,9 @@ class Enumeration:
         experts = self._options("expert", divisors(int(np.gcd.reduce([moe.experts for moe in routed]))))
         tensors = self._options("expert_tensor", divisors(int(max(table.x, default=1))))
         pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
-        crossed, which = _cross(table, len(pairs))
+        # Every mesh with every pair of degrees, pairs fastest.
+        which = np.tile(np.arange(len(pairs)), len(table))
+        crossed = table.take(np.repeat(np.arange(len(table)), len(pairs)))
         crossed = crossed.replaced({"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]})
         usual = (crossed.expert_tensor == 1) | (crossed.expert_tensor == crossed.x)
         keep = (crossed.stage_ranks % (crossed.expert * crossed.expert_tensor) == 0) & (
@@ -331,14 +330,8 @@ class Enumeration:
         columns = (shares.tolist(), self.meshes.pipeline.tolist(), (self.meshes.context > 1).tolist())
         return list(zip(*columns, strict=True))
 
-    def _grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
-        """Micro-batch, schedule, virtual stages and context method of a mesh, one combination a line."""
-        key = (share, pipeline, in_context)
-        if key not in self._grids:
-            self._grids[key] = self._made_grid(*key)
-        return self._grids[key]
-
     def _made_grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
+        """Micro-batch, schedule, virtual stages and context method of a mesh, one combination a line."""
         methods = self._options("context_method", list(range(len(ContextMethod))))
         rows = [
             (micro_batch, schedule, virtual, method)
@@ -466,20 +459,20 @@ class SwitchTable:
     """
 
     def __init__(self, job: Job, space: Space, frames: LayoutTable) -> None:
-        self.job, self.space = job, space
+        self.space, self.routed = space, any(kind.moe for kind in job.model.kinds)
         self.values = self._product()
         layers = -(-job.model.layers // frames.pipeline)
-        idle = self._idle(frames)
-        groups = collapse([*(flags.astype(np.int64) for flags in idle.values()), layers])
+        names, flags = self._idle(frames)
+        groups = collapse([*flags.astype(np.int64), layers])
         depth = layers[groups.first]
-        differs = self._differs({name: flags[groups.first] for name, flags in idle.items()}, depth)
+        differs = self._differs(dict(zip(names, flags[:, groups.first], strict=True)), depth)
         line, self._choice = np.nonzero(differs)
         self._layers = self._recomputed(depth)[line, self._choice]
         self.partial = bool(self._layers.any())
         self._start = np.concatenate(([0], np.cumsum(differs.sum(axis=1))))
         self.group = groups.group
-        flags = [differs & (self.values["sequence_parallel"] == on) for on in (0, 1)]
-        self.widths = np.stack([flag.sum(axis=1)[groups.group] for flag in flags]).astype(np.int64)
+        sharded = self.values["sequence_parallel"] == np.arange(2)[:, None, None]
+        self.widths = (differs & sharded).sum(axis=2)[:, groups.group].astype(np.int64)
         self.width = self.widths.sum(axis=0)
 
     def crossed(self, frames: Ints) -> tuple[Index, dict[str, Ints]]:
@@ -503,42 +496,45 @@ class SwitchTable:
     def _product(self) -> dict[str, Ints]:
         """The product of all switches; ``share`` numbers the share of recomputed layers (0: all)."""
         space = self.space
-        options = {
-            "zero": list(space.zero),
-            "recompute": [encode("recompute", one) for one in space.recompute],
-            "share": list(range(1 + len(RECOMPUTE_SHARES) * space.partial_recompute)),
-            "sequence_parallel": [int(flag) for flag in space.sequence_parallel],
-            "overlap_tensor": [encode("overlap_tensor", one) for one in space.overlap_tensor],
-            "overlap_reduce": [int(flag) for flag in space.overlap_reduce],
-            "overlap_gather": [int(flag) for flag in space.overlap_gather],
-            "offload_optimizer": [int(flag) for flag in space.offload_optimizer],
-            "offload_activations": [int(flag) for flag in space.offload_activations],
+        options: dict[str, Sequence[object]] = {
+            "zero": space.zero,
+            "recompute": space.recompute,
+            "share": range(1 + len(RECOMPUTE_SHARES) * space.partial_recompute),
+            "sequence_parallel": space.sequence_parallel,
+            "overlap_tensor": space.overlap_tensor,
+            "overlap_reduce": space.overlap_reduce,
+            "overlap_gather": space.overlap_gather,
+            "offload_optimizer": space.offload_optimizer,
+            "offload_activations": space.offload_activations,
         }
         if "recompute_layers" in space.fixed:
-            options |= {"share": [0]}
+            options["share"] = (0,)
         if space.fixed.get("recompute_layers", (0,)) != (0,):
-            options["recompute"] = [Recompute.FULL.code]
-        options |= {name: list(space.fixed[name]) for name in options if name in space.fixed}
-        grid = np.meshgrid(*(np.array(values, dtype=np.int64) for values in options.values()), indexing="ij")
-        flat = {name: values.ravel() for name, values in zip(options, grid, strict=True)}
-        partial = (flat["recompute"] == Recompute.FULL.code) | (flat["share"] == 0)
-        return {name: values[partial] for name, values in flat.items()}
+            options["recompute"] = (Recompute.FULL,)
+        columns = []
+        for name, values in options.items():
+            codes = space.fixed[name] if name in space.fixed else [encode(name, value) for value in values]
+            columns.append(np.array(codes, dtype=np.int64))
+        grid = np.stack(np.meshgrid(*columns, indexing="ij")).reshape(len(columns), -1)
+        # A share of the layers is only recomputed where blocks are recomputed whole.
+        recompute, share = grid[list(options).index("recompute")], grid[list(options).index("share")]
+        return dict(zip(options, grid[:, (recompute == Recompute.FULL.code) | (share == 0)], strict=True))
 
-    def _idle(self, frames: LayoutTable) -> dict[str, Mask]:
-        """Per frame, switches without effect (``overlap_gather`` also depends on ``zero``)."""
+    def _idle(self, frames: LayoutTable) -> tuple[tuple[str, ...], Mask]:
+        """Switches, and on which frames each is without effect (``overlap_gather`` also depends on ``zero``)."""
         sharded = frames.z > 1
         replicas = frames.data * np.where(sharded, 1, frames.context)
         copies = degrees(frames, "expert_data")
         expert_replicas = np.where(sharded, np.gcd(copies, frames.data), copies)
-        routed = any(kind.moe for kind in self.job.model.kinds)
-        alone = (replicas == 1) & (not routed or expert_replicas == 1)
-        return {
+        alone = (replicas == 1) & ((not self.routed) | (expert_replicas == 1))
+        idle = {
             "zero": alone | (sharded & (not self.space.zero_with_z)),
-            "sequence_parallel": (frames.x == 1) | (routed & (frames.y > 1)),
+            "sequence_parallel": (frames.x == 1) | (self.routed & (frames.y > 1)),
             "overlap_tensor": frames.x * frames.y == 1,
             "overlap_reduce": alone & ~sharded,
             "overlap_gather": ~sharded,
         }
+        return tuple(idle), np.stack(list(idle.values()))
 
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
         """Which combinations differ in effect, shape (groups, combinations).
@@ -551,9 +547,17 @@ class SwitchTable:
             if name == "overlap_gather":
                 first = first | (self.values["zero"] > 0)
             keep &= ~without_effect[:, None] | first
-        if any(kind.moe for kind in self.job.model.kinds) and self.values["sequence_parallel"].max():
+        if self.routed and self.values["sequence_parallel"].max():
             keep &= idle["sequence_parallel"][:, None] | (self.values["sequence_parallel"] > 0)
-        return keep & self._distinct_shares(layers)
+        # Partial recomputation of at least one layer, not all, and each number of layers once.
+        if "recompute_layers" in self.space.fixed:
+            keep &= self._recomputed(layers) <= layers[:, None]
+            return keep
+        shares = np.rint(np.array([0.0, *RECOMPUTE_SHARES]) * layers[:, None])
+        fresh = np.ones_like(shares, dtype=bool)
+        fresh[:, 1:] = (shares[:, 1:] > shares[:, :-1]) & (shares[:, 1:] < layers[:, None])
+        keep &= fresh[:, self.values["share"]]
+        return keep
 
     def _recomputed(self, layers: Ints) -> Ints:
         """Recomputed layers of a stage for each group and combination (0: all)."""
@@ -561,18 +565,3 @@ class SwitchTable:
             return np.full((len(layers), len(self.values["zero"])), self.space.fixed["recompute_layers"][0])
         share = np.array([0.0, *RECOMPUTE_SHARES])[self.values["share"]]
         return np.rint(share * layers[:, None]).astype(np.int64)
-
-    def _distinct_shares(self, layers: Ints) -> Mask:
-        """Partial recomputation of at least one layer, not all, and each number of layers once."""
-        if "recompute_layers" in self.space.fixed:
-            return self._recomputed(layers) <= layers[:, None]
-        shares = np.rint(np.array([0.0, *RECOMPUTE_SHARES]) * layers[:, None])
-        fresh = np.ones_like(shares, dtype=bool)
-        fresh[:, 1:] = (shares[:, 1:] > shares[:, :-1]) & (shares[:, 1:] < layers[:, None])
-        return fresh[:, self.values["share"]]
-
-
-def _cross(table: LayoutTable, width: int) -> tuple[LayoutTable, Ints]:
-    """Each row ``width`` times in a row, and the number of each repetition."""
-    repeated = table.take(np.repeat(np.arange(len(table)), width))
-    return repeated, np.tile(np.arange(width), len(table))

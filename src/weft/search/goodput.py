@@ -1,18 +1,23 @@
-"""What is left of a training run after failures: goodput, days, dollars, and which class of failures costs what."""
+"""What is left of a training run after failures: goodput, days, dollars, and which class of failures costs what.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import fsum
 from typing import Any
 
 from weft.cluster.calibration import Calibration
+from weft.cluster.catalogue import resized
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
+from weft.estimation.iteration import estimate
 from weft.estimation.result import Estimate
-from weft.estimation.single import estimate
 from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
@@ -64,14 +69,11 @@ class DegradedNetwork:
     ) -> None:
         self.job, self.cluster, self.layout, self.fabric = job, cluster, layout, fabric
         self.routing, self.seed, self.constants = routing, seed, constants
-        self._healthy: IterationSimulation | None = None
 
-    @property
+    @cached_property
     def healthy(self) -> IterationSimulation:
         """An iteration with nothing failed."""
-        if self._healthy is None:
-            self._healthy = self._simulated(self.fabric)
-        return self._healthy
+        return self._simulated(self.fabric)
 
     @property
     def healthy_s(self) -> float:
@@ -94,11 +96,7 @@ class DegradedNetwork:
         return min(1.0, self.healthy_s / self.iteration_s(left))
 
     def simultaneous(self, book: FailureBook, count: int, *, draws: int, seed: int) -> Simultaneous:
-        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them.
-
-        Raises:
-            BadInput: there are not so many parts that the book knows of.
-        """
+        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them."""
         slow, worst_cut, cut = [], 0, 0
         for draw in range(draws):
             failed = drawn_failures(self.fabric, book, count, seed=seed, draw=draw, where="--simultaneous")
@@ -260,9 +258,6 @@ def goodput(
         fabric: whose parts fail.
         network: the job on the fabric, where some of it is simulated already.
         progress: called with classes simulated and in all.
-
-    Raises:
-        BadInput: the layout breaks a rule, a fabric that the job does not fit on, or failures too fast to get on.
     """
     found = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
@@ -336,9 +331,6 @@ def failing_run(
 ) -> TrainingRun:
     """A run at an estimate's speed under a failure file: it restarts on as many spares as cost least, and a network
     that leaves all accelerators connected is not slowed down by its failures.
-
-    Raises:
-        BadInput: failures too fast to get on, or none that stop the job.
     """
     failing = failing_job(
         book, Policy(), cluster, fabric, accelerators=found.layout.world, checkpoint_bytes=checkpoint_size(job)
@@ -349,11 +341,7 @@ def failing_run(
 
 
 def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
-    """A job's failures, met with spares and with speeds of fewer hosts.
-
-    Raises:
-        BadInput: nothing stops the job.
-    """
+    """A job's failures, met with spares and with speeds of fewer hosts."""
     process = failing.process(spares, speeds)
     idle = f", beside {counted(failing.idle_hosts, 'host')} idle in domains (one pool)" if failing.idle_hosts else ""
     if process.rate <= 0:
@@ -388,13 +376,14 @@ def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple
     for one in failing.classes:
         if one.rate <= 0:
             continue
-        cost = costs.get(one.known.name) or ClassCost.none(one.known.name)
+        cost = costs.get(one.known.name) or ClassCost(name=one.known.name)
+        rate = cost.rate if one.speed is None else one.rate
         rows.append(
             ClassRow(
                 name=one.known.name,
                 component=one.known.component,
                 components=one.components,
-                events=one.rate * run.expected_s if one.speed is not None else cost.rate * run.expected_s,
+                events=rate * run.expected_s,
                 hosts=one.hosts,
                 speed=one.speed,
                 share=cost.share,
@@ -451,14 +440,10 @@ def _speeds_short(
 def _pace(job: Job, cluster: Cluster, full: Estimate, data: int, constants: Calibration | None) -> float:
     """Tokens a second of fewer replicas over those of all; their mere number where the cluster cannot be cut so."""
     share = data / full.layout.data
-    count = full.layout.world // full.layout.data * data
-    inner = math.prod(tier.size for tier in cluster.tiers[:-1])
     batch = job.recipe.global_batch // full.layout.data * data
-    if count % inner:
-        return share
-    fewer = replace(cluster, count=count, tiers=(*cluster.tiers[:-1], replace(cluster.tiers[-1], size=count // inner)))
     smaller = replace(job, recipe=replace(job.recipe, global_batch=batch))
     try:
+        fewer = resized(cluster, full.layout.world // full.layout.data * data)
         found = estimate(smaller, fewer, [replace(full.layout, data=data)], constants)[0]
     except BadInput:
         return share

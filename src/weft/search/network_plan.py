@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.codec import decode
-from weft.estimation.iteration import Estimator
-from weft.estimation.single import estimate_of
+from weft.estimation.iteration import Estimator, estimate_of
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
 from weft.fabric.transport import carrier
@@ -58,33 +57,6 @@ class Found:
     layouts: tuple[tuple[Layout, float], ...]
     proof: Proof
     first_s: float
-
-
-@dataclass(slots=True)
-class _Best:
-    """What has been evaluated."""
-
-    top: int
-    seconds: dict[Layout, float] = field(default_factory=dict)
-    least: float = np.inf
-
-    def add(self, layout: Layout, seconds: float) -> None:
-        self.seconds[layout] = seconds
-        self.least = min(self.least, seconds)
-
-    def limit(self) -> float:
-        """Floors from here on are of no interest."""
-        return self.least * (1 - ROUNDING)
-
-    def ranked(self, *, per_mesh: bool) -> list[Layout]:
-        """The fastest, of each mesh only the first."""
-        found: dict[object, Layout] = {}
-        for layout in sorted(self.seconds, key=self.seconds.__getitem__):
-            mesh = tuple(getattr(layout, name) for name in DEGREES)
-            found.setdefault(mesh if per_mesh else layout, layout)
-            if len(found) == self.top:
-                break
-        return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,70 +104,90 @@ def search_on_fabric(
         budget_s: seconds of ``clock``, which is the wall's, after which the search stops; the proof then has a gap.
         progress: called with what is done, the best seconds so far and the seconds that bound all layouts.
     """
-    search = _Search(evaluator, space, capacity_bytes, orders, top, budget_s, clock, progress)
-    return search.found(first, per_mesh=per_mesh)
+    search = _Search(
+        evaluator=evaluator,
+        space=space,
+        capacity_bytes=capacity_bytes,
+        orders=list(_orders(space.order)) if orders else [space.order],
+        clock=clock,
+        ends=np.inf if budget_s is None else clock() + budget_s,
+        progress=progress,
+    )
+    for layout in first:
+        search.add(layout, evaluator.seconds(layout))
+        if search.late():
+            break
+    bound_s = search.walk(search.in_orders(search.promising()))
+    best: dict[object, Layout] = {}
+    for layout in sorted(search.seconds, key=search.seconds.__getitem__):
+        best.setdefault(tuple(getattr(layout, name) for name in DEGREES) if per_mesh else layout, layout)
+        if len(best) == top:
+            break
+    ranked = sorted(((layout, evaluator.seconds(layout)) for layout in best.values()), key=lambda pair: pair[1])
+    fastest_s = ranked[0][1] if ranked else np.inf
+    bound_s = fastest_s if bound_s >= fastest_s * (1 - ROUNDING) else bound_s
+    proof = Proof(
+        evaluated=len(search.seconds),
+        considered=search.considered,
+        bound_s=bound_s,
+        gap=max(fastest_s / bound_s - 1.0, 0.0) if ranked else 0.0,
+        stopped_by="budget" if bound_s < fastest_s and search.late() else None,
+    )
+    return Found(layouts=tuple(ranked), proof=proof, first_s=next(iter(search.seconds.values()), np.nan))
 
 
+@dataclass(slots=True, kw_only=True)
 class _Search:
-    def __init__(
-        self,
-        evaluator: Evaluator,
-        space: Space,
-        capacity_bytes: float,
-        orders: bool,
-        top: int,
-        budget_s: float | None,
-        clock: Callable[[], float],
-        progress: Progress | None,
-    ) -> None:
-        self.evaluator, self.space, self.capacity = evaluator, space, capacity_bytes
-        self.best, self.progress = _Best(top), progress
-        self.orders = list(_orders(space.order)) if orders else [space.order]
-        self.clock, self.ends = clock, np.inf if budget_s is None else clock() + budget_s
-        self.considered = 0
+    """Branch and bound over layouts: floors rule out what the evaluated layouts beat.
 
-    def found(self, first: Iterable[Layout], *, per_mesh: bool) -> Found:
-        for layout in first:
-            self.best.add(layout, self.evaluator.seconds(layout))
-            if self._late():
-                break
-        bound = self._walk(self._in_orders(self._promising()))
-        ranked = sorted(
-            ((layout, self.evaluator.seconds(layout)) for layout in self.best.ranked(per_mesh=per_mesh)),
-            key=lambda pair: pair[1],
-        )
-        least = ranked[0][1] if ranked else np.inf
-        bound = least if bound >= least * (1 - ROUNDING) else bound
-        proof = Proof(
-            evaluated=len(self.best.seconds),
-            considered=self.considered,
-            bound_s=bound,
-            gap=max(least / bound - 1.0, 0.0) if ranked else 0.0,
-            stopped_by="budget" if bound < least and self._late() else None,
-        )
-        return Found(layouts=tuple(ranked), proof=proof, first_s=next(iter(self.best.seconds.values()), np.nan))
+    1. ``promising`` bounds every layout of the space in the usual order of the axes by what holds in any order.
+    2. ``in_orders`` bounds those that are left in every order that makes a difference to them.
+    3. ``walk`` takes groups of layouts with the same collectives by their lowest floor, and raises the floors of a
+       group by what its collectives must pass through cuts, once.
+    4. It then evaluates the group's layouts until the lowest floor of all groups is above the best, which is thereby
+       proved.
+    """
 
-    def _late(self) -> bool:
+    evaluator: Evaluator
+    space: Space
+    capacity_bytes: float
+    orders: list[tuple[str, ...]]
+    clock: Callable[[], float]
+    ends: float
+    progress: Progress | None
+    seconds: dict[Layout, float] = field(default_factory=dict)
+    least_s: float = np.inf
+    considered: int = 0
+
+    def add(self, layout: Layout, seconds: float) -> None:
+        self.seconds[layout] = seconds
+        self.least_s = min(self.least_s, seconds)
+
+    def limit_s(self) -> float:
+        """Floors from here on are of no interest."""
+        return self.least_s * (1 - ROUNDING)
+
+    def late(self) -> bool:
         return self.clock() > self.ends
 
     def _tell(self, what: str, bound_s: float) -> None:
         if self.progress is not None:
-            self.progress(what, self.best.least, min(bound_s, self.best.least))
+            self.progress(what, self.least_s, min(bound_s, self.least_s))
 
     # 1: all layouts ----------------------------------------------------------------------------------
 
-    def _promising(self) -> _Candidates:
+    def promising(self) -> _Candidates:
         """Layouts that fit and whose floors in no order exceed the best."""
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
         kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
         for part in enumeration.parts():
-            if self._late():
+            if self.late():
                 kept = self._left_out(kept, part)
                 continue
-            enough = HOPELESS * self.capacity
+            enough = HOPELESS * self.capacity_bytes
             least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
             for batch in part.batches(np.flatnonzero(least <= enough)):
-                if self._late():
+                if self.late():
                     kept = self._left_out(kept, part)
                     break
                 if len(batch.table):
@@ -210,24 +202,21 @@ class _Search:
         for flag in (0, 1):
             frames, table = part.flagged(np.arange(len(part.frames)), flag)
             if len(frames):
-                outline = self.evaluator.bounding.outline(table.ordered(()), ordered=False)
-                least = min(least, float(least_s(part, outline, bubble=False).min()))
+                whole = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, whole, bubble=False).min()))
         return replace(kept, left_out_s=least)
 
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
         """The rows of a table that fit, with floors in an order of the axes below the best."""
         floor_s = np.full(len(table), np.inf)
         for part in self.evaluator.unblocked(table.ordered(axes)):
-            fits = part.estimates.memory_bytes <= self.capacity
+            fits = part.estimates.memory_bytes <= self.capacity_bytes
             floor_s[part.rows] = np.where(fits, part.floor_s, np.inf)
             if not axes:
-                self.considered += self._counted(table.take(part.rows[fits]))
-        rows = np.flatnonzero(floor_s < self.best.limit())
+                fitting = table.take(part.rows[fits])
+                self.considered += sum(int(self._differs(fitting, each).sum()) for each in self.orders)
+        rows = np.flatnonzero(floor_s < self.limit_s())
         return _Candidates(table.take(rows), np.full(len(rows), order), floor_s[rows], np.inf)
-
-    def _counted(self, table: LayoutTable) -> int:
-        """Layouts in all of the orders that make a difference to them."""
-        return sum(int(self._differs(table, order).sum()) for order in self.orders)
 
     # 2: orders of the axes ---------------------------------------------------------------------------
 
@@ -239,13 +228,13 @@ class _Search:
                 moved &= table.column(axis) > 1
         return moved
 
-    def _in_orders(self, promising: _Candidates) -> _Candidates:
+    def in_orders(self, promising: _Candidates) -> _Candidates:
         """Candidates in every order of the axes."""
         table = promising.table
         found = _Candidates(table.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), promising.left_out_s)
         for place, order in enumerate(self.orders):
-            rows = np.flatnonzero((promising.floor_s < self.best.limit()) & self._differs(table, order))
-            if len(rows) and self._late():
+            rows = np.flatnonzero((promising.floor_s < self.limit_s()) & self._differs(table, order))
+            if len(rows) and self.late():
                 found = replace(found, left_out_s=min(found.left_out_s, float(promising.floor_s[rows].min())))
             elif len(rows):
                 found = _joined(found, self._below(table.take(rows), place, order)).least()
@@ -254,20 +243,19 @@ class _Search:
 
     # 3 and 4: groups of layouts with the same collectives ----------------------------------------------
 
-    def _walk(self, candidates: _Candidates) -> float:
+    def walk(self, candidates: _Candidates) -> float:
         """Evaluate what its floor does not rule out, lowest first; returns what bounds all the rest."""
-        left_out_s = candidates.left_out_s
-        queue = [(float(candidates.floor_s[rows].min()), number, False) for number, rows in self._groups(candidates)]
-        groups = dict(self._groups(candidates))
+        left_out_s, groups = candidates.left_out_s, dict(self._groups(candidates))
+        queue = [(float(candidates.floor_s[rows].min()), number, False) for number, rows in groups.items()]
         floor_s = candidates.floor_s.copy()
         heapq.heapify(queue)
-        while queue and queue[0][0] < self.best.limit():
-            if self._late():
-                return min(queue[0][0], left_out_s, self.best.least)
+        while queue and queue[0][0] < self.limit_s():
+            if self.late():
+                return min(queue[0][0], left_out_s, self.least_s)
             self._tell("evaluated", queue[0][0])
             _, number, cut = heapq.heappop(queue)
             rows = groups[number]
-            rows = groups[number] = rows[floor_s[rows] < self.best.limit()]
+            rows = groups[number] = rows[floor_s[rows] < self.limit_s()]
             if not len(rows):
                 continue
             order = self.orders[int(candidates.order[rows[0]])]
@@ -278,13 +266,13 @@ class _Search:
             elif self.evaluator.planned:
                 at = int(np.argmin(floor_s[rows]))
                 layout = table.row(at)
-                self.best.add(layout, self.evaluator.seconds(layout))
+                self.add(layout, self.evaluator.seconds(layout))
                 groups[number] = rows = np.delete(rows, at)
                 if len(rows):
                     heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
             else:
                 self._evaluate(table)
-        return min(self.best.least, left_out_s)
+        return min(self.least_s, left_out_s)
 
     def _groups(self, candidates: _Candidates) -> Iterator[tuple[int, Index]]:
         """Rows whose collectives have the same groups."""
@@ -303,7 +291,7 @@ class _Search:
         for part in self.evaluator.under(table, self.evaluator.least_extras(table)):
             floor_s[part.rows] = part.floor_s
             if self.evaluator.planned:
-                for at in np.flatnonzero(part.floor_s < self.best.limit()).tolist():
+                for at in np.flatnonzero(part.floor_s < self.limit_s()).tolist():
                     floor_s[part.rows[at]] = part.stepped_s(at)
         return floor_s
 
@@ -311,15 +299,15 @@ class _Search:
         """Step through the layouts of a group that may be faster than the best, lowest floor first."""
         for part in self.evaluator.under(table, self.evaluator.extras(table)):
             for at in np.argsort(part.floor_s, kind="stable").tolist():
-                if part.floor_s[at] >= self.best.limit():
+                if part.floor_s[at] >= self.limit_s():
                     break
-                self.best.add(part.frame.table.row(at), part.stepped_s(at))
+                self.add(part.frame.table.row(at), part.stepped_s(at))
 
 
 def _orders(usual: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """The usual order of the axes, then all others."""
-    yield usual
-    yield from (order for order in permutations(usual) if order != usual)
+    # permutations() begins with the order that it is given.
+    return permutations(usual)
 
 
 def _joined(one: _Candidates, other: _Candidates) -> _Candidates:

@@ -12,10 +12,9 @@ from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Coded, Document, Value, decode, table_of
 from weft.errors import BadInput, NothingFeasible
-from weft.estimation.iteration import Estimator
-from weft.estimation.offload import pinned_capacity
+from weft.estimation.frame import pinned_capacity
+from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.single import estimate_of
 from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
@@ -141,7 +140,7 @@ class Plan(Result):
             NothingFeasible: none fits; says how many fell to which rule.
         """
         if not self.layouts:
-            raise NothingFeasible(f"{self.shortage} -- see weft explain CODE")
+            raise NothingFeasible(f"{self.shortage} -- see weft info codes CODE")
         return self.layouts[0]
 
     @property

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.estimation.iteration import Estimator, Outline
+from weft.estimation.frame import Frame
+from weft.estimation.iteration import Estimator
+from weft.estimation.iteration import least_s as frame_least_s
 from weft.estimation.result import EstimateTable
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Index, Ints, Mask
@@ -92,7 +94,7 @@ class Fold:
 
     def add(self, batch: Batch, results: EstimateTable) -> None:
         """Keep what may matter of estimates of layouts that come behind all those of before."""
-        on_device, pinned = self.scale.fits(results.memory_bytes, results.memory.host_bytes)
+        on_device, pinned = self.scale.fits(results.memory_bytes, results.host_bytes)
         fits, keys = on_device & pinned, results.iteration_s
         if self.scale.ease is not None:
             keys = keys * (1.0 + self.scale.ease.efforts(batch.table, results.memory_bytes))
@@ -245,18 +247,18 @@ class Screen:
         runs, table = part.flagged(frames, flag)
         if not len(runs):
             return
-        outline = self.estimator.outline(table, ordered=bool(part.switches.partial))
-        least = least_s(part, outline)
+        whole = self.estimator.frame(table, ordered=bool(part.switches.partial))
+        least = least_s(part, whole)
         efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
         bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
-            worth = self._compared(grid, outline, *(one[:, grid.frames] for one in bounds))
+            worth = self._compared(grid, whole, *(one[:, grid.frames] for one in bounds))
             yield replace(worth, frames=runs[worth.frames])
 
-    def _compared(self, grid: Grid, outline: Outline, least_s: Floats, least_key: Floats) -> _Worth:
+    def _compared(self, grid: Grid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
         switches, place = grid.axes(*MEMORY)
-        held, hosted = (one.reshape(-1, len(grid.frames)) for one in outline.peaks(grid.frames, switches))
+        held, hosted = (one.reshape(-1, len(grid.frames)) for one in whole.peaks(grid.frames, switches))
         on_device, pinned = self.scale.fits(held, hosted)
         times = np.bincount(place, minlength=len(held))
         counted = (times > 0)[:, None]
@@ -275,7 +277,7 @@ class Screen:
         return _Worth(grid.frames[at], grid.entries[entry], *bounds, held[setting, at], fits[setting, at])
 
 
-def least_s(part: Frames, outline: Outline, *, bubble: bool = True) -> Floats:
+def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
     """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
     layout has it.  Without ``bubble`` nor does a pipeline that is stepped through."""
     options = part.switches.values
@@ -285,8 +287,10 @@ def least_s(part: Frames, outline: Outline, *, bubble: bool = True) -> Floats:
     axes = range(len(values), 0, -1)
     columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
     switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
-    found = np.full((len(Recompute), len(outline.table)), np.inf)
-    found[codes] = (1 - ROUNDING) * outline.least_s(switches, bubble=bubble).min(axis=tuple(range(1, len(values))))
+    found = np.full((len(Recompute), len(whole)), np.inf)
+    found[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
+        axis=tuple(range(1, len(values)))
+    )
     return found
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from weft.cluster.spec import Cluster
-from weft.estimation.contrast import WITHIN, Contrast, shipped_contrast
 from weft.estimation.result import Estimate
+from weft.estimation.trust import WITHIN, Contrast, shipped_contrast
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Ints, LayoutTable, Mask
 from weft.model.job import Job
@@ -44,11 +44,10 @@ ZERO_BUBBLE = ("hai-llm", "torchtitan", "torchtitan-2024")
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """Something that a layout may do: ``words`` name it, ``price`` is a share of the time, ``does`` tells rows."""
+    """Something that a layout may do: ``words`` name it, ``price`` is a share of the time."""
 
     words: str
     price: float
-    does: Callable[[LayoutTable], Mask]
 
     @property
     def unusual(self) -> bool:
@@ -63,69 +62,63 @@ class Ease:
     """
 
     def __init__(self, job: Job, cluster: Cluster, stack: str, capacity_bytes: float) -> None:
-        self.habits, self.capacity_bytes = tuple(_habits(job, cluster, stack)), capacity_bytes
+        self.stack, self.capacity_bytes = stack, capacity_bytes
+        self.domain, self.sequence, self.layers = cluster.tiers[0].size, job.recipe.sequence, job.model.layers
+        self.experts = max((kind.moe.experts for kind in job.model.kinds if kind.moe), default=0)
 
     def efforts(self, table: LayoutTable, memory_bytes: Floats) -> Floats:
         """Shares of their times that layouts must gain by what they do."""
         used = memory_bytes / self.capacity_bytes
         efforts: Floats = TIGHT * np.clip((used - FULL) / (1 - FULL), 0.0, 1.0)
-        for habit in self.habits:
-            efforts += habit.price * habit.does(table)
+        for _, price, does in self._habits(table):
+            efforts += price * does
         return efforts
 
     def does(self, layout: Layout) -> tuple[Habit, ...]:
         """What a layout does of what counts."""
-        table = LayoutTable.of([layout])
-        return tuple(habit for habit in self.habits if habit.does(table)[0])
+        habits = self._habits(LayoutTable.of([layout]))
+        return tuple(Habit(words, price) for words, price, does in habits if does[0])
 
-
-def _habits(job: Job, cluster: Cluster, stack: str) -> list[Habit]:
-    domain, sequence, layers = cluster.tiers[0].size, job.recipe.sequence, job.model.layers
-    experts = max((kind.moe.experts for kind in job.model.kinds if kind.moe), default=0)
-    sharded, zero_bubble = stack in FULLY_SHARDED, stack in ZERO_BUBBLE
-    return [
-        Habit("tensor parallelism", MECHANISM, lambda t: t.x > 1),
-        Habit("AxoNN's y axis", 0.0 if stack == "axonn" else UNUSUAL, lambda t: t.y > 1),
-        Habit("a pipeline", MECHANISM, lambda t: t.pipeline > 1),
-        Habit("interleaving", MECHANISM, lambda t: t.scheduled(lambda one: one.rounds)),
-        Habit("context parallelism", MECHANISM, lambda t: t.context > 1),
-        Habit("expert parallelism", MECHANISM, lambda t: t.expert > 1),
-        Habit("weights sharded (FSDP)", 0.0 if sharded else MECHANISM, lambda t: t.z > 1),
-        Habit(
-            "FSDP together with tensor, context or pipeline parallelism",
-            MECHANISM if sharded else UNUSUAL,
-            lambda t: (t.z > 1) & ((t.x > 1) | (t.context > 1) | (t.pipeline > 1)),
-        ),
-        Habit("FSDP within replicas (HSDP)", MECHANISM, lambda t: (t.z > 1) & (t.data > 1)),
-        Habit("recomputation", MECHANISM, lambda t: t.recompute != Recompute.NONE.code),
-        Habit("recomputation of some layers", MECHANISM, lambda t: t.recompute_layers > 0),
-        Habit("optimizer offload", MECHANISM, lambda t: t.offload_optimizer > 0),
-        Habit("activation offload", MECHANISM, lambda t: t.offload_activations > 0),
-        Habit("ZeRO-2", 0.0 if stack == "deepspeed" else MECHANISM, lambda t: (t.zero == 2) & (t.z == 1)),
-        Habit("unequal pipeline stages", MECHANISM, lambda t: _unequal(t, layers)),
-        Habit(
-            "a zero-bubble schedule",
-            MECHANISM if zero_bubble else UNUSUAL,
-            lambda t: t.scheduled(lambda one: one.splits_backward),
-        ),
-        Habit(f"tensor parallelism beyond the scale-up domain of {domain}", UNUSUAL, lambda t: t.x * t.y > domain),
-        Habit(
-            f"context parallelism with less than {SLICE:,} tokens a rank",
-            UNUSUAL,
-            lambda t: (t.context > 1) & (sequence < SLICE * t.context),
-        ),
-        Habit(f"more than {EXPERTS} experts a rank", UNUSUAL, lambda t: t.expert * EXPERTS < experts),
-        Habit("ZeRO-2 with a pipeline", UNUSUAL, lambda t: (t.zero == 2) & (t.z == 1) & (t.pipeline > 1)),
-        Habit(f"more than {CHUNKS} virtual stages", UNUSUAL, lambda t: t.virtual_stages > CHUNKS),
-        Habit(f"replicated weights with {stack}", UNUSUAL if sharded else 0.0, lambda t: (t.z == 1) & (t.data > 1)),
-    ]
-
-
-def _unequal(table: LayoutTable, layers: int) -> Mask:
-    """Stages whose chunks differ, also where embedding and loss count as a layer each (Megatron-Core's
-    account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split)."""
-    chunks = table.pipeline * table.virtual_stages
-    return (layers % chunks > 0) & ((layers + 1) % chunks > 0) & ((layers + 2) % chunks > 0)
+    def _habits(self, t: LayoutTable) -> list[tuple[str, float, Mask]]:
+        """What a layout may do, the price of it, and the rows that do."""
+        sharded, stack = self.stack in FULLY_SHARDED, self.stack
+        replicas, pipe = t.data > 1, t.pipeline > 1
+        # Stages differ, also where embedding and loss count as a layer each (Megatron-Core's
+        # account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split).
+        chunks = t.pipeline * t.virtual_stages
+        unequal = (self.layers % chunks > 0) & ((self.layers + 1) % chunks > 0) & ((self.layers + 2) % chunks > 0)
+        return [
+            ("tensor parallelism", MECHANISM, t.x > 1),
+            ("AxoNN's y axis", 0.0 if stack == "axonn" else UNUSUAL, t.y > 1),
+            ("a pipeline", MECHANISM, pipe),
+            ("interleaving", MECHANISM, t.scheduled("rounds")),
+            ("context parallelism", MECHANISM, t.context > 1),
+            ("expert parallelism", MECHANISM, t.expert > 1),
+            ("weights sharded (FSDP)", 0.0 if sharded else MECHANISM, t.z > 1),
+            (
+                "FSDP together with tensor, context or pipeline parallelism",
+                MECHANISM if sharded else UNUSUAL,
+                (t.z > 1) & ((t.x > 1) | (t.context > 1) | pipe),
+            ),
+            ("FSDP within replicas (HSDP)", MECHANISM, (t.z > 1) & replicas),
+            ("recomputation", MECHANISM, t.recompute != Recompute.NONE.code),
+            ("recomputation of some layers", MECHANISM, t.recompute_layers > 0),
+            ("optimizer offload", MECHANISM, t.offload_optimizer > 0),
+            ("activation offload", MECHANISM, t.offload_activations > 0),
+            ("ZeRO-2", 0.0 if stack == "deepspeed" else MECHANISM, (t.zero == 2) & (t.z == 1)),
+            ("unequal pipeline stages", MECHANISM, unequal),
+            ("a zero-bubble schedule", MECHANISM if stack in ZERO_BUBBLE else UNUSUAL, t.scheduled("splits_backward")),
+            (f"tensor parallelism beyond the scale-up domain of {self.domain}", UNUSUAL, t.x * t.y > self.domain),
+            (
+                f"context parallelism with less than {SLICE:,} tokens a rank",
+                UNUSUAL,
+                (t.context > 1) & (self.sequence < SLICE * t.context),
+            ),
+            (f"more than {EXPERTS} experts a rank", UNUSUAL, t.expert * EXPERTS < self.experts),
+            ("ZeRO-2 with a pipeline", UNUSUAL, (t.zero == 2) & (t.z == 1) & pipe),
+            (f"more than {CHUNKS} virtual stages", UNUSUAL, t.virtual_stages > CHUNKS),
+            (f"replicated weights with {stack}", UNUSUAL if sharded else 0.0, (t.z == 1) & replicas),
+        ]
 
 
 CANDIDATES = 300

@@ -1,13 +1,12 @@
-"""Progressive filling, compiled: all rates rise together, a link that is full stops the flows that cross it.
+"""Max-min fair rates by progressive filling, compiled: the arrays of links and flows, and the one filling of both.
 
-The *level* is the rate per weight.  A link that is not full yet can only fill later when a flow elsewhere
-stops, so a heap of links by the level at which they fill may hold old, too low keys: a link whose key has
-risen goes back.
+All rates rise together; a link that is full stops the flows that cross it.  The *level* of a flow is its rate per
+weight.  A *place* is a link on a flow's path, its *share* what the flow loads the link with at level 1; a *slot* is
+the seat of an active flow on a link.  A link that is not full yet can only fill later when a flow elsewhere stops,
+so a heap of links by the level at which they fill may hold old, too low keys: a link whose key has risen goes back.
 
-This is the problem stated once: flows by path, in arrays of equal length.  ``simulation.flows._fill`` fills the
-links of a network whose flows come and go, over slots that each link keeps from event to event, and tells which
-links stopped which flows; to list the flows anew for this kernel at every event would cost more than the
-filling.  Tests hold both against ``maxmin.reference``.
+``weft.solvers.maxmin`` states a problem once (``share_all``); in ``weft.simulation.flows`` flows come and go, with
+``fill_fair`` at an event that changes much.  Tests hold both against ``maxmin.reference``.
 """
 
 from __future__ import annotations
@@ -16,159 +15,348 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.solvers._arrays import PAIR, ZERO, Flags, Floats, Index, Ints, Records, wide
+from weft.solvers._arrays import PAIR, ZERO, Floats, Ints, Records, wide
 from weft.solvers._heap import heapify, pop, sink
 from weft.solvers._jit import jit
 
-SHARER = np.dtype([("flow", np.int32), ("place", np.int32)])
+OPEN = -1.0
+"""In place of a level: the flow still rises."""
+SAME = 1e-13
+"""Relative difference of two levels that is rounding."""
+EMPTY = 1e-12
+"""Share of a link's capacity that is rounding when flows served before have taken the rest."""
+
+(
+    LIVE,
+    ARRIVALS,
+    READY,
+    CHANGED,
+    SEEDS,
+    EPOCH,
+    SOLVES,
+    RIPPLES,
+    EVENT,
+    LOGGED,
+    COME,
+    TAKEN,
+    STILL,
+    MOVING,
+    SIDE,
+    HALTS,
+    OPENED,
+    PENDING,
+    COUNTERS,
+) = range(19)
+"""Places in ``counter``: active flows; sizes of the heaps of arrivals and of ready phases; flows whose level
+changed; links to look at again; the last stamp given; solutions; local ones; link events done; samples of
+link rates taken; flows that came since the last solution; slots given to links; flows that stand and that move, in
+order of bytes left, and which half of each list holds them; phases that ended and halt the simulation; flows that
+rise; links that have held flows and wait to be looked at."""
+
+NO_LINK = wide(-1)
+FEW = 4
+"""Slots that a link gets first."""
+
 LINK = np.dtype(
-    [("left", np.float64), ("rising", np.float64), ("open", np.int32), ("first", np.int32), ("end", np.int32)],
+    [
+        ("capacity", np.float64),
+        ("left", np.float64),  # capacity that flows leave that are no members
+        ("rising", np.float64),  # share of its members: flows that it holds, or without a level yet
+        ("full_at", np.float64),  # level of the flows that it holds; infinity if it holds none
+        ("look_at", np.float64),  # level at which it is looked at next
+        ("stamp", np.int64),  # twice the number of the solution that used it last, and 1 more once it is full
+        ("open", np.int32),  # number of its members
+        ("first", np.int32),  # slots first .. first+count are taken
+        ("count", np.int32),
+        ("room", np.int32),  # slots that are its own
+    ],
     align=True,
 )
+"""One cache line, as are flows."""
+FLOW = np.dtype(
+    [
+        ("first", np.int64),  # places first .. end are its path
+        ("end", np.int64),
+        ("level", np.float64),
+        ("fresh", np.float64),  # level in the solution that is being made
+        ("touched", np.int64),
+        ("limit", np.int64),  # link that holds it down
+        ("top", np.float64),  # level of its cap
+        ("weight", np.float64),
+    ],
+    align=True,
+)
+TRIP = np.dtype(
+    [
+        ("bytes_left", np.float64),
+        ("rate", np.float64),
+        ("since", np.float64),
+        ("bytes", np.float64),
+        ("remaining", np.float64),
+        ("seat", np.int64),  # index among the active flows
+        ("phase", np.int64),
+        ("latency", np.float64),
+        ("begin", np.float64),
+        ("completion", np.float64),
+    ],
+    align=True,
+)
+PLACE = np.dtype([("link", np.int32), ("slot", np.int32)], align=True)
+SLOT = np.dtype([("flow", np.int32), ("place", np.int32)], align=True)
+RANK = np.dtype([("key", np.float64), ("flow", np.int32), ("link", np.int32)], align=True)
+"""Bytes left of a flow, and the link that it waits behind."""
+FLOW_LIST = np.dtype([(name, np.int64) for name in ("live", "changed", "ranked", "due")])
+LINK_LIST = np.dtype([(name, np.int64) for name in ("used", "seed", "seeded")])
+"""Links used in a solution; links to look at again; per link, whether it is one."""
 
 
-class Filling(NamedTuple):
-    """The arrays of ``maxmin.solve``, and room to work."""
+class Net(NamedTuple):
+    """Links, flows, who is where, and room to solve."""
 
-    capacity: Floats
-    indptr: Ints
-    path: Index
-    usage: Floats
-    weight: Floats
-    cap: Floats
     links: Records
-    sharers: Records
-    level: Floats
-    stopped: Flags
-    """Whether a flow has a level: many small looks that would be far apart in ``level``."""
+    flows: Records
+    trips: Records
+    """What changes of a flow when it moves, not when rates are sought."""
+    path: Records
+    share: Floats
+    """Of each place; not looked at where all are 1."""
+    slots: Records
+    flow_list: Records
+    link_list: Records
     heap: Records
+    ranks: Records
+    """Flows in order of bytes left: those that stand, twice as many places as flows, then those that move."""
+    counter: Ints
     even: bool
+    """Every share is 1."""
 
 
-def new_problem(capacity: Floats, indptr: Ints, path: Ints, usage: Floats, weight: Floats, cap: Floats) -> Filling:
-    """Room for a problem."""
-    return Filling(
-        capacity=np.ascontiguousarray(capacity, dtype=np.float64),
-        indptr=np.ascontiguousarray(indptr, dtype=np.int64),
-        path=np.ascontiguousarray(path, dtype=np.int32),
-        usage=np.ascontiguousarray(usage, dtype=np.float64),
-        weight=np.ascontiguousarray(weight, dtype=np.float64),
-        cap=np.ascontiguousarray(cap, dtype=np.float64),
-        links=np.zeros(len(capacity), dtype=LINK),
-        sharers=np.empty(len(path), dtype=SHARER),
-        level=np.full(len(weight), np.inf),
-        stopped=np.zeros(len(weight), dtype=np.uint8),
-        heap=np.empty(len(capacity) + int(np.count_nonzero(cap < np.inf)) + 1, dtype=PAIR),
-        even=bool(np.all(usage == 1.0) and np.all(weight == 1.0)),
+def new_net(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats) -> Net:
+    """Arrays as ``weft.solvers.maxmin`` has them, no flow active."""
+    nlinks, nflows, places = len(capacity), len(weight), len(links)
+    link, flow, path = blank(nlinks, LINK), blank(nflows, FLOW), blank(places, PLACE)
+    link["capacity"], link["left"], link["full_at"] = capacity, capacity, np.inf
+    flow["first"], flow["end"], flow["limit"] = indptr[:-1], indptr[1:], NO_LINK
+    flow["weight"], flow["top"], path["link"] = weight, cap / weight, links
+    same = bool(np.all(weight == 1.0))
+    share = usage if same else usage * np.repeat(weight, np.diff(indptr))
+    return Net(
+        links=link,
+        flows=flow,
+        trips=blank(nflows, TRIP),
+        path=path,
+        share=np.ascontiguousarray(share, dtype=np.float64),
+        slots=blank(4 * places + FEW * nlinks, SLOT),
+        flow_list=blank(nflows, FLOW_LIST),
+        link_list=blank(nlinks, LINK_LIST),
+        heap=blank(2 * places + nlinks + 2 * nflows + 1, PAIR),
+        ranks=blank(4 * nflows, RANK),
+        counter=np.zeros(COUNTERS, dtype=np.int64),
+        even=same and bool(np.all(usage == 1.0)),
     )
 
 
+def blank(count: int, dtype: np.dtype[np.void]) -> Records:
+    """Records with all fields zero."""
+    return np.zeros(count, dtype=dtype)
+
+
 @jit
-def share_of(problem: Filling, flow: int, place: int) -> float:
+def share_of(net: Net, place: int) -> float:
     """What a flow loads a link of its path with at level 1."""
-    return 1.0 if problem.even else float(problem.usage[place] * problem.weight[flow])
+    return 1.0 if net.even else float(net.share[place])
 
 
 @jit
-def seat(problem: Filling) -> None:
-    """List the flows of each link, in order."""
-    links, total = problem.links, 0
-    # Counting sort of places by link: counts first, then where each link begins, then the places in flow order.
-    for place in range(len(problem.path)):
-        links[problem.path[place]].end += 1
-    for link in range(len(links)):
-        count = links[link].end
-        links[link].first, links[link].end = total, total
-        total += count
-    for flow in range(len(problem.weight)):
-        for place in range(problem.indptr[flow], problem.indptr[flow + 1]):
-            link = links[problem.path[place]]
-            problem.sharers[link.end].flow, problem.sharers[link.end].place = flow, place
-            link.end += 1
-            link.rising += share_of(problem, flow, place)
-
-
-@jit
-def add_up(problem: Filling, link: int) -> None:
+def add_up(net: Net, link: int) -> None:
     """Sum afresh what flows with a level leave of a link, and the shares of its open flows."""
-    this = problem.links[link]
-    left, rising = problem.capacity[link], 0.0
-    for at in range(this.first, this.end):
-        sharer = problem.sharers[at]
-        share = share_of(problem, wide(sharer.flow), wide(sharer.place))
-        if problem.stopped[sharer.flow]:
-            left -= share * problem.level[sharer.flow]
-        else:
+    this = net.links[link]
+    left, rising = this.capacity, 0.0
+    # Differences that `stop` makes one by one round; a sum over all slots is exact to one rounding.
+    for slot in range(this.first, this.first + this.count):
+        level, share = net.flows[net.slots[slot].flow].fresh, share_of(net, wide(net.slots[slot].place))
+        if level == OPEN:
             rising += share
+        elif level > 0.0:
+            left -= share * level
     this.left, this.rising = max(left, 0.0), rising
 
 
 @jit
-def first_keys(problem: Filling) -> int:
-    """Fill the heap with links, by the level at which they would fill, and caps; returns its size."""
-    size, heap, nlinks = 0, problem.heap, len(problem.links)
-    for number in range(nlinks):
-        link = problem.links[number]
-        link.open, link.left = link.end - link.first, problem.capacity[number]
-        if link.open > 0 and link.left < np.inf:
-            heap[size].key, heap[size].number = link.left / link.rising, number
+def stop(net: Net, flow: int, level: float, link: int) -> None:
+    """Give a flow its level and take it off its links."""
+    this = net.flows[flow]
+    this.fresh, this.limit = level, link
+    for place in range(this.first, this.end):
+        share, crossed = share_of(net, place), net.links[net.path[place].link]
+        crossed.left -= share * level
+        crossed.rising -= share
+        crossed.open -= 1
+
+
+@jit
+def free_links(net: Net) -> None:
+    """Empty the links of all active flows."""
+    for at in range(net.counter[LIVE]):
+        flow = net.flows[net.flow_list[at].live]
+        for place in range(flow.first, flow.end):
+            link = net.links[net.path[place].link]
+            link.left = link.capacity
+
+
+@jit
+def open_flow(net: Net, flow: int, used: int) -> int:
+    """Let a flow rise on its links; returns how many links are used by now."""
+    this, epoch = net.flows[flow], 2 * net.counter[EPOCH]
+    this.fresh, this.limit = OPEN, NO_LINK
+    # A stamp of this epoch says that another flow has put the link into use already.
+    for place in range(this.first, this.end):
+        number = wide(net.path[place].link)
+        link = net.links[number]
+        if link.stamp != epoch:
+            link.stamp, link.rising, link.open, link.full_at = epoch, 0.0, 0, np.inf
+            net.link_list[used].used = number
+            used += 1
+        link.rising += share_of(net, place)
+        link.open += 1
+    return used
+
+
+@jit
+def first_keys(net: Net, used: int, size: int) -> int:
+    """Put the links in use into the heap, by the level at which they would fill; returns its size."""
+    for at in range(used):
+        number = net.link_list[at].used
+        link = net.links[number]
+        if link.left <= EMPTY * link.capacity:
+            link.left = 0.0
+        if link.capacity < np.inf:
+            net.heap[size].key, net.heap[size].number = link.left / link.rising, number
             size += 1
-    for flow in range(len(problem.cap)):
-        if problem.cap[flow] < np.inf:
-            heap[size].key, heap[size].number = problem.cap[flow] / problem.weight[flow], nlinks + flow
-            size += 1
-    heapify(heap, size)
+    heapify(net.heap, size)
     return size
 
 
 @jit
-def stop(problem: Filling, flow: int, level: float) -> None:
-    """Give a flow its level and take it off its links."""
-    problem.level[flow], problem.stopped[flow] = level, 1
-    for place in range(problem.indptr[flow], problem.indptr[flow + 1]):
-        link, share = problem.links[problem.path[place]], share_of(problem, flow, place)
-        link.left -= share * level
-        link.rising -= share
-        link.open -= 1
-
-
-@jit
-def fills_at(problem: Filling, link: int, known: float, now: float) -> float:
-    """Level at which a link fills, which was known to be at least some level."""
-    this = problem.links[link]
-    level = max(this.left / this.rising, now)
-    if level != known and not problem.even:
-        add_up(problem, link)
-        level = max(this.left / this.rising, now)
-    return float(level)
-
-
-@jit
-def fill(problem: Filling) -> None:
-    """Raise all flows until a link or the cap stops each; what nothing stops gets infinity."""
-    seat(problem)
-    size, now, nlinks, heap = first_keys(problem), 0.0, len(problem.links), problem.heap
+def raise_open(net: Net, size: int) -> None:
+    """Let the open flows rise until a link or the flow's cap stops each."""
+    nlinks, now = len(net.links), 0.0
+    heap = net.heap
     # All open flows have the level `now`, which never falls.  A key of the heap is never above the level at which
     # its link fills or its cap binds, so a top whose key is right comes next.  A stop takes `level` x share from
-    # the link, no more than its open flows had: no link is ever overfull.
+    # the link, no more than its open flows had: no link is ever overfull.  `full_at` becomes the level at which a
+    # link stopped its flows (infinity where it never did), which `simulation.flows._ripple` reads.
     while size > 0:
         at, item = heap[0].key, heap[0].number
-        if item < nlinks and problem.links[item].open > 0:
-            level = fills_at(problem, item, at, now)
-            if level > at:
-                heap[0].key = level
-                sink(heap, size, ZERO)
-                continue
-        size = pop(heap, size)
         if item >= nlinks:
-            if not problem.stopped[item - nlinks]:
+            size = pop(heap, size)
+            if net.flows[item - nlinks].fresh == OPEN:
                 now = max(now, at)
-                stop(problem, item - nlinks, at)
-        elif problem.links[item].open > 0:
-            now = max(now, at)
-            for place in range(problem.links[item].first, problem.links[item].end):
-                flow = wide(problem.sharers[place].flow)
-                if not problem.stopped[flow]:
-                    stop(problem, flow, now)
-    for flow in range(len(problem.level)):
-        problem.level[flow] *= problem.weight[flow]
+                stop(net, item - nlinks, at, NO_LINK)
+            continue
+        link = net.links[item]
+        if link.open == 0:
+            size = pop(heap, size)
+            continue
+        fresh = max(link.left / link.rising, now)
+        if fresh != at and not net.even:
+            add_up(net, item)
+            fresh = max(link.left / link.rising, now)
+        if fresh > at:
+            heap[0].key = fresh
+            sink(heap, size, ZERO)
+            continue
+        size = pop(heap, size)
+        now = max(now, at)
+        link.full_at = now
+        for slot in range(link.first, link.first + link.count):
+            flow = wide(net.slots[slot].flow)
+            if net.flows[flow].fresh == OPEN:
+                stop(net, flow, now, item)
+
+
+@jit
+def push_top(net: Net, flow: int, size: int) -> int:
+    """Append a flow's cap to the heap that is being made."""
+    if net.flows[flow].top < np.inf:
+        net.heap[size].key, net.heap[size].number = net.flows[flow].top, len(net.links) + flow
+        size += 1
+    return size
+
+
+@jit
+def keep_members(net: Net, used: int) -> None:
+    """Leave links as ``simulation.flows._ripple`` keeps them: their members are the flows that they stopped."""
+    for at in range(used):
+        link = net.links[net.link_list[at].used]
+        link.rising, link.open = 0.0, 0
+    for at in range(net.counter[LIVE]):
+        flow = net.flows[net.flow_list[at].live]
+        for place in range(flow.first, flow.end):
+            if net.path[place].link == flow.limit:
+                link, share = net.links[net.path[place].link], share_of(net, place)
+                link.left += share * flow.fresh
+                link.rising += share
+                link.open += 1
+
+
+@jit
+def raise_all(net: Net) -> int:
+    """Levels of all active flows in ``fresh``, ``OPEN`` where nothing limits one; returns how many links they use."""
+    net.counter[EPOCH] += 1
+    used, size = ZERO, ZERO
+    for at in range(net.counter[LIVE]):
+        flow = net.flow_list[at].live
+        used, size = open_flow(net, flow, used), push_top(net, flow, size)
+    raise_open(net, first_keys(net, used, size))
+    return used
+
+
+@jit
+def fill_fair(net: Net) -> None:
+    """Weighted max-min fair levels of all active flows."""
+    free_links(net)
+    keep_members(net, raise_all(net))
+    report(net)
+
+
+@jit
+def is_new(net: Net, flow: int) -> bool:
+    """Whether a flow has another level now; no level left open means no limit."""
+    this = net.flows[flow]
+    if this.fresh == OPEN:
+        this.fresh = np.inf
+    gap = abs(this.fresh - this.level)
+    return bool(this.fresh != this.level and (this.level == np.inf or gap > SAME * this.level))
+
+
+@jit
+def report(net: Net) -> None:
+    """List the active flows whose level is another one now."""
+    changed = 0
+    for at in range(net.counter[LIVE]):
+        if is_new(net, net.flow_list[at].live):
+            net.flow_list[changed].changed = net.flow_list[at].live
+            changed += 1
+    net.counter[CHANGED] = changed
+
+
+@jit
+def share_all(net: Net) -> None:
+    """Weighted max-min fair levels of a problem that is stated once: every flow is active."""
+    taken = 0
+    # Counting sort of places by link: counts first, then where each link begins, then the places in flow order.
+    for place in range(len(net.path)):
+        net.links[net.path[place].link].room += 1
+    for number in range(len(net.links)):
+        net.links[number].first = taken
+        taken += net.links[number].room
+    for flow in range(len(net.flows)):
+        net.flow_list[flow].live = flow
+        for place in range(net.flows[flow].first, net.flows[flow].end):
+            link = net.links[net.path[place].link]
+            slot = net.slots[link.first + link.count]
+            slot.flow, slot.place = flow, place
+            link.count += 1
+    net.counter[LIVE] = len(net.flows)
+    raise_all(net)

@@ -27,8 +27,10 @@ from weft.solvers.compiling import FOR_GOOD, FOR_NOW, NOT_KEPT, tell
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 OPTIONS = {"error_model": "numpy", "_nrt": False}
+"""``_nrt`` is not documented; with reference counts flows take 4 times as long, and schedules 5 times."""
 PART = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""A kernel takes in those that it calls, which Python does not call: less to compile, and faster."""
+"""A kernel takes in those that it calls, which Python does not call.  Not documented either; without them schedules
+take 4 times as long, and compiling takes 1.4 times (without the wrappers alone: 1.4 times)."""
 MOST_STEPS = 200_000
 """Steps (about 1 us each) that a process interprets before it compiles: they last no longer than to load numba."""
 PACKAGE = Path(__file__).parents[1]

@@ -29,11 +29,12 @@ def solve(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Fl
         BadInput: arrays that do not fit together, negative or infinite values, a link that does not exist.
     """
     _check_arrays(capacity, indptr, links, usage, weight, cap)
-    from weft.solvers._filling import fill, new_problem
+    from weft.solvers._filling import OPEN, new_net, share_all
 
-    problem = new_problem(capacity, indptr, links, usage, weight, cap)
-    fill(problem)
-    return problem.level
+    net = new_net(capacity, indptr, links, usage, weight, cap)
+    share_all.sized(75 * (len(links) + len(capacity) + len(weight)))(net)
+    level = net.flows["fresh"]
+    return np.asarray(np.where(level == OPEN, np.inf, level) * weight)
 
 
 def reference(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: Floats, cap: Floats) -> Floats:

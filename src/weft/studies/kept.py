@@ -68,16 +68,13 @@ class Kept:
                 query = f"select key, result from results where key in ({marks})"
                 found = dict(self._state.base.execute(query, wanted))
             for key in wanted:
-                yield self._row(found[key]) if key in found else None
-
-    def _row(self, text: str) -> dict[str, Any]:
-        try:
-            row = json.loads(text)
-        except (ValueError, TypeError, RecursionError):
-            raise self._state.damaged("a result is no JSON") from None
-        if not isinstance(row, dict):
-            raise self._state.damaged("a result is no row")
-        return row
+                try:
+                    row = json.loads(found[key]) if key in found else None
+                except (ValueError, TypeError, RecursionError):
+                    raise self._state.damaged("a result is no JSON") from None
+                if key in found and not isinstance(row, dict):
+                    raise self._state.damaged("a result is no row")
+                yield row
 
     def note(self, name: str, value: str) -> None:
         """Keep a text under a name."""
@@ -89,10 +86,6 @@ class Kept:
         with self._state.readable():
             row = self._state.base.execute("select value from about where name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
-
-    def damaged(self, why: str) -> Exception:
-        """The error of a state that holds what Weft does not write."""
-        return self._state.damaged(why)
 
     def close(self) -> None:
         """Let others have the folder."""

@@ -42,11 +42,21 @@ class Points:
         raw = prod(len(axis.values) for axis in study.axes)
         if raw > limit:
             problem = f"{raw:,} points are more than {limit:,}"
-            raise BadInput(problem, where=study.name, remedy="take values out, or give --limit")
-        self.files = _digests(study) if files is None else dict(files)
+            raise BadInput(problem, where=study.name, remedy="take values out")
+        named = [value for axis in study.axes if axis.kind.file for value in axis.values]
+        if files is None:
+            there = [name for name in named if isinstance(name, str) and os.path.isfile(name)]
+            files = {name: hashlib.sha256(read_bytes(name, where=name)).hexdigest() for name in there}
+        self.files = dict(files)
         self._kept: NDArray[np.int64] = np.arange(raw, dtype=np.int64)
         if study.skip:
-            self._kept = np.flatnonzero([not self._skipped(self._values(number)) for number in range(raw)])
+            points = [self._values(number) for number in range(raw)]
+            self._kept = np.flatnonzero(
+                [
+                    not any(all(point[place] in values for place, values in skip.items()) for skip in study.skip)
+                    for point in points
+                ]
+            )
         if not len(self._kept):
             raise BadInput("no point is left", where=f"{study.name}: skip", remedy="skip fewer")
 
@@ -78,15 +88,3 @@ class Points:
             raw, index = divmod(raw, len(axis.values))
             found.append(axis.values[index])
         return tuple(reversed(found))
-
-    def _skipped(self, values: tuple[Value, ...]) -> bool:
-        return any(all(values[place] in some for place, some in one.items()) for one in self.study.skip)
-
-
-def _digests(study: Study) -> dict[str, str]:
-    names = (one for axis in study.axes if axis.kind.file for one in axis.values)
-    return {
-        name: hashlib.sha256(read_bytes(name, where=name)).hexdigest()
-        for name in names
-        if isinstance(name, str) and os.path.isfile(name)
-    }

@@ -1,16 +1,21 @@
-"""A study with its results: rows in the order of its points, read from the disk as they are asked for."""
+"""A study with its results: rows in the order of its points, read from the disk as they are asked for, and looked at:
+those that have given values, and columns by name."""
 
 from __future__ import annotations
 
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result
 from weft.studies.kept import Kept
 from weft.studies.points import Points
@@ -64,11 +69,8 @@ class Sweep(Result):
 
     def failures(self) -> dict[str, int]:
         """How many points failed, by code."""
-        found: dict[str, int] = {}
-        for row in self._kept.rows(self._keys):
-            if row is not None and row.get("failure"):
-                found[row["failure"]] = found.get(row["failure"], 0) + 1
-        return dict(sorted(found.items()))
+        codes = (row.get("failure") for row in self._kept.rows(self._keys) if row is not None)
+        return dict(sorted(Counter(code for code in codes if code).items()))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows, each with all columns."""
@@ -110,7 +112,7 @@ class Sweep(Result):
         )
 
     def _shown(self) -> list[dict[str, Any]]:
-        return [row for row, _ in zip(self.rows(), range(SHOWN_ROWS + 1), strict=False)]
+        return list(islice(self.rows(), SHOWN_ROWS + 1))
 
 
 def _wider(one: type, other: type) -> type:
@@ -126,3 +128,49 @@ def _end(kept: Kept, temporary: str | None) -> None:
     kept.close()
     if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+Rows = list[dict[str, Any]]
+
+
+def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Collection[str]) -> Rows:
+    """The rows with given values.
+
+    Args:
+        where: "COLUMN=VALUE"; of several for one column, one must hold.
+
+    Raises:
+        BadInput: a filter cannot be used.
+    """
+    wanted: dict[str, list[str]] = {}
+    for text in where:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise BadInput(f"{text[:60]!r} is no filter", where="--where", remedy="write COLUMN=VALUE, as count=1024")
+        wanted.setdefault(_column(name, columns, "--where"), []).append(value.strip())
+    return [row for row in rows if all(_one_of(row.get(name), values) for name, values in wanted.items())]
+
+
+def _one_of(value: Any, texts: Sequence[str]) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() in [text.lower() for text in texts]
+    for text in texts:
+        with suppress(ValueError):
+            if float(text) == value:
+                return True
+    return False
+
+
+def chosen(text: str, columns: Collection[str], where: str) -> list[str]:
+    """The columns that a list with commas names.
+
+    Raises:
+        UnknownName: one is none.
+    """
+    return [_column(name, columns, where) for name in text.split(",") if name.strip()]
+
+
+def _column(name: str, columns: Collection[str], where: str) -> str:
+    if name.strip() not in columns:
+        raise UnknownName("column", name.strip()[:60], columns, where=where)
+    return name.strip()

@@ -14,8 +14,7 @@ from weft.errors import BadInput
 from weft.studies.kept import Kept
 from weft.studies.points import Points
 from weft.studies.runners import AHEAD, Runner
-from weft.studies.version import version
-from weft.studies.work import Answer, Task
+from weft.studies.work import Answer, Task, version
 
 BATCH_S = 0.4
 """A task's aim: long beside what it costs to send one."""
@@ -60,14 +59,12 @@ class Run:
 
     Attributes:
         keys: of the points, in order.
-        strict: whether the first failure ends it.
         progress: called after each batch.
     """
 
     points: Points
     kept: Kept
     compute: str
-    strict: bool = False
     progress: Callable[[Counts], object] | None = None
     keys: NDArray[np.void] = field(init=False)
     counts: Counts = field(init=False)
@@ -92,10 +89,8 @@ class Run:
         """Compute what is missing.
 
         Raises:
-            BadInput: the workers are gone or refuse, one point ends every worker, or, if strict, a point failed.
+            BadInput: the workers are gone or refuse, or one point ends every worker.
         """
-        if self.strict:
-            self._refuse_known_failures()
         waiting, careful = _Waiting(self.missing, runner.workers), 0
         running: dict[int, list[int]] = {}
         number = 0
@@ -104,23 +99,17 @@ class Run:
                 running[number] = waiting.take(1 if careful > 1 else None)
                 runner.submit(number, self.task(running[number]))
                 number += 1
-            found = [(running.pop(done), one) for done, one in runner.answers()]
-            arrived = [(numbers, one) for numbers, one in found if one is not None]
-            lost = [numbers for numbers, one in found if one is None]
+            done = [(running.pop(task), answer) for task, answer in runner.answers()]
+            arrived = [(numbers, answer) for numbers, answer in done if answer is not None]
+            lost = [numbers for numbers, answer in done if answer is None]
             self._keep(arrived, waiting)
             careful = self._careful(careful, lost, bool(arrived))
             for numbers in reversed(lost):
                 waiting.again(numbers)
 
     def _careful(self, careful: int, lost: list[list[int]], moved: bool) -> int:
-        """How few tasks to run at once after workers died: all, one, or one of one point.
-
-        Raises:
-            BadInput: workers died each time with one and the same point.
-        """
-        if not lost:
-            return 0
-        if moved and not careful:
+        """How few tasks to run at once after workers died: all, one, or one of one point."""
+        if not lost or (moved and not careful):
             return 0
         if careful >= ATTEMPTS and len(lost[0]) == 1:
             values = json.dumps(self.points.table(lost[0][0]))
@@ -130,34 +119,21 @@ class Run:
 
     def _keep(self, arrived: list[tuple[list[int], Answer]], waiting: _Waiting) -> None:
         results: list[tuple[bytes, str]] = []
-        failed: list[int] = []
+        failed = 0
         for numbers, one in arrived:
             if one.problem:
                 raise BadInput(one.problem, where="sweep", remedy="let all workers have the same Weft and files")
             waiting.learn(len(numbers), one.seconds)
             results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, one.texts, strict=True)]
-            failed += [i for i, text in zip(numbers, one.texts, strict=True) if text.startswith('{"failure":"')]
+            failed += sum(text.startswith('{"failure":"') for text in one.texts)
         if not results:
             return
         self.kept.add(results)
         self.counts.computed += len(results)
         self.counts.left -= len(results)
-        self.counts.failed += len(failed)
+        self.counts.failed += failed
         if self.progress is not None:
             self.progress(self.counts)
-        if failed and self.strict:
-            self._refuse(min(failed))
-
-    def _refuse_known_failures(self) -> None:
-        for number, row in enumerate(self.kept.rows(self.keys)):
-            if row is not None and row.get("failure"):
-                self._refuse(number)
-
-    def _refuse(self, number: int) -> None:
-        row = next(self.kept.rows(self.keys[number : number + 1])) or {}
-        values = json.dumps(self.points.table(number))
-        remedy = "take the point out, or leave --strict out; what was computed is kept"
-        raise BadInput(f"{values[:300]} failed: {row.get('message')}", where="--strict", remedy=remedy)
 
 
 class _Waiting:
@@ -178,7 +154,12 @@ class _Waiting:
             if most is not None and len(numbers) > most:
                 self._again.appendleft(numbers[most:])
             return numbers[:most]
-        size = self._size() if most is None else most
+        size = most or 1
+        if most is None and self._points:
+            # Long beside what sending costs, but short enough that all workers end together.
+            fast = BATCH_S * self._points / max(self._seconds, 1e-9)
+            fair = (len(self._numbers) - self._at) / (2 * AHEAD * self._workers)
+            size = max(int(min(fast, fair, LARGEST_BATCH)), 1)
         found: list[int] = self._numbers[self._at : self._at + size].tolist()
         self._at += len(found)
         return found
@@ -190,13 +171,6 @@ class _Waiting:
     def learn(self, points: int, seconds: float) -> None:
         """What a task took; the last ones count most."""
         self._points, self._seconds = 0.5 * self._points + points, 0.5 * self._seconds + seconds
-
-    def _size(self) -> int:
-        if not self._points:
-            return 1
-        fast = BATCH_S * self._points / max(self._seconds, 1e-9)
-        fair = (len(self._numbers) - self._at) / (2 * AHEAD * self._workers)
-        return max(int(min(fast, fair, LARGEST_BATCH)), 1)
 
 
 def spread(numbers: NDArray[np.int64], count: int) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""What a worker does: points in, results as canonical JSON out."""
+"""What a worker does: points in, results as canonical JSON out, by a version of Weft that it tells."""
 
 from __future__ import annotations
 
@@ -9,17 +9,30 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version as installed
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
+import weft
 from weft.errors import WeftError, printable
 from weft.studies.study import Value
-from weft.studies.version import version
 
 Compute = Callable[[str, Mapping[str, Value]], Mapping[str, Any]]
 """Takes a computation's name and the values of a point by column; gives a flat row."""
 LONGEST_MESSAGE = 500
+_KINDS = (".py", ".toml", ".json", ".csv", ".yaml")
+
+
+@cache
+def version() -> str:
+    """What results follow from beside their input: Weft's version, and a hash of its sources and constants."""
+    root = Path(weft.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in _KINDS):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return f"{installed('weft')} ({digest.hexdigest()[:16]})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

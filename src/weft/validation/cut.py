@@ -1,4 +1,7 @@
-"""The layout of a run: how its columns and its software cut the job."""
+"""The layout of a run: how its columns and its software cut the job.
+
+Functions raise ``BadInput`` where their input cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +50,11 @@ class Degrees:
     data: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """A layout and what was assumed of it."""
-
-    layout: Layout
-    assumptions: tuple[str, ...]
-
-
 def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Degrees:
     """The mesh that the columns state, or a documented choice where they do not.
 
     Without tensor or pipeline parallelism: the first of tensor parallelism up to a node of 8, then pipelines
     whose stages divide the layers, that leaves at most 70 % of the memory to weights, gradients and states.
-
-    Raises:
-        BadInput: the degrees do not divide the accelerators.
     """
     context = run.cp or 1
     if run.tp is None and run.pp is None and run.dp is not None:
@@ -71,7 +63,10 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
         pipeline = model_ranks // tensor
         assumed.append(f"tensor parallelism {tensor} and {pipeline} stages (from the data parallelism)")
     elif run.tp is None and run.pp is None and run.zero != 3:
-        tensor, pipeline = _smallest(model, cluster, context)
+        room_bytes = 0.7 * cluster.accelerator.memory_bytes
+        choices = list(_model_parallel(model, cluster, context))
+        fitting = (pair for pair in choices if 18.0 * model.parameters / (pair[0] * pair[1]) <= room_bytes)
+        tensor, pipeline = next(fitting, choices[-1])
         assumed.append(f"tensor parallelism {tensor} and {pipeline} stages, the least that fits (not stated)")
     else:
         tensor, pipeline = run.tp or 1, run.pp or 1
@@ -88,13 +83,6 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
     return Degrees(tensor=tensor, pipeline=pipeline, context=context, data=data)
 
 
-def _smallest(model: Model, cluster: Cluster, context: int) -> tuple[int, int]:
-    room = 0.7 * cluster.accelerator.memory_bytes
-    choices = list(_model_parallel(model, cluster, context))
-    fitting = (one for one in choices if 18.0 * model.parameters / (one[0] * one[1]) <= room)
-    return next(fitting, choices[-1])
-
-
 def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline degrees by their product."""
     heads = gcd(
@@ -108,13 +96,8 @@ def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tu
     yield from ((widest, n) for n in divisors(model.layers)[1:] if ranks // widest % n == 0)
 
 
-def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees) -> Cut:
-    """The layout of a run.
-
-    Raises:
-        BadInput: the layout breaks a rule of ``weft.layout.check``.
-    """
-    assumed: list[str] = []
+def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees, assumed: list[str]) -> Layout:
+    """The layout of a run."""
     layout = Layout(
         x=mesh.tensor,
         data=mesh.data,
@@ -134,7 +117,7 @@ def cut(run: Run, stack: Stack, job: Job, cluster: Cluster, mesh: Degrees) -> Cu
     rejection = explain(job, cluster.count, layout)
     if rejection is not None:
         raise BadInput(f"{rejection.code}: {rejection.reason}")
-    return Cut(layout=layout, assumptions=tuple(assumed))
+    return layout
 
 
 def _sequence_parallel(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> Layout:
@@ -164,9 +147,7 @@ def _experts(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list
 
 
 def _sharded(run: Run, stack: Stack, layout: Layout, assumed: list[str]) -> Layout:
-    zero = run.zero
-    if _KEPT.search(run.remarks):
-        zero = 2
+    zero = 2 if _KEPT.search(run.remarks) else run.zero
     if zero is None:
         zero = stack.zero
         assumed.append(f"ZeRO {zero} ({stack.title}; not stated)")
@@ -191,24 +172,16 @@ def _scheduled(run: Run, stack: Stack, model: Model, layout: Layout, assumed: li
         return replace(layout, schedule=PipelineSchedule.ZBV, virtual_stages=2)
     if _ZERO_BUBBLE.search(run.remarks):
         return replace(layout, schedule=PipelineSchedule.ZB1P)
-    virtual = run.vpp or _virtual_stages(run, stack, model, layout, assumed)
+    virtual = run.vpp or 1
+    if run.vpp is None and (stack.interleaved or _INTERLEAVED.search(run.notes)):
+        virtual = largest_divisor(-(-model.layers // layout.pipeline), MOST_VIRTUAL_STAGES)
+        assumed.append(f"{virtual} chunks a stage, interleaved ({stack.title}; not stated)")
     if virtual * layout.pipeline > model.layers:
-        most = model.layers // layout.pipeline
-        fewer = largest_divisor(virtual, max(most, 1))
+        fewer = largest_divisor(virtual, max(model.layers // layout.pipeline, 1))
         assumed.append(f"{fewer} chunks a stage, not {virtual}, which would be more than layers")
         virtual = fewer
     schedule = PipelineSchedule.INTERLEAVED if virtual > 1 else PipelineSchedule.PLAIN
     return replace(layout, virtual_stages=virtual, schedule=schedule)
-
-
-def _virtual_stages(run: Run, stack: Stack, model: Model, layout: Layout, assumed: list[str]) -> int:
-    """Chunks a stage where they are not stated: those of plain 1F1B, or the most that divide the layers."""
-    if run.vpp == 0 or not (stack.interleaved or _INTERLEAVED.search(run.notes)):
-        return 1
-    layers = -(-model.layers // layout.pipeline)
-    virtual = largest_divisor(layers, MOST_VIRTUAL_STAGES)
-    assumed.append(f"{virtual} chunks a stage, interleaved ({stack.title}; not stated)")
-    return virtual
 
 
 def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: list[str]) -> Layout:
@@ -271,35 +244,22 @@ HEAD_FEATURES = 128
 """Features of a head where heads are not stated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """A model and what was assumed of it."""
-
-    model: Model
-    assumptions: tuple[str, ...]
-
-
 @cache
 def _data() -> Mapping[str, Any]:
     return tomllib.loads(files("weft.validation").joinpath("data", "models.toml").read_text(encoding="utf-8"))
 
 
-def shape(run: Run, *, prediction: bool) -> ModelShape:
-    """The model of a run; ``prediction``: the software trains multi-token-prediction modules.
-
-    Raises:
-        BadInput: neither shape nor a known name, a model that Weft does not describe, or a shape that
-            contradicts itself.
-    """
+def shape(run: Run, assumed: list[str], *, prediction: bool) -> Model:
+    """The model of a run; ``prediction``: the software trains multi-token-prediction modules."""
     known = _catalogued(run.model)
     if known is not None and _agrees(run, known):
-        return _from_catalogue(run, known, prediction=prediction)
+        return _from_catalogue(run, known, assumed, prediction=prediction)
     for pattern, reason in _data()["unsupported"].items():
         if re.search(pattern, run.model, re.I):
             raise BadInput(f"{run.model}: {reason}")
     if run.layers is None or run.hidden is None:
         raise BadInput(f"{run.model or 'model'}: neither its shape nor a model of the catalogue")
-    return _from_columns(run, run.layers, run.hidden)
+    return _from_columns(run, run.layers, run.hidden, assumed)
 
 
 @cache
@@ -329,21 +289,22 @@ def _agrees(run: Run, model: Model) -> bool:
     return all(stated in (None, own) for stated, own in pairs)
 
 
-def _from_catalogue(run: Run, known: Model, *, prediction: bool) -> ModelShape:
-    model, assumed = known, [f"what the columns leave out of the shape as {known.name} in the catalogue"]
+def _from_catalogue(run: Run, known: Model, assumed: list[str], *, prediction: bool) -> Model:
+    model = known
+    assumed.append(f"what the columns leave out of the shape as {known.name} in the catalogue")
     if run.layers is not None and run.layers != known.layers:
         model = replace(_with_layers(known, run.layers), prediction_layers=0)
         assumed.append(f"{run.layers} layers in the proportions of the {known.layers} of {known.name}")
     if run.vocab is not None:
         model = replace(model, vocab=run.vocab)
-    if run.experts and (run.experts, run.topk) != _routing(model):
+    if run.experts:
         model = _with_experts(model, run.experts, run.topk)
     if model.prediction_layers and (not prediction or _NO_PREDICTION.search(run.remarks)):
         model = replace(model, prediction_layers=0)
         assumed.append("no multi-token-prediction module trained")
     if model.positions and run.seq:
         model = replace(model, positions=max(model.positions, run.seq))
-    return ModelShape(model=model, assumptions=tuple(assumed))
+    return model
 
 
 def _with_layers(model: Model, layers: int) -> Model:
@@ -356,11 +317,6 @@ def _with_layers(model: Model, layers: int) -> Model:
     return replace(model, runs=runs)
 
 
-def _routing(model: Model) -> tuple[int, int] | None:
-    moe = next((kind.moe for kind in model.kinds if kind.moe), None)
-    return (moe.experts, moe.top_k) if moe else None
-
-
 def _with_experts(model: Model, experts: int, top_k: int | None) -> Model:
     runs = []
     for run in model.runs:
@@ -371,8 +327,7 @@ def _with_experts(model: Model, experts: int, top_k: int | None) -> Model:
     return replace(model, runs=tuple(runs))
 
 
-def _from_columns(run: Run, layers: int, hidden: int) -> ModelShape:
-    assumed: list[str] = []
+def _from_columns(run: Run, layers: int, hidden: int, assumed: list[str]) -> Model:
     heads = run.heads or max(hidden // HEAD_FEATURES, 1)
     if run.heads is None:
         assumed.append(f"{heads} heads of {HEAD_FEATURES} features")
@@ -386,28 +341,19 @@ def _from_columns(run: Run, layers: int, hidden: int) -> ModelShape:
     if run.vocab is None:
         default = _data()["vocabulary"][style]
         assumed.append(f"vocabulary {default['tokens']:,} ({default['source']}; not stated)")
-    ffn = run.ffn or _ffn(hidden, style)
+    # Four times the width; gated, a multiple of 256 that holds as many parameters.
+    ffn = run.ffn or (4 * hidden if style != "gated" else -(-8 * hidden // 3 // 256) * 256)
     if run.ffn is None:
         assumed.append(f"feed-forward width {ffn:,}")
     model = _build(run, style, layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn)
     if run.experts and run.experts > 1 and run.topk is None:
         assumed.append("2 experts a token")
     if run.params_b is not None and model.tied_embeddings:
-        model, untied = _untied(model, run.params_b)
-        assumed += ["embeddings not tied (by the number of parameters)"] if untied else []
-    return ModelShape(model=model, assumptions=tuple(assumed))
-
-
-def _untied(model: Model, params_b: float) -> tuple[Model, bool]:
-    """The model with an output projection of its own, where that comes nearer to its parameters."""
-    untied = replace(model, tied_embeddings=False)
-    nearer = abs(untied.parameters / 1e9 - params_b) < abs(model.parameters / 1e9 - params_b)
-    return (untied, True) if nearer else (model, False)
-
-
-def _ffn(hidden: int, style: Style) -> int:
-    """Four times the width; gated, a multiple of 256 that holds as many parameters."""
-    return 4 * hidden if style != "gated" else -(-8 * hidden // 3 // 256) * 256
+        untied = replace(model, tied_embeddings=False)
+        if abs(untied.parameters / 1e9 - run.params_b) < abs(model.parameters / 1e9 - run.params_b):
+            assumed.append("embeddings not tied (by the number of parameters)")
+            model = untied
+    return model
 
 
 def _style(run: Run, layers: int, hidden: int, heads: int, kv_heads: int) -> tuple[Style, str]:
@@ -415,7 +361,8 @@ def _style(run: Run, layers: int, hidden: int, heads: int, kv_heads: int) -> tup
     for style, pattern in _data()["families"].items():
         if re.search(pattern, run.model, re.I):
             return style, "by the model's name"
-    stated = run.params_b or _named_size(run.model)
+    named = _SIZE.findall(run.model)
+    stated = run.params_b or (float(named[0]) if len(named) == 1 else None)
     if stated is not None and run.ffn is not None and not run.experts:
         sizes = {
             style: _build(
@@ -428,11 +375,6 @@ def _style(run: Run, layers: int, hidden: int, heads: int, kv_heads: int) -> tup
     if run.ffn in (None, 4 * hidden) and kv_heads == heads:
         return "plain", "by its proportions"
     return "gated", "by its proportions"
-
-
-def _named_size(name: str) -> float | None:
-    found = _SIZE.findall(name)
-    return float(found[0]) if len(found) == 1 else None
 
 
 def _build(run: Run, style: Style, *, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> Model:

@@ -171,7 +171,7 @@ class Fitted(Result):
                 layout=format_layout(row.layout),
                 precision=row.job.recipe.precision,
                 **figures_of(row.job, row.cluster),
-                mfu=measured_mfu(row),
+                mfu=model_flops(row.job.model, row.job.recipe) / row.measured_s / _peak_flops(row),
                 traits=Traits.of(row.job, row.cluster),
                 error=float(seconds / row.measured_s - 1.0),
                 without_kind=float(by_kind / row.measured_s - 1.0),
@@ -214,10 +214,9 @@ class Fitted(Result):
         return (counted(len(self.fit.values), "constant"), f"{counted(len(self.fit.seconds), 'run')} of {self.source}")
 
 
-def measured_mfu(row: Prepared) -> float:
-    """Model FLOP/s of a run over the dense peak of its precision."""
-    peak = row.cluster.accelerator.peak_flops(row.job.recipe.precision) * row.layout.world
-    return model_flops(row.job.model, row.job.recipe) / row.measured_s / peak
+def _peak_flops(row: Prepared) -> float:
+    """Dense peak of a run's precision on all its accelerators."""
+    return row.cluster.accelerator.peak_flops(row.job.recipe.precision) * row.layout.world
 
 
 def kind_of(run: Prepared) -> str:
@@ -365,8 +364,7 @@ class _Problem:
     def _by_family(self, seconds: Floats) -> Floats:
         """Mean absolute error of each family."""
         sizes = np.abs(seconds / self.measured - 1.0)
-        means: Floats = np.bincount(self.family, weights=sizes) / np.bincount(self.family)
-        return means
+        return np.bincount(self.family, weights=sizes) / np.bincount(self.family)
 
     def _better(
         self, log_values: Floats, seconds: Floats, slopes: Floats, cost: float, damping: float
@@ -374,7 +372,7 @@ class _Problem:
         matrix, vector = self._normal(log_values, seconds, slopes, np.ones(len(seconds), dtype=bool))
         for tried in (damping, 10 * damping, 100 * damping, 1000 * damping):
             step = np.linalg.solve(matrix + tried * np.diag(np.diag(matrix)), vector)
-            candidate = self._bounded(log_values + np.clip(step, -LONGEST, LONGEST))
+            candidate = np.clip(log_values + np.clip(step, -LONGEST, LONGEST), self.low, self.high)
             reached = self.seconds(candidate)
             lower = self._cost(candidate, reached)
             if lower < cost:
@@ -393,19 +391,11 @@ class _Problem:
             step = np.clip(np.linalg.solve(matrix, vector), -LONGEST, LONGEST)
             holding = [i for i, group in enumerate(self.clock.groups) if own[group.rows].any()]
             owners.append(own)
-            tasks.append((self._bounded(log_values + step), holding))
+            tasks.append((np.clip(log_values + step, self.low, self.high), holding))
         found = np.zeros(len(seconds))
         for own, others in zip(owners, self.timed(tasks), strict=True):
             found = np.where(own, others, found)
         return found
-
-    def _bounded(self, log_values: Floats) -> Floats:
-        bounded: Floats = np.clip(log_values, self.low, self.high)
-        return bounded
-
-    def _errors(self, seconds: Floats) -> Floats:
-        errors: Floats = np.log(seconds / self.measured)
-        return errors
 
     def _beside_job(self, values: Floats) -> Floats:
         """Values of runs less the mean over the runs of their job."""
@@ -417,16 +407,18 @@ class _Problem:
 
     def _cost(self, log_values: Floats, seconds: Floats) -> float:
         """Huber's cost of the errors and of their differences between layouts, and the pull to the prior."""
-        errors = self._errors(seconds)
-        both = ((errors, self.weights), (self._beside_job(errors), self.between))
-        return sum(float(np.sum(weights**2 * _huber(each))) for each, weights in both) + float(
-            np.sum(self.pull * (log_values - self.start) ** 2)
-        )
+        errors = np.log(seconds / self.measured)
+        total = 0.0
+        for each, weights in ((errors, self.weights), (self._beside_job(errors), self.between)):
+            size = np.abs(each)
+            huber = np.where(size < OUTLIER, size**2, OUTLIER * (2.0 * size - OUTLIER))
+            total += float(np.sum(weights**2 * huber))
+        return total + float(np.sum(self.pull * (log_values - self.start) ** 2))
 
     def _normal(self, log_values: Floats, seconds: Floats, slopes: Floats, kept: np.ndarray) -> tuple[Floats, Floats]:
         """The matrix and right side of one Gauss-Newton step to the runs that are ``kept``: whole jobs, since runs of
         a job share family and kind."""
-        errors = self._errors(seconds)
+        errors = np.log(seconds / self.measured)
         matrix, vector = np.diag(self.pull), -self.pull * (log_values - self.start)
         beside = (self._beside_job(errors), self._beside_job(slopes), self.between)
         for each, turned, weights in ((errors, slopes, self.weights), beside):
@@ -454,12 +446,6 @@ class _Problem:
         tasks = [(log_values, numbers[first::PIECES]) for first in range(PIECES)]
         product: Floats = np.prod(self.timed(tasks), axis=0)
         return product
-
-
-def _huber(errors: Floats) -> Floats:
-    size = np.abs(errors)
-    huber: Floats = np.where(size < OUTLIER, size**2, OUTLIER * (2.0 * size - OUTLIER))
-    return huber
 
 
 def _jobs(runs: Sequence[Prepared], families: np.ndarray) -> tuple[Index, Floats]:

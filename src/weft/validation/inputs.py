@@ -2,7 +2,8 @@
 
 The cluster is the accelerator that its name means, the scale-up domain and the network; the recipe is batch,
 sequence, precision, attention kernel and dropout; the seconds of an iteration are stated by the source, or
-follow from the rate that it states.  ``shape.py`` finds the model and ``cut.py`` the layout.
+follow from the rate that it states.  ``cut.py`` finds the model and the layout.
+Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, TierKind
 from weft.errors import BadInput
-from weft.estimation.single import CORE_REPLAY
+from weft.estimation.iteration import CORE_REPLAY
 from weft.layout.spec import Layout
 from weft.model.flops import attention_forward_flops, block_forward_flops, model_flops
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
-from weft.model.spec import Model
 from weft.solvers.divisors import largest_divisor
 from weft.validation.cut import cut, degrees, shape
 from weft.validation.runs import Run, Stack, Unparsed, baseline_warning, recognise
@@ -68,15 +69,8 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a run's columns say of it before its measured figures do, with what was assumed."""
-
-    stack: Stack
-    job: Job
-    cluster: Cluster
-    layout: Layout
-    assumptions: tuple[str, ...]
+Setting = tuple[Stack, Job, Cluster, Layout, tuple[str, ...]]
+"""What a run's columns say of it before its measured figures do, with what was assumed."""
 
 
 _FIGURES = frozenset(("line", "id", "tflops_per_gpu", "mfu", "peak_memory_gib", "counts_recompute"))
@@ -112,36 +106,37 @@ def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skippe
     found = known[key]
     if isinstance(found, str):
         return Skipped(name=run.name, family=run.family, reason=found)
-    measured, note = stated_seconds(run, found.job)
+    stack, job, cluster, layout, assumptions = found
+    measured, note = stated_seconds(run, job)
     derived = measured is None
     if measured is None:
-        measured, note = seconds_from_rate(run, found.stack, found.job, found.layout, found.cluster.accelerator)
+        measured, note = seconds_from_rate(run, stack, job, layout, cluster.accelerator)
     if measured is None:
         return Skipped(name=run.name, family=run.family, reason="no time, rate or MFU is stated")
     return Prepared(
         run=run,
-        stack=found.stack,
-        job=found.job,
-        cluster=found.cluster,
-        layout=found.layout,
+        stack=stack,
+        job=job,
+        cluster=cluster,
+        layout=layout,
         measured_s=measured,
         derived=derived,
         measured_bytes=None if run.peak_memory_gib is None else run.peak_memory_gib * GIB,
-        assumptions=(*found.assumptions, note) if note else found.assumptions,
-        warning=baseline_warning(run) or (convention_warning(found.stack, found.job) if derived else ""),
+        assumptions=(*assumptions, note) if note else assumptions,
+        warning=baseline_warning(run) or (convention_warning(stack, job) if derived else ""),
     )
 
 
 def _setting(run: Run) -> Setting:
     stack = recognise(run)
-    where, what = machine(run), shape(run, prediction=stack.prediction)
-    mesh_assumptions: list[str] = []
-    mesh = degrees(run, what.model, where.cluster, mesh_assumptions)
-    how = training(run, stack, what.model, where.cluster.accelerator, mesh.data)
-    job = Job(model=what.model, recipe=how.recipe)
-    split = cut(run, stack, job, where.cluster, mesh)
-    words = (*what.assumptions, *how.assumptions, *where.assumptions, *mesh_assumptions, *split.assumptions)
-    return Setting(stack=stack, job=job, cluster=where.cluster, layout=split.layout, assumptions=words)
+    assumed = [list[str]() for _ in range(5)]
+    of_model, of_recipe, of_cluster, of_mesh, of_layout = assumed
+    cluster = machine(run, of_cluster)
+    model = shape(run, of_model, prediction=stack.prediction)
+    mesh = degrees(run, model, cluster, of_mesh)
+    job = Job(model=model, recipe=training(run, stack, cluster.accelerator, mesh.data, of_recipe))
+    layout = cut(run, stack, job, cluster, mesh, of_layout)
+    return stack, job, cluster, layout, tuple(chain.from_iterable(assumed))
 
 
 SITES = {"perlmutter": ("perlmutter-80gb", 4), "frontier": ("frontier", 8), "alps": ("alps", 4)}
@@ -170,56 +165,39 @@ SAME = 0.08
 """Relative difference up to which a stated memory is the catalogue's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundCluster:
-    """A cluster and what was assumed of it."""
-
-    cluster: Cluster
-    assumptions: tuple[str, ...]
-
-
-def machine(run: Run) -> FoundCluster:
-    """The cluster of a run.
-
-    Raises:
-        BadInput: no accelerator of the catalogue is named.
-    """
+def machine(run: Run, assumed: list[str]) -> Cluster:
+    """The cluster of a run; what is not stated is told to ``assumed``."""
     count = run.gpus or 1
     words = f"{run.gpu} {run.source}".lower()
     for site, (preset, node) in SITES.items():
         if re.search(rf"\b{site}\b", words) and count % node == 0:
-            cluster = catalogue.load(f"{preset}-{count}")
-            return FoundCluster(cluster=cluster, assumptions=(f"network of {preset}",))
-    assumed: list[str] = []
+            assumed.append(f"network of {preset}")
+            return catalogue.load(f"{preset}-{count}")
     chip = _stated(run, named_accelerator(run.gpu), assumed)
-    chip = replace(chip, scale_up_size=run.nodes_gpus or chip.scale_up_size)
-    domain = _domain(run, chip, count, assumed)
+    size = run.nodes_gpus or chip.scale_up_size
+    chip = replace(chip, scale_up_size=size)
+    if run.nodes_gpus is None:
+        assumed.append(f"scale-up domains of {size} (not stated)")
+    domain = largest_divisor(count, size)  # the most that fill domains evenly
+    if domain < min(size, count):
+        assumed.append(f"{domain} accelerators used of each scale-up domain of {size}")
     chip = replace(chip, nic_Bps=_nic(run, chip, assumed))
     kind: TierKind | None = "switch" if "dgx-2" in run.gpu.lower() else None
     tiers = catalogue.default_tiers(chip, count, kind=kind, used_per_domain=domain)
     name, whole = f"{chip.name} x {count}", domain < min(count, chip.scale_up_size)
-    cluster = Cluster(name=name, accelerator=chip, count=count, tiers=tiers, whole_domains=whole)
-    return FoundCluster(cluster=cluster, assumptions=tuple(assumed))
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, whole_domains=whole)
 
 
 def named_accelerator(text: str) -> Accelerator:
-    """The accelerator of the catalogue whose name has most words in common with ``text``, all of them in it.
-
-    Raises:
-        BadInput: there is none.
-    """
-    words = _words(text)
+    """The accelerator of the catalogue whose name has most words in common with ``text``, all of them in it."""
+    plain = text.lower()
+    for pattern, put in _JOINED:
+        plain = pattern.sub(put, plain)
+    words = set(re.split(r"[^a-z0-9]+", plain))
     fitting = [name for name in catalogue.accelerator_names() if set(name.split("-")) <= words]
     if not fitting:
         raise BadInput(f"accelerator {text!r} is not in the catalogue")
     return catalogue.accelerator(max(fitting, key=lambda name: (len(name.split("-")), len(name), name)))
-
-
-def _words(text: str) -> set[str]:
-    plain = text.lower()
-    for pattern, put in _JOINED:
-        plain = pattern.sub(put, plain)
-    return set(re.split(r"[^a-z0-9]+", plain))
 
 
 def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
@@ -236,17 +214,6 @@ def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
     if stated != chip:
         assumed.append(f"{chip.name} but for the memory and power that the accelerator's name states")
     return stated
-
-
-def _domain(run: Run, chip: Accelerator, count: int, assumed: list[str]) -> int:
-    """Accelerators of a scale-up domain: the most that fill domains evenly, up to the stated size."""
-    size = chip.scale_up_size
-    if run.nodes_gpus is None:
-        assumed.append(f"scale-up domains of {size} (not stated)")
-    domain = largest_divisor(count, size)
-    if domain < min(size, count):
-        assumed.append(f"{domain} accelerators used of each scale-up domain of {size}")
-    return domain
 
 
 def _nic(run: Run, chip: Accelerator, assumed: list[str]) -> float:
@@ -340,21 +307,8 @@ _FLASH = re.compile(r"flash[ -]?att|\bsdpa\b|cudnn attention", re.I)
 _UNFUSED = re.compile(r"unfused|(no|without) flash|naive attention|eager attention|kernels?: (torch|fused)\b", re.I)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """A recipe and what was assumed of it."""
-
-    recipe: Recipe
-    assumptions: tuple[str, ...]
-
-
-def training(run: Run, stack: Stack, model: Model, chip: Accelerator, replicas: int) -> Training:
-    """The recipe of a run; ``replicas`` see different sequences.
-
-    Raises:
-        BadInput: a precision that Weft does not know, or that the accelerator lacks.
-    """
-    assumed: list[str] = []
+def training(run: Run, stack: Stack, chip: Accelerator, replicas: int, assumed: list[str]) -> Recipe:
+    """The recipe of a run; ``replicas`` see different sequences."""
     sequence = run.seq or SEQUENCE
     if run.seq is None:
         assumed.append(f"sequences of {sequence} tokens")
@@ -374,8 +328,8 @@ def training(run: Run, stack: Stack, model: Model, chip: Accelerator, replicas: 
         dropout=stack.dropout,
         gradient_bytes=2 if _PURE.search(run.notes) else stack.gradient_bytes.get(precision, 4),
     )
-    chip.peak_flops(precision)
-    return Training(recipe=recipe, assumptions=tuple(assumed))
+    chip.peak_flops(precision)  # refuses a precision that the accelerator does not have
+    return recipe
 
 
 def _precision(run: Run, stack: Stack, chip: Accelerator, assumed: list[str]) -> Precision:

@@ -5,9 +5,10 @@ All fits are least squares of relative errors, so that small messages and produc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -192,30 +193,25 @@ def fit_network(samples: Sequence[Sample], layout: Layout, *, low_launch_s: floa
     for launch_s in np.geomspace(low_launch_s, high_launch_s, count):
         for start in range(len(PROTOCOLS) + 1):
             choices = [one.rings(start) for one in terms]
-            near = _descend(terms, choices, launch_s, launch_s)
-            found.append(_descend(terms, near.choices, low_launch_s, high_launch_s))
-    best = min(found, key=lambda one: one.error)
+            _, _, near = _descend(terms, choices, launch_s, launch_s)
+            found.append(_descend(terms, near, low_launch_s, high_launch_s))
+    _, best, _ = min(found, key=itemgetter(0))
     fitted = tuple(
         AxisFit(
             axis=axis,
             ranks=getattr(layout, axis),
             achieved_Bps=float(1.0 / pace),
             latency_s=float(latency),
-            worst=float(np.max(np.abs(one.errors(one.modelled(best.unknowns[0], latency, pace))))),
+            worst=float(np.max(np.abs(one.errors(one.modelled(best[0], latency, pace))))),
         )
-        for axis, one, (latency, pace) in zip(axes, terms, _pairs(best.unknowns), strict=True)
+        for axis, one, (latency, pace) in zip(axes, terms, _pairs(best), strict=True)
     )
-    return NetworkFit(axes=fitted, launch_s=float(best.unknowns[0]))
+    return NetworkFit(axes=fitted, launch_s=float(best[0]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Unknowns (launch, then latency and seconds per byte of each axis), the model's choices of algorithms
-    with them, and the sum of the squared relative errors."""
-
-    unknowns: Floats
-    choices: list[Index]
-    error: float
+_Trial = tuple[float, Floats, list[Index]]
+"""The sum of the squared relative errors, the unknowns (launch, then latency and seconds per byte of each axis), and
+the model's choices of algorithms with them."""
 
 
 def _descend(terms: Sequence[_Terms], choices: list[Index], low_s: float, high_s: float) -> _Trial:
@@ -226,11 +222,11 @@ def _descend(terms: Sequence[_Terms], choices: list[Index], low_s: float, high_s
         made = [one.modelled(found[0], *pair) for one, pair in zip(terms, _pairs(found), strict=True)]
         errors = np.concatenate([one.errors(each) for one, each in zip(terms, made, strict=True)])
         chosen = [each.argmin(axis=0) for each in made]
-        trials.append(_Trial(found, chosen, float(np.sum(errors**2))))
+        trials.append((float(np.sum(errors**2)), found, chosen))
         if all(np.array_equal(new, old) for new, old in zip(chosen, choices, strict=True)):
             break
         choices = chosen
-    return min(trials, key=lambda one: one.error)
+    return min(trials, key=itemgetter(0))
 
 
 def _pairs(unknowns: Floats) -> Floats:
@@ -450,14 +446,26 @@ def describe(measured: Measured, *, with_constants: bool) -> Described:
         "scale_out_efficiency": base.scale_out_efficiency,
         "collective_s": network.launch_s,
     }
+    world = measured.layout.world
+    alone = ("tiers: one rank has no network to measure",) if world == 1 else ()
     return Described(
         measured=measured,
         lines=tuple(fit_line(measured.of(axis, kind)) for axis in measured.axes for kind in KINDS),
         network=network,
         kernels=kernels,
-        cluster=_cluster(measured, chip, tiers),
+        cluster=Cluster(
+            name=f"{chip.name} x {world}",
+            accelerator=chip,
+            count=world,
+            tiers=tiers,
+            defaults=(f"accelerator.power: {chip.power_w:g} W, was not measured", *alone),
+        ),
         constants={name: _rounded(value) for name, value in found.items()},
-        notes=_notes(found, {name: most for name, (_, most) in ranges.items()}),
+        notes=tuple(
+            f"{name} = {found[name]:g} s is the most that is plausible; what was measured is longer"
+            for name in LIMITED
+            if found[name] >= ranges[name][1]
+        ),
     )
 
 
@@ -501,23 +509,6 @@ def _accelerator(measured: Measured, tiers: tuple[Tier, ...], memory_Bps: float)
         host_Bps=_rounded(measured.rank.host_Bps),
         multiprocessors=measured.rank.multiprocessors,
         power_w=ASSUMED_POWER_W[measured.device],
-    )
-
-
-def _cluster(measured: Measured, chip: Accelerator, tiers: tuple[Tier, ...]) -> Cluster:
-    world = measured.layout.world
-    assumed = [f"accelerator.power: {chip.power_w:g} W, was not measured"]
-    if world == 1:
-        assumed.append("tiers: one rank has no network to measure")
-    return Cluster(name=f"{chip.name} x {world}", accelerator=chip, count=world, tiers=tiers, defaults=tuple(assumed))
-
-
-def _notes(found: Mapping[str, float], most: Mapping[str, float]) -> tuple[str, ...]:
-    """Times that end at their upper limit."""
-    return tuple(
-        f"{name} = {found[name]:g} s is the most that is plausible; what was measured is longer"
-        for name in LIMITED
-        if found[name] >= most[name]
     )
 
 

@@ -59,7 +59,20 @@ class Predictor:
 
     def __init__(self, runs: Iterable[Prepared]) -> None:
         self.runs = tuple(runs)
-        self.groups = _groups(self.runs)
+        places: dict[tuple[Job, Cluster, str, tuple[tuple[str, float], ...]], list[int]] = {}
+        for place, run in enumerate(self.runs):
+            places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
+        self.groups = tuple(
+            Group(
+                job=job,
+                cluster=cluster,
+                stack=stack,
+                stated=stated,
+                rows=np.array(rows, dtype=np.intp),
+                table=LayoutTable.of([self.runs[row].layout for row in rows]),
+            )
+            for (job, cluster, stack, stated), rows in places.items()
+        )
         self.counted = np.array([run.counted for run in self.runs])
 
     def predict(self, constants: Constants = calibration) -> Predictions:
@@ -67,34 +80,10 @@ class Predictor:
         seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
         for group in self.groups:
             chosen = constants(group.cluster.accelerator.name, group.stack)
-            found = group.estimated(chosen)
+            found, counted = group.estimated(chosen), self.counted[group.rows]
             seconds[group.rows] = found.iteration_s
-            held[group.rows] = _stated_bytes(found, chosen, self.counted[group.rows])
+            own = found.memory_bytes - found.communicators_bytes
+            kinds = [found.memory_bytes, own - chosen.reserved_bytes]
+            allocated = own - found.reserve_bytes
+            held[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
         return Predictions(seconds=seconds, memory_bytes=held)
-
-
-def _stated_bytes(found: EstimateTable, constants: Calibration, counted: np.ndarray) -> Floats:
-    """Memory as runs state it: allocated by tensors, reserved for them, or all that is in use."""
-    own = found.memory_bytes - found.memory.communicators_bytes
-    kinds = [counted == "used", counted == "reserved"]
-    kept: Floats = np.select(
-        kinds, [found.memory_bytes, own - constants.reserved_bytes], own - found.memory.reserve_bytes
-    )
-    return kept
-
-
-def _groups(runs: tuple[Prepared, ...]) -> tuple[Group, ...]:
-    places: dict[tuple[Job, Cluster, str, tuple[tuple[str, float], ...]], list[int]] = {}
-    for place, run in enumerate(runs):
-        places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
-    return tuple(
-        Group(
-            job=job,
-            cluster=cluster,
-            stack=stack,
-            stated=stated,
-            rows=np.array(rows, dtype=np.intp),
-            table=LayoutTable.of([runs[row].layout for row in rows]),
-        )
-        for (job, cluster, stack, stated), rows in places.items()
-    )

@@ -9,7 +9,7 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib.resources import as_file, files
 from typing import Any, Literal
 
@@ -141,8 +141,9 @@ MOST_LAYERS = 10_000
 LONGEST_WORDS = 10_000
 
 
-def _number(text: str) -> float | None:
-    """A positive number; thousands may be set off, and a percentage is a fraction."""
+def _figure(text: str, *, zero: bool = False, most_whole: int | None = None) -> float | None:
+    """A positive number (0 too with ``zero``), a whole one where ``most_whole`` limits it; thousands may be set off,
+    and a percentage is a fraction."""
     plain = unicodedata.normalize("NFKC", text).strip().lower().replace(",", "").replace(" ", "")
     plain = plain.removeprefix("~")
     if plain in ABSENT:
@@ -153,47 +154,19 @@ def _number(text: str) -> float | None:
         raise ValueError("is not a number") from None
     if not 0 <= value <= LARGEST:
         raise ValueError(f"is not within 0 to {LARGEST:g}")
-    return value
-
-
-def _positive(text: str) -> float | None:
-    value = _number(text)
-    if value == 0:
-        raise ValueError("is zero")
-    return value
-
-
-def _whole(text: str) -> int | None:
-    value = _number(text)
-    if value is None:
-        return None
-    if value != math.floor(value):
+    if most_whole is not None and value != math.floor(value):
         raise ValueError("is not a whole number")
-    if value > LARGEST_COUNT:
-        raise ValueError(f"is more than {LARGEST_COUNT:,}")
-    return int(value)
-
-
-def _count(text: str) -> int | None:
-    value = _whole(text)
-    if value == 0:
+    if most_whole is not None and value > most_whole:
+        raise ValueError(f"is more than {most_whole:,}")
+    if value == 0 and not zero:
         raise ValueError("is zero")
-    return value
-
-
-def _layers(text: str) -> int | None:
-    value = _count(text)
-    if value is not None and value > MOST_LAYERS:
-        raise ValueError(f"is more than {MOST_LAYERS:,}")
-    return value
+    return value if most_whole is None else int(value)
 
 
 def _share(text: str) -> float | None:
     """A fraction of a peak; 41.5 means 41.5 %."""
-    value = _positive(text)
-    if value is not None and value > 1.5:
-        value /= 100.0
-    return value
+    value = _figure(text)
+    return value / 100.0 if value is not None and value > 1.5 else value
 
 
 def _flag(text: str) -> bool | None:
@@ -219,8 +192,12 @@ def _choice(text: str) -> str:
     return "none" if text.strip().lower() == "none" else _word(text)
 
 
-def _cell(read: Callable[[str], Any], default: Any = None) -> Any:
-    return field(default=default, metadata={"read": read})
+def _cell(read: Callable[..., Any], default: Any = None, **limits: Any) -> Any:
+    return field(default=default, metadata={"read": partial(read, **limits)})
+
+
+def _count(*, zero: bool = False, most: int = LARGEST_COUNT) -> Any:
+    return _cell(_figure, zero=zero, most_whole=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,39 +220,39 @@ class Run:
     software: str = _cell(_word, "")
     kernels: str = _cell(_word, "")
     model: str = _cell(_word, "")
-    params_b: float | None = _cell(_positive)
-    layers: int | None = _cell(_layers)
-    hidden: int | None = _cell(_count)
-    heads: int | None = _cell(_count)
-    kv_heads: int | None = _cell(_count)
-    ffn: int | None = _cell(_count)
-    vocab: int | None = _cell(_count)
-    seq: int | None = _cell(_count)
-    experts: int | None = _cell(_whole)
-    topk: int | None = _cell(_whole)
+    params_b: float | None = _cell(_figure)
+    layers: int | None = _count(most=MOST_LAYERS)
+    hidden: int | None = _count()
+    heads: int | None = _count()
+    kv_heads: int | None = _count()
+    ffn: int | None = _count()
+    vocab: int | None = _count()
+    seq: int | None = _count()
+    experts: int | None = _count(zero=True)
+    topk: int | None = _count(zero=True)
     gpu: str = _cell(_word, "")
-    gpus: int | None = _cell(_count)
-    nodes_gpus: int | None = _cell(_count)
-    tp: int | None = _cell(_count)
-    pp: int | None = _cell(_count)
-    vpp: int | None = _cell(_whole)
-    dp: int | None = _cell(_count)
-    cp: int | None = _cell(_count)
-    ep: int | None = _cell(_count)
-    etp: int | None = _cell(_count)
-    zero: int | None = _cell(_whole)
-    micro_batch: int | None = _cell(_count)
-    global_batch: int | None = _cell(_count)
+    gpus: int | None = _count()
+    nodes_gpus: int | None = _count()
+    tp: int | None = _count()
+    pp: int | None = _count()
+    vpp: int | None = _count(zero=True)
+    dp: int | None = _count()
+    cp: int | None = _count()
+    ep: int | None = _count()
+    etp: int | None = _count()
+    zero: int | None = _count(zero=True)
+    micro_batch: int | None = _count()
+    global_batch: int | None = _count()
     precision: str = _cell(_word, "")
     recompute: str = _cell(_choice, "")
     sequence_parallel: bool | None = _cell(_flag)
-    tflops_per_gpu: float | None = _cell(_positive)
+    tflops_per_gpu: float | None = _cell(_figure)
     mfu: float | None = _cell(_share)
-    tokens_s_gpu: float | None = _cell(_positive)
-    iter_s: float | None = _cell(_positive)
+    tokens_s_gpu: float | None = _cell(_figure)
+    iter_s: float | None = _cell(_figure)
     notes: str = _cell(_word, "")
-    measured_iter_s: float | None = _cell(_positive)
-    peak_memory_gib: float | None = _cell(_positive)
+    measured_iter_s: float | None = _cell(_figure)
+    peak_memory_gib: float | None = _cell(_figure)
     counts_recompute: bool | None = _cell(_flag)
 
     @property
@@ -326,8 +303,16 @@ def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
     """
     reader = csv.DictReader(text.splitlines(keepends=True), restval="")
     try:
-        _check_columns(reader.fieldnames or (), where)
-        rows = [_parsed(row, reader.line_num) for row in reader if any(_cells(row))]
+        missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+        if not set(MEASURES) & set(reader.fieldnames or ()):
+            missing.append(f"one of {'/'.join(MEASURES)}")
+        if missing:
+            raise BadInput(f"lacks the columns {', '.join(missing)}", where=where, remedy="add them to the header")
+        rows = [
+            _parsed(row, reader.line_num)
+            for row in reader
+            if any(isinstance(value, str) and value.strip() for value in row.values())
+        ]
     except csv.Error as error:
         raise BadInput(f"is not CSV: {error}", where=f"{where}: line {reader.line_num}") from None
     first: dict[str, Run] = {}
@@ -338,25 +323,18 @@ def runs_of_text(text: str, where: str) -> tuple[Run | Unparsed, ...]:
     return tuple(rows)
 
 
-def _check_columns(names: Any, path: str) -> None:
-    missing = [name for name in REQUIRED if name not in names]
-    if not any(name in names for name in MEASURES):
-        missing.append(f"one of {'/'.join(MEASURES)}")
-    if missing:
-        raise BadInput(f"lacks the columns {', '.join(missing)}", where=path, remedy="add them to the header")
-
-
-def _cells(row: Mapping[str | None, Any]) -> list[str]:
-    return [value for value in row.values() if isinstance(value, str) and value.strip()]
-
-
 def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
     values: dict[str, Any] = {}
     try:
         if None in row:
             raise ValueError(f"{len(row[None])} more cells than columns")
         for name, read in _CELLS.items():
-            values[name] = _read(name, read, row.get(name, ""))
+            text = row.get(name, "")
+            try:
+                values[name] = read(text)
+            except ValueError as error:
+                shown = text if len(text) <= 40 else text[:37] + "..."
+                raise ValueError(f"{name} = {shown!r} {error}") from None
         for name in ("gpu", "gpus"):
             if not values[name]:
                 raise ValueError(f"{name} is not stated")
@@ -364,11 +342,3 @@ def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
         words = {name: _word(str(row.get(name, ""))[:LONGEST_WORDS]) for name in ("id", "family")}
         return Unparsed(name=words["id"] or f"line {line}", family=words["family"], reason=str(error))
     return Run(line=line, **values)
-
-
-def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
-    try:
-        return read(text)
-    except ValueError as error:
-        shown = text if len(text) <= 40 else text[:37] + "..."
-        raise ValueError(f"{name} = {shown!r} {error}") from None

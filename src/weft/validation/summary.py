@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,24 +51,21 @@ def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
     found: list[Cause] = []
     for cause, value_of in CAUSES.items():
         values = np.array([value_of(run) for run, _ in known])
-        if len(set(values)) > 1:
-            found += _by_value(cause, values, errors, families)
+        for value in sorted(set(values)) if len(set(values)) > 1 else ():
+            own = values == value
+            shares = equal_shares(families[own])
+            found.append(
+                Cause(
+                    cause=cause,
+                    value=str(value),
+                    runs=int(own.sum()),
+                    families=len(set(families[own])),
+                    mape=float(shares @ np.abs(errors[own])),
+                    bias=float(shares @ errors[own]),
+                    excess=_excess(own, np.abs(errors), families),
+                )
+            )
     return tuple(found)
-
-
-def _by_value(cause: str, values: np.ndarray, errors: np.ndarray, families: np.ndarray) -> Iterator[Cause]:
-    for value in sorted(set(values)):
-        own = values == value
-        shares = equal_shares(families[own])
-        yield Cause(
-            cause=cause,
-            value=str(value),
-            runs=int(own.sum()),
-            families=len(set(families[own])),
-            mape=float(shares @ np.abs(errors[own])),
-            bias=float(shares @ errors[own]),
-            excess=_excess(own, np.abs(errors), families),
-        )
 
 
 def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
@@ -78,11 +76,9 @@ def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float |
 
 
 def _sequence(run: Prepared) -> str:
-    tokens = run.job.recipe.sequence
-    for i, most in enumerate(SEQUENCES):
-        if tokens <= most:
-            return f"{i + 1}: up to {most:,} tokens"
-    return f"{len(SEQUENCES) + 1}: over {SEQUENCES[-1]:,} tokens"
+    place = bisect_left(SEQUENCES, run.job.recipe.sequence)
+    limit = f"up to {SEQUENCES[place]:,}" if place < len(SEQUENCES) else f"over {SEQUENCES[-1]:,}"
+    return f"{place + 1}: {limit} tokens"
 
 
 def _size(run: Prepared) -> str:
@@ -92,11 +88,8 @@ def _size(run: Prepared) -> str:
     return f"2: fewer than {MANY}" if count < MANY else f"3: {MANY} and more"
 
 
-def _assumed(word: str) -> Callable[[Prepared], str]:
-    def told(run: Prepared) -> str:
-        return "assumed" if any(word in one and "not stated" in one for one in run.assumptions) else "stated"
-
-    return told
+def _assumed(run: Prepared, word: str) -> str:
+    return "assumed" if any(word in words and "not stated" in words for words in run.assumptions) else "stated"
 
 
 CAUSES: Mapping[str, Callable[[Prepared], str]] = {
@@ -115,9 +108,9 @@ CAUSES: Mapping[str, Callable[[Prepared], str]] = {
     "attention": lambda run: run.job.recipe.attention,
     "time": lambda run: "from a rate in FLOP/s" if run.derived else "stated",
     "FLOPs convention": lambda run: "not known" if run.warning else "known, or of no weight",
-    "recompute policy": _assumed("recomputation"),
-    "micro-batch": _assumed("micro-batch"),
-    "network": _assumed("network"),
+    "recompute policy": lambda run: _assumed(run, "recomputation"),
+    "micro-batch": lambda run: _assumed(run, "micro-batch"),
+    "network": lambda run: _assumed(run, "network"),
 }
 """What may be behind errors, and what a run has of it."""
 
@@ -350,7 +343,19 @@ _SHOWN = ("id", "family", "measured_s", "predicted_s", "error", "skipped")
 def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> Validation:
     """The summary of rows and of the predictions of those that were prepared, in the same order."""
     numbers = iter(zip(predictions.seconds, predictions.memory_bytes, strict=True))
-    judged = tuple(_outcome(row, *next(numbers)) if isinstance(row, Prepared) else row for row in rows)
+
+    def judge(row: Prepared) -> Outcome:
+        seconds, peak_bytes = map(float, next(numbers))
+        tflop = model_flops(row.job.model, row.job.recipe) / row.layout.world / 1e12
+        return Outcome(
+            prepared=row,
+            predicted_s=seconds,
+            measured_tflops=tflop / row.measured_s,
+            predicted_tflops=tflop / seconds,
+            predicted_bytes=peak_bytes,
+        )
+
+    judged = tuple(judge(row) if isinstance(row, Prepared) else row for row in rows)
     by_family: dict[str, list[Outcome | Skipped]] = {}
     for row in judged:
         by_family.setdefault(_family(row), []).append(row)
@@ -376,18 +381,17 @@ def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[
     """Errors by family of other predicted times of the prepared rows; behind a family that has models with
     experts and without, those of each kind."""
     unknown = np.zeros(len(seconds))
-    found = validation(rows, Predictions(seconds=seconds, memory_bytes=unknown))
-    return tuple(one for family in found.families for one in (family, *_by_kind(family.family, found)))
-
-
-def _by_kind(family: str, found: Validation) -> Iterator[Errors]:
-    own = [one for one in found.outcomes if _family(one) == family]
-    routed = [any(kind.moe for kind in one.prepared.job.model.kinds) for one in own]
-    if len(set(routed)) < 2:
-        return
-    for name, wanted in (("dense", False), ("experts", True)):
-        chosen = [one for one, experts in zip(own, routed, strict=True) if experts == wanted]
-        yield _errors(f"{INDENT}{name}", chosen)
+    judged = validation(rows, Predictions(seconds=seconds, memory_bytes=unknown))
+    spread: list[Errors] = []
+    for family in judged.families:
+        kinds: dict[str, list[Outcome]] = {"dense": [], "experts": []}
+        for row in judged.outcomes:
+            if _family(row) == family.family:
+                kinds["experts" if any(kind.moe for kind in row.prepared.job.model.kinds) else "dense"].append(row)
+        spread.append(family)
+        if all(kinds.values()):
+            spread += [_errors(f"{INDENT}{name}", own) for name, own in kinds.items()]
+    return tuple(spread)
 
 
 def spearman(first: Floats, second: Floats) -> float | None:
@@ -408,17 +412,6 @@ def _ranks(values: Floats) -> Floats:
     return means[group]
 
 
-def _outcome(prepared: Prepared, seconds: float, held: float) -> Outcome:
-    flops = model_flops(prepared.job.model, prepared.job.recipe) / prepared.layout.world / 1e12
-    return Outcome(
-        prepared=prepared,
-        predicted_s=float(seconds),
-        measured_tflops=flops / prepared.measured_s,
-        predicted_tflops=flops / float(seconds),
-        predicted_bytes=float(held),
-    )
-
-
 def _family(row: Outcome | Skipped) -> str:
     return row.family if isinstance(row, Skipped) else row.prepared.run.family
 
@@ -428,6 +421,9 @@ def _errors(family: str, rows: Sequence[Outcome | Skipped]) -> Errors:
     if not found:
         nothing = dict.fromkeys(("mape", "median_ape", "bias", "max_ape", "spearman", "memory_mape"))
         return Errors(family=family, runs=len(rows), predicted=0, worst=None, memory_runs=0, **nothing)
+    pairs = [(one.prepared.measured_s, one.predicted_s) for one in found]
+    if any(one.prepared.derived for one in found):
+        pairs = [(one.measured_tflops, one.predicted_tflops) for one in found]
     signed = np.array([one.error for one in found])
     sizes = np.abs(signed)
     memory = [abs(one.memory_error) for one in found if one.memory_error is not None]
@@ -440,19 +436,10 @@ def _errors(family: str, rows: Sequence[Outcome | Skipped]) -> Errors:
         bias=float(signed.mean()),
         max_ape=float(sizes.max()),
         worst=found[int(sizes.argmax())].prepared.run.name,
-        spearman=_order(found),
+        spearman=spearman(*np.array(pairs).T),
         memory_runs=len(memory),
         memory_mape=float(np.mean(memory)) if memory else None,
     )
-
-
-def _order(found: Sequence[Outcome]) -> float | None:
-    if any(one.prepared.derived for one in found):
-        pairs = [(one.measured_tflops, one.predicted_tflops) for one in found]
-    else:
-        pairs = [(one.prepared.measured_s, one.predicted_s) for one in found]
-    measured, predicted = np.array(pairs).T
-    return spearman(measured, predicted)
 
 
 def _counted(told: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:

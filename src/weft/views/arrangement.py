@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.arrangement.loads import LinkLoads, link_loads
+from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
 from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
 

@@ -9,17 +9,14 @@ from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
-    from weft.estimation.report import EstimateReport
+    from weft.estimation.report import EstimateReport, Sensitivity
     from weft.estimation.result import Estimate, Part
-    from weft.estimation.single import Sensitivity
     from weft.model.job import Job
     from weft.simulation.iteration.memory import MemoryTimeline
-
-BAR = 40
-"""Widest bar, in characters."""
 
 
 def estimate_view(found: EstimateReport) -> Iterator[Block]:
@@ -117,6 +114,33 @@ def peak_view(timeline: MemoryTimeline) -> Iterator[Block]:
         f" in {timeline.peak_operator}"
     )
     yield Paragraph(text)
+
+
+def write_memory_timeline(path: str, timeline: MemoryTimeline) -> None:
+    """Operators of a stage, and its memory by part and in all, for ui.perfetto.dev."""
+    from weft.simulation.iteration.memory import PARTS
+
+    stage, peak = f"stage {timeline.stage}", timeline.peak
+    slices = [
+        Slice(process=stage, thread="operators", name=part.name, begin_s=part.begin_s, end_s=part.end_s)
+        for part in timeline.operators
+    ]
+    counters = []
+    for level in timeline.levels:
+        parts = dict(zip(PARTS, map(round, level.bytes), strict=True))
+        for name, values in (
+            ("memory by part (bytes)", parts),
+            ("memory (bytes)", {"total": round(level.total_bytes)}),
+        ):
+            counters.append(Counter(process=stage, name=name, time_s=level.time_s, values=values))
+    counters.append(Counter(process=stage, name="memory (bytes)", time_s=timeline.seconds, values=counters[-1].values))
+    about = {
+        "stage": timeline.stage,
+        "peak_bytes": round(peak.total_bytes),
+        "peak_s": peak.time_s,
+        "peak_operator": timeline.peak_operator,
+    }
+    write_trace(path, slices, counters, about=about)
 
 
 def bound(estimate: Estimate) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""A scheduled collective for people and for scripts."""
+"""Scheduled collectives, those of an arranged job too, for people and as timelines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import numpy as np
 
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
-from weft.collectives.schedules.timing import TimedSchedule, per_dimension
-from weft.units import counted, format_bytes, format_si
+from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
+from weft.collectives.stages import STAGE_KINDS
+from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
+    from weft.arrangement.collectives import JobSchedules
     from weft.collectives.schedules.chunks import Schedule
     from weft.collectives.schedules.result import ScheduleResult
 
@@ -216,3 +219,54 @@ def _remedy(found: Provision) -> str:
         return ""
     faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
     return f"; one could with {' and '.join(faster)}"
+
+
+def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
+    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
+    stages, chart, dimensions = timed.stages, timed.chart, timed.schedule.request.dimensions
+    names = [f"dimension {i + 1} ({dimension.kind} {dimension.size})" for i, dimension in enumerate(dimensions)]
+    columns = (stages.dimension, stages.kind, stages.chunk, chart.admitted_s, chart.end_s)
+    slices = [
+        Slice(
+            process=names[dimension],
+            thread="chunks",
+            name=f"{STAGE_KINDS[kind]} chunk {chunk}",
+            begin_s=begin_s,
+            end_s=end_s,
+        )
+        for dimension, kind, chunk, begin_s, end_s in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+    shares = activity(timed)
+    step_s = timed.time_s / shares.shape[1]
+    counters = [
+        Counter(process=name, name="busy (share)", time_s=at * step_s, values={"share": float(share)})
+        for name, row in zip(names, shares, strict=True)
+        for at, share in enumerate(row)
+    ]
+    write_trace(path, slices, counters)
+
+
+def schedules_view(found: JobSchedules) -> Iterator[Block]:
+    """Every collective: what the prediction takes for a call, and the best that is known, with its bound."""
+    rows = found.collectives
+    yield Heading(f"Collectives of {found.job}, most bytes first (seconds of one call)")
+    between = ["-" if one.reached_Bps is None else f"{one.reached_Bps / 1e9:.3g} GB/s" for one in rows]
+    yield Grid(
+        [
+            Column(heading="collective", cells=[one.name for one in rows], left=True),
+            Column(heading="ranks", cells=[f"{one.ranks:,}" for one in rows]),
+            Column(heading="hosts", cells=[f"{one.hosts:,}" for one in rows]),
+            Column(heading="size", cells=[format_si(one.bytes, "B") for one in rows]),
+            Column(heading="calls", cells=[f"{one.calls:,.0f}" for one in rows], drop=1),
+            Column(heading="between hosts", cells=between, drop=2),
+            Column(heading="predicted", cells=[format_seconds(one.assumed[1]) for one in rows]),
+            Column(heading="best", cells=[format_seconds(one.best[1]) for one in rows]),
+            Column(heading="by", cells=[one.best[0] for one in rows], left=True),
+            Column(heading="bound", cells=[format_seconds(one.bound_s) for one in rows]),
+        ]
+    )
+    yield Paragraph(
+        "predicted: what the iteration is predicted with; best: the fastest of NCCL's algorithms, or a schedule over"
+        " hosts and network that beats them all; bound: bytes over the ports' peak bandwidth.",
+        indent=2,
+    )

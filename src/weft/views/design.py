@@ -6,17 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from weft.fabric.cost import BOARD
-from weft.fabric.spec import SCALE_UP
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
-from weft.units import counted, format_count, format_seconds, format_si
+from weft.units import format_count, format_seconds, format_si
 from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
-    from weft.fabric import Fabric
-    from weft.fabric.cost import Bill
-    from weft.fabric.spec import Floats
     from weft.search.design import Design, DesignStudy, Failure
 
 
@@ -202,41 +198,3 @@ def _seconds(value: float | None) -> str:
 
 def _bytes(value: float | None) -> str:
     return "-" if value is None else format_si(value, "B")
-
-
-def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
-    """The nodes by role, the links by tier, and the bill of one fabric."""
-    yield Paragraph(f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
-    counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
-    yield Grid(
-        [
-            Column(heading="nodes", cells=[role for role, _ in counts], left=True),
-            Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
-        ]
-    )
-    tiers = sorted(set(fabric.tier.tolist()))
-    rows = [fabric.tier == tier for tier in tiers]
-    yield Grid(
-        [
-            Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
-            Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
-            Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
-            Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]),
-        ]
-    )
-    yield Paragraph(
-        f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
-        f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
-        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f} for {price.prices.contents} with {price.prices.name}"
-        f" prices, {price.watts / 1e3:,.1f} kW"
-    )
-
-
-def _range(values: Floats, unit: str) -> str:
-    low, high = float(values.min()), float(values.max())
-    return format_si(low, unit) if low == high else f"{format_si(low, unit)} to {format_si(high, unit)}"
-
-
-def tier_name(tier: int) -> str:
-    """A tier in words."""
-    return "scale-up domain" if tier == SCALE_UP else f"scale-out {tier}"

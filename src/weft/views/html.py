@@ -1,17 +1,20 @@
-"""Blocks as HTML, for pages of the server and for reports alike."""
+"""Blocks as HTML, and the templates and files of pages of the server and of reports."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
-from weft.errors import BadInput
+from weft.errors import BadInput, MissingExtra
 from weft.views.blocks import Block, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
 from weft.views.charts.charts import Chart, embedded
-from weft.views.page import Markup, render
 
 _NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
 _FACTORS = {
@@ -146,3 +149,83 @@ def _bars(columns: Sequence[Column]) -> list[dict[str, Any]]:
     shares = next(column.shares for column in columns if column.shares)
     rows = zip(columns[0].cells, columns[1].cells, shares, strict=True)
     return [{"label": label, "value": value, "share": share} for label, value, share in rows]
+
+
+try:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+except ImportError:
+    raise MissingExtra("a page", "page") from None
+
+__all__ = ["Markup", "render", "static"]
+_HERE = Path(__file__).parent
+STATIC = {
+    "weft.css": "text/css; charset=utf-8",
+    "table.js": "text/javascript; charset=utf-8",
+    "page.js": "text/javascript; charset=utf-8",
+    "slide.js": "text/javascript; charset=utf-8",
+    "work.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""The files that pages use, and what they are."""
+PLACES = tuple((f"/{name}", name.capitalize()) for name in ("plan", "network", "schedule", "arrange", "accuracy"))
+"""The pages of ``weft serve``, as its navigation lists them."""
+_SCRIPTS = ("table.js", "page.js")
+
+
+def render(name: str, **context: Any) -> str:
+    """The text of a page.  All that comes from ``context`` is escaped.
+
+    Args:
+        name: a file of ``templates``.
+        context: ``frozen`` (style and script stand in the page, which leads nowhere), ``here`` (the path of the
+            page in ``PLACES``), ``sections`` (of a frozen page, which its navigation names), and what the
+            template itself takes.
+    """
+    return _environment().get_template(name).render({"frozen": False, "here": "", "sections": ()} | context)
+
+
+@cache
+def static(name: str) -> bytes:
+    """A file of ``static``.
+
+    Raises:
+        KeyError: there is none of that name in ``STATIC``.
+    """
+    if name not in STATIC:
+        raise KeyError(name)
+    return (_HERE / "static" / name).read_bytes()
+
+
+def _inlined(name: str) -> Markup:
+    """A style or script as it stands in a frozen page."""
+    return Markup(static(name).decode())
+
+
+def _policy() -> str:
+    """What a frozen page may do: use its own style and scripts, and load nothing."""
+    scripts = " ".join(_digest(name) for name in _SCRIPTS)
+    return (
+        f"default-src 'none'; style-src {_digest('weft.css')}; script-src {scripts}; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(name: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(static(name)).digest()).decode()}'"
+
+
+@cache
+def _environment() -> Environment:
+    from weft import __version__
+
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals.update(inlined=_inlined, policy=_policy, places=PLACES, scripts=_SCRIPTS, version=__version__)
+    return made

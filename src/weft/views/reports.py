@@ -16,12 +16,11 @@ from weft.views import words
 from weft.views.arrangement import arrangement_view
 from weft.views.blocks import Block, Copied, Fact, Figure, Heading, Paragraph
 from weft.views.comparison import comparison_view
-from weft.views.launch import launch_view
-from weft.views.ranking import plan_view
+from weft.views.ranking import launch_view, plan_view
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.interop.training.launchers import LaunchArguments
+    from weft.interop.launch import LaunchArguments
     from weft.search.comparison import Comparison
     from weft.search.ranking import Plan
 

@@ -15,7 +15,7 @@ from weft.views.blocks import Blank, Block, Column, Grid, Paragraph
 from weft.views.files.csv_out import neutral
 
 if TYPE_CHECKING:
-    from weft.simulation.routes.evaluation import Evaluation, Row
+    from weft.simulation.routes.replay import Evaluation, Row
 
 SCHEMA = "weft.route-evaluation/1"
 CSV_HEADER = (

@@ -1,4 +1,4 @@
-"""Simulations for people."""
+"""Simulations for people and as timelines: flows, an iteration, and a workload under several policies."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.fabric.transport import crossing
-from weft.layout.text import format_layout
-from weft.units import counted, format_seconds, format_si
+from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
-from weft.views.breakdown import subject
-from weft.views.design import tier_name
-from weft.views.files.perfetto import Slice, write_trace
 
 if TYPE_CHECKING:
-    from weft.simulation.flows.report import ScenarioReport
-    from weft.simulation.iteration.report import IterationReport
-    from weft.simulation.iteration.result import CollectiveRow, IterationSimulation
+    from weft.simulation.flows.scenario import ScenarioReport
+    from weft.simulation.iteration.result import CollectiveRow, IterationReport, IterationSimulation
+    from weft.simulation.workload import Iteration, WorkloadResult
 
 SHOWN = 8
 """Slowest flows and busiest links that a table shows."""
@@ -56,6 +51,11 @@ def scenario_view(report: ScenarioReport) -> Iterator[Block]:
 
 def iteration_view(report: IterationReport) -> Iterator[Block]:
     """The iteration beside the closed form, its collectives, and where bytes go."""
+    from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
+    from weft.layout.text import format_layout
+    from weft.views.breakdown import subject
+    from weft.views.fabric import tier_name
+
     result, fabric = report.result, report.fabric
     yield from subject(report.job, report.cluster, routing=crossing(result.routing))
     yield Fact("Layout:", format_layout(report.layout, whole=True))
@@ -93,7 +93,7 @@ def iteration_view(report: IterationReport) -> Iterator[Block]:
         ]
     )
     yield Paragraph(
-        "reached: of the links' speed, by measured collectives or by what --transport leaves, whichever is less",
+        "reached: of the links' speed, by measured collectives or by what the transport leaves, whichever is less",
         indent=2,
     )
     if result.busiest:
@@ -124,8 +124,71 @@ def _collective_columns(rows: Sequence[CollectiveRow]) -> list[Column]:
 
 def write_timeline(path: str, result: IterationSimulation) -> None:
     """The stages' timeline as a trace for ui.perfetto.dev."""
+    from weft.views.files.timeline import Slice, write_trace
+
     slices = [
-        Slice(track=(f"stage {span.stage}", span.track), name=span.name, begin_s=span.begin_s, end_s=span.end_s)
+        Slice(process=f"stage {span.stage}", thread=span.track, name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline
     ]
-    write_trace(slices, (), path)
+    write_trace(path, slices)
+
+
+def workload_view(found: WorkloadResult) -> Iterator[Block]:
+    """Each policy's iteration, split into computation and waiting for communication."""
+    from weft.simulation.workload import ratio
+
+    runs, dimensions, first = found.runs, found.dimensions, found.first
+    workload = first.workload
+    calls = [task.communication for task in workload.tasks if task.communication is not None]
+    sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
+    shape = " x ".join(str(one.size) for one in dimensions)
+    yield Paragraph(
+        f"{workload.name} over {shape}: {format_seconds(workload.compute_s)} of computation,"
+        f" {len(calls):,} {'collective' if len(calls) == 1 else 'collectives'} of {sent} in all"
+    )
+    for note in (*workload.assumptions, *found.assumptions):
+        yield Fact("Assumed:", note)
+    yield Heading("One iteration")
+    yield Grid(
+        [
+            Column(heading="policy", cells=list(runs), left=True),
+            Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in runs.values()]),
+            Column(heading="computation", cells=[format_seconds(one.compute_s) for one in runs.values()]),
+            Column(heading="exposed communication", cells=[format_seconds(one.exposed_s) for one in runs.values()]),
+            Column(
+                heading="speedup", cells=[f"{ratio(first.iteration_s, one.iteration_s):.3f}x" for one in runs.values()]
+            ),
+        ]
+    )
+    yield Paragraph("ideal: every collective has all bandwidth of its dimensions, without latency.", indent=2)
+    yield Heading("Dimensions, busy share of the iteration")
+    columns = [
+        Column(heading="#", cells=[str(i + 1) for i in range(len(dimensions))]),
+        Column(heading="kind", cells=[one.kind for one in dimensions], left=True),
+        Column(heading="size", cells=[f"{one.size:,}" for one in dimensions]),
+        Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in dimensions]),
+    ]
+    for name, one in runs.items():
+        if name != "ideal":
+            columns.append(
+                Column(heading=name, cells=[f"{ratio(busy, one.iteration_s, 0.0):.1%}" for busy in one.busy_s])
+            )
+    yield Grid(columns)
+
+
+def write_workload_timeline(path: str, run: Iteration) -> None:
+    """Computations and collectives of an iteration, for ui.perfetto.dev."""
+    from weft.views.files.timeline import Slice, write_trace
+
+    slices = [
+        Slice(
+            process=run.workload.name,
+            thread="computation" if task.communication is None else f"{task.communication.kind}",
+            name=task.name,
+            begin_s=begin,
+            end_s=end,
+        )
+        for task, begin, end in zip(run.workload.tasks, run.begin_s.tolist(), run.end_s.tolist(), strict=True)
+        if end > begin
+    ]
+    write_trace(path, slices)

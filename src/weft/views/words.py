@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from weft.estimation.trust import Traits, best_published
 from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_layout
-from weft.units import counted, format_bytes, format_count, format_seconds
+from weft.units import counted, format_bytes, format_count, format_seconds, format_si
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -247,7 +247,7 @@ def software(stack: str, space: str, job: Job) -> str:
     """The software that is planned for, and that of the recipe's authors."""
     flags = f"--stack {job.stack}" + (f" --space {job.space}" if job.space else "")
     if not job.stack:
-        return f"{stack} (weft stacks has others)"
+        return f"{stack} (weft info stacks has others)"
     if (stack, space) == (job.stack, job.space or space):
         return f"{stack}, that of the recipe's authors; plans for others with --stack, as --stack megatron-core"
     return f"{stack}; the recipe's authors used {job.stack} ({flags})"
@@ -263,3 +263,31 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
     said = f"Error: +-{error.error:.0%} (covers 4 of 5 such sources, by {runs} of {sources}: {error.alike})"
     beyond = f"Outside what was measured, so that the error is wider: {'; '.join(error.outside)}"
     return (said, beyond) if error.outside else (said,)
+
+
+def told(name: str, value: Any) -> str:
+    """A value with its unit, which the name of its column tells."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return value
+    for suffix, shown in _SUFFIXES.items():
+        if name == suffix or name.endswith(f"_{suffix}"):
+            return shown(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+_SUFFIXES: dict[str, Callable[[Any], str]] = {
+    "per_s": format_count,
+    "s": format_seconds,
+    "bytes": format_bytes,
+    "Bps": lambda value: format_si(value, "B/s"),
+    "flops": lambda value: format_si(value, "FLOP/s"),
+    "per_usd": format_count,
+    "usd": lambda value: f"${format_count(value)}",
+    "watts": lambda value: format_si(value, "W"),
+    "mfu": lambda value: f"{value:.1%}",
+}
+"""How a value is shown, by the end of its column's name."""

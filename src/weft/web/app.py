@@ -16,10 +16,9 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from weft.errors import WeftError
-from weft.views.page import STATIC, render, static
-from weft.web.answers import file
+from weft.views.html import STATIC, render, static
 from weft.web.guard import Guard, Refused
-from weft.web.pages import PAGES, PLAN
+from weft.web.pages import PAGES, PLAN, file
 from weft.web.questions import Page
 from weft.web.showing import asked_of, fetch, form_of, question, show
 from weft.web.texts import Texts

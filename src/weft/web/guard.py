@@ -7,7 +7,6 @@ come from a page of this server, and a body has a limit.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -22,8 +21,6 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES = 4_500_000
 """The largest body: a pasted configuration of 4 MB and what a form adds to it."""
-BODY_S = 30.0
-"""Seconds within which a body is whole."""
 QUERY_BYTES = 16_000
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -111,11 +108,7 @@ class Guard:
             await guarded({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     def _check(self, scope: Scope) -> None:
-        """Refuse what another site, or a mistake, sends.
-
-        Raises:
-            Refused: the request is not answered.
-        """
+        """Refuse what another site, or a mistake, sends."""
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
@@ -147,17 +140,12 @@ def too_large() -> Refused:
 
 
 def _capped(receive: Receive) -> Receive:
-    """Receive a body that may not say how long it is, up to the limits of size and time."""
-    taken, whole, ends = 0, False, asyncio.get_running_loop().time() + BODY_S
+    """Receive a body that may not say how long it is, up to the limit."""
+    taken = 0
 
     async def counted() -> Message:
-        nonlocal taken, whole
-        try:
-            async with asyncio.timeout_at(None if whole else ends):
-                message = await receive()
-        except TimeoutError:
-            raise Refused(408, "Too slow", f"A form is sent within {BODY_S:g} seconds. Send it again.") from None
-        whole = not message.get("more_body", False)
+        nonlocal taken
+        message = await receive()
         taken += len(message.get("body", b""))
         if taken > BODY_BYTES:
             raise too_large()

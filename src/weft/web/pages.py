@@ -16,7 +16,7 @@ from weft.commands.design import DesignOptions, design
 from weft.commands.plan import PlanOptions, plan
 from weft.commands.schedule import ScheduleOptions, schedule
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.interop.training.launch import TOOLS, launch_arguments
+from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
 from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of
@@ -24,6 +24,7 @@ from weft.web.texts import cluster_of_text, job_of_text
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
+    from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.search.design import DesignStudy
     from weft.validation.summary import Validation
@@ -142,8 +143,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     from weft.search.comparison import Side, compare
     from weft.views.breakdown import estimate_view
     from weft.views.comparison import comparison_view
-    from weft.views.launch import launch_view
-    from weft.views.ranking import plan_view
+    from weft.views.ranking import launch_view, plan_view
     from weft.views.reports import plan_figures
 
     made = found.plan
@@ -155,12 +155,8 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
         yield from plan_figures(made)
         return
     elif show == "launch":
-        tool = asked.get("tool", TOOLS[0])
-        if tool not in TOOLS:
-            raise UnknownName("tool", tool[:40], TOOLS)
-        layout = _chosen(made, asked)
         try:
-            yield from launch_view(launch_arguments(tool, made.job, made.cluster, layout))
+            yield from launch_view(_launch(made, asked))
         except NothingFeasible as error:
             yield Paragraph(str(error), style="bold")
         return
@@ -200,13 +196,17 @@ def _effect(made: Plan, as_it_is: Plan) -> str:
     )
 
 
-def _launch_file(found: _Planned, asked: Asked) -> tuple[str, str, str]:
+def _launch(made: Plan, asked: Asked) -> LaunchArguments:
     tool = asked.get("tool", TOOLS[0])
     if tool not in TOOLS:
         raise UnknownName("tool", tool[:40], TOOLS)
+    return launch_arguments(tool, made.job, made.cluster, _chosen(made, asked))
+
+
+def _launch_file(found: _Planned, asked: Asked) -> tuple[str, str, str]:
     if not found.plan.layouts:
         raise NothingFeasible(found.plan.shortage)
-    written = launch_arguments(tool, found.plan.job, found.plan.cluster, _chosen(found.plan, asked))
+    written = _launch(found.plan, asked)
     return written.file, _TEXT, written.text
 
 
@@ -523,3 +523,42 @@ ACCURACY = Page(
 
 PAGES = {page.path: page for page in (PLAN, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
 """The pages by their paths."""
+
+# Answers ---------------------------------------------------------------------------------------------------------
+
+_KEPT_RESULTS = 16
+_kept: dict[Asked, Any] = {}
+
+
+def _result(page: Page, asked: Asked, progress: Progress) -> Any:
+    """The result of a question, whichever view is looked at."""
+    core = tuple(pair for pair in asked.given if pair[0] not in (*page.looks, "show"))
+    question = Asked(asked.path, core, asked.texts)
+    if question not in _kept:
+        result = page.compute(question, progress)
+        while len(_kept) >= _KEPT_RESULTS:
+            del _kept[next(iter(_kept))]
+        _kept[question] = result
+    return _kept[question]
+
+
+def answer(asked: Asked, *, progress: Progress = None) -> str:
+    """The HTML of what a page shows."""
+    page = PAGES[asked.path]
+    result = _result(page, asked, progress)
+    given = dict(asked.given)
+
+    def link(value: str) -> str:
+        return f"{page.address(given, **{page.row: value})}#{page.section}"
+
+    show = given.get("show", "")
+    from weft.views.html import to_html
+
+    blocks = page.view(result, asked, show if show in page.shows else page.shows[0])
+    return to_html(blocks, link if page.row else None)
+
+
+def file(asked: Asked, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
+    """Name, type and content of a file of a page."""
+    page = PAGES[asked.path]
+    return page.files[name](_result(page, asked, progress), asked)

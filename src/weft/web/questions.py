@@ -1,4 +1,7 @@
-"""What a page asks: its form from the options record of a verb, its answer from the views of the result."""
+"""What a page asks: its form from the options record of a verb, its answer from the views of the result.
+
+A field that cannot be used raises BadInput.
+"""
 
 from __future__ import annotations
 
@@ -90,11 +93,7 @@ class Asked:
         return dict(self.texts).get(name, Text(""))
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """The number of a field, None where it is empty.
-
-        Raises:
-            BadInput: it is no number, or out of range.
-        """
+        """The number of a field, None where it is empty."""
         text = self.get(name).replace(",", "")
         if not text:
             return None
@@ -107,22 +106,14 @@ class Asked:
         return value
 
     def whole(self, name: str, low: int = 1, high: int = 10**9) -> int | None:
-        """The whole number of a field, None where it is empty.
-
-        Raises:
-            BadInput: it is none, or out of range.
-        """
+        """The whole number of a field, None where it is empty."""
         value = self.number(name, low, high)
         if value is not None and value != int(value):
             raise BadInput(f"{value:g} is no whole number", where=name)
         return None if value is None else int(value)
 
     def options(self, record: type[_Record], names: Iterable[str], **more: Any) -> _Record:
-        """The options record of the fields among ``names``.
-
-        Raises:
-            BadInput: a value that cannot be used.
-        """
+        """The options record of the fields among ``names``."""
         values: dict[str, Any] = {}
         for option in options_of(record):
             text = self.get(option.name)

@@ -44,7 +44,6 @@ def serve_command(options: ServeOptions) -> None:
 
     from weft.studies.runners import cores
     from weft.web.app import application
-    from weft.web.protocol import Protocol
     from weft.web.work import Limits, Pool
 
     listening = _listen(options.port)
@@ -55,9 +54,7 @@ def serve_command(options: ServeOptions) -> None:
     pool = Pool(Limits(workers=max(2, min(cores(), 8))))
     try:
         app = application(pool, folder, names)
-        configuration = uvicorn.Config(
-            app, http=Protocol, log_level="warning", access_log=False, server_header=False, ws="none"
-        )
+        configuration = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
         server = uvicorn.Server(configuration)
         # From here on Ctrl+C is a wish to end: raised as an exception, it could come where nothing passes it on.
         signal.signal(signal.SIGINT, server.handle_exit)
@@ -72,11 +69,7 @@ def serve_command(options: ServeOptions) -> None:
 
 
 def _listen(port: int) -> socket.socket:
-    """A socket of this machine alone.
-
-    Raises:
-        BadInput: the port is taken.
-    """
+    """A socket of this machine alone."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -90,11 +83,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _state(given: str | None) -> Path:
-    """The folder of what is kept.
-
-    Raises:
-        BadInput: it cannot be made.
-    """
+    """The folder of what is kept."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     folder = Path(given) if given is not None else Path(home).expanduser() / "weft"
     try:

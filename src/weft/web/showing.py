@@ -2,6 +2,7 @@
 
 A page that waits is one response.  The browser paints its form and the progress while the answer is worked out; the
 question is cancelled when the browser leaves.  Without script all of it works but the progress.
+A request that has no answer raises Refused.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from weft.errors import BadInput
-from weft.views.page import Markup, render
-from weft.web.answers import answer
+from weft.views.html import Markup, render
 from weft.web.guard import Refused
+from weft.web.pages import answer
 from weft.web.questions import Asked, Page
 from weft.web.texts import Texts
 from weft.web.work import Failure, Pool, Question, Ticket
@@ -58,11 +59,7 @@ async def show(request: Request, page: Page, given: dict[str, str]) -> Response:
 
 
 def asked_of(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
-    """What an address asks, with the texts that it names.
-
-    Raises:
-        BadInput: nothing was pasted under a name.
-    """
+    """What an address asks, with the texts that it names."""
     texts: Texts = request.app.state.texts
     fields = tuple((name, given[name]) for name in page.names if given.get(name))
     named = tuple((name, texts.find(kind, given[name])) for name, kind in page.sources.items() if given.get(name))
@@ -123,11 +120,7 @@ def _failed(failure: Failure) -> tuple[int, str]:
 
 
 async def fetch(request: Request, question: Question) -> Any:
-    """The answer of a question, for a file.
-
-    Raises:
-        Refused: there is none, or the browser left.
-    """
+    """The answer of a question, for a file."""
     ticket = ask(request, question)
     try:
         while not await ticket.wait(_LOOK_S):
@@ -141,11 +134,7 @@ async def fetch(request: Request, question: Question) -> Any:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form that was sent; of one that was sent twice, the last.
-
-    Raises:
-        Refused: it is no form, or has too many fields.
-    """
+    """The fields of a form that was sent; of one that was sent twice, the last."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     try:
         if kind != "application/x-www-form-urlencoded":
@@ -157,11 +146,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def ask(request: Request, question: Question) -> Ticket:
-    """Begin a question.
-
-    Raises:
-        Refused: too many wait.
-    """
+    """Begin a question."""
     pool: Pool = request.app.state.pool
     try:
         return pool.ask(question)

@@ -1,7 +1,7 @@
 """Models, clusters, sites and runs as a browser may give them: a known name, or the name of a text that was pasted.
 
 No name of a file is taken.  A pasted text is kept under a name made of its content, so that an address that holds the
-name shows the same page later.
+name shows the same page later.  What cannot be used raises BadInput.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ class Texts:
         self.folder = folder
 
     def keep(self, kind: Kind, text: str) -> str:
-        """Keep a text; the name that it has from now on.
-
-        Raises:
-            BadInput: it is too long, empty, or holds control characters.
-        """
+        """Keep a text; the name that it has from now on."""
         text = checked_text(text, f"the pasted {kind}")
         name = PASTED + hashlib.sha256(f"{kind}\n{text}".encode()).hexdigest()[:24]
         place = self.folder / f"{name}{_ENDINGS[kind]}"
@@ -61,20 +57,12 @@ class Texts:
         return name
 
     def keep_pasted(self, form: Mapping[str, str], kinds: Iterable[Kind]) -> dict[str, str]:
-        """The names of the texts that a form holds, kept; the field of a kind is its name and "_text".
-
-        Raises:
-            BadInput: one is too long, or holds control characters.
-        """
+        """The names of the texts that a form holds, kept; the field of a kind is its name and "_text"."""
         pasted = {kind: form.get(f"{kind}_text", "") for kind in kinds}
         return {kind: self.keep(kind, text) for kind, text in pasted.items() if text.strip()}
 
     def find(self, kind: Kind, name: str) -> Text:
-        """The text of a name, or the name itself where it is none of a pasted text.
-
-        Raises:
-            BadInput: nothing was pasted under that name.
-        """
+        """The text of a name, or the name itself where it is none of a pasted text."""
         name = name.strip()
         if not name.startswith(PASTED):
             return Text(name)
@@ -85,11 +73,7 @@ class Texts:
 
 
 def checked_text(text: str, where: str) -> str:
-    """A pasted text with plain line ends.
-
-    Raises:
-        BadInput: it is too long, empty, or holds control characters.
-    """
+    """A pasted text with plain line ends."""
     text = text.replace("\r\n", "\n").strip()
     if not text:
         raise BadInput("is empty", where=where, remedy="paste its text")
@@ -106,11 +90,7 @@ def checked_text(text: str, where: str) -> str:
 
 
 def job_of_text(source: Text, changes: RecipeChanges, accelerators: int) -> Job:
-    """The job of a known name or of a pasted config.json; a batch that nobody gave divides among the accelerators.
-
-    Raises:
-        BadInput: no such name, or a text that cannot be used.
-    """
+    """The job of a known name or of a pasted config.json; a batch that nobody gave divides among the accelerators."""
     from weft.model.resolve import config_job, named_job
 
     if source.pasted is None:
@@ -119,11 +99,7 @@ def job_of_text(source: Text, changes: RecipeChanges, accelerators: int) -> Job:
 
 
 def cluster_of_text(source: Text) -> Cluster:
-    """The cluster of a known name or of a pasted TOML text.
-
-    Raises:
-        BadInput: no such name, or a text that cannot be used.
-    """
+    """The cluster of a known name or of a pasted TOML text."""
     from weft.cluster import load
 
     if source.pasted is None:

@@ -118,11 +118,7 @@ class Ticket:
         return self._job.future.done()
 
     def result(self) -> Any:
-        """The answer of a question that is done.
-
-        Raises:
-            Failure: there is none.
-        """
+        """The answer of a question that is done."""
         return self._job.future.result(timeout=0)
 
     async def wait(self, seconds: float | None = None) -> bool:
@@ -169,11 +165,7 @@ class Pool:
             thread.start()
 
     def ask(self, question: Question) -> Ticket:
-        """Begin a question, or share it with who asked it before.
-
-        Raises:
-            Failure: too many questions wait.
-        """
+        """Begin a question, or share it with who asked it before."""
         with self._changed:
             job = self._jobs.get(question)
             if job is None or job.cancelled or _failed_by_chance(job.future):
@@ -182,15 +174,14 @@ class Pool:
                 job = self._jobs[question] = _Job(question)
                 self._waiting.append(job)
             self._jobs.move_to_end(question)
-            self._forget()
+            done = [each for each, held in self._jobs.items() if held.future.done() and not held.tickets]
+            for old in done[: max(0, len(self._jobs) - self.limits.answers)]:
+                del self._jobs[old]
             self._changed.notify_all()
-            return self._hold(job)
-
-    def _hold(self, job: _Job) -> Ticket:
-        job.tickets += 1
-        ticket = Ticket(self, job)
-        self._tickets[ticket.number] = ticket
-        return ticket
+            job.tickets += 1
+            ticket = Ticket(self, job)
+            self._tickets[ticket.number] = ticket
+            return ticket
 
     def ticket(self, number: str) -> Ticket | None:
         """The open ticket of a number."""
@@ -215,12 +206,6 @@ class Pool:
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
-
-    def _forget(self) -> None:
-        """Let old answers go."""
-        done = [question for question, job in self._jobs.items() if job.future.done() and not job.tickets]
-        for question in done[: max(0, len(self._jobs) - self.limits.answers)]:
-            del self._jobs[question]
 
     def _next(self, number: int) -> _Job | None:
         """The first waiting job that a process may take; process 0 takes no long ones."""
@@ -329,21 +314,17 @@ def _live(connection: Connection, alive: Connection, memory_bytes: int) -> None:
         except EOFError:
             return
         try:
-            told = {"progress": _Teller(connection)} if progress else {}
+            told = {"progress": _teller(connection)} if progress else {}
             connection.send(("answer", function(*arguments, **told)))
         except MemoryError:
             connection.send(("failure", ("memory", f"It needs more than {memory_bytes / 1e9:g} GB of memory.", "")))
+        except NothingFeasible as error:
+            connection.send(("failure", ("infeasible", str(error), "")))
+        except WeftError as error:
+            connection.send(("failure", ("bad-input", str(error), "")))
         except Exception as error:
-            connection.send(("failure", _failure(error)))
-
-
-def _failure(error: Exception) -> tuple[str, str, str]:
-    """Code, text and detail of what a question ended with."""
-    if isinstance(error, NothingFeasible):
-        return "infeasible", str(error), ""
-    if isinstance(error, WeftError):
-        return "bad-input", str(error), ""
-    return "bug", f"{type(error).__name__}: {printable(str(error), 200)}", "".join(traceback.format_exception(error))
+            text = f"{type(error).__name__}: {printable(str(error), 200)}"
+            connection.send(("failure", ("bug", text, "".join(traceback.format_exception(error)))))
 
 
 def _limit_memory(memory_bytes: int) -> None:
@@ -355,14 +336,14 @@ def _limit_memory(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
 
 
-class _Teller:
+def _teller(connection: Connection) -> Callable[[int, int], None]:
     """Tells progress, ten times a second at most."""
+    next_s = 0.0
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._next = connection, 0.0
+    def tell(done: int, total: int) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s or done >= total:
+            next_s = time.monotonic() + 0.1
+            connection.send(("progress", (done, total)))
 
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now >= self._next or done >= total:
-            self._next = now + 0.1
-            self._connection.send(("progress", (done, total)))
+    return tell

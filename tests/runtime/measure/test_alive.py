@@ -12,7 +12,7 @@ from alive import alive  # noqa: E402
 
 from weft.cluster import calibration, load  # noqa: E402
 from weft.estimation import Estimator, of_runtime  # noqa: E402
-from weft.estimation.stage_memory import StageMemory  # noqa: E402
+from weft.estimation.frame import StageMemory  # noqa: E402
 from weft.layout.mesh import groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.stages import held, most_held, orders  # noqa: E402
@@ -40,16 +40,16 @@ def peaks(name, stages, precision="fp32", **more):
     ranks, order = groups(layout, "pipeline")[0], orders(layout, COUNT)
     chip = load("a100-80gb-4")
     (frame,) = Estimator(job, chip, of_runtime(calibration("a100-80gb"))).frames(LayoutTable.of([layout]))
-    frame.workspace_bytes = 0.0  # the CPU has no cuBLAS
+    frame.model.workspace_bytes = 0.0  # the CPU has no cuBLAS
     memory, kinds = StageMemory(frame), frame.stages.stage.T[:, frame.line]
     found = []
     for stage in stages:
         # The stage table has the first stage, one of those between, and the last.
         kind = next(k for k in reversed(frame.stage_kinds) if frame.stages.repeats[0, k] and kinds[k, 0] <= stage)
         parts = memory.parts(kind, most_held(frame.table, frame.micro_batches, np.array([float(stage)])))
-        plan = float(parts.activations_bytes[0] + parts.buffers_bytes[0])
+        plan = float(parts["activations_bytes"][0] + parts["buffers_bytes"][0])
         if precision != "fp32":  # the step casts weights once and keeps them
-            plan += float(parts.weights_bytes[0])
+            plan += float(parts["weights_bytes"][0])
         counted = alive(job, layout, rank=int(ranks[stage]), precision=Precision.of(precision)).peak_bytes
         found.append((counted, plan, int(held(layout, order[stage]).max())))
     return found

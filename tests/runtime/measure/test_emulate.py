@@ -1,4 +1,4 @@
-"""The runtime's own steps over emulated links, against the step that ``weft.simulation.step.clock`` predicts.
+"""The runtime's own steps over emulated links, against the step that ``weft.simulation.step`` predicts.
 
 In emulated time they must agree to rounding: that holds only if the runtime issues, computes and waits in the
 predicted order.  By the wall's clock they must agree within 5 % (axonn.md, section 5, case 15).
@@ -29,8 +29,7 @@ from weft.layout.step import StepOptions  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
-from weft.simulation.step.clock import StepTime, predict_step  # noqa: E402
-from weft.simulation.step.program import step_program  # noqa: E402
+from weft.simulation.step import StepTime, predict_step, step_program  # noqa: E402
 
 LINKS = {
     "x": Link(latency_s=3e-3, bandwidth_Bps=2e6),

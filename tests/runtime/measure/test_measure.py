@@ -37,7 +37,7 @@ from weft.runtime.measure.measured import (  # noqa: E402
 )
 from weft.runtime.measure.timing import shapes  # noqa: E402
 from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
-from weft.views.measured import cluster_file  # noqa: E402
+from weft.views.validation import cluster_file  # noqa: E402
 
 SIZES = tuple(4096 * 4**step for step in range(9))
 LAYOUTS = (

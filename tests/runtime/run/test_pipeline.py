@@ -16,7 +16,6 @@ from alive import alive, alive_on  # noqa: E402
 from compare import Run  # noqa: E402
 from models import BATCH, SEQUENCE  # noqa: E402
 from ranks import grid_of  # noqa: E402
-from torch.distributed.pipelining import PipelineStage  # noqa: E402
 from torch.distributed.pipelining.schedules import (  # noqa: E402
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
@@ -31,7 +30,7 @@ from weft.layout.step import step_collectives  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.run.pipeline import StepPasses, build_stages, stages_of  # noqa: E402
+from weft.runtime.run.pipeline import StagePasses, StepPasses, build_stages, stages_of  # noqa: E402
 
 EXACT = 1e-12
 MODELS = {
@@ -177,17 +176,15 @@ def ran(layout):
     """The passes of this rank, in the order in which it runs them."""
     found = []
 
-    def noted(what, method):
-        def run(stage, number, *given, **more):
-            found.append(Op(what, stage.stage_index, number))
-            return method(stage, number, *given, **more)
+    def noted(method):
+        def run(pipeline, op, *given, **more):
+            found.append(op)
+            return method(pipeline, op, *given, **more)
 
         return run
 
-    passes = {"forward": "forward_one_chunk", "backward": "backward_one_chunk"}
-    passes["weight-gradient"] = "backward_weight_one_chunk"
-    watched = {name: noted(what, getattr(PipelineStage, name)) for what, name in passes.items()}
-    with patch.multiple(PipelineStage, **watched):
+    passes = ("_forward", "_backward", "_weight_gradient")
+    with patch.multiple(StagePasses, **{name: noted(getattr(StagePasses, name)) for name in passes}):
         Run(layout, MODELS["gpt"]).step()
     return found
 

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
-from weft.commands.train_profile import parse_ranks, profile_path  # noqa: E402
+from weft.commands.train import parse_ranks  # noqa: E402
+from weft.commands.train_rank import profile_path  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 
 TRAINED = {"steps": 4, "batch": 2, "sequence": 16, "device": "cpu"}

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows.engine import run
-from weft.simulation.flows.records import LinkEvent
+from weft.simulation.flows.engine import LinkEvent, run
 from weft.solvers.maxmin import check, reference
 
 

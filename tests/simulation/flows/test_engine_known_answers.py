@@ -17,8 +17,7 @@ import pytest
 from weft.errors import BadInput
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows.engine import run
-from weft.simulation.flows.records import MODES, LinkEvent, Mode
+from weft.simulation.flows.engine import MODES, LinkEvent, Mode, run
 
 
 def phases_waiting(*waits: Sequence[int]) -> Phases:

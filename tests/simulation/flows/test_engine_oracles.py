@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows.engine import run
-from weft.simulation.flows.records import MODES, LinkEvent, Mode, Simulation
+from weft.simulation.flows.engine import MODES, LinkEvent, Mode, Simulation, run
 from weft.solvers.maxmin import reference
 
 Floats = npt.NDArray[np.float64]

@@ -7,8 +7,7 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows.engine import run
-from weft.simulation.flows.halt import Halt, rest_of, run_until
+from weft.simulation.flows.engine import Halt, rest_of, run, run_until
 
 
 def case(seed: int, *, latency: bool) -> tuple[np.ndarray, Traffic, Routes]:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from weft.cluster import Cluster, resolve
 from weft.cluster.calibration import Calibration
-from weft.collectives.cost import PROTOCOLS, Network, candidates, slowest
-from weft.collectives.stages import in_switch_share
+from weft.collectives.cost import PROTOCOLS, Network, candidates, in_switch_share, slowest
 from weft.fabric import Fabric
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import routes

@@ -12,7 +12,7 @@ from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.collectives.messages.flows import expand
 from weft.errors import BadInput, UnknownName
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import Paths
 from weft.fabric.placement import Placement
@@ -23,8 +23,7 @@ from weft.model.catalogue import load as load_model
 from weft.routing.plan import flow_rates, plan
 from weft.simulation.flows.symmetry import components, transfer
 from weft.simulation.iteration import contention
-from weft.simulation.iteration.contention import reached
-from weft.simulation.iteration.routed import FlowRoutes
+from weft.simulation.iteration.contention import FlowRoutes, reached
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.traffic import planned_routes, planned_traffic
 

@@ -4,12 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations, stepped_s
-from weft.simulation.flows.graph import Graph
-from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
-from weft.simulation.iteration.stepping import timed
+from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 NOTHING = StepTimes(reduce_s=0.0, gather_s=0.0, last=1.0, update_s=0.0, tied_s=0.0, host_s=0.0)
 
@@ -35,7 +32,7 @@ def clock_of(layout, count, *, hop_s=0.0, step=NOTHING):
 
 def seconds(schedule, stages, count, **changes):
     layout = layout_of(schedule, stages)
-    return timed(layout, clock_of(layout, count, **changes))[0]
+    return Stepped(layout, clock_of(layout, count, **changes)).seconds
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zb1p", "zbv"])
@@ -44,7 +41,7 @@ def seconds(schedule, stages, count, **changes):
 def test_phases_last_as_long_as_the_stepped_order(schedule, stages, count, hop_s):
     layout = layout_of(schedule, stages)
     clock = clock_of(layout, count, hop_s=hop_s)
-    assert timed(layout, clock)[0] == pytest.approx(stepped_s(layout, count, clock.chunks, hop_s))
+    assert Stepped(layout, clock).seconds == pytest.approx(stepped_s(layout, count, clock.chunks, hop_s))
 
 
 def test_gradients_hide_behind_the_last_backward_pass():
@@ -53,22 +50,14 @@ def test_gradients_hide_behind_the_last_backward_pass():
     hidden = seconds("1f1b", 1, 4, step=step)
     assert hidden == pytest.approx(base + 0.25 * 1.0 + 0.25 * 0.5 + 0.5 + 0.125)
     open_layout = Layout(overlap_reduce=False, overlap_gather=False)
-    shown = timed(open_layout, clock_of(open_layout, 4, step=step))[0]
+    shown = Stepped(open_layout, clock_of(open_layout, 4, step=step)).seconds
     assert shown == pytest.approx(base + 1.0 + 0.5 + 0.5 + 0.125)
 
 
 def test_timeline_never_overlaps_on_a_stage():
     layout = layout_of("zb1p", 4)
-    _, spans = timed(layout, clock_of(layout, 8, hop_s=0.05))
+    spans = Stepped(layout, clock_of(layout, 8, hop_s=0.05))
     for stage in range(4):
         bars = sorted((s.begin_s, s.end_s) for s in spans if s.stage == stage and s.track == "compute")
         assert len(bars) >= 24
         assert all(end <= begin + 1e-9 for (_, end), (begin, _) in pairwise(bars))
-
-
-def test_a_circle_is_named():
-    graph = Graph()
-    first = graph.add("hen", 1.0)
-    graph.wait(first, graph.add("egg", 1.0, [first]))
-    with pytest.raises(BadInput, match="hen"):
-        graph.times()

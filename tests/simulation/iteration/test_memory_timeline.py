@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput, Unsupported
-from weft.estimation.single import estimate
+from weft.estimation.iteration import estimate
 from weft.layout.check import explain
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe

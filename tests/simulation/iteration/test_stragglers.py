@@ -13,9 +13,8 @@ from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations
 from weft.layout.text import parse_layout
-from weft.simulation.iteration.pipeline import PhaseTimes, StepTimes
-from weft.simulation.iteration.stepping import timed
-from weft.simulation.iteration.stragglers import columns, parse_slow, slowed
+from weft.simulation.iteration.simulate import columns, parse_slow, slowed
+from weft.simulation.iteration.stepping import PhaseTimes, Stepped, StepTimes
 
 
 def seconds(layout: str, *slow: str, cluster: str = "h100-64", **more: object) -> float:
@@ -39,8 +38,8 @@ def clocked(pipeline: int, micro_batches: int) -> tuple[Layout, PhaseTimes]:
 
 def test_only_what_is_computed_lasts_longer():
     layout, clock = clocked(1, 4)
-    assert timed(layout, clock)[0] == pytest.approx(4 * 3.0)
-    slow = timed(layout, slowed(layout, clock, np.array([2.0])))[0]
+    assert Stepped(layout, clock).seconds == pytest.approx(4 * 3.0)
+    slow = Stepped(layout, slowed(layout, clock, np.array([2.0]))).seconds
     assert slow == pytest.approx(4 * (0.5 + 2 * 0.5 + 0.5 + 2 * 0.5 + 2 * 1.0))
 
 
@@ -51,7 +50,7 @@ def test_a_slow_stage_sets_the_pace_of_a_pipeline(stages, at, factor):
     layout, clock = clocked(stages, 40)
     factors = np.ones(stages)
     factors[at % stages] = factor
-    found = timed(layout, slowed(layout, clock, factors))[0]
+    found = Stepped(layout, slowed(layout, clock, factors)).seconds
     slow_s = 1.0 + 2.0 * factor
     assert found == pytest.approx(40 * slow_s + (stages - 1) * 3.0, rel=0.02 + 0.1 * (factor - 1) * stages / 40)
     assert found >= 40 * slow_s

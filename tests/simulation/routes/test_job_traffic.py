@@ -19,8 +19,8 @@ from weft.layout.text import parse_layout
 from weft.model import Job, resolve_job
 from weft.routing.traffic import JobTraffic, check_traffic
 from weft.simulation.iteration.contention import Wires
-from weft.simulation.iteration.demand import demand
-from weft.simulation.iteration.usage import totals, usage
+from weft.simulation.iteration.demand import demand, totals
+from weft.simulation.iteration.simulate import usage
 from weft.simulation.routes.traffic import planned_traffic
 
 CLUSTER = load("h100-32")

@@ -14,14 +14,13 @@ import pytest
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
-from weft.interop.traffic.routing_jobs import paper_fabric, read_jobs
+from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.events import Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem
-from weft.routing.routers import ROUTERS, Found
+from weft.routing.routers import ROUTERS, RouterResult
 from weft.routing.traffic import JobTraffic, job_traffic, merged
-from weft.simulation.routes.evaluation import with_spines_down
-from weft.simulation.routes.replay import replay
+from weft.simulation.routes.replay import replay, with_spines_down
 
 GBps = 1e9
 Workload = Callable[[int, int], JobTraffic]
@@ -51,10 +50,10 @@ def two_rings(start_s: float) -> JobTraffic:
     return merged([ring("A", [0, 2]), ring("B", [1, 3], start_s=start_s)])
 
 
-def way(asked: Problem, number: int) -> Found:
+def way(asked: Problem, number: int) -> RouterResult:
     """Every flow by its path of a number: its spine."""
     up, down = asked.ways.up_first + number, asked.ways.down_first + number
-    return Found(routes=asked.routes(up, down), ways=(up, down))
+    return RouterResult(routes=asked.routes(up, down), ways=(up, down))
 
 
 @pytest.fixture

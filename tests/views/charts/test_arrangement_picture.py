@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("altair")
 
 import weft
-from weft.arrangement.loads import PARTS, covered, link_loads, window
+from weft.arrangement.schedule import PARTS, covered, link_loads, window
 from weft.fabric.spec import SCALE_UP
 from weft.simulation.flows.engine import run
 from weft.views.arrangement import link_rows, loads_before_after, seat_of

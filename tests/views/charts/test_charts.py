@@ -24,7 +24,7 @@ from weft.model import Job, Recipe
 from weft.model import catalogue as models
 from weft.search.design import Terms, design
 from weft.units import format_seconds
-from weft.views.charts import comparison
+from weft.views.charts import layouts as comparison
 from weft.views.charts.charts import bounds, data, embedded, finished, free_labels, ink_on, rendered
 from weft.views.charts.designs import _nested, design_chart
 from weft.views.charts.layouts import breakdown_chart, estimate_chart, pareto_chart

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from weft.commands.read import read, read_plan
 from weft.errors import BadInput
-from weft.estimation.report import EstimateReport
-from weft.estimation.single import estimate, sensitivities
+from weft.estimation.iteration import estimate
+from weft.estimation.report import EstimateReport, sensitivities
 from weft.estimation.training import training_run
 from weft.search import SPACES
 from weft.search.ranking import Plan, plan

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from weft.views.page import PLACES
+from weft.views.html import PLACES
 
 WIDTHS = (360, 768, 1440, 3840)
 PLAN = "/plan?model=llama-3.1-8b&cluster=h100-64"

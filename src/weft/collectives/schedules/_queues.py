@@ -21,8 +21,8 @@ ones last); by its rank, and only in turn."""
 NONE = wide(-1)
 JOIN, FINISH, COMPLETE = (wide(kind) for kind in range(3))
 """Events: an operation's latency is over and its bytes move; an operation has ended; a task has ended."""
-CLOCK, EVENTS, READY, BUSY, LIVE = range(5)
-"""Places in ``state``: what time it is; sizes of the heaps of events and of computations that could begin;
+EVENTS, READY, BUSY, LIVE = range(4)
+"""Places in ``state``: sizes of the heaps of events and of computations that could begin;
 whether one is running; tasks left."""
 
 
@@ -84,7 +84,7 @@ class Room(NamedTuple):
     turn: Ints
     events: Records
     ready: Records
-    state: Floats
+    state: Ints
 
 
 @jit
@@ -102,8 +102,7 @@ def advance(room: Room, dimension: int, now: float) -> None:
 @jit
 def announce(room: Room, time: float, kind: int, item: int) -> None:
     """Add an event."""
-    size = push(room.events, int(room.state[EVENTS]), time, item * 3 + kind)
-    room.state[EVENTS] = size
+    room.state[EVENTS] = push(room.events, room.state[EVENTS], time, item * 3 + kind)
 
 
 @jit
@@ -172,12 +171,12 @@ def enqueue(ops: Visits, room: Room, op: int, rule: int) -> None:
 @jit
 def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
     """Begin the next computation, in program order, where none is running."""
-    size = int(room.state[READY])
-    if room.state[BUSY] > 0.0 or size == 0:
+    size = room.state[READY]
+    if room.state[BUSY] > 0 or size == 0:
         return
     task = room.ready[0].number
     room.state[READY] = pop(room.ready, size)
-    room.state[BUSY] = 1.0
+    room.state[BUSY] = 1
     times.task_begin[task] = now
     announce(room, now + tasks.seconds[task], COMPLETE, task)
 
@@ -187,7 +186,7 @@ def begin(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: f
     """Begin a task that nothing holds back any more."""
     times.task_begin[task] = now
     if tasks.seconds[task] > 0.0:
-        room.state[READY] = push(room.ready, int(room.state[READY]), float(task), task)
+        room.state[READY] = push(room.ready, room.state[READY], float(task), task)
         compute(tasks, times, room, now)
     elif tasks.chunks[task] == 0:
         announce(room, now, COMPLETE, task)
@@ -201,30 +200,15 @@ def begin(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: f
 def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: float, service: Service) -> None:
     """End a task and begin those that waited for it alone."""
     times.task_end[task] = now
-    room.state[LIVE] -= 1.0
+    room.state[LIVE] -= 1
     if tasks.seconds[task] > 0.0:
-        room.state[BUSY] = 0.0
+        room.state[BUSY] = 0
     for at in range(tasks.follower_at[task], tasks.follower_at[task + 1]):
         other = tasks.followers[at]
         tasks.waits[other] -= 1
         if tasks.waits[other] == 0:
             begin(ops, tasks, times, room, other, now, service)
     compute(tasks, times, room, now)
-
-
-@jit
-def finish(ops: Visits, tasks: Tasks, times: Times, room: Room, op: int, now: float, service: Service) -> None:
-    """End an operation: its chunk goes on to the next dimension, or its task may be over."""
-    times.end[op] = now
-    follower = ops.follower[op]
-    if follower >= 0:
-        enqueue(ops, room, follower, service.rule)
-        serve(ops, times, room, ops.dimension[follower], now, service)
-        return
-    task = ops.task[op]
-    tasks.chunks[task] -= 1
-    if tasks.chunks[task] == 0:
-        complete(ops, tasks, times, room, task, now, service)
 
 
 @jit
@@ -242,11 +226,9 @@ def soonest(room: Room) -> tuple[int, int, float]:
 
 
 @jit
-def leave(
-    ops: Visits, tasks: Tasks, times: Times, room: Room, dimension: int, at: int, now: float, service: Service
-) -> None:
-    """An operation has moved its bytes and gives its slot to the next."""
-    op = room.moving[dimension, at]
+def leave(ops: Visits, room: Room, dimension: int, at: int, now: float) -> int:
+    """An operation has moved its bytes and gives its slot back; returns which."""
+    op = wide(room.moving[dimension, at])
     advance(room, dimension, now)
     count = room.sharing[dimension] - 1
     room.sharing[dimension] = count
@@ -257,38 +239,56 @@ def leave(
     if count == 0:
         room.virtual[dimension] = 0.0
     room.used[dimension] -= 1
-    if service.outside and ops.latency[op] > 0.0:
-        announce(room, now + ops.latency[op], FINISH, op)
-    else:
-        finish(ops, tasks, times, room, op, now, service)
-    serve(ops, times, room, dimension, now, service)
+    return op
 
 
 @jit
 def play(ops: Visits, tasks: Tasks, times: Times, room: Room, service: Service) -> float:
-    """Run all tasks; returns when the last one ended, or -1 where some never began."""
+    """Run all tasks; returns when the last one ended, or -1 where some never began.
+
+    The last task is the start, which nothing holds back and for which all wait that wait for no other.
+    """
     now = 0.0
-    room.state[LIVE] = float(len(tasks.seconds))
-    for task in range(len(tasks.seconds)):
-        if tasks.waits[task] == 0:
-            begin(ops, tasks, times, room, wide(task), now, service)
-    # `now` never falls; every dimension that has a free slot and a queue was served when either changed.
-    while room.state[LIVE] > 0.0:
+    room.state[LIVE] = len(tasks.seconds)
+    announce(room, now, COMPLETE, wide(len(tasks.seconds) - 1))
+    # `now` never falls; every dimension that has a free slot and a queue was served when either changed.  What an
+    # event leads to is done in one place each, not by calls within calls: the compiler puts every call in line.
+    while room.state[LIVE] > 0:
+        ended, over = NONE, NONE
         dimension, at, time = soonest(room)
-        size = int(room.state[EVENTS])
-        if dimension >= 0 and (size == 0 or time <= room.events[0].key):
+        size = room.state[EVENTS]
+        leaves = dimension >= 0 and (size == 0 or time <= room.events[0].key)
+        if leaves:
             now = time
-            leave(ops, tasks, times, room, dimension, at, now, service)
-            continue
-        if size == 0:
+            ended = leave(ops, room, dimension, at, now)
+            if service.outside and ops.latency[ended] > 0.0:
+                announce(room, now + ops.latency[ended], FINISH, ended)
+                ended = NONE
+        elif size == 0:
             return -1.0
-        now, code = room.events[0].key, room.events[0].number
-        room.state[EVENTS] = pop(room.events, size)
-        item, kind = code // 3, code % 3
-        if kind == JOIN:
-            join(ops, times, room, item, now)
-        elif kind == FINISH:
-            finish(ops, tasks, times, room, item, now, service)
         else:
-            complete(ops, tasks, times, room, item, now, service)
+            now, code = room.events[0].key, room.events[0].number
+            room.state[EVENTS] = pop(room.events, size)
+            item, kind = code // 3, code % 3
+            if kind == JOIN:
+                join(ops, times, room, item, now)
+            elif kind == FINISH:
+                ended = item
+            else:
+                over = item
+        # An operation has ended: its chunk goes on to the next dimension, or its task may be over.
+        if ended >= 0:
+            times.end[ended] = now
+            follower = ops.follower[ended]
+            if follower >= 0:
+                enqueue(ops, room, follower, service.rule)
+                serve(ops, times, room, ops.dimension[follower], now, service)
+            else:
+                tasks.chunks[ops.task[ended]] -= 1
+                if tasks.chunks[ops.task[ended]] == 0:
+                    over = ops.task[ended]
+        if over >= 0:
+            complete(ops, tasks, times, room, over, now, service)
+        if leaves:
+            serve(ops, times, room, dimension, now, service)
     return now

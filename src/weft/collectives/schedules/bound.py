@@ -22,7 +22,7 @@ from weft.collectives.schedules.chunks import Request, Schedule, mirrored, stage
 from weft.collectives.schedules.themis import baseline_order
 from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
-from weft.solvers.highs import silent_highs
+from weft.solvers import lp
 
 SAME_DIGITS = 12
 """Significant digits to which windows are compared."""
@@ -187,28 +187,23 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     if count == 1:
         return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
     scale = max(float(rows.max()), float(offsets.max(initial=0.0)))
-    highspy, model = silent_highs()
-    lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = count + 1, len(rows) + 1
-    mean = rows.mean(axis=0) / scale * TIE
-    lp.col_cost_ = np.append(mean, 1.0)
-    lp.col_lower_ = np.append(np.zeros(count), least / scale)
-    lp.col_upper_ = np.append(np.ones(count), np.inf)
-    lp.row_lower_ = np.append(np.full(len(rows), -np.inf), 1.0)
-    lp.row_upper_ = np.append(-offsets / scale, 1.0)
     matrix = np.zeros((len(rows) + 1, count + 1))
     matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
-    lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    filled = matrix != 0
-    lp.a_matrix_.start_ = np.concatenate([[0], np.cumsum(filled.sum(axis=1))])
-    lp.a_matrix_.index_ = np.nonzero(filled)[1]
-    lp.a_matrix_.value_ = matrix[filled]
-    model.passModel(lp)
-    model.run()
-    found = np.asarray(model.getSolution().col_value)
-    share = np.clip(found[:count], 0.0, None)
+    row, column = np.nonzero(matrix)
+    found = lp.least(
+        np.append(rows.mean(axis=0) / scale * TIE, 1.0),
+        (np.append(np.zeros(count), least / scale), np.append(np.ones(count), np.inf)),
+        lp.Rows(
+            row=row,
+            column=column,
+            value=matrix[row, column],
+            low=np.append(np.full(len(rows), -np.inf), 1.0),
+            high=np.append(-offsets / scale, 1.0),
+        ),
+    )
+    share = np.clip(found.values[:count], 0.0, None)
     share /= share.sum()
-    dual = np.clip(-np.asarray(model.getSolution().row_dual)[:-1], 0.0, None)
+    dual = np.clip(-found.dual[:-1], 0.0, None)
     return max(_certified(rows, offsets, dual), least), share
 
 

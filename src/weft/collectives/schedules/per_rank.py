@@ -8,18 +8,15 @@ received what it needs.  With ranks all alike this is the symmetric time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.codec import Document
+from weft.collectives.schedules import _ranks
 from weft.collectives.schedules.timing import TimedSchedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats
-
-if TYPE_CHECKING:
-    from weft.collectives.schedules._ranks import Course
 
 MOST_STATE, MOST_STEPS = 1 << 28, 1 << 36
 """Chunks times ranks at most; steps of all stages times ranks."""
@@ -74,8 +71,6 @@ def play_ranks(
     starts = np.zeros(ranks) if start_s is None else np.asarray(start_s, dtype=np.float64)
     speeds = rank_bandwidths(timed) if bandwidth_Bps is None else np.asarray(bandwidth_Bps, dtype=np.float64)
     _check(starts, speeds, ranks, len(asked.dimensions))
-    from weft.collectives.schedules import _ranks
-
     sizes = asked.sizes
     widest = int(sizes.max())
     ready = np.tile(starts, (chunks, 1))
@@ -97,9 +92,7 @@ def play_ranks(
     return RankTimes(finish_s=ready.max(axis=0), alike_s=timed.time_s)
 
 
-def _course(timed: TimedSchedule) -> Course:
-    from weft.collectives.schedules import _ranks
-
+def _course(timed: TimedSchedule) -> _ranks.Course:
     stages, asked = timed.stages, timed.schedule.request
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
     pattern, steps = np.zeros(len(order), dtype=np.int64), np.array(_steps(timed), dtype=np.int64)
@@ -130,8 +123,6 @@ def _steps(timed: TimedSchedule) -> list[int]:
 
 
 def _pattern(kind: str, algorithm: str) -> int:
-    from weft.collectives.schedules import _ranks
-
     if kind in ("reduce-scatter", "all-gather", "all-reduce"):
         if algorithm == "ring":
             return _ranks.RING

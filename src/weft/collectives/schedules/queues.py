@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
+from weft.collectives.schedules import _queues
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Floats, Ints
-
-if TYPE_CHECKING:
-    from weft.collectives.schedules._queues import Room, Tasks, Visits
+from weft.solvers._arrays import PAIR
 
 QueueRule = Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf", "fixed"]
 QUEUE_RULES: tuple[QueueRule, ...] = get_args(QueueRule)
@@ -93,8 +92,6 @@ def play(
         raise UnknownName("order within a dimension", str(rule), QUEUE_RULES)
     if active is not None and not 1 <= active <= MOST_ACTIVE:
         raise BadInput(f"{active} active chunks", where="active", remedy=f"give 1 to {MOST_ACTIVE}, or none")
-    from weft.collectives.schedules import _queues
-
     count, slots = len(passages), _UNLIMITED if active is None else active
     ops, heads = _operations(passages, ranks)
     if rule == "paper-scf":
@@ -102,7 +99,9 @@ def play(
     tasks = _tasks(heads, ops.task, seconds, waits)
     if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
         raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
-    times = _queues.Times(*(np.full(size, np.nan) for size in (count, count, count, len(seconds), len(seconds))))
+    times = _queues.Times(
+        *(np.full(size, np.nan) for size in (count, count, count, len(seconds) + 1, len(seconds) + 1))
+    )
     code = {
         "fifo": _queues.FIFO,
         "astra-fifo": _queues.FIFO,
@@ -122,8 +121,8 @@ def play(
         admitted_s=times.admitted * NS,
         moving_s=times.moving * NS,
         end_s=times.end * NS,
-        task_begin_s=times.task_begin * NS,
-        task_end_s=times.task_end * NS,
+        task_begin_s=times.task_begin[:-1] * NS,
+        task_end_s=times.task_end[:-1] * NS,
     )
 
 
@@ -137,10 +136,8 @@ def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
     return ranks
 
 
-def _operations(passages: Passages, ranks: Ints | None) -> tuple[Visits, Ints]:
+def _operations(passages: Passages, ranks: Ints | None) -> tuple[_queues.Visits, Ints]:
     """The kernel's operations, and which of them are the first of their chunks."""
-    from weft.collectives.schedules import _queues
-
     count = len(passages)
     first = np.ones(count, dtype=bool)
     first[1:] = passages.chunk[1:] != passages.chunk[:-1]
@@ -160,24 +157,22 @@ def _operations(passages: Passages, ranks: Ints | None) -> tuple[Visits, Ints]:
     return ops, np.flatnonzero(first)
 
 
-def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tuple[int, ...]]) -> Tasks:
-    from weft.collectives.schedules import _queues
-
+def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tuple[int, ...]]) -> _queues.Tasks:
     count = len(seconds)
     owner = task[heads]
     by_owner = np.argsort(owner, kind="stable")
-    chunks = np.bincount(owner, minlength=count)
+    chunks = np.bincount(owner, minlength=count + 1)
     lengths = np.array([len(others) for others in waits], dtype=np.int64)
-    before = np.array([other for others in waits for other in others], dtype=np.int64)
-    after = np.repeat(np.arange(count), lengths)
+    before = np.array([other for others in waits for other in others or (count,)], dtype=np.int64)
+    after = np.repeat(np.arange(count), np.maximum(lengths, 1))
     by_before = np.argsort(before, kind="stable")
     return _queues.Tasks(
-        seconds=np.asarray(seconds, dtype=np.float64) / NS,
-        waits=lengths.copy(),
+        seconds=np.append(np.asarray(seconds, dtype=np.float64) / NS, 0.0),
+        waits=np.append(np.maximum(lengths, 1), 0),
         chunks=chunks.astype(np.int64),
         head_at=_starts(chunks),
         heads=heads[by_owner].astype(np.int64),
-        follower_at=_starts(np.bincount(before, minlength=count)),
+        follower_at=_starts(np.bincount(before, minlength=count + 1)),
         followers=after[by_before].astype(np.int64),
     )
 
@@ -186,10 +181,7 @@ def _starts(counts: Ints) -> Ints:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _room(ops: int, tasks: int, dimensions: int, slots: int) -> Room:
-    from weft.collectives.schedules import _queues
-    from weft.solvers._arrays import PAIR
-
+def _room(ops: int, tasks: int, dimensions: int, slots: int) -> _queues.Room:
     none = np.full(dimensions, -1, dtype=np.int64)
     zeros = np.zeros(dimensions, dtype=np.int64)
     return _queues.Room(
@@ -203,7 +195,7 @@ def _room(ops: int, tasks: int, dimensions: int, slots: int) -> Room:
         virtual=np.zeros(dimensions),
         since=np.zeros(dimensions),
         turn=zeros.copy(),
-        events=np.zeros(ops + tasks + 1, dtype=PAIR),
-        ready=np.zeros(tasks + 1, dtype=PAIR),
-        state=np.zeros(5),
+        events=np.zeros(ops + tasks + 2, dtype=PAIR),
+        ready=np.zeros(tasks + 2, dtype=PAIR),
+        state=np.zeros(4, dtype=np.int64),
     )

@@ -146,3 +146,59 @@ def _one_switch(builder: Builder, rails: Ints, per_switch: int, port_Bps: float,
     switches = builder.add("rail", -(-count // per_switch))
     above = np.repeat(switches[np.arange(count) // per_switch][:, None], length, axis=1)
     builder.join(rails, above, capacity_Bps=port_Bps, latency_s=latency_s, tier=1)
+
+
+PLANES = {"multi-plane": 2, "multi-plane-4": 4, "multi-plane-8": 8}
+"""Planes by kind: a port of a switch breaks out into so many, each of that part of a NIC."""
+
+
+def multi_plane(
+    accelerators: int,
+    *,
+    radix: int,
+    bandwidth_Bps: float,
+    planes: int = 2,
+    unit: int | None = None,
+    tiers: int | None = None,
+    oversubscription: Oversubscription = 1.0,
+    scale_up: Dimension | None = None,
+    nic_latency_s: float = NIC_LATENCY_S,
+    switch_latency_s: float = SWITCH_LATENCY_S,
+) -> Fabric:
+    """A network of several planes that share no switch: every NIC has a port in each (dual top-of-rack in Alibaba HPN,
+    SIGCOMM 2024).  Each is rail-optimized (a fat-tree without scale-up domains), and narrower ports join more
+    accelerators in as many tiers.
+
+    Args:
+        radix: ports of a switch, each of ``bandwidth_Bps / planes``.
+        bandwidth_Bps: of an accelerator's NIC over all planes, per direction.
+        unit, tiers, oversubscription: of each plane, see ``leaves_by_rail``.
+
+    Raises:
+        BadInput: no such network.
+    """
+    where = "multi-plane"
+    checks.whole(planes, f"{where}: planes", high=64)
+    port_Bps = checks.positive(bandwidth_Bps, f"{where}: bandwidth") / planes
+    builder = start(where if planes == 2 else f"{where}-{planes}", accelerators, scale_up)
+    form, leaf = leaves_by_rail(
+        accelerators,
+        scale_up.size if scale_up else 1,
+        radix,
+        unit=unit,
+        tiers=tiers,
+        oversubscription=oversubscription,
+        where=where,
+    )
+    for _ in range(planes):
+        wire(
+            builder,
+            np.arange(accelerators, dtype=np.int64),
+            leaf,
+            form,
+            port_Bps=port_Bps,
+            roles=level_roles(form.tiers),
+            nic_latency_s=nic_latency_s,
+            switch_latency_s=switch_latency_s,
+        )
+    return builder.build()

@@ -65,10 +65,6 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
 
     Args:
         remedy: what messages tell people to do.
-
-    Raises:
-        BadInput: empty, too large, nested too deeply, not YAML, several documents, a key twice, or with anchors,
-            aliases or tags; with the line.
     """
     if len(text) > LARGEST:
         raise BadInput(f"is larger than {LARGEST // 10**6} MB", where=where)

@@ -1,11 +1,13 @@
-"""A trained model as one file of safetensors."""
+"""A trained model as one file of safetensors, written tensor by tensor: the format's package wants all in memory."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,8 +17,10 @@ from weft.errors import BadInput
 from weft.files import writing
 from weft.runtime.checkpoints.checkpoint import MOMENTS, read_state
 from weft.runtime.checkpoints.files import FolderReader, read_metadata
-from weft.runtime.checkpoints.safetensors import Shape, header, values
 
+Shape = tuple[int, ...]
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_ALIGNMENT_BYTES = 8
 _MOMENTS = tuple(f"/{moment}" for moment in MOMENTS)
 
 
@@ -55,3 +59,22 @@ def whole(reader: FolderReader, name: str, source: Path) -> Tensor:
     except OSError as error:
         where = str(error.filename or source)
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+
+
+def header(tensors: Iterable[tuple[str, torch.dtype, Shape]], metadata: Mapping[str, str]) -> bytes:
+    """What stands before the values of tensors that follow each other in this order."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    start = 0
+    for name, dtype, shape in tensors:
+        stop = start + prod(shape) * dtype.itemsize
+        table[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    text = json.dumps(table).encode()
+    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    return len(text).to_bytes(8, "little") + text
+
+
+def values(tensor: Tensor) -> memoryview:
+    """A tensor's bytes as they stand in the file."""
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data

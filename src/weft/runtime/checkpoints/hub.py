@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from weft.documents import parse_json
@@ -21,9 +22,9 @@ from weft.errors import BadInput, Unsupported
 from weft.files import read_text, write_text, writing
 from weft.model.huggingface import read_config, read_text_part
 from weft.model.spec import Attention, MixtureOfExperts, Model
-from weft.runtime.checkpoints.export import parameters, whole
+from weft.runtime.checkpoints.export import DTYPES as STORED
+from weft.runtime.checkpoints.export import Shape, header, parameters, values, whole
 from weft.runtime.checkpoints.files import FolderReader, read_metadata
-from weft.runtime.checkpoints.safetensors import SafetensorsFile, Shape, header, values
 from weft.units import counted
 
 INDEX = "model.safetensors.index.json"
@@ -151,7 +152,7 @@ class HubWeights:
     def __init__(self, folder: str | os.PathLike[str], model: Model) -> None:
         self._folder = Path(folder)
         self._parts = parts(model, family_of(folder))
-        self._files: dict[str, SafetensorsFile] = {}
+        self._files: dict[str, Any] = {}
         self._file_of = self._listed()
         tables = [name for name in self._file_of if name.endswith(_TABLE)]
         if len(tables) != 1:
@@ -165,25 +166,29 @@ class HubWeights:
         for own, height in zip(part.names, part.heights, strict=True):
             first, last = max(low - start, 0), min(high - start, height)
             if first < last:
-                values = self._tensor(own, (height, *shape[1:]))[first:last]
-                found.append(values if len(sizes) == 1 else values[:, offsets[1] : offsets[1] + sizes[1]])
+                columns = () if len(sizes) == 1 else (slice(offsets[1], offsets[1] + sizes[1]),)
+                found.append(self._tensor(own, (height, *shape[1:]))[(slice(first, last), *columns)])
             start += height
         values = found[0] if len(found) == 1 else torch.cat(found)
         return values.float() + part.shift if part.shift else values
 
-    def _tensor(self, own: str, shape: Shape) -> Tensor:
+    def _tensor(self, own: str, shape: Shape) -> Any:
+        """A tensor of which slices are read."""
         name = self._full(own)
         file = self._file_of[name]
         try:
-            values = self._open(file).tensor(name)
-        except KeyError:
+            stored = self._open(file).get_slice(name)
+        except SafetensorError:
             raise self._bad(f"the index says that {file} has {name}, which it has not") from None
-        if tuple(values.shape) != shape:
+        if stored.get_dtype() not in STORED:
+            what, where = f"its numbers are {stored.get_dtype()}", f"{self._folder / file}: {name}"
+            raise BadInput(what, where=where, remedy=f"give weights in {', '.join(STORED)}")
+        if tuple(stored.get_shape()) != shape:
             raise self._bad(
-                f"{name} has the shape {tuple(values.shape)}, the model of its config.json {shape}",
+                f"{name} has the shape {tuple(stored.get_shape())}, the model of its config.json {shape}",
                 "give the config.json that belongs to the weights",
             )
-        return values
+        return stored
 
     def _full(self, own: str) -> str:
         """The head stands beside the model, or in front of its prefix's first word."""
@@ -212,7 +217,7 @@ class HubWeights:
             if not (self._folder / SINGLE).is_file():
                 remedy = "go on from checkpoints of weft train with --resume or --resume-from; complete a download"
                 raise self._bad(f"holds no weights ({SINGLE} or {INDEX})", remedy)
-            return dict.fromkeys(self._open(SINGLE).names(), SINGLE)
+            return dict.fromkeys(self._open(SINGLE).keys(), SINGLE)
         table = parse_json(read_text(path), str(path))
         listed = table.get("weight_map") if isinstance(table, dict) else None
         if not isinstance(listed, dict) or not all(isinstance(file, str) for file in listed.values()):
@@ -222,9 +227,18 @@ class HubWeights:
                 raise BadInput(f"{file!r:.80} is not in its folder", where=str(path), remedy="name a file beside it")
         return listed
 
-    def _open(self, file: str) -> SafetensorsFile:
+    def _open(self, file: str) -> Any:
+        """A file, mapped into memory."""
+        where = self._folder / file
         if file not in self._files:
-            self._files[file] = SafetensorsFile(self._folder / file)
+            try:
+                self._files[file] = safe_open(where, framework="pt")
+            except OSError as error:
+                problem = f"cannot be read: {error.strerror or error}"
+                raise BadInput(problem, where=str(where), remedy="check the path") from None
+            except SafetensorError as error:
+                problem = f"is no safetensors file: {str(error)[:100]}"
+                raise BadInput(problem, where=str(where), remedy="is the download complete?") from None
         return self._files[file]
 
     def _bad(self, problem: str, remedy: str = "is the download complete?") -> BadInput:

@@ -1,4 +1,4 @@
-"""Pipeline stages: torch.distributed.pipelining over the grid's pipeline axis.
+"""Pipeline stages: the passes of a step over the grid's pipeline axis, and what stages send each other.
 
 Between stages each x rank sends its share of the tokens and gathers the rest on arrival (the scatter-gather
 optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sends what it owns.
@@ -7,21 +7,19 @@ optimization of arXiv 2104.04473, section 4.1); with sequence parallelism it sen
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
-from torch.distributed.pipelining.schedules import _Action, _batch_p2p, _ComputationType, _PipelineScheduleRuntime
 
 from weft.errors import BadInput
-from weft.layout.spec import Layout, PipelineSchedule
-from weft.layout.stages import model_chunks, orders, stage_of
+from weft.layout.spec import Layout
+from weft.layout.stages import Op, model_chunks, orders, stage_of
 from weft.model.spec import Model
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import share
@@ -122,9 +120,9 @@ class StepPasses:
             if isinstance(module, Experts4D):
                 module.tokens = tokens
         self._losses: list[Tensor] = []
-        self._schedule = None
+        self._pipeline: StagePasses | None = None
         if machine.grid.size("pipeline") > 1:
-            self._schedule = self._scheduled(micro_batch)
+            self._pipeline = StagePasses(machine, self.stages, micro_batch, micro_batches, self._loss)
 
     @property
     def has_head(self) -> bool:
@@ -158,19 +156,14 @@ class StepPasses:
         if self.has_head:
             self._check_rows("targets", targets)
         self._losses = []
-        if self._schedule is None:
+        if self._pipeline is None:
             whole = self.stages[0]
             for given, wanted in zip(inputs.chunk(self.micro_batches), targets.chunk(self.micro_batches), strict=True):
                 loss = self._loss(whole(given), wanted)
                 if trains:
                     loss.backward()  # type: ignore[no-untyped-call]
         else:
-            first = (inputs,) if self.stages[0].first else ()
-            ends = {"target": targets} if self.has_head else {}
-            pace = self.machine.collectives.pace
-            pace.pay()
-            (self._schedule.step if trains else self._schedule.eval)(*first, **ends, return_outputs=False)
-            pace.resume()  # between its passes a stage waits for its neighbours
+            self._pipeline.run(inputs, targets, trains=trains)
         total = torch.zeros(1, dtype=self.machine.precision.wide, device=self.machine.grid.device)
         for loss in self._losses:
             total += loss
@@ -190,69 +183,195 @@ class StepPasses:
         self._losses.append(loss.detach())
         return loss
 
-    def _stage_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The same, between the passes of a stage."""
-        with self.machine.collectives.pace.computing():
-            return self._loss(logits, targets)
 
-    def _scheduled(self, micro_batch: int) -> Any:
-        layout = self.machine.grid.layout
-        count = layout.pipeline * layout.virtual_stages
-        own = self.machine.grid.coordinates["pipeline"]
-        self.machine.later.collects = layout.schedule.splits_backward
-        chunks = [chunk for chunk in range(count) if stage_of(layout, chunk) == own]
-        stages: list[Any] = [
-            _stage(self.machine, stage, chunk, micro_batch) for chunk, stage in zip(chunks, self.stages, strict=True)
-        ]
-        if layout.schedule != PipelineSchedule.PLAIN:
-            return _Ordered(layout, stages, self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
-        kind = Schedule1F1B if self.micro_batches >= count else ScheduleGPipe
-        return kind(stages[0], self.micro_batches, loss_fn=self._stage_loss, scale_grads=False)
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Where a rank begins to receive what ``of``, a pass of its own, takes."""
+
+    of: Op
 
 
-class _Ordered(_PipelineScheduleRuntime):
-    """The passes of ``weft.layout.stages.orders``; each rank sends and receives in the order of one clock."""
+def messages(layout: Layout, passes: Sequence[Sequence[Op]]) -> list[list[Op | Arrival]]:
+    """The passes of every stage, with the places where it begins to receive.
 
-    def __init__(self, layout: Layout, stages: list[Any], micro_batches: int, **options: Any) -> None:
-        super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]
+    One clock runs the passes of all stages, each as soon as what it takes is there; a message is sent when its pass
+    has run, and begins to be received at the same time.  So any two ranks send and receive in the same order, and no
+    rank waits for a message that its sender will only send after one that the rank has not received yet.
+    """
+    last = layout.pipeline * layout.virtual_stages - 1
+    left, program = [deque(order) for order in passes], [list[Op | Arrival]() for _ in passes]
+    done: set[Op] = set()
+    while any(left):
+        for stage, order in enumerate(left):
+            if not order:
+                continue
+            op = order[0]
+            step = {"forward": -1, "backward": 1}.get(op.what, 0)
+            if step and 0 <= op.chunk + step <= last and replace(op, chunk=op.chunk + step) not in done:
+                continue  # another stage has not made what it takes
+            order.popleft()
+            done.add(op)
+            program[stage].append(op)
+            behind = op.chunk - step
+            if step and 0 <= behind <= last and (other := stage_of(layout, behind)) != stage:
+                program[other].append(Arrival(replace(op, chunk=behind)))
+    return program
+
+
+@dataclass(slots=True, kw_only=True)
+class _Chunk:
+    """A stage of this rank; the ranks of the pipeline that have those before and behind, None for this one or none;
+    and what is received from and sent to them, without values."""
+
+    stage: StageModule
+    before: int | None
+    behind: int | None
+    receives: Tensor
+    sends: Tensor
+
+
+class StagePasses:
+    """This rank's passes over the micro-batches of a step, in the order of ``weft.layout.stages.orders``.
+
+    A message's buffer is there from when it begins to be received until it is used.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        stages: Sequence[StageModule],
+        micro_batch: int,
+        micro_batches: int,
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> None:
+        layout = machine.grid.layout
+        own = machine.grid.coordinates["pipeline"]
+        self._machine, self._loss, self._count = machine, loss, micro_batches
+        self._group = machine.grid.group("pipeline")
+        machine.later.collects = layout.schedule.splits_backward
+        passes = orders(layout, micro_batches)
+        forward = [[op for op in order if op.what == "forward"] for order in passes]
+        self._trains, self._evaluates = messages(layout, passes)[own], messages(layout, forward)[own]
+        chunks = [chunk for chunk in range(layout.pipeline * layout.virtual_stages) if stage_of(layout, chunk) == own]
+        self._chunks: dict[int, _Chunk] = {}
+        for number, stage in zip(chunks, stages, strict=True):
+            before = None if stage.first else stage_of(layout, number - 1)
+            behind = None if stage.last else stage_of(layout, number + 1)
+            takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
+            self._chunks[number] = _Chunk(
+                stage=stage,
+                before=None if before == own else before,
+                behind=None if behind == own else behind,
+                receives=takes if before in (None, own) else _sent(machine, takes),
+                sends=gives if behind in (None, own) else _sent(machine, gives),
+            )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._arriving: dict[Op, tuple[list[dist.Work], Tensor]] = {}
+        """What passes take, and what is to be waited for before it is there."""
+        self._between: dict[Op, tuple[Tensor, Tensor]] = {}
+        """What a forward pass took and made, until the backward pass."""
+        self._later: dict[Op, Callable[[], None]] = {}
+        """Weight gradients, until their pass."""
         self._sent: deque[dist.Work] = deque()
-        for stage in stages:
-            stage.sent = self._sent
-        kinds = {"forward": "F", "backward": "I" if layout.schedule.splits_backward else "B", "weight-gradient": "W"}
-        self._prepare_schedule_with_comms(
-            {
-                stage: [_Action(op.chunk, _ComputationType.from_str(kinds[op.what]), op.micro_batch) for op in order]
-                for stage, order in enumerate(orders(layout, micro_batches))
-            }
-        )
 
-    def _step_microbatches(self, *given: Any, **named: Any) -> None:
-        super()._step_microbatches(*given, **named)
-        while self._sent:
+    def run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> None:
+        """All micro-batches of a step; see ``StepPasses.run``."""
+        given = inputs.chunk(self._count), targets.chunk(self._count)
+        pace = self._machine.collectives.pace
+        pace.pay()
+        try:
+            for op in self._trains if trains else self._evaluates:
+                if isinstance(op, Arrival):
+                    self._receive(op.of)
+                elif op.what == "forward":
+                    self._forward(op, *given, trains=trains)
+                elif op.what == "backward":
+                    self._backward(op)
+                else:
+                    self._weight_gradient(op)
+            while self._sent:
+                self._sent.popleft().wait()
+        finally:
+            self._forget()
+        pace.resume()  # between its passes a stage waits for its neighbours
+
+    def _forward(self, op: Op, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], *, trains: bool) -> None:
+        chunk = self._chunks[op.chunk]
+        stage = chunk.stage
+        given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
+        with self._machine.collectives.pace.computing():
+            rows = given if chunk.before is None else _between(_Arrive, given, self._machine)
+            made = stage(rows)
+            if stage.last:
+                made = self._loss(made, targets[op.micro_batch])
+            elif chunk.behind is not None:
+                made = _between(_Leave, made, self._machine)
+        if trains:
+            self._between[op] = given, made
+        if not stage.last:
+            self._deliver(replace(op, chunk=op.chunk + 1), made.detach(), chunk.behind, chunk.sends)
+
+    def _backward(self, op: Op) -> None:
+        chunk = self._chunks[op.chunk]
+        gradient = None if chunk.stage.last else self._taken(op)
+        given, made = self._between.pop(replace(op, what="forward"))
+        with self._machine.collectives.pace.computing():
+            torch.autograd.backward(made, gradient)
+        if self._machine.later.collects:
+            self._later[replace(op, what="weight-gradient")] = self._machine.later.take()
+        if not chunk.stage.first:
+            assert given.grad is not None
+            self._deliver(replace(op, chunk=op.chunk - 1), given.grad, chunk.before, chunk.receives)
+
+    def _weight_gradient(self, op: Op) -> None:
+        with self._machine.collectives.pace.computing():
+            self._later.pop(op)()
+
+    def _receive(self, op: Op) -> None:
+        """Begin to receive what a pass takes."""
+        chunk = self._chunks[op.chunk]
+        shape, rank = (chunk.receives, chunk.before) if op.what == "forward" else (chunk.sends, chunk.behind)
+        message = torch.empty(shape.shape, dtype=shape.dtype, device=self._machine.grid.device)
+        self._arriving[op] = self._under_way(dist.irecv, message, rank), message
+
+    def _taken(self, op: Op) -> Tensor:
+        works, message = self._arriving.pop(op)
+        for work in works:
+            work.wait()
+        return message
+
+    def _deliver(self, op: Op, message: Tensor, rank: int | None, shape: Tensor) -> None:
+        """Give a pass what it takes, on this rank or another.
+
+        Only so many sends are under way: they are kept until they are waited for.
+        """
+        if rank is None:
+            self._arriving[op] = [], message
+            return
+        if (message.shape, message.dtype) != (shape.shape, shape.dtype):
+            there, here = (f"{each.dtype} {tuple(each.shape)}" for each in (shape, message))
+            raise ValueError(f"between stages {there} was to be sent, but it is {here}")
+        while len(self._sent) >= SENDS_IN_FLIGHT:
             self._sent.popleft().wait()
+        self._machine.collectives.note("send", ("pipeline",), message)
+        self._sent.extend(self._under_way(dist.isend, message.contiguous(), rank))
 
-
-class _Between(nn.Module):
-    """A stage whose input ``arrives`` from another rank, or whose output ``leaves`` for one."""
-
-    def __init__(self, stage: StageModule, *, arrives: bool, leaves: bool) -> None:
-        super().__init__()
-        shared = _rows_shared(stage.machine)
-        self.stage, self.arrives, self.leaves = stage, arrives and shared, leaves and shared
-
-    def forward(self, given: Tensor) -> Tensor:
-        machine, stage = self.stage.machine, self.stage
-        if self.arrives:
-            given = _Arrive.apply(given, machine)  # type: ignore[no-untyped-call]
-        rows = stage(given)
-        if self.leaves:
-            rows = _Leave.apply(rows, machine)  # type: ignore[no-untyped-call]
-        return rows
+    def _under_way(self, kind: Callable[..., Any], message: Tensor, rank: int | None) -> list[dist.Work]:
+        return dist.batch_isend_irecv([dist.P2POp(kind, message, group=self._group, group_peer=rank)])
 
 
 def _rows_shared(machine: Machine) -> bool:
     """Whether ranks along x have the same rows between stages."""
     return machine.grid.size("x") > 1 and not machine.rows_cut
+
+
+def _between(kind: type[Function], rows: Tensor, machine: Machine) -> Tensor:
+    """Rows on arrival from another rank, or as they leave for one."""
+    if not _rows_shared(machine):
+        return rows
+    return cast(Tensor, kind.apply(rows, machine))  # type: ignore[no-untyped-call]
 
 
 class _Arrive(Function):
@@ -287,123 +406,6 @@ class _Leave(Function):
 def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
     start, stop = share(rows.shape[0], machine.grid.size("x"), machine.grid.index("x"))
     return rows[start:stop].clone()
-
-
-class _CountedStage(PipelineStage):
-    """A stage that counts its sends, and computes at the pace of its rank.
-
-    Its buffers of messages are there from when they are asked for until they are used; PyTorch's are of all
-    micro-batches, for good.
-    """
-
-    machine: Machine
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        with self.machine.collectives.pace.computing():
-            found = super().forward_one_chunk(fwd_chunk_id, *given, **named)
-        _drop(self.args_recv_info[fwd_chunk_id])
-        return found
-
-    def backward_one_chunk(self, bwd_chunk_id: int, loss: Tensor | None = None, *given: Any, **named: Any) -> None:
-        with self.machine.collectives.pace.computing():
-            super().backward_one_chunk(bwd_chunk_id, loss, *given, **named)
-        _drop(self.grad_recv_info.get(bwd_chunk_id, ()))
-        if loss is not None:  # which the schedule keeps, and by its graph the chunk's input
-            loss.detach_()
-
-    def backward_weight_one_chunk(self, bwd_chunk_id: int, *given: Any, **named: Any) -> Any:
-        with self.machine.collectives.pace.computing():
-            return super().backward_weight_one_chunk(bwd_chunk_id, *given, **named)
-
-    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        self._make(self.args_recv_info[fwd_chunk_id])
-        return super().get_fwd_recv_ops(fwd_chunk_id)
-
-    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        self._make(self.grad_recv_info.get(bwd_chunk_id, ()))
-        return super().get_bwd_recv_ops(bwd_chunk_id)
-
-    def _make(self, messages: Iterable[Any]) -> None:
-        for one in messages:
-            if not one.is_root_arg:
-                one.buffer = torch.empty(one.tensor_meta.shape, dtype=one.tensor_meta.dtype, device=self.device)
-
-    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
-
-    def _setup_forward_recv_info(self, *given: Any) -> None:
-        super()._setup_forward_recv_info(*given)
-        _drop(one for messages in self.args_recv_info.values() for one in messages)
-
-    def _setup_backward_recv_info(self, *given: Any) -> None:
-        super()._setup_backward_recv_info(*given)
-        _drop(one for messages in self.grad_recv_info.values() for one in messages)
-
-    def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
-        """All stages state their shapes, so there is nothing to vote on."""
-        return np.int64(1)
-
-    def _warmup_backward_result(self, received_result: Any = None) -> Any:
-        return np.int64(1)
-
-    def _counted(self, operations: Iterable[dist.P2POp]) -> list[dist.P2POp]:
-        found = list(operations)
-        for operation in found:
-            self.machine.collectives.note("send", ("pipeline",), operation.tensor)
-        return found
-
-
-def _drop(messages: Iterable[Any]) -> None:
-    for one in messages:
-        one.buffer = None
-
-
-class _OrderedStage(_CountedStage):
-    """A stage under ``_Ordered``, which waits for what it sent when the step ends, and keeps it until then.
-
-    Here only so many sends are under way; a wait earlier than PyTorch's cannot block for good, as each rank sends and
-    receives in the order of one clock.
-    """
-
-    sent: deque[dist.Work]
-    """Of all stages of a rank."""
-
-    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._send(super().get_fwd_send_ops(fwd_chunk_id))
-
-    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._send(super().get_bwd_send_ops(bwd_chunk_id))
-
-    def _send(self, operations: list[dist.P2POp]) -> list[dist.P2POp]:
-        """Send now; nothing is left for the schedule."""
-        if operations:
-            while len(self.sent) >= SENDS_IN_FLIGHT:
-                self.sent.popleft().wait()
-            self.sent.extend(_batch_p2p(operations))
-        return []
-
-
-def _stage(machine: Machine, stage: StageModule, chunk: int, micro_batch: int) -> PipelineStage:
-    layout = machine.grid.layout
-    count, own = layout.pipeline * layout.virtual_stages, stage_of(layout, chunk)
-    arrives = not stage.first and stage_of(layout, chunk - 1) != own
-    leaves = not stage.last and stage_of(layout, chunk + 1) != own
-    takes, gives = stage.takes(micro_batch), stage.gives(micro_batch)
-    made = (_CountedStage if layout.schedule == PipelineSchedule.PLAIN else _OrderedStage)(
-        _Between(stage, arrives=arrives, leaves=leaves),
-        chunk,
-        count,
-        machine.grid.device,
-        input_args=_sent(machine, takes) if arrives else takes,
-        output_args=_sent(machine, gives) if leaves else gives,
-        group=machine.grid.group("pipeline"),
-        dw_builder=machine.later.take if machine.later.collects else None,
-    )
-    made.machine = machine
-    return made
 
 
 def _sent(machine: Machine, rows: Tensor) -> Tensor:

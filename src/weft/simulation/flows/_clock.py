@@ -6,12 +6,14 @@ low once they come to the top.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from weft.simulation.flows._fill import fill_fair, share_of
 from weft.simulation.flows._rank import fill_ranked
 from weft.simulation.flows._ripple import ripple
-from weft.simulation.flows._state import (
+from weft.solvers._arrays import Floats, Ints, Records, wide
+from weft.solvers._filling import (
     ARRIVALS,
     CHANGED,
     COME,
@@ -27,11 +29,48 @@ from weft.simulation.flows._state import (
     SOLVES,
     TAKEN,
     Net,
-    Timeline,
+    fill_fair,
+    share_of,
 )
-from weft.solvers._arrays import Floats, Records, wide
 from weft.solvers._heap import pop, push
 from weft.solvers._jit import jit
+
+PHASE = np.dtype(
+    [
+        ("delay", np.float64),
+        ("start", np.float64),
+        ("begin", np.float64),
+        ("end", np.float64),
+        ("waiting", np.int64),  # phases that must end before it begins
+        ("unfinished", np.int64),  # flows of it that have not completed
+        ("halts", np.int64),  # 1 if the simulation halts when it ends
+        ("flow_first", np.int64),
+        ("flow_end", np.int64),
+        ("next_first", np.int64),
+        ("next_end", np.int64),
+    ]
+)
+EVENT_AT = np.dtype([("time", np.float64), ("link", np.int64), ("capacity", np.float64)])
+SAMPLE = np.dtype([("time", np.float64), ("link", np.int64), ("rate", np.float64)])
+
+
+class Timeline(NamedTuple):
+    """What happens when: a tree of the soonest completions, phases, arrivals and link events."""
+
+    finish: Floats
+    nodes: Floats
+    levels: Ints
+    phases: Records
+    flow_order: Ints
+    next_phase: Ints
+    ready: Records
+    arrivals: Records
+    events: Records
+    samples: Records
+    """Room for rates of links; none where they are not wanted."""
+    sampled: Floats
+    """Rates of links when last sampled."""
+    now: Floats
 
 
 @jit

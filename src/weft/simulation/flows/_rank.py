@@ -9,9 +9,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.simulation.flows._fill import EMPTY, first_keys, is_new, open_flow, push_top, raise_open, share_of
-from weft.simulation.flows._state import CHANGED, COME, EPOCH, LIVE, MOVING, NO_LINK, SEEDS, SIDE, STILL, Net
 from weft.solvers._arrays import ZERO, wide
+from weft.solvers._filling import (
+    CHANGED,
+    COME,
+    EMPTY,
+    EPOCH,
+    LIVE,
+    MOVING,
+    NO_LINK,
+    SEEDS,
+    SIDE,
+    STILL,
+    Net,
+    first_keys,
+    is_new,
+    open_flow,
+    push_top,
+    raise_open,
+    share_of,
+)
 from weft.solvers._jit import jit
 
 WAITING = -2.0

@@ -15,9 +15,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.simulation.flows._fill import EMPTY, OPEN, SAME, is_new, share_of
-from weft.simulation.flows._state import CHANGED, COME, EPOCH, LIVE, NO_LINK, OPENED, PENDING, SEEDS, Net
 from weft.solvers._arrays import ZERO, wide
+from weft.solvers._filling import (
+    CHANGED,
+    COME,
+    EMPTY,
+    EPOCH,
+    LIVE,
+    NO_LINK,
+    OPEN,
+    OPENED,
+    PENDING,
+    SAME,
+    SEEDS,
+    Net,
+    is_new,
+    share_of,
+)
 from weft.solvers._heap import pop, push
 from weft.solvers._jit import jit
 

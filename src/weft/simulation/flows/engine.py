@@ -13,11 +13,18 @@ routes that split a flow over several paths carry shares in ``Routes.usage``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
 
-from weft.errors import UnknownName
-from weft.fabric.spec import Floats
-from weft.fabric.traffic import Routes, Traffic
-from weft.simulation.flows.records import MODES, LinkEvent, Mode, Simulation
+import numpy as np
+
+from weft.errors import BadInput, UnknownName
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Phases, Routes, Traffic, at_once, spans
+from weft.simulation.flows._clock import EVENT_AT, FAIR, PHASE, SAMPLE, SHORTEST, Timeline, advance
+from weft.solvers._arrays import PAIR, Records
+from weft.solvers._filling import HALTS, LIVE, LOGGED, READY, RIPPLES, SOLVES, Net, blank, new_net
 
 
 def run(
@@ -52,8 +59,6 @@ def run(
     """
     if mode not in MODES:
         raise UnknownName("sharing mode", mode, MODES, where="mode")
-    from weft.simulation.flows._chain import simulate_chain
-    from weft.simulation.flows._run import simulate
 
     number = MODES.index(mode)
     if reuse and not events and not sample:
@@ -61,3 +66,596 @@ def run(
         if found is not None:
             return found
     return simulate(capacity_Bps, traffic, routes, number, local_share, events=tuple(events), sample=sample)
+
+
+Mode = Literal["fair", "shortest-remaining"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEvent:
+    """From ``time_s`` on a link has another capacity; 0 is a failure."""
+
+    time_s: float
+    link: int
+    capacity_Bps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinkRates:
+    """Rates of links in time: from ``time_s`` on ``link`` carries ``rate_Bps``, until its next entry."""
+
+    time_s: Floats
+    link: Ints
+    rate_Bps: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """When everything happened.
+
+    ``begin_s`` is when a flow's first byte moves: its path's latency after its phase begins.
+    ``link_bytes`` counts what each link carried, ``bottleneck`` is the link that limited a flow last (-1:
+    its own cap, or nothing). ``solutions`` counts how often rates were computed, ``local_solutions`` how
+    many of those only around a change.
+    """
+
+    makespan_s: float
+    completion_s: Floats
+    begin_s: Floats
+    phase_begin_s: Floats
+    phase_end_s: Floats
+    link_bytes: Floats
+    bottleneck: Ints
+    solutions: int
+    local_solutions: int
+    rates: LinkRates | None = None
+
+
+_FAN = 16
+SAMPLES = 1 << 20
+"""Samples of link rates that the event loop may take before they are put away."""
+
+
+def simulate(
+    capacity: Floats,
+    traffic: Traffic,
+    routes: Routes,
+    mode: int,
+    local: float,
+    *,
+    events: Sequence[LinkEvent] = (),
+    sample: bool = False,
+    first_flow: int = 0,
+) -> Simulation:
+    """``run`` without reuse; messages count flows from ``first_flow``."""
+    capacity = np.asarray(capacity, dtype=np.float64)
+    check_inputs(capacity, traffic, routes, events)
+    sharing = SHORTEST if MODES[mode] == "shortest-remaining" else FAIR
+    if sharing is SHORTEST:
+        check_distinct_links(routes, len(capacity), first_flow)
+    net = net_of(capacity, traffic, routes)
+    clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
+    taken = []
+    ended, run = False, advance.sized(steps_of(traffic, routes, len(events)))
+    while not ended:
+        ended = run(net, clock, sharing, float(local), np.inf)
+        taken.append(clock.samples[: net.counter[LOGGED]].copy())
+        net.counter[LOGGED] = 0
+    if net.counter[LIVE] > 0:
+        live = net.flow_list["live"][: net.counter[LIVE]]
+        raise stalled(net.links["capacity"], traffic, routes, live, first_flow)
+    trips, phases = net.trips, clock.phases
+    return Simulation(
+        makespan_s=float(phases["end"].max()) if len(phases) else 0.0,
+        completion_s=trips["completion"].copy(),
+        begin_s=trips["begin"].copy(),
+        phase_begin_s=phases["begin"].copy(),
+        phase_end_s=phases["end"].copy(),
+        link_bytes=_carried(len(capacity), traffic, routes),
+        bottleneck=net.flows["limit"].copy(),
+        solutions=int(net.counter[SOLVES]),
+        local_solutions=int(net.counter[RIPPLES]),
+        rates=_rates(np.concatenate(taken)) if sample else None,
+    )
+
+
+def steps_of(traffic: Traffic, routes: Routes, events: int = 0) -> int:
+    """About how many steps a simulation takes: a solution for each flow that ends, over all places on paths."""
+    return 500 + 40 * (len(traffic) + events) * (len(traffic) + len(routes.links)) + 50 * len(traffic.phases)
+
+
+def _rates(taken: Records) -> LinkRates:
+    """The last rate of each link at each instant."""
+    later = np.lexsort((np.arange(len(taken)), taken["link"], taken["time"]))
+    ordered = taken[later]
+    last = np.ones(len(ordered), dtype=bool)
+    last[:-1] = (ordered["link"][1:] != ordered["link"][:-1]) | (ordered["time"][1:] != ordered["time"][:-1])
+    kept = ordered[last]
+    return LinkRates(time_s=kept["time"].copy(), link=kept["link"].copy(), rate_Bps=kept["rate"].copy())
+
+
+def _carried(links: int, traffic: Traffic, routes: Routes) -> Floats:
+    loads = np.repeat(traffic.bytes, np.diff(routes.indptr)) * routes.usage
+    return np.bincount(routes.links, loads, links).astype(np.float64)
+
+
+SHOWN = 5
+"""Names in a message before the rest is counted."""
+
+
+def grouped(group: Ints, groups: int) -> tuple[Ints, Ints]:
+    """Members of each group in their order: first place of each group, and the members."""
+    first = np.zeros(groups + 1, dtype=np.int64)
+    np.cumsum(np.bincount(group, minlength=groups), out=first[1:])
+    if len(group) == 0 or bool(np.all(group[:-1] <= group[1:])):
+        return first, np.arange(len(group), dtype=np.int64)
+    return first, np.argsort(group, kind="stable").astype(np.int64)
+
+
+def net_of(capacity: Floats, traffic: Traffic, routes: Routes) -> Net:
+    """No flow active."""
+    net = new_net(capacity, routes.indptr, routes.links, routes.usage, traffic.weight, traffic.cap_Bps)
+    trips = net.trips
+    trips["bytes"], trips["bytes_left"], trips["phase"] = traffic.bytes, traffic.bytes, traffic.phase
+    trips["latency"], trips["begin"], trips["completion"] = routes.latency_s, np.nan, np.nan
+    return net
+
+
+def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
+    """Nothing done, with room for some samples of links; also the number of phases that are ready.
+
+    Raises:
+        BadInput: phases wait for each other in a circle.
+    """
+    phases, flow_order, next_phase = _phases(traffic)
+    ready = np.flatnonzero(phases["waiting"] == 0)
+    begin = np.maximum(phases["delay"], phases["start"])[ready]
+    order = np.lexsort((ready, begin))
+    heap = blank(len(phases) + 1, PAIR)
+    heap["key"][: len(ready)], heap["number"][: len(ready)] = begin[order], ready[order]
+    timed = sorted(events, key=lambda event: (event.time_s, event.link))
+    nodes, levels = _new_tree(len(traffic))
+    clock = Timeline(
+        finish=np.full(max(len(traffic), 1), np.inf),
+        nodes=nodes,
+        levels=levels,
+        phases=phases,
+        flow_order=flow_order,
+        next_phase=next_phase,
+        ready=heap,
+        arrivals=blank(len(traffic) if bool(np.any(routes.latency_s > 0)) else 0, PAIR),
+        events=np.array([(event.time_s, event.link, event.capacity_Bps) for event in timed], dtype=EVENT_AT),
+        samples=blank(samples, SAMPLE),
+        sampled=np.zeros(samples),
+        now=np.zeros(1),
+    )
+    return clock, len(ready)
+
+
+def _new_tree(leaves: int) -> tuple[Floats, Ints]:
+    """A tree of minima with ``_FAN`` children a node: its nodes, and the first node of each level; the last level only
+    closes the list."""
+    sizes = [-(-max(leaves, 1) // _FAN)]
+    while sizes[-1] > 1:
+        sizes.append(-(-sizes[-1] // _FAN))
+    return np.full(sum(sizes), np.inf), np.cumsum([0, *sizes])
+
+
+def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:
+    """Phases, flows by phase, and the phases that wait for each."""
+    given = traffic.phases
+    phases, waiting = blank(len(given), PHASE), np.diff(given.indptr)
+    flow_first, flow_order = grouped(traffic.phase, len(given))
+    next_first, order = grouped(given.waits, len(given))
+    next_phase = np.repeat(np.arange(len(given)), waiting)[order]
+    _check_circle(given, waiting, next_first, next_phase)
+    phases["delay"], phases["start"], phases["waiting"] = given.delay_s, given.start_s, waiting
+    phases["begin"], phases["end"] = np.nan, np.nan
+    phases["flow_first"], phases["flow_end"] = flow_first[:-1], flow_first[1:]
+    phases["next_first"], phases["next_end"] = next_first[:-1], next_first[1:]
+    phases["unfinished"] = np.diff(flow_first)
+    return phases, flow_order, next_phase
+
+
+def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: Ints) -> None:
+    """Take phases off that wait for nothing more, until none is left."""
+    left, ready = waiting.tolist(), np.flatnonzero(waiting == 0).tolist()
+    first, later = next_first.tolist(), next_phase.tolist()
+    taken = 0
+    while ready:
+        phase = ready.pop()
+        taken += 1
+        for after in later[first[phase] : first[phase + 1]]:
+            left[after] -= 1
+            if left[after] == 0:
+                ready.append(after)
+    if taken < len(left):
+        circle = _circle(phases, [count > 0 for count in left])
+        shown = " <- ".join(_phase_name(phases, phase) for phase in circle[: SHOWN + 1])
+        more = f" <- ... ({len(circle)} phases)" if len(circle) > SHOWN + 1 else ""
+        raise BadInput(
+            f"phases wait for each other in a circle: {shown}{more}", where="phases", remedy="drop one of these waits"
+        )
+
+
+def _circle(phases: Phases, stuck: list[bool]) -> list[int]:
+    """Follow waits among stuck phases until one comes again."""
+    phase, at, path = stuck.index(True), dict[int, int](), list[int]()
+    while phase not in at:
+        at[phase] = len(path)
+        path.append(phase)
+        waits = phases.waits[phases.indptr[phase] : phases.indptr[phase + 1]].tolist()
+        phase = next(other for other in waits if stuck[other])
+    return [*path[at[phase] :], phase]
+
+
+def _phase_name(phases: Phases, phase: int) -> str:
+    label = int(phases.label[phase]) if len(phases.label) > phase else -1
+    return f"{phase} ({phases.labels[label]})" if 0 <= label < len(phases.labels) else str(phase)
+
+
+def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, first: int = 0) -> BadInput:
+    """The flows that never end, and the links that let nothing pass (else those that others have filled)."""
+    names, holding = [], list[int]()
+    for flow in sorted(flows.tolist()):
+        path = routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist()
+        shut = [link for link in path if capacity[link] <= 0.0]
+        holding += [link for link in shut or path if link not in holding] if len(holding) < SHOWN else []
+        names.append(f"{flow + first} ({traffic.source[flow]} -> {traffic.target[flow]})")
+        if len(names) == SHOWN:
+            break
+    more = f" and {len(flows) - SHOWN} more" if len(flows) > SHOWN else ""
+    what = f"flows {', '.join(names)}{more} can never end: links {', '.join(map(str, holding[:SHOWN]))}"
+    return BadInput(
+        f"{what} let nothing pass",
+        where="simulation",
+        remedy="route them around links without capacity, or let a later event restore these links",
+    )
+
+
+def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Sequence[LinkEvent]) -> None:
+    """Refuse what the event loop cannot run.
+
+    Raises:
+        BadInput: lengths, indices or values that are out of range, by name.
+    """
+    nphases, nlinks = len(traffic.phases), len(capacity)
+    check_lengths(traffic, routes)
+    _values("capacity_Bps", capacity)
+    _values("traffic: bytes", traffic.bytes)
+    _values("traffic: weight", traffic.weight, positive=True)
+    _values("traffic: cap_Bps", traffic.cap_Bps, positive=True, infinite=True)
+    _indices("traffic: phase", traffic.phase, nphases)
+    _indices("phases: waits", traffic.phases.waits, nphases)
+    _values("routes: latency_s", routes.latency_s)
+    _indices("routes: links", routes.links, nlinks)
+    _values("routes: usage", routes.usage, positive=True)
+    if 4 * (len(routes.links) + nlinks) >= 2**31:
+        raise BadInput(
+            f"{len(routes.links)} places on paths are too many", where="routes", remedy="at most 500 million"
+        )
+    for number, event in enumerate(events):
+        where = f"events[{number}]"
+        _values(f"{where}: time_s", np.array([event.time_s]))
+        _values(f"{where}: capacity_Bps", np.array([event.capacity_Bps]))
+        _indices(f"{where}: link", np.array([event.link]), nlinks)
+
+
+def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
+    """Each path lists a link once; serving flows in turn takes a link's room path by path.
+
+    Raises:
+        BadInput: by the first flow whose path lists a link again.
+    """
+    flow = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
+    order = np.argsort(flow * nlinks + routes.links, kind="stable")
+    again = (np.diff(flow[order]) == 0) & (np.diff(routes.links[order]) == 0)
+    if again.any():
+        place = order[int(np.argmax(again))]
+        raise BadInput(
+            f"the path of flow {first_flow + flow[place]} lists link {routes.links[place]} more than once",
+            where="routes: links",
+            remedy="with shortest-remaining list it once, with the sum of its usages",
+        )
+
+
+def check_lengths(traffic: Traffic, routes: Routes) -> None:
+    """Arrays with as many entries as there are flows, phases and places, and times of phases.
+
+    Raises:
+        BadInput: by the name of the first array that does not fit.
+    """
+    nflows, phases = len(traffic), traffic.phases
+    for name, array in (
+        ("traffic: target", traffic.target),
+        ("traffic: bytes", traffic.bytes),
+        ("traffic: phase", traffic.phase),
+        ("traffic: weight", traffic.weight),
+        ("traffic: cap_Bps", traffic.cap_Bps),
+        ("routes: latency_s", routes.latency_s),
+    ):
+        _length(name, array, nflows)
+    _length("phases: start_s", phases.start_s, len(phases))
+    _length("routes: usage", routes.usage, len(routes.links))
+    _values("phases: delay_s", phases.delay_s)
+    _values("phases: start_s", phases.start_s)
+    _csr("phases", phases.indptr, phases.waits, len(phases))
+    _csr("routes", routes.indptr, routes.links, nflows)
+
+
+def _length(where: str, array: Floats | Ints, count: int) -> None:
+    if array.ndim != 1 or len(array) != count:
+        raise BadInput(f"{array.size} values for {count}", where=where, remedy="give one each")
+
+
+def _values(where: str, array: Floats, *, positive: bool = False, infinite: bool = False) -> None:
+    if len(array) == 0:
+        return
+    low, high = float(array.min()), float(array.max())
+    good = (low > 0 if positive else low >= 0) and (infinite or high < np.inf)
+    if not good:
+        bad = ~(array > 0 if positive else array >= 0) | (False if infinite else ~(array < np.inf))
+        place = int(np.flatnonzero(bad)[0])
+        wanted = ("positive" if positive else "zero or more") + ("" if infinite else " and finite")
+        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give a value that is {wanted}")
+
+
+def _indices(where: str, array: Ints, limit: int) -> None:
+    if len(array) and not (int(array.min()) >= 0 and int(array.max()) < limit):
+        place = int(np.flatnonzero((array < 0) | (array >= limit))[0])
+        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give 0 to {limit - 1}")
+
+
+def _csr(where: str, indptr: Ints, items: Ints, count: int) -> None:
+    _length(f"{where}: indptr", indptr, count + 1)
+    if int(indptr[0]) != 0 or int(indptr[-1]) != len(items) or bool(np.any(indptr[1:] < indptr[:-1])):
+        raise BadInput(
+            f"indptr does not divide {len(items)} places", where=where, remedy="let it rise from 0 to their number"
+        )
+
+
+KINDS = 64
+"""Most kinds of phases among which an equal one is looked for."""
+
+
+def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int, local: float) -> Simulation | None:
+    """The simulation of a chain with equal phases; None if the phases are no chain or all differ."""
+    if len(traffic.phases) < 2 or not _is_chain(traffic):
+        return None
+    check_lengths(traffic, routes)
+    first = np.searchsorted(traffic.phase, np.arange(len(traffic.phases) + 1))
+    kind, example = _kinds(traffic, routes, first)
+    if len(example) > KINDS or 2 * len(example) > len(kind):
+        return None
+    parts = [
+        simulate(
+            capacity,
+            *_part(traffic, routes, int(first[phase]), int(first[phase + 1])),
+            mode,
+            local,
+            first_flow=int(first[phase]),
+        )
+        for phase in example
+    ]
+    return _assemble(traffic, first, kind, parts)
+
+
+def _kinds(traffic: Traffic, routes: Routes, first: Ints) -> tuple[Ints, list[int]]:
+    """The kind of each phase, and the first phase of each kind; cut short where there are too many kinds."""
+    of_flow = traffic.bytes, traffic.weight, traffic.cap_Bps, routes.latency_s, np.diff(routes.indptr)
+    known: dict[tuple[bytes, ...], int] = {}
+    kind, example = np.zeros(len(traffic.phases), dtype=np.int64), list[int]()
+    for phase, (begin, end) in enumerate(pairwise(first.tolist())):
+        places = slice(int(routes.indptr[begin]), int(routes.indptr[end]))
+        same = *(column[begin:end] for column in of_flow), routes.links[places], routes.usage[places]
+        kind[phase] = known.setdefault(tuple(column.tobytes() for column in same), len(example))
+        if kind[phase] == len(example):
+            example.append(phase)
+        if len(example) > KINDS:
+            break
+    return kind, example
+
+
+def _is_chain(traffic: Traffic) -> bool:
+    """Each phase but the first waits for the one before, nothing more, and flows lie in the order of
+    phases."""
+    phases = traffic.phases
+    count = len(phases)
+    if len(phases.waits) != count - 1 or len(phases.indptr) != count + 1 or len(traffic.phase) == 0:
+        return False
+    return bool(
+        phases.indptr[0] == 0
+        and np.all(phases.indptr[1:] == np.arange(count))
+        and np.all(phases.waits == np.arange(count - 1))
+        and np.all(traffic.phase[1:] >= traffic.phase[:-1])
+        and traffic.phase[0] >= 0
+        and traffic.phase[-1] < count
+    )
+
+
+def _part(traffic: Traffic, routes: Routes, begin: int, end: int) -> tuple[Traffic, Routes]:
+    """Some flows that follow each other, alone at time 0."""
+    places = slice(int(routes.indptr[begin]), int(routes.indptr[end]))
+    alone = at_once(traffic.source[begin:end], traffic.target[begin:end], traffic.bytes[begin:end])
+    part = Traffic(
+        source=alone.source,
+        target=alone.target,
+        bytes=alone.bytes,
+        phase=alone.phase,
+        weight=traffic.weight[begin:end],
+        cap_Bps=traffic.cap_Bps[begin:end],
+        phases=alone.phases,
+    )
+    return part, Routes(
+        indptr=routes.indptr[begin : end + 1] - routes.indptr[begin],
+        links=routes.links[places],
+        usage=routes.usage[places],
+        latency_s=routes.latency_s[begin:end],
+    )
+
+
+def _assemble(traffic: Traffic, first: Ints, kind: Ints, parts: list[Simulation]) -> Simulation:
+    phases = traffic.phases
+    begin, end, now = np.empty(len(kind)), np.empty(len(kind)), 0.0
+    spans = [part.makespan_s for part in parts]
+    for phase, (which, delay, start) in enumerate(
+        zip(kind.tolist(), phases.delay_s.tolist(), phases.start_s.tolist(), strict=True)
+    ):
+        begin[phase] = max(now + delay, start)
+        end[phase] = now = float(begin[phase]) + spans[which]
+    # Every flow has the times and the limit of its place in its kind, shifted to where its phase begins.
+    starts = np.cumsum([0, *(len(part.completion_s) for part in parts)])[kind]
+    at = np.repeat(starts - first[:-1], np.diff(first)) + np.arange(len(traffic))
+    since = np.repeat(begin, np.diff(first))
+    completion, moved, limit = (
+        np.concatenate([getattr(part, name) for part in parts])[at]
+        for name in ("completion_s", "begin_s", "bottleneck")
+    )
+    times = np.bincount(kind, minlength=len(parts))
+    return Simulation(
+        makespan_s=float(end[-1]),
+        completion_s=since + completion,
+        begin_s=since + moved,
+        phase_begin_s=begin,
+        phase_end_s=end,
+        link_bytes=np.sum([count * part.link_bytes for count, part in zip(times, parts, strict=True)], axis=0),
+        bottleneck=limit,
+        solutions=sum(part.solutions for part in parts),
+        local_solutions=sum(part.local_solutions for part in parts),
+    )
+
+
+LOCAL = 0.25
+"""As ``weft.simulation.flows.engine.run`` has it by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Halt:
+    """What has happened by ``time_s``; times of what has not happened are nan.
+
+    ``left_bytes`` is what each flow still has to send.  ``ready_s`` is when a phase that waits for no other
+    any more, but has not begun, will begin.
+    """
+
+    time_s: float
+    left_bytes: Floats
+    begin_s: Floats
+    completion_s: Floats
+    phase_begin_s: Floats
+    phase_end_s: Floats
+    ready_s: Floats
+
+    @property
+    def done(self) -> bool:
+        """Whether every phase has ended."""
+        return not bool(np.isnan(self.phase_end_s).any())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rest:
+    """What is left of a simulation as one of its own, in the same time.
+
+    Its flows and phases are ``flows`` and ``phases`` of the whole; ``latency_s`` is what is left of the
+    latency of flows whose phase has begun, nan for the others, which have that of their routes.
+    """
+
+    traffic: Traffic
+    flows: Ints
+    phases: Ints
+    latency_s: Floats
+
+    def routes(self, given: Routes) -> Routes:
+        """Routes of its flows, which may be others than before, with what is left of latencies."""
+        latency = np.where(np.isnan(self.latency_s), given.latency_s, self.latency_s)
+        return Routes(indptr=given.indptr, links=given.links, usage=given.usage, latency_s=latency)
+
+
+def run_until(
+    capacity_Bps: Floats,
+    traffic: Traffic,
+    routes: Routes,
+    *,
+    until_s: float = np.inf,
+    stop_phases: Sequence[int] | Ints = (),
+) -> Halt:
+    """Simulate (max-min fair) up to a time, or until one of some phases has ended, whichever is first.
+
+    Everything that falls on the instant of the halt has happened: flows completed, phases begun.
+
+    Raises:
+        BadInput: as ``weft.simulation.flows.engine.run``; ``until_s`` is no time.
+    """
+    if not until_s >= 0:
+        raise BadInput(f"halt at {until_s:g} s", where="until_s", remedy="give a time of 0 or later")
+    capacity = np.asarray(capacity_Bps, dtype=np.float64)
+    check_inputs(capacity, traffic, routes, ())
+    net = net_of(capacity, traffic, routes)
+    clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
+    clock.phases["halts"][np.asarray(stop_phases, dtype=np.int64)] = 1
+    advance.sized(steps_of(traffic, routes))(net, clock, FAIR, LOCAL, float(until_s))
+    live = net.flow_list["live"][: net.counter[LIVE]]
+    if len(live) and until_s == np.inf and not net.counter[HALTS]:
+        raise stalled(net.links["capacity"], traffic, routes, live)
+    trips, phases = net.trips, clock.phases
+    halted = bool(net.counter[HALTS]) or until_s == np.inf
+    now = float(clock.now[0]) if halted else until_s
+    left = np.where(np.isnan(trips["completion"]), traffic.bytes, 0.0)
+    sent = trips["rate"][live] * (now - trips["since"][live])
+    left[live] = np.maximum(trips["bytes_left"][live] - sent, 0.0)
+    ready = np.full(len(phases), np.nan)
+    coming = clock.ready[: net.counter[READY]]
+    ready[coming["number"]] = coming["key"]
+    return Halt(
+        time_s=now,
+        left_bytes=left,
+        begin_s=trips["begin"].copy(),
+        completion_s=trips["completion"].copy(),
+        phase_begin_s=phases["begin"].copy(),
+        phase_end_s=phases["end"].copy(),
+        ready_s=ready,
+    )
+
+
+def rest_of(traffic: Traffic, routes: Routes, halt: Halt) -> Rest:
+    """What is left of a simulation that was halted."""
+    flows = np.flatnonzero(np.isnan(halt.completion_s))
+    phases = np.flatnonzero(np.isnan(halt.phase_end_s))
+    number = np.full(len(traffic.phases), -1, dtype=np.int64)
+    number[phases] = np.arange(len(phases))
+    due = halt.phase_begin_s[traffic.phase[flows]] + routes.latency_s[flows] - halt.time_s
+    under_way = ~np.isnan(halt.begin_s[flows])
+    return Rest(
+        traffic=Traffic(
+            source=traffic.source[flows],
+            target=traffic.target[flows],
+            bytes=halt.left_bytes[flows],
+            phase=number[traffic.phase[flows]],
+            weight=traffic.weight[flows],
+            cap_Bps=traffic.cap_Bps[flows],
+            phases=_phases_left(traffic.phases, halt, phases, number),
+        ),
+        flows=flows,
+        phases=phases,
+        latency_s=np.where(under_way, 0.0, np.where(np.isnan(due), np.nan, np.maximum(due, 0.0))),
+    )
+
+
+def _phases_left(given: Phases, halt: Halt, phases: Ints, number: Ints) -> Phases:
+    """Begun phases begin at once, ready ones when they would have, others after what they still wait for."""
+    begun = ~np.isnan(halt.phase_begin_s[phases])
+    ready = ~np.isnan(halt.ready_s[phases])
+    start = np.where(begun, halt.time_s, np.where(ready, halt.ready_s[phases], given.start_s[phases]))
+    count = np.diff(given.indptr)[phases]
+    waits = number[given.waits[spans(given.indptr[phases], count)]]
+    owner = np.repeat(np.arange(len(phases)), count)[waits >= 0]
+    left = np.bincount(owner, minlength=len(phases))
+    return Phases(
+        delay_s=np.where(begun | ready, 0.0, given.delay_s[phases]),
+        start_s=start,
+        indptr=np.concatenate([[0], np.cumsum(left)]).astype(np.int64),
+        waits=waits[waits >= 0],
+        label=given.label[phases],
+        labels=given.labels,
+        job=given.job[phases],
+    )

@@ -12,11 +12,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from weft.estimation.frame import TimedFrame
-from weft.layout.mesh import rank_groups, real_axes
+from weft.estimation.frame import Frame
+from weft.fabric.spec import Floats, Ints
+from weft.layout.mesh import groups, rank_groups, real_axes
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
-from weft.layout.stages import HeldChunk, held_chunks
+from weft.layout.stages import HeldChunk, held_chunks, stage_of
 from weft.layout.step import Call, Step
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class Demand:
     micro_batches: int
 
 
-def demand(layout: Layout, frame: TimedFrame) -> Demand:
+def demand(layout: Layout, frame: Frame) -> Demand:
     """The demand of a layout, whose one-row frame is given."""
     return demand_of(layout, Step(frame.job.model, frame.job.recipe, frame.table, frame.software))
 
@@ -153,3 +154,53 @@ def _stage(stage: HeldChunk, step: Step, gathered: _Gathered) -> StageDemand:
         gathered.amounts(one for one in once if one.when == when) for when in ("reduce", "gather", "tied", "scalar")
     )
     return StageDemand(reduce=reduce, gather=gather, tied=tied, scalars=scalars)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageTotals:
+    """Bytes and calls of one collective in an iteration, on a rank of each stage."""
+
+    bytes: Floats
+    calls: Floats
+
+
+def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
+    """What each stage asks of every collective in one iteration; for a send, what each stage passes on."""
+    found: dict[Key, StageTotals] = {}
+
+    def add(amounts: Amounts, stage: int, times: float) -> None:
+        for key, amount in amounts.items():
+            total = found.setdefault(
+                key, StageTotals(bytes=np.zeros(layout.pipeline), calls=np.zeros(layout.pipeline))
+            )
+            total.bytes[stage] += amount.bytes * times
+            total.calls[stage] += amount.calls * times
+
+    count = float(wanted.micro_batches)
+    for chunk in wanted.chunks:
+        for amounts in (chunk.forward, chunk.backward, chunk.sends):
+            add(amounts, chunk.stage, count)
+    for stage, once in enumerate(wanted.stages):
+        for amounts in (once.reduce, once.gather, once.tied, once.scalars):
+            add(amounts, stage, 1.0)
+    return found
+
+
+def rank_stages(layout: Layout) -> Ints:
+    """Pipeline stage of each rank."""
+    stages = np.empty(layout.world, dtype=np.int64)
+    members = groups(layout, "pipeline")
+    for stage in range(layout.pipeline):
+        stages[members[:, stage]] = stage
+    return stages
+
+
+def crossings(layout: Layout) -> Floats:
+    """Messages of one micro-batch from each stage (row) to each other: activations there, gradients back."""
+    count = np.zeros((layout.pipeline, layout.pipeline))
+    for chunk in range(layout.pipeline * layout.virtual_stages - 1):
+        here, there = stage_of(layout, chunk), stage_of(layout, chunk + 1)
+        if here != there:
+            count[here, there] += 1
+            count[there, here] += 1
+    return count

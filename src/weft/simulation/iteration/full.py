@@ -8,23 +8,95 @@ does beyond the ideal transfers, so that without contention both agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import fsum
 
 import numpy as np
 
-from weft.fabric.spec import Ints
-from weft.fabric.traffic import Routes, Traffic, joined
+from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import Phases, Routes, Traffic, joined
 from weft.layout.spec import Layout
-from weft.layout.stages import Op
+from weft.layout.stages import Op, following, orders, stage_of
 from weft.simulation.flows.engine import run
-from weft.simulation.flows.graph import Load
 from weft.simulation.iteration.contention import Messages, Wave, Wires
-from weft.simulation.iteration.demand import Amounts, Demand, Key
-from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, Placed
-from weft.simulation.iteration.result import Span
-from weft.simulation.iteration.usage import rank_stages
+from weft.simulation.iteration.demand import Amounts, Demand, Key, rank_stages
+from weft.simulation.iteration.result import Span, SpanKind
+from weft.simulation.iteration.stepping import PhaseTimes, op_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load:
+    """Flows of one phase, and which of a list of routes each takes."""
+
+    source: Ints
+    target: Ints
+    bytes: Floats
+    route: Ints
+
+    def times(self, factor: float) -> Load:
+        """The same flows with that many times the bytes."""
+        return replace(self, bytes=self.bytes * factor)
+
+
+class Graph:
+    """Phases that wait for each other, with the flows of some."""
+
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+        self.waits: list[list[int]] = []
+        self.names: list[str] = []
+        self.loads: list[tuple[int, Load]] = []
+
+    def add(self, name: str, delay_s: float, waits: Iterable[int] = ()) -> int:
+        """A phase; returns its number."""
+        self.delays.append(max(delay_s, 0.0))
+        self.waits.append(list(waits))
+        self.names.append(name)
+        return len(self.delays) - 1
+
+    def wait(self, phase: int, other: int) -> None:
+        """Let a phase wait for another."""
+        self.waits[phase].append(other)
+
+    def carry(self, phase: int, load: Load) -> None:
+        """Give a phase flows."""
+        self.loads.append((phase, load))
+
+    def phases(self) -> Phases:
+        """All phases as arrays."""
+        labels = {name: i for i, name in enumerate(dict.fromkeys(self.names))}
+        lengths = [len(waits) for waits in self.waits]
+        return Phases(
+            delay_s=np.array(self.delays),
+            start_s=np.zeros(len(self.delays)),
+            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            waits=np.array([other for waits in self.waits for other in waits], dtype=np.int64),
+            label=np.array([labels[name] for name in self.names], dtype=np.int64),
+            labels=tuple(labels),
+            job=np.zeros(len(self.delays), dtype=np.int64),
+        )
+
+    def traffic(self) -> Traffic:
+        """All phases and flows."""
+        none = np.zeros(0)
+        flows = [load for _, load in self.loads]
+        count = sum(len(load.source) for load in flows)
+        phase = [np.full(len(load.source), phase) for phase, load in self.loads]
+        return Traffic(
+            source=np.concatenate([none, *(load.source for load in flows)]).astype(np.int64),
+            target=np.concatenate([none, *(load.target for load in flows)]).astype(np.int64),
+            bytes=np.concatenate([none, *(load.bytes for load in flows)]),
+            phase=np.concatenate([none, *phase]).astype(np.int64),
+            weight=np.ones(count),
+            cap_Bps=np.full(count, np.inf),
+            phases=self.phases(),
+        )
+
+    def routes(self, known: Routes) -> Routes:
+        """The routes of the flows of ``traffic``, from the list that loads number."""
+        numbers = [load.route for _, load in self.loads]
+        return known.of(np.concatenate([np.zeros(0, dtype=np.int64), *numbers]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,7 +138,7 @@ def full_traffic(
     ideal: Mapping[Key, float],
 ) -> FullTraffic:
     """One iteration as traffic.  ``ideal`` are seconds per byte over ports alone."""
-    pipeline = FullPipeline(layout, clock, wanted, wires, messages, ideal)
+    pipeline = Pipeline(layout, clock, wanted, wires, messages, ideal)
     last = pipeline.build()
     traffic = pipeline.graph.traffic()
     known = joined([wave.routes for one in messages.values() for wave in one.waves])
@@ -75,10 +147,20 @@ def full_traffic(
     return FullTraffic(traffic=traffic, routes=routes, message=message, pipeline=pipeline, last=last)
 
 
-class FullPipeline(Pipeline):
-    """The phases of every column, with flows.
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The phases in which an op begins and ends."""
 
-    A column's share of the gradients flows as soon as that column is ready.
+    begin: int
+    end: int
+
+
+class Pipeline:
+    """The phases of one iteration: chunks in the schedule's order, sends, gradients, update, with their flows.
+
+    What waits for what is as in ``weft.simulation.iteration.stepping``, which times one column without flows.  The
+    columns of a stage run the same without waiting for each other; a column's share of the gradients flows as soon as
+    that column is ready.
     """
 
     def __init__(
@@ -90,7 +172,7 @@ class FullPipeline(Pipeline):
         messages: Mapping[Key, Messages],
         ideal: Mapping[Key, float],
     ) -> None:
-        super().__init__(layout, clock)
+        self.wire(layout, clock)
         self.wanted, self.messages, self.ideal = wanted, messages, ideal
         # Accelerators beyond the job belong to no stage.
         self.stage = np.full(wires.fabric.accelerators, -1, dtype=np.int64)
@@ -103,19 +185,136 @@ class FullPipeline(Pipeline):
                 self._index(key, wave, first)
                 first += len(wave.source)
 
+    def wire(self, layout: Layout, clock: PhaseTimes) -> None:
+        """Begin without any phase."""
+        self.layout, self.clock, self.graph = layout, clock, Graph()
+        self.orders = orders(layout, clock.micro_batches)
+        self.share = 1.0 / layout.virtual_stages
+        every = [op for order in self.orders for op in order]
+        self.first_forward = set({op.chunk: op for op in reversed(every) if op.what == "forward"}.values())
+        self.last_backward = set({op.chunk: op for op in every if op.what == "backward"}.values())
+        self.blocking = layout.schedule.blocks
+        self.bars: list[tuple[int, SpanKind, str, int, int]] = []
+        self.placed: dict[tuple[int, int, Op], Placed] = {}
+
+    def build(self) -> int:
+        """Wire everything; returns the last phase."""
+        for stage, order in enumerate(self.orders):
+            for column in self.columns(stage):
+                for op in order:
+                    edge = op in self.first_forward or op in self.last_backward
+                    seconds = op_seconds(self.layout, self.clock, op, edge=edge)
+                    self.placed[stage, column, op] = placed = self.work(stage, column, op, seconds)
+                    if column == 0:
+                        self._bar(stage, op.what, f"{op.micro_batch}.{op.chunk}", placed.begin, placed.end)
+        ends = [self._column(stage, column) for stage in range(self.layout.pipeline) for column in self.columns(stage)]
+        if self.clock.step.tied_s > 0:
+            ends = [*ends, self.graph.add("tied", self.clock.step.tied_s, [ends[0], ends[-1]])]
+        updated = self.graph.add("update", self.clock.step.update_s, ends)
+        self._bar(0, "update", "optimizer", updated, updated)
+        last = self.graph.add("host", self.clock.step.host_s, [updated])
+        self._bar(0, "host", "host", last, last)
+        return last
+
+    def spans(self, begin: list[float], end: list[float]) -> tuple[Span, ...]:
+        """The timeline of the first column of every stage."""
+        return tuple(
+            Span(stage=stage, kind=kind, name=name, begin_s=begin[first], end_s=end[last])
+            for stage, kind, name, first, last in self.bars
+            if end[last] > begin[first]
+        )
+
+    def _bar(self, stage: int, kind: SpanKind, name: str, first: int, last: int) -> None:
+        self.bars.append((stage, kind, name, first, last))
+
+    def _column(self, stage: int, column: int) -> int:
+        """Wire one column from its first op to its reduced gradients; returns the phase that ends it."""
+        order = self.orders[stage]
+        gathered = self._gathered(stage, column)
+        before: list[int] = []
+        reduced: list[int] = []
+        for op in order:
+            placed = self.placed[stage, column, op]
+            for phase in (*before, *gathered.get(op, ())):
+                self.graph.wait(placed.begin, phase)
+            before = [placed.end]
+            sent = self._sent(stage, column, op, placed)
+            if self.blocking:
+                before += sent
+            if self.layout.zero == 2 and op.what == "backward":
+                before = [self._reduced(stage, column, placed, before, reduced)]
+            elif op in self.last_backward:
+                reduced = [self._reduced(stage, column, placed, before, reduced)]
+        ends = [*before, *reduced]
+        return ends[0] if len(ends) == 1 else self.graph.add("end", 0.0, ends)
+
+    def _gathered(self, stage: int, column: int) -> dict[Op, list[int]]:
+        """What ops wait for: the parameters of their chunk; all but the first bucket come while other ops run."""
+        step, order = self.clock.step, self.orders[stage]
+        if step.gather_s <= 0:
+            return {}
+        if not self.layout.overlap_gather:
+            return {order[0]: [self.synchronise(stage, column, "weights", 1.0, [])]}
+        bucket = self.synchronise(stage, column, "weights", self.share * step.last, [])
+        last = self.synchronise(stage, column, "weights", self.share * (1.0 - step.last), [bucket])
+        waits = {order[0]: [bucket], order[min(1, len(order) - 1)]: [last]}
+        for op in [op for op in order if op in self.first_forward][1:]:
+            last = self.synchronise(stage, column, "weights", self.share, [last])
+            waits.setdefault(op, []).append(last)
+        if column == 0:
+            self._bar(stage, "weights", "parameters", bucket, last)
+        return waits
+
+    def _reduced(self, stage: int, column: int, placed: Placed, before: list[int], earlier: list[int]) -> int:
+        """A chunk's gradients: all but the last bucket beside the backward pass, the last behind it, after those
+        of ``earlier`` chunks."""
+        step = self.clock.step
+        if step.reduce_s <= 0:
+            return before[0] if len(before) == 1 else self.graph.add("end", 0.0, before)
+        if not self.layout.overlap_reduce:
+            whole = self.synchronise(stage, column, "gradients", self.share, [*before, *earlier])
+            first = whole
+        else:
+            first = self.synchronise(stage, column, "gradients", self.share * (1.0 - step.last), [])
+            self.graph.waits[first] = [*self.graph.waits[placed.begin], *earlier]
+            whole = self.synchronise(stage, column, "gradients", self.share * step.last, [first, *before])
+        if column == 0:
+            self._bar(stage, "gradients", "gradients", first, whole)
+        return whole
+
+    def _sent(self, stage: int, column: int, op: Op, placed: Placed) -> list[int]:
+        """Send an op's result to the stage that needs it; returns the phases of the sends."""
+        after = following(self.layout, op)
+        if after is None:
+            return []
+        other = stage_of(self.layout, after.chunk)
+        if other == stage:
+            self.graph.wait(self.placed[stage, column, after].begin, placed.end)
+            return []
+        phase = self.send(stage, column, op, other, placed.end)
+        for receiver in self.receivers(stage, column, other):
+            self.graph.wait(self.placed[other, receiver, after].begin, phase)
+        if column == 0:
+            self._bar(stage, "send", f"{op.what} {op.micro_batch}.{op.chunk}", phase, phase)
+        return [phase]
+
     def columns(self, stage: int) -> range:
+        """Columns of a stage."""
         return range(int(self.column[self.stage == stage].max()) + 1)
 
     def receivers(self, stage: int, column: int, other: int) -> list[int]:
+        """Columns of another stage that a column sends to."""
         found = self.flows.get((_SEND, stage, column, other))
         return [] if found is None else np.unique(self.column[found.target]).tolist()
 
     def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
+        """The phases of a pass: computation, exposed collectives one after the other, hidden ones beside."""
         chunk = self.wanted.chunks[op.chunk]
         amounts = {"forward": chunk.forward, "backward": chunk.backward}.get(op.what, {})
         transfer = fsum(amount.bytes * self.ideal[key] for key, amount in amounts.items())
         if transfer <= 0:
-            return super().work(stage, column, op, seconds)
+            phase = self.graph.add(op.what, seconds)
+            return Placed(phase, phase)
         exposed = self.clock.exposed[op.chunk][op.what == "backward"]
         share = min(max(exposed / transfer, 0.0), 1.0)
         begin = before = self.graph.add(op.what, seconds - share * transfer)
@@ -128,12 +327,14 @@ class FullPipeline(Pipeline):
         return Placed(begin, self.graph.add(f"{op.what} end", 0.0, [before, hidden]))
 
     def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
+        """The phase of a stage boundary."""
         amount = self.wanted.boundary[_SEND]
         phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
         self.graph.carry(phase, self.flows[_SEND, stage, column, other].times(amount.bytes))
         return phase
 
     def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
+        """A phase of ``share`` of the step's reduction or gathering."""
         reducing = what == "gradients"
         every = [one.reduce if reducing else one.gather for one in self.wanted.stages]
         rounds = self.clock.micro_batches if reducing and self.layout.zero == 2 else 1

@@ -1,6 +1,6 @@
 """Memory of one pipeline stage over an iteration: what is allocated when, and the operator at the peak.
 
-Bytes are the closed form's (``weft.estimation.stage_memory``), times the simulator's.  Each block's activations live
+Bytes are the closed form's (``weft.estimation.frame``), times the simulator's.  Each block's activations live
 from its forward to its backward pass (to its weight gradient, where the schedule splits them); on top of them come
 each operator's buffers.  Chunks of a stage count alike, as they do in the closed form, so that the peak is the
 estimate's.
@@ -19,17 +19,15 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, Unsupported
-from weft.estimation.blocks import BlockRow, BlockRows
-from weft.estimation.frame import TimedFrame
-from weft.estimation.iteration import Estimator
+from weft.estimation.frame import Buffers, Frame, StageMemory
+from weft.estimation.iteration import BlockRow, Estimator, block_rows
 from weft.estimation.result import MEMORY_PARTS
-from weft.estimation.stage_memory import Buffers, StageMemory
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.stages import Chunk, HeldChunk, Op, held_chunks, model_chunks, most_held
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.simulation.iteration.pipeline import clock, timed_ops
+from weft.simulation.iteration.stepping import Stepped, clock
 
 MOST_EVENTS = 1_000_000
 PARTS = tuple(name.removesuffix("_bytes") for name in MEMORY_PARTS)
@@ -116,7 +114,7 @@ def memory_timeline(
     table = LayoutTable.of([layout])
     found = estimator.evaluate(table)
     if stage is None:
-        stage = int(found.memory.stage[0])
+        stage = int(found.fullest_stage[0])
     if not 0 <= stage < layout.pipeline:
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
     frame = next(iter(estimator.frames(table)))
@@ -126,11 +124,14 @@ def memory_timeline(
             f"{int(frame.micro_batches[0]):,} micro-batches of {job.model.layers} layers are too many for a timeline",
             remedy="choose a smaller --batch: memory repeats itself after the first micro-batches",
         )
-    seconds, ops = timed_ops(layout, clock(layout, frame, float(found.time.offload_s[0])))
-    recorder = _Recorder(frame, layout, stage, seconds)
-    recorder.run(ops[stage])
+    stepped = Stepped(layout, clock(layout, frame, float(found.offload_s[0])))
+    recorder = _Recorder(frame, layout, stage, stepped.seconds)
+    recorder.run(stepped.passes(stage))
     return MemoryTimeline(
-        stage=stage, seconds=seconds, operators=tuple(recorder.operators), allocations=tuple(recorder.allocations)
+        stage=stage,
+        seconds=stepped.seconds,
+        operators=tuple(recorder.operators),
+        allocations=tuple(recorder.allocations),
     )
 
 
@@ -157,7 +158,7 @@ class _Pieces:
 class _Recorder:
     """Turns the ops of a stage into operators and allocations."""
 
-    frame: TimedFrame
+    frame: Frame
     layout: Layout
     stage: int
     seconds: float
@@ -172,14 +173,14 @@ class _Recorder:
         memory = StageMemory(self.frame)
         self.buffers: Buffers = memory.buffers(line, in_flight)
         parts = memory.parts(line, in_flight)
-        self.held = float(parts.activations_bytes[0] / in_flight[0])
+        self.held = float(parts["activations_bytes"][0] / in_flight[0])
         self.offloaded = bool(self.layout.offload_activations)
         for name in ("weights", "gradients", "optimizer", "communicators", "reserve"):
-            self._add(name, name, float(getattr(parts, f"{name}_bytes")[0]), 0.0, self.seconds)
+            self._add(name, name, float(parts[f"{name}_bytes"][0]), 0.0, self.seconds)
         self._add("standing buffers", "buffers", float(self.buffers.standing[0]), 0.0, self.seconds)
         if self.offloaded:
             name = "activations of two blocks, others on the host"
-            self._add(name, "activations", float(parts.activations_bytes[0]), 0.0, self.seconds)
+            self._add(name, "activations", float(parts["activations_bytes"][0]), 0.0, self.seconds)
         self.chunks = self._chunks()
 
     def run(self, ops: Sequence[tuple[Op, float, float]]) -> None:
@@ -245,7 +246,7 @@ class _Recorder:
             wraps=layout.schedule.wraps,
             behind=model.prediction_layers,
         )
-        rows = BlockRows(self.frame).all()
+        rows = block_rows(self.frame)
         found, first = {}, 0
         for number, (chunk, held) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
             if chunk.stage == self.stage:
@@ -258,7 +259,7 @@ class _Recorder:
         return found
 
     def _pieces(self, chunk: Chunk, held: HeldChunk, rows: list[BlockRow], first: int) -> Iterator[_Piece]:
-        kept, kinds = self.frame.kept_rows(), len(self.frame.sizes.activations)
+        kept, kinds = self.frame.kept_rows(), len(self.frame.meshes.activations)
         if chunk.embedding:
             yield _piece("embedding", 0.0, rows[-2])
         again = round(sum(held.replayed))
@@ -267,7 +268,7 @@ class _Recorder:
             yield _piece(f"layer {first + i}", float(kept[row][0]), rows[row])
         if chunk.head:
             for i in range(self.frame.job.model.prediction_layers):
-                at = float(self.frame.kept(self.frame.sizes.activations[-1])[0])
+                at = float(self.frame.kept(self.frame.meshes.activations[-1])[0])
                 yield _Piece(f"prediction module {i}", at, *_passes(rows[kinds - 1]))
             yield _piece("head", 0.0, rows[-1])
 
@@ -288,7 +289,7 @@ def _slices(lasts: Sequence[float], begin: float, end: float) -> list[tuple[floa
     return list(pairwise(cuts))
 
 
-def _line(frame: TimedFrame, whole: HeldChunk) -> int:
+def _line(frame: Frame, whole: HeldChunk) -> int:
     """The line of the stage table that looks like a stage."""
     for line in frame.stage_kinds:
         same = [float(count[0]) for count in frame.counts(line)] == list(whole.counts)

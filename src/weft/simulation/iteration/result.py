@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from weft.codec import Document
-from weft.fabric.spec import Floats
+from weft.cluster.spec import Cluster
+from weft.codec import Document, encode
+from weft.fabric.spec import Fabric, Floats
+from weft.fabric.transport import carrier, crossing
+from weft.layout.spec import Layout
+from weft.model.job import Job
+from weft.results import Result
+from weft.units import format_seconds
 
 SpanKind = Literal["forward", "backward", "weight-gradient", "send", "weights", "gradients", "update", "host"]
-Track = Literal["compute", "network"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +80,18 @@ class TierLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One bar of the timeline: what a pipeline stage does from ``begin_s`` to ``end_s``.
-
-    ``track`` separates what runs beside the computation (sends, gradients).
-    """
+    """One bar of the timeline: what a pipeline stage does from ``begin_s`` to ``end_s``."""
 
     stage: int
-    track: Track
     kind: SpanKind
     name: str
     begin_s: float
     end_s: float
+
+    @property
+    def track(self) -> Literal["compute", "network"]:
+        """``network`` for what runs beside the computation."""
+        return "network" if self.kind in ("send", "gradients", "weights") else "compute"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -110,3 +116,44 @@ class IterationSimulation:
     cross_rail_bytes: float
     link_bytes: Floats
     timeline: Sequence[Span]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class IterationReport(Result):
+    """One iteration of a layout at flow level on a fabric."""
+
+    SCHEMA = "weft.simulate/1"
+    DOCUMENT = """
+        job cluster layout fabric=fabric.name routing=result.routing transport exact=result.exact slow failed
+        makespan_s=iteration_s iteration_s closed_form_s=result.closed_form_s scheduled_s=result.scheduled_s
+        lower_bound_s=result.lower_bound_s cross_rail_bytes=result.cross_rail_bytes collectives=result.collectives
+        busiest=result.busiest tiers=result.tiers"""
+
+    job: Job
+    cluster: Cluster
+    layout: Layout
+    fabric: Fabric
+    result: IterationSimulation
+    slow: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @property
+    def iteration_s(self) -> float:
+        return self.result.iteration_s
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for every collective."""
+        return [encode(row) for row in self.result.collectives]
+
+    @property
+    def transport(self) -> str:
+        return carrier(self.result.routing)
+
+    def _facts(self) -> Sequence[str]:
+        found = self.result
+        return (
+            f"{self.job.model.name} on {self.fabric.name}",
+            crossing(found.routing),
+            f"iteration {format_seconds(found.iteration_s)}",
+            f"closed form {format_seconds(found.closed_form_s)}",
+        )

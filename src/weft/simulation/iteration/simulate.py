@@ -5,13 +5,18 @@ who waits for whom in the pipeline.  Not exact: collectives of different axes ne
 message of a collective flows at once (no steps), all stages of a pipeline communicate at the same moment, and
 time within a chunk is the closed form's with the simulated transfer in its place.  ``full`` instead simulates
 every flow of a small world in time, where axes and stages meet as they do.
+
+Ranks may compute more slowly than others.  Ranks of one model-parallel group wait for each other in every block, so
+that a stage is as slow as its slowest rank.  Data-parallel replicas wait for each other once, with their gradients:
+the slowest replica counts.  Where experts exchange tokens between replicas these wait in every block too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,22 +28,19 @@ from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
 from weft.fabric.lump import Lump, lumped, trunked, unlumped
 from weft.fabric.placement import Placement
-from weft.fabric.spec import Fabric, Floats
+from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.transport import transport
 from weft.layout.check import check_layout
 from weft.layout.mesh import Spread, spread
 from weft.layout.spec import Layout
+from weft.layout.stages import Durations, stage_of
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
-from weft.simulation.iteration.contention import IN_NETWORK, Contended, Messages, Wires
-from weft.simulation.iteration.demand import Demand, Key, demand
+from weft.simulation.iteration.contention import IN_NETWORK, Contended, FlowRoutes, Messages, Wires
+from weft.simulation.iteration.demand import Demand, Key, StageTotals, crossings, demand, rank_stages, totals
 from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
-from weft.simulation.iteration.pipeline import PhaseTimes, clock
-from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, Span
-from weft.simulation.iteration.routed import FlowRoutes
-from weft.simulation.iteration.stepping import timed
-from weft.simulation.iteration.stragglers import columns, slowed
-from weft.simulation.iteration.usage import StageTotals, busiest, tiers, totals, usage
+from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, LinkLoad, Span, TierLoad
+from weft.simulation.iteration.stepping import PhaseTimes, Stepped, clock
 
 
 def simulate_iteration(
@@ -134,13 +136,14 @@ class _Run:
 
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
-        plain = clock(self.layout, self.frame, float(estimates.time.offload_s[0]))
+        plain = clock(self.layout, self.frame, float(estimates.offload_s[0]))
         timeline: Sequence[Span]
         if full:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
         else:
             contention = {key: one.extra for key, one in self.contended.items()}
-            seconds, timeline = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
+            stepped = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
+            seconds, timeline = stepped.seconds, stepped
         used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
         fabric, link_bytes = self.lump.whole, self.lump.spread(used.link_bytes)
         reached_Bps = self.wires.reached_Bps(fabric)
@@ -148,7 +151,7 @@ class _Run:
             iteration_s=seconds,
             closed_form_s=float(estimates.iteration_s[0]),
             lower_bound_s=float(estimates.lower_bound_s[0]),
-            scheduled_s=self._stepped(plain)[0],
+            scheduled_s=self._stepped(plain).seconds,
             routing=self.wires.routing,
             exact=full,
             collectives=tuple(self._rows()),
@@ -161,7 +164,7 @@ class _Run:
 
     def full(self) -> FullTraffic:
         """Every flow of an iteration, in phases that last what the closed form says beside the transfers."""
-        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).time.offload_s[0]))
+        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).offload_s[0]))
         return full_traffic(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
 
     def _clock(self, network: Network) -> PhaseTimes:
@@ -169,12 +172,12 @@ class _Run:
         estimator = Estimator(self.closed.job, self.closed.cluster, self.closed.constants)
         estimator.network = network
         frame = next(iter(estimator.frames(self.table)))
-        return clock(self.layout, frame, float(estimator.evaluate(self.table).time.offload_s[0]))
+        return clock(self.layout, frame, float(estimator.evaluate(self.table).offload_s[0]))
 
-    def _stepped(self, found: PhaseTimes) -> tuple[float, Sequence[Span]]:
-        """Seconds and timeline of the pipeline of one data-parallel column, the slowest where ranks are slow."""
+    def _stepped(self, found: PhaseTimes) -> Stepped:
+        """The pipeline of one data-parallel column, the slowest where ranks are slow."""
         clocks = [found] if self.columns is None else [slowed(self.layout, found, one) for one in self.columns]
-        return max((timed(self.layout, one) for one in clocks), key=lambda one: one[0])
+        return max((Stepped(self.layout, one) for one in clocks), key=lambda one: one.seconds)
 
     def _ideal_s(self) -> dict[Key, float]:
         return {key: one.ideal / one.calls for key, one in self.messages.items()}
@@ -226,3 +229,152 @@ class _Run:
     def _spread(self, axes: tuple[str, ...]) -> Spread:
         """How groups lie on the tiers, as the closed form takes it."""
         return spread(self.table, axes, self.closed.network.spans)
+
+
+_FORM = re.compile(r"(rank|host)=([0-9]{1,9}):([0-9.]{1,12})|random=([0-9.]{1,12})", re.ASCII)
+MOST = 1000.0
+"""Times that a rank may be slower."""
+
+
+def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, where: str = "--slow") -> Floats:
+    """How many times longer each rank computes, shape (world,).
+
+    Args:
+        texts: "rank=3:1.3", "host=2:1.1" (all ranks of a host), "random=0.02" (each rank by one plus the size of a
+            normal number of that deviation); of several for a rank the slowest counts.
+        host_size: ranks of a host.
+        seed: of random ones.
+
+    Raises:
+        BadInput: a text that is none of these, or no such rank.
+    """
+    found = np.ones(world)
+    for text in texts:
+        match = _FORM.fullmatch(text.strip())
+        try:
+            factor = float((match[3] or match[4]) if match else "")
+        except ValueError:
+            remedy = "write rank=3:1.3, host=2:1.1 or random=0.02"
+            raise BadInput(f"{text[:40]!r} says no slow rank", where=where, remedy=remedy) from None
+        assert match is not None
+        low, high = (0.0, 1.0) if match[4] else (1.0, MOST)
+        if not low <= factor <= high:
+            raise BadInput(f"{text[:40]!r} is out of range", where=where, remedy=f"give {low:g} to {high:g}")
+        if match[4]:
+            drawn = 1.0 + factor * np.abs(np.random.default_rng(seed).standard_normal(world))
+            found = np.maximum(found, drawn)
+            continue
+        size = host_size if match[1] == "host" else 1
+        first = int(match[2]) * size
+        if first >= world:
+            last = -(-world // size) - 1
+            raise BadInput(f"there is no {match[1]} {match[2]}", where=where, remedy=f"give 0 to {last}")
+        found[first : first + size] = np.maximum(found[first : first + size], factor)
+    return found
+
+
+def columns(layout: Layout, slow: Floats) -> Floats:
+    """How much longer each stage computes, shape (replicas, stages).
+
+    Replicas that another is slower than in every stage are left out.
+    """
+    names = list(reversed(layout.order))
+    grid = slow.reshape([getattr(layout, name) for name in names])
+    waiting = tuple(i for i, name in enumerate(names) if name not in ("data", "pipeline"))
+    stages: Floats = grid.max(axis=waiting)
+    if names.index("data") > names.index("pipeline"):
+        stages = stages.T
+    if layout.expert > 1:
+        stages = stages.max(axis=0, keepdims=True)
+    kept: list[Floats] = []
+    for one in np.unique(stages, axis=0)[::-1]:  # no later one is slower in every stage
+        if not any((one <= other).all() for other in kept):
+            kept.append(one)
+    return np.array(kept)
+
+
+def slowed(layout: Layout, clock: PhaseTimes, stages: Floats) -> PhaseTimes:
+    """The phases with what stages compute lasting so many times longer; what they communicate lasts as long."""
+    chunks = []
+    for i, (chunk, (forward, backward)) in enumerate(zip(clock.chunks, clock.exposed, strict=True)):
+        factor = float(stages[stage_of(layout, i)])
+        chunks.append(
+            Durations(
+                forward_s=factor * (chunk.forward_s - forward) + forward,
+                input_gradient_s=factor * (chunk.input_gradient_s - backward) + backward,
+                weight_gradient_s=factor * chunk.weight_gradient_s,
+            )
+        )
+    return replace(clock, chunks=tuple(chunks))
+
+
+BUSIEST = 16
+"""Links that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Usage:
+    """Bytes over each link, and between accelerators of different domains and rails."""
+
+    link_bytes: Floats
+    cross_rail_bytes: float
+
+
+def usage(
+    layout: Layout,
+    fabric: Fabric,
+    placement: Ints,
+    messages: Mapping[Key, Messages],
+    wanted: Mapping[Key, StageTotals],
+) -> Usage:
+    """Bytes of an iteration over every link."""
+    links, crossing = np.zeros(fabric.links), 0.0
+    stages = np.zeros(fabric.accelerators, dtype=np.int64)
+    stages[placement] = rank_stages(layout)
+    sent = crossings(layout)
+    sent = sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0)
+    for key, one in messages.items():
+        for wave in one.waves:
+            flows = wave.bytes * wanted[key].bytes[stages[wave.source]]
+            if key[0] == "send":
+                flows = flows * sent[stages[wave.source], stages[wave.target]]
+            if key[1] == ("tied",):
+                flows = wave.bytes * wanted[key].bytes[0]
+            entries = np.repeat(flows, np.diff(wave.routes.indptr)) * wave.routes.usage
+            links += np.bincount(wave.routes.links, weights=entries, minlength=fabric.links)
+            away = fabric.domain[wave.source] != fabric.domain[wave.target]
+            turned = fabric.rail[wave.source] != fabric.rail[wave.target]
+            crossing += float(flows[away & turned].sum())
+    return Usage(link_bytes=links, cross_rail_bytes=crossing)
+
+
+def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: float) -> tuple[LinkLoad, ...]:
+    """The links with the largest share of their time in use."""
+    able = capacity_Bps * seconds
+    share = np.divide(link_bytes, able, out=np.zeros_like(able), where=able > 0)
+    order = np.argsort(-share, kind="stable")[:BUSIEST]
+    return tuple(
+        LinkLoad(
+            link=int(link),
+            name=fabric.link_name(int(link)),
+            tier=int(fabric.tier[link]),
+            bytes=float(link_bytes[link]),
+            utilization=float(share[link]),
+        )
+        for link in order
+        if link_bytes[link] > 0
+    )
+
+
+def tiers(fabric: Fabric, link_bytes: Floats, capacity_Bps: Floats) -> tuple[TierLoad, ...]:
+    """Bytes per tier, and what of its links' speed ``capacity_Bps`` is."""
+    rows = [(int(tier), fabric.tier == tier) for tier in np.unique(fabric.tier)]
+    return tuple(
+        TierLoad(
+            tier=tier,
+            links=int(row.sum()),
+            bytes=float(link_bytes[row].sum()),
+            reached=float(capacity_Bps[row].sum() / fabric.capacity_Bps[row].sum()),
+        )
+        for tier, row in rows
+    )

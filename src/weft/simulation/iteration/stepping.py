@@ -1,26 +1,154 @@
 """One iteration of one column, stepped through pass by pass in the order of its schedule.
 
-What waits for what is as in ``weft.simulation.iteration.pipeline``, which builds the same as phases.
+Durations come from the closed form's rows (``weft.estimation.iteration``), so that no formula is written twice;
+what is exact here and not there is who waits for whom, which is as in ``weft.simulation.iteration.full``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple, overload
 
 import numpy as np
 
 from weft.errors import BadInput
+from weft.estimation.frame import Frame
+from weft.estimation.iteration import BlockRow, block_rows, step_totals
 from weft.fabric.spec import Floats, Ints, Mask
 from weft.layout.spec import Layout, PipelineSchedule
-from weft.layout.stages import PASSES, Durations, Op, order_columns, stage_of
+from weft.layout.stages import PASSES, Durations, HeldChunk, Op, held_chunks, order_columns, stage_of
 from weft.simulation.iteration._stepping import BACKWARD, FORWARD, Delays, Passes, Rules, Times, Work, step
-from weft.simulation.iteration.pipeline import PhaseTimes, Pipeline, op_seconds
-from weft.simulation.iteration.result import Span, SpanKind, Track
+from weft.simulation.iteration.result import Span, SpanKind
 
-FEW = 512
-"""Forward and backward passes up to which phases are built in place of compiling for a second."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Seconds once per step, in every stage: reduction of gradients and gathering of parameters with the
+    share of their last bucket, update (with offloading, and what is summed right before it), tied embedding, host."""
+
+    reduce_s: float
+    gather_s: float
+    last: float
+    update_s: float
+    tied_s: float
+    host_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """What the phases of one iteration last.  ``exposed`` are the seconds of each chunk's forward and
+    backward collectives that nothing hides."""
+
+    chunks: tuple[Durations, ...]
+    exposed: tuple[tuple[float, float], ...]
+    hop_s: float
+    overlap_cost: float
+    micro_batches: int
+    step: StepTimes
+
+
+class Clocks:
+    """What the phases of the rows of a frame last."""
+
+    def __init__(self, frame: Frame, rows: list[BlockRow] | None = None) -> None:
+        self.frame = frame
+        self.rows = block_rows(frame) if rows is None else rows
+        self.totals = step_totals(frame)
+
+    def of(self, row: int, layout: Layout, offload_s: float) -> PhaseTimes:
+        """Durations of the layout of a row; offloading in all, behind the update."""
+        frame, totals = self.frame, self.totals
+        chunks = _Chunks(self.rows, row)
+        counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
+        tied = frame.at(frame.meshes.tied_s)[row] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
+        return PhaseTimes(
+            chunks=tuple(chunks.durations(one) for one in counts),
+            exposed=tuple(chunks.exposed(one) for one in counts),
+            hop_s=float(frame.at(frame.meshes.send_s)[row]) if layout.pipeline > 1 else 0.0,
+            overlap_cost=frame.constants.overlap_cost,
+            micro_batches=int(frame.micro_batches[row]),
+            step=StepTimes(
+                reduce_s=float(totals.reduce_s[row]),
+                gather_s=float(totals.gather_s[row]),
+                last=float(totals.last[row]),
+                update_s=float(totals.update_s[row] + totals.single_s[row]) + offload_s,
+                tied_s=float(tied),
+                host_s=frame.constants.iteration_s,
+            ),
+        )
+
+
+def clock(layout: Layout, frame: Frame, offload_s: float) -> PhaseTimes:
+    """Durations of a layout, whose one-row frame is given; offloading in all, behind the update."""
+    return Clocks(frame).of(0, layout, offload_s)
+
+
+def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
+    """How often a chunk has the part that each row of ``block_rows`` times."""
+    if not partial:
+        return chunk.counts
+    without = [count - again for count, again in zip(chunk.counts, chunk.replayed, strict=False)]
+    return (*chunk.replayed, *without, *chunk.counts[-2:])
+
+
+class _Chunks:
+    """Durations of the chunks of one layout, found once for equal ones."""
+
+    def __init__(self, rows: list[BlockRow], row: int) -> None:
+        self.rows, self.row = rows, row
+        self._sums: dict[tuple[tuple[float, ...], str], float] = {}
+
+    def durations(self, counts: tuple[float, ...]) -> Durations:
+        weight_gradient_s = self._sum(counts, "weight_gradient")
+        return Durations(
+            forward_s=self._sum(counts, "forward_total"),
+            input_gradient_s=self._sum(counts, "backward_total") - weight_gradient_s,
+            weight_gradient_s=weight_gradient_s,
+        )
+
+    def exposed(self, counts: tuple[float, ...]) -> tuple[float, float]:
+        forward = self._sum(counts, "forward_total") - self._sum(counts, "forward")
+        computed = self._sum(counts, "backward") + self._sum(counts, "recompute")
+        return forward, self._sum(counts, "backward_total") - computed
+
+    def _sum(self, counts: tuple[float, ...], name: str) -> float:
+        key = counts, name
+        if key not in self._sums:
+            pairs = zip(self.rows, counts, strict=True)
+            self._sums[key] = float(sum(count * getattr(row, name)[self.row] for row, count in pairs))
+        return self._sums[key]
+
+
+def op_seconds(layout: Layout, clock: PhaseTimes, op: Op, *, edge: bool) -> float:
+    """Seconds of a pass, slowed by what runs beside it; ``edge``: it is the first forward or the last backward
+    pass of its chunk."""
+    chunk, cost = clock.chunks[op.chunk], clock.overlap_cost
+    seconds = chunk.of(op, layout)
+    if op.what == "weight-gradient":
+        return seconds
+    slowed = 0.0 if layout.schedule.blocks else cost * min(clock.hop_s, chunk.forward_s)
+    beside = _ahead(layout, clock, chunk, edge) if op.what == "forward" else _behind(layout, clock, chunk, edge)
+    return seconds + slowed + cost * beside
+
+
+def _behind(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
+    """Gradient reduction hidden behind one backward pass of a chunk."""
+    if not layout.overlap_reduce or not (layout.zero == 2 or edge):
+        return 0.0
+    step = clock.step
+    return min(1.0 / layout.virtual_stages * step.reduce_s * (1 - step.last), chunk.backward_s)
+
+
+def _ahead(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
+    """Gathering of parameters hidden behind the first forward pass of a chunk."""
+    if not layout.overlap_gather or not edge:
+        return 0.0
+    step = clock.step
+    return min(1.0 / layout.virtual_stages * step.gather_s * (1 - step.last), chunk.forward_s)
+
+
 KEPT_ORDERS = 8
 """Orders that are kept: what is stepped again has often the same."""
 
@@ -54,6 +182,11 @@ class Stepped(Sequence[Span]):
     def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
         return self._spans[index]
 
+    def passes(self, stage: int) -> list[tuple[Op, float, float]]:
+        """When each pass of a stage begins and ends, in order."""
+        begin, end = self.times.begin.tolist(), self.times.end.tolist()
+        return [(op, begin[k], end[k]) for k, at, op in self._each() if at == stage]
+
     def _stepped(self) -> Times:
         layout, phases, order = self.layout, self.clock, self.order
         chunks, stages = layout.pipeline * layout.virtual_stages, layout.pipeline
@@ -66,7 +199,8 @@ class Stepped(Sequence[Span]):
             chunks=np.zeros(stages, dtype=np.int64),
             pending=np.zeros(stages + count, dtype=np.int64),
         )
-        if step(passes, self._delays(), self._rules(), times, work) < count:
+        done = step.sized(40 * count)(passes, self._delays(), self._rules(), times, work)
+        if done < count:
             raise BadInput("passes wait for each other", where=f"schedule {layout.schedule}")
         return times
 
@@ -111,7 +245,7 @@ class Stepped(Sequence[Span]):
     def _spans(self) -> tuple[Span, ...]:
         """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
         return tuple(
-            Span(stage=stage, track=_track(kind), kind=kind, name=name, begin_s=begin, end_s=end)
+            Span(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
             for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind())
             if end > begin
         )
@@ -152,10 +286,6 @@ class Stepped(Sequence[Span]):
 _Bar = tuple[int, SpanKind, str, float, float]
 
 
-def _track(kind: SpanKind) -> Track:
-    return "network" if kind in ("send", "gradients", "weights") else "compute"
-
-
 class _Order(NamedTuple):
     """The passes of all stages as ``Passes`` has them, without what they last."""
 
@@ -192,19 +322,3 @@ def _edges(what: Ints, chunk: Ints, chunks: int) -> Mask:
     found = np.zeros(len(what), dtype=bool)
     found[first], found[last] = True, True
     return found
-
-
-def timed(layout: Layout, clock: PhaseTimes) -> tuple[float, Sequence[Span]]:
-    """Seconds of an iteration of one column, and its timeline."""
-    if 2 * layout.pipeline * layout.virtual_stages * clock.micro_batches <= FEW:
-        return _phased(layout, clock)
-    stepped = Stepped(layout, clock)
-    return stepped.seconds, stepped
-
-
-def _phased(layout: Layout, clock: PhaseTimes) -> tuple[float, Sequence[Span]]:
-    """The same by way of phases."""
-    pipeline = Pipeline(layout, clock)
-    last = pipeline.build()
-    begin, end = pipeline.graph.times()
-    return float(end[last]), pipeline.spans(begin.tolist(), end.tolist())

@@ -16,8 +16,8 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, Tier
 from weft.estimation.floor import Floor
-from weft.estimation.frame import TimedFrame
-from weft.estimation.iteration import Estimator, IterationAssembly
+from weft.estimation.frame import Frame
+from weft.estimation.iteration import Estimator, estimate_rows
 from weft.estimation.result import EstimateTable
 from weft.fabric.checks import components
 from weft.fabric.lump import lumped
@@ -30,10 +30,8 @@ from weft.layout.step import Step
 from weft.layout.table import Index, Ints, LayoutTable, collapse
 from weft.model.job import Job
 from weft.simulation.iteration.contention import Cuts, Wires
-from weft.simulation.iteration.demand import Key, demand_of
-from weft.simulation.iteration.pipeline import Clocks
-from weft.simulation.iteration.stepping import Stepped
-from weft.simulation.iteration.usage import StageTotals, totals
+from weft.simulation.iteration.demand import Key, StageTotals, demand_of, totals
+from weft.simulation.iteration.stepping import Clocks, Stepped
 from weft.simulation.routes.traffic import routes_over
 
 PLANNED = "planned"
@@ -62,9 +60,9 @@ class _Nothing(Mapping[Key, float]):
 class Slice:
     """Some rows of a table of layouts: their numbers, frame, estimates and floors."""
 
-    def __init__(self, rows: Index, frame: TimedFrame, floor: Floor) -> None:
+    def __init__(self, rows: Index, frame: Frame, floor: Floor) -> None:
         self.rows, self.frame = rows, frame
-        self.estimates: EstimateTable = IterationAssembly(frame).estimate()
+        self.estimates: EstimateTable = estimate_rows(frame)
         self.floor_s: Floats = floor.seconds(frame, self.estimates)
 
     @cached_property
@@ -75,7 +73,7 @@ class Slice:
     def stepped_s(self, at: int) -> float:
         """Seconds of the iteration of the row at a place of the slice."""
         layout = self.frame.table.row(at)
-        return Stepped(layout, self.clocks.of(at, layout, float(self.estimates.time.offload_s[at]))).seconds
+        return Stepped(layout, self.clocks.of(at, layout, float(self.estimates.offload_s[at]))).seconds
 
 
 class Evaluator:
@@ -175,7 +173,7 @@ class Evaluator:
 
     def alike(self, table: LayoutTable) -> list[Ints]:
         """Columns in which layouts agree whose collectives of a kind have the same groups."""
-        rounds = table.scheduled(lambda one: one.rounds).astype(np.int64)
+        rounds = table.scheduled("rounds").astype(np.int64)
         return [rounds, *(table.column(name) for name in (*DEGREES, "sequence_parallel"))]
 
     def _keys(self, table: LayoutTable) -> list[Key]:

@@ -26,10 +26,8 @@ from weft.model.job import Job
 from weft.routing.plan import route
 from weft.routing.problem import demands
 from weft.routing.traffic import JobTraffic, job_traffic
-from weft.simulation.iteration.contention import Wires, title
-from weft.simulation.iteration.demand import Key, demand
-from weft.simulation.iteration.routed import FlowRoutes
-from weft.simulation.iteration.usage import StageTotals, crossings, rank_stages, totals
+from weft.simulation.iteration.contention import FlowRoutes, Wires, title
+from weft.simulation.iteration.demand import Key, StageTotals, crossings, demand, rank_stages, totals
 
 
 def planned_traffic(

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 import numpy as np
 
-from weft.arrangement.loads import PARTS, LinkLoads, Window, window
-from weft.arrangement.schedule import periods
+from weft.arrangement.schedule import PARTS, LinkLoads, Window, periods, window
 from weft.fabric.spec import SCALE_UP
 from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
-from weft.views.charts.charts import Chart, data, finished, ink_on, linear
+from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear
 from weft.views.charts.palette import COLOURS, GRID, INK, MUTED
 
 if TYPE_CHECKING:
@@ -83,38 +82,17 @@ def _jobs(found: Arrangement) -> tuple[list[str], list[str]]:
     return names, [COLOURS[number % len(COLOURS)] for number in range(len(names))]
 
 
-def _pixels(**places: str) -> dict[str, Any]:
-    """Encodings of rectangles whose edges are given in pixels."""
-    return {name: alt.X(f"{field}:Q", scale=None, axis=None) for name, field in places.items() if name == "x"} | {
-        name: alt.Y(f"{field}:Q", scale=None, axis=None) for name, field in places.items() if name == "y"
-    } | {name: f"{field}:Q" for name, field in places.items() if name in ("x2", "y2")}  # fmt: skip
+def _pixels(**fields: str) -> dict[str, Any]:
+    """Encodings of edges that are given in pixels."""
+    channels = {"x": alt.X, "y": alt.Y}
+    return {
+        name: channels[name](f"{field}:Q", scale=None, axis=None) if name in channels else f"{field}:Q"
+        for name, field in fields.items()
+    }
 
 
 _BOX = _pixels(x="x", y="y", x2="x2", y2="y2")
 _AT = _pixels(x="x", y="y")
-
-
-class _Flow:
-    """Boxes set from left to right, and in a new row where the width ends."""
-
-    def __init__(self, width: float, gap: float) -> None:
-        self.most, self.gap = width, gap
-        self.x = self.y = self.row = self.width = 0.0
-
-    def put(self, width: float, height: float) -> tuple[float, float]:
-        """Where a box of this size stands."""
-        if self.x and self.x + width > self.most:
-            self.x, self.y, self.row = 0.0, self.y + self.row + self.gap, 0.0
-        place = self.x, self.y
-        self.x += width + self.gap
-        self.row = max(self.row, height)
-        self.width = max(self.width, place[0] + width)
-        return place
-
-    @property
-    def height(self) -> float:
-        """Of all rows."""
-        return self.y + self.row
 
 
 def _boxes(
@@ -126,7 +104,7 @@ def _boxes(
         step = square + _GAP
         places = {host: (step * (at % across), step * (at // across)) for at, host in enumerate(hosts)}
         return places, [], step * min(across, len(hosts)) - _GAP, step * -(-len(hosts) // across) - _GAP
-    flow = _Flow(width, _BLOCK)
+    left = top = row_height = widest = 0.0  # blocks stand side by side, and in a new row where the width ends
     found: dict[int, tuple[float, float]] = {}
     frames: list[dict[str, Any]] = []
     outer = units[-1]
@@ -136,15 +114,19 @@ def _boxes(
         if wide < 6.2 * len(words):
             words = str(int(unit))
         wide = max(wide, 6.2 * len(words))
-        x, y = flow.put(wide + _BLOCK, high + _BLOCK + _TITLE)
+        outer_x, outer_y = wide + _BLOCK, high + _BLOCK + _TITLE
+        if left and left + outer_x > width:
+            left, top, row_height = 0.0, top + row_height + _BLOCK, 0.0
+        x, y = left, top
+        left, row_height, widest = left + outer_x + _BLOCK, max(row_height, outer_y), max(widest, x + outer_x)
         dx, dy = x + _BLOCK / 2, y + _BLOCK / 2 + _TITLE
         found |= {host: (a + dx, b + dy) for host, (a, b) in own.items()}
         frames += [
             one | {"x": one["x"] + dx, "x2": one["x2"] + dx, "y": one["y"] + dy, "y2": one["y2"] + dy}
             for one in inside
         ]
-        frames.append({"x": x, "y": y, "x2": x + wide + _BLOCK, "y2": y + high + _BLOCK + _TITLE, "unit": words})
-    return found, frames, flow.width, flow.height
+        frames.append({"x": x, "y": y, "x2": x + outer_x, "y2": y + outer_y, "unit": words})
+    return found, frames, widest, top + row_height
 
 
 def _seats(found: Arrangement) -> Chart:
@@ -153,7 +135,7 @@ def _seats(found: Arrangement) -> Chart:
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
     units = found.cuts.unit
     places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
-    jobs, colours = _jobs(found)
+    jobs, shades = _jobs(found)
     kinds = [*jobs, "free", "down"]
     seats, rows = seat_of(found), []
     for host in hosts:
@@ -166,16 +148,12 @@ def _seats(found: Arrangement) -> Chart:
             | {"host": site.host_names[host], "number": str(number + 1) if number >= 0 else ""}
             | {"job": jobs[number] if number >= 0 else "free" if site.usable[host] else "down"}
             | {"ranks": f"{first} to {last}" if number >= 0 else "-"}
-            | {"ink": ink_on(colours[number]) if number >= 0 else "black"}
+            | {"ink": ink_on(shades[number]) if number >= 0 else "black"}
         )
     used = {row["job"] for row in rows}
     kinds = [kind for kind in kinds if kind in used]
-    palette = dict(zip([*jobs, "free", "down"], [*colours, GRID, MUTED], strict=True))
-    colour = alt.Color(
-        "job:N",
-        scale=alt.Scale(domain=kinds, range=[palette[kind] for kind in kinds]),
-        legend=alt.Legend(orient="top", columns=6),
-    )
+    palette = dict(zip([*jobs, "free", "down"], [*shades, GRID, MUTED], strict=True))
+    colour = colours("job", kinds, [palette[kind] for kind in kinds], orient="top", columns=6)
     tooltip = ["host:N", "job:N", "ranks:N"]
     layers: list[alt.Chart] = []
     if frames:
@@ -354,7 +332,7 @@ def _timeline(found: Arrangement) -> alt.VConcatChart:
 
 def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
     """A lane for each job, and below them the load of a link with its capacity."""
-    names, colours = _jobs(found)
+    names, shades = _jobs(found)
     chosen = np.argsort(-loads.of_job.max(axis=1), kind="stable")[:_LANES]
     jobs = sorted(chosen.tolist())
     high, room = 18, 66
@@ -370,7 +348,7 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
         {"x": 0.0, "x2": seen.seconds, "y": lane * high, "y2": lane * high + high - 4, "job": names[job]}
         for lane, job in enumerate(jobs)
     ]
-    colour = alt.Color("job:N", scale=alt.Scale(domain=names, range=colours), legend=None)
+    colour = colours("job", names, shades)
     time = alt.X("x:Q", title="time (s)", scale=linear(0, seconds), axis=alt.Axis(grid=False, offset=4, tickCount=10))
     down = _pixels(y="y", y2="y2")
     step = seen.seconds / PARTS

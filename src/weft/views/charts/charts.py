@@ -2,15 +2,13 @@
 
 A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
 time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
-text, lines and background follow the light or dark scheme of the viewer.
+text, lines and background follow the light or dark scheme of the viewer.  A chart of nothing raises BadInput.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
@@ -18,7 +16,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from weft.errors import BadInput, MissingExtra
-from weft.views.charts.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme, scheme_css
+from weft.views.charts.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme
 from weft.views.words import printable
 
 try:
@@ -35,11 +33,6 @@ _NAME = re.compile(r'( id="|url\(#)([\w-]+)')
 _ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
 _NEEDED_GB = 80
 """Address space in which vl-convert 1.9 starts, with a margin: it ends by SIGTRAP at 64 GB."""
-_CHILD = """import json, sys, vl_convert
-name, source, options = json.load(sys.stdin)
-made = getattr(vl_convert, name)(source, **options)
-sys.stdout.buffer.write(made.encode() if isinstance(made, str) else made)
-"""
 _CHARACTER = 6.2
 """Width of a character of a point's label in pixels, on the safe side."""
 LIFT = 7
@@ -63,29 +56,22 @@ def rendered(chart: Chart, suffix: str) -> bytes:
 
 
 def _converted(function: str, source: object, **options: object) -> bytes:
-    """What a function of ``vl_convert`` makes: in a child where address space is limited, which V8 may not survive."""
-    if _limited_bytes() is None:
-        made = getattr(vl_convert, function)(source, vl_version=_VERSION, **options)
-        return made.encode() if isinstance(made, str) else bytes(made)
-    words = json.dumps([function, source, {"vl_version": _VERSION, **options}])
-    child = subprocess.run([sys.executable, "-c", _CHILD], input=words.encode(), capture_output=True, check=False)
-    if child.returncode:
+    """What a function of ``vl_convert`` makes."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        limited = limit != resource.RLIM_INFINITY and limit < _NEEDED_GB * 1e9
+    except ImportError:  # a system without such limits
+        limited = False
+    if limited:
         raise BadInput(
-            f"charts cannot be drawn within {_limited_bytes():,} bytes of address space",
+            f"charts cannot be drawn within {limit:,} bytes of address space",
             where="ulimit -v",
             remedy=f"the chart engine (V8) reserves up to {_NEEDED_GB} GB: ulimit -v unlimited, or {_NEEDED_GB}000000",
         )
-    return child.stdout
-
-
-def _limited_bytes() -> int | None:
-    """The limit of this process's address space."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
+    made = getattr(vl_convert, function)(source, vl_version=_VERSION, **options)
+    return made.encode() if isinstance(made, str) else bytes(made)
 
 
 def embedded(chart: Chart) -> str:
@@ -98,7 +84,7 @@ def embedded(chart: Chart) -> str:
     title = spec["title"]
     _tell(spec)
     drawn = _converted("vegalite_to_svg", spec).decode()
-    drawn = _named(_ACCESS.sub("", _HINT.sub(_with_title, drawn)), "")
+    drawn = _named(_ACCESS.sub("", _HINT.sub(_title, drawn)), "")
     drawn = _named(drawn, f"chart-{sha256(drawn.encode()).hexdigest()[:10]}-")
     words = escape(". ".join(filter(None, (title["text"], title["subtitle"]))))
     return drawn.replace('class="marks"', f'class="weft-chart" role="img" aria-label="{words}"', 1)
@@ -126,22 +112,22 @@ def _tell(spec: Any) -> None:
             _tell(spec.get(key))
 
 
-def _with_title(found: re.Match[str]) -> str:
+def _title(mark: re.Match[str]) -> str:
     """A mark with its description as a title, which browsers show on hovering."""
-    head, words, tail = found.groups()
+    head, words, tail = mark.groups()
     return f"<path{head}{tail}><title>{words}</title></path>" if words.strip() else f"<path{head}{tail}/>"
 
 
 def _page(spec: dict[str, Any], script: str) -> str:
     """A page that needs no other file; ``<`` in names cannot end its script."""
-    title = spec["title"]["text"]
     text = json.dumps(spec, sort_keys=True).replace("<", "\\u003c")
     look = (
         f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
     )
     tips = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"<title>{escape(spec['title']['text'])}</title>\n"
         f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
         f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
         f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {tips}}});</script>\n'
@@ -185,10 +171,21 @@ def bounds(values: Sequence[float]) -> tuple[float, float]:
     return begin, high + 0.06 * ((high - begin) or 1.0)
 
 
+def colours(field: str, names: Sequence[str], shades: Sequence[str] = COLOURS, **legend: Any) -> alt.Color:
+    """A colour for each name, in their order; no legend without arguments of one."""
+    scale = alt.Scale(domain=list(names), range=[shades[i % len(shades)] for i in range(len(names))])
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(**legend) if legend else None)
+
+
+def tooltip(**titles: str) -> list[alt.Tooltip]:
+    """What is told of a mark on hovering: fields and their titles."""
+    return [alt.Tooltip(f"{field}:N", title=title) for field, title in titles.items()]
+
+
 def ink_on(colour: str) -> str:
     """Black or white, whichever is read better on a colour (relative luminance of WCAG 2.2)."""
     shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in shares)
+    red, green, blue = (share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares)
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.22 else "black"
 
 
@@ -239,6 +236,3 @@ def point_labels(
         )
         layers += [mark.encode(x=x, y=y, text="label:N")] if chosen else []
     return layers
-
-
-__all__ = ["COLOURS", "GRID", "INK", "MUTED", "PAPER", "scheme_css"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from math import pi
+from math import inf, pi
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from weft.errors import BadInput
 from weft.units import format_count, format_seconds
-from weft.views.charts.charts import Chart, bounds, data, finished, free_labels, linear, point_labels
+from weft.views.charts.charts import Chart, bounds, colours, data, finished, free_labels, linear, point_labels, tooltip
 from weft.views.charts.palette import COLOURS, MUTED
 
 if TYPE_CHECKING:
@@ -28,11 +28,7 @@ _LINE = 13
 def design_chart(study: DesignStudy) -> Chart:
     """Cost of the network against iteration time, and where domain sizes or batches vary, both over these.
 
-    Times of different batches do not compare: where several batches were tried, there are only the plots over them.
-
-    Raises:
-        BadInput: there is no design to draw.
-    """
+    Times of different batches do not compare: where several batches were tried, there are only the plots over them."""
     if not study.designs:
         raise BadInput("there is no design to draw", where="chart")
     domains, batches = ({getattr(one, name) for one in study.designs} for name in ("domain", "global_batch"))
@@ -103,13 +99,8 @@ def _trade(study: DesignStudy) -> Chart:
     x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(least, most), axis=alt.Axis(tickCount=8))
     y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
     groups = list(dict.fromkeys(row["group"] for row in points))
-    colour = alt.Color(
-        "group:N",
-        scale=alt.Scale(domain=groups, range=[COLOURS[0], COLOURS[-1]][: len(groups)]),
-        legend=alt.Legend(orient="top", symbolType="circle"),
-    )
-    named = {"names": "network", "money": "cost", "power": "power", "time": "time"}
-    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    colour = colours("group", groups, [COLOURS[0], COLOURS[-1]], orient="top", symbolType="circle")
+    told_of = tooltip(names="network", money="cost", power="power", time="time")
     frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
     line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
     marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
@@ -121,7 +112,7 @@ def _trade(study: DesignStudy) -> Chart:
     wordy = [f"{row['names']}: {row['told']}" for row in points]
     told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
     labels = point_labels(points, places, told, _WIDTH, x="cost:Q", y="seconds:Q")
-    drawn = [line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=tooltip), *labels]
+    drawn = [line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=told_of), *labels]
     return alt.layer(*drawn).properties(width=_WIDTH, height=_HEIGHT)
 
 
@@ -155,10 +146,8 @@ def _over(across: str, study: DesignStudy) -> Chart:
         scale=alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False),
         axis=alt.Axis(values=places, format=",d", grid=False),
     )
-    shades = alt.Scale(domain=lines, range=[COLOURS[i % len(COLOURS)] for i in range(len(lines))])
-    colour = alt.Color("line:N", scale=shades, legend=None)
-    named = {"line": "network", "at": across.replace("_", " "), "time": "time", "money": "cost", "power": "power"}
-    tooltip = [alt.Tooltip(f"{name}:N", title=title) for name, title in named.items()]
+    colour = colours("line", lines)
+    told_of = tooltip(line="network", at=across.replace("_", " "), time="time", money="cost", power="power")
     rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
     plots = []
     for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
@@ -172,7 +161,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
         )
         wide, sizes = _nested([(row["line"], row["at"], row[name] / (high - low) * height) for row in rows])
         drawn_rows = (row | {"size": size, "wide": wide[row["line"]]} for row, size in zip(rows, sizes, strict=True))
-        base = alt.Chart(data(drawn_rows)).encode(x=x, y=y, color=colour, tooltip=tooltip)
+        base = alt.Chart(data(drawn_rows)).encode(x=x, y=y, color=colour, tooltip=told_of)
         width, size = (alt.StrokeWidth("wide:Q", scale=None), alt.Size("size:Q", scale=None))
         marks = [base.mark_line().encode(strokeWidth=width), base.mark_circle(opacity=1).encode(size=size)]
         if name == "speed" and whole:
@@ -206,13 +195,10 @@ def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], l
     for line, at, pixels in points:
         heights.setdefault(line, {})[at] = pixels
     names = list(heights)
-    over: dict[str, list[set[float]]] = {
+    # Of each line and each that is drawn later, the places where both are less than three pixels apart.
+    over = {
         name: [
-            {
-                at
-                for at in heights[name].keys() & heights[later].keys()
-                if abs(heights[name][at] - heights[later][at]) < 3
-            }
+            {at for at, pixels in heights[name].items() if abs(heights[later].get(at, inf) - pixels) < 3}
             for later in names[i + 1 :]
         ]
         for i, name in enumerate(names)

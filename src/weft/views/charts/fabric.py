@@ -1,4 +1,4 @@
-"""A picture of a fabric as SVG text: every node and link where it is small, groups of nodes where it is not.
+"""Pictures of fabrics as SVG text: every node and link where it is small, groups of nodes where it is not.
 
 Rows are hops from the accelerators; colours tell the tiers apart, widths the capacity, dashed red what has
 failed.  A picture of loads has colours and widths that tell how busy links are.
@@ -7,20 +7,25 @@ failed.  A picture of loads has colours and widths that tell how busy links are.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from weft.fabric.assemble import ACCELERATOR, levels
+from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.units import counted, format_si
-from weft.views.charts.blocks import block_words, blocks
 from weft.views.charts.palette import ACCELERATOR_BOX, BOX, FAILED, INK, MUTED, PAPER
 from weft.views.words import printable
+
+if TYPE_CHECKING:
+    from weft.routing.plan import RoutePlan
 
 MOST_NODES_DRAWN, MOST_ACCELERATORS_DRAWN, MOST_LINKS_DRAWN = 260, 128, 6000
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
@@ -28,11 +33,14 @@ TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8"
 LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
 """By load, as far as ``_STEPS`` of the highest."""
 _STEPS = (0.1, 0.3, 0.6, 0.9)
+ROUTE_STEPS = (0.0, 0.5, 1.0, 2.0)
+"""Loads of routes at which colours change: of 1 a link is asked for what it has."""
 ROUNDING = 1e-9
 """Share of the highest load that is none."""
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
 _BELOW = -1
 """Row of the scale-up switches, under the accelerators."""
+_SIZE = re.compile(r'width="(\d+)" height="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,17 @@ class _Place:
     y: float
     half_width: float
     half_height: float
+
+    def rect(self, **look: object) -> str:
+        return _tag("rect", **self.edges(), **look)
+
+    def edges(self) -> dict[str, float]:
+        return {
+            "x": self.x - self.half_width,
+            "y": self.y - self.half_height,
+            "width": 2 * self.half_width,
+            "height": 2 * self.half_height,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,31 +85,31 @@ class Load:
         """The last value of every colour but the last."""
         return tuple(step * self.most for step in _STEPS) if self.steps is None else self.steps
 
-    def colour(self, value: float) -> str:
-        """The colour of a value."""
-        return LOAD_COLOURS[sum(value > end + ROUNDING * self.most for end in self.ends)]
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bundle:
+    """Links of one tier between two groups of nodes: all, those of one direction where both exist, what these can
+    carry, how many of them are down, and the highest load of all."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Look:
-    """What a picture tells beside the wiring."""
+    a: int
+    b: int
+    tier: int
+    links: Ints
+    forth: Ints
+    capacity_Bps: float
+    down: int
+    load: float
 
-    load: Load | None
+    def colour(self, load: Load | None) -> str:
+        if load is None:
+            return _tier_colour(self.tier)
+        return LOAD_COLOURS[sum(self.load > end + ROUNDING * load.most for end in load.ends)]
 
-    def value(self, links: Ints | Mask) -> float:
-        """The highest load among some links; 0 without loads."""
-        return 0.0 if self.load is None else float(self.load.values[links].max(initial=0.0))
-
-    def colour(self, tier: int, value: float) -> str:
-        if self.load is not None:
-            return self.load.colour(value)
-        return TIER_COLOURS[min(tier, len(TIER_COLOURS) - 1)]
-
-    def width(self, share: float, value: float) -> float:
+    def thickness(self, load: Load | None, widest_Bps: float) -> float:
         """From 0 to 1: of the load, or of the capacity."""
-        if self.load is None:
-            return math.sqrt(share)
-        return min(1.0, value / self.load.most) if self.load.most > 0 else 0.0
+        if load is None:
+            return math.sqrt(self.capacity_Bps / widest_Bps)
+        return min(1.0, self.load / load.most) if load.most > 0 else 0.0
 
 
 def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | None = None) -> str:
@@ -107,87 +126,145 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
             or fabric.accelerators > MOST_ACCELERATORS_DRAWN
             or links > MOST_LINKS_DRAWN
         )
-    rows, look = _rows(fabric), _Look(load=load)
-    return _aggregated(fabric, rows, look) if aggregate else _drawn(fabric, rows, look)
-
-
-def _rows(fabric: Fabric) -> list[int]:
-    """Hops of every node from the accelerators; -1 for what serves one scale-up domain only."""
     outside = fabric.tier != SCALE_UP
     pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
     hops = levels(range(fabric.accelerators), fabric.nodes, pairs)
-    return [hop if hop >= 0 else _BELOW for hop in hops]
+    rows = [hop if hop >= 0 else _BELOW for hop in hops]
+    repeated = blocks(fabric, np.array(rows))
+    width, height, items = (_grouped if aggregate else _whole)(fabric, rows, repeated, load)
+
+    legend, x = [], float(_MARGIN)
+    for colour, words in _meanings(fabric, load):
+        line = {"x1": x, "y1": height - 18, "x2": x + 26, "y2": height - 18}
+        dash = "5 3" if colour == FAILED else None
+        legend.append(_tag("line", **line, stroke=colour, stroke_width="4", stroke_dasharray=dash))
+        legend.append(_text(x + 32, height - 14, words, size=11))
+        x += 50 + 7 * len(words)
+    switches = sum(row > 0 for row in rows[fabric.accelerators :])
+    subtitle = f"{counted(fabric.accelerators, 'accelerator')}, {counted(switches, 'scale-out switch')}"
+    if repeated:
+        routers = fabric.roles[int(fabric.role[repeated[0][0]])] == "router"
+        subtitle += f" in {len(repeated):,} {'groups' if routers else 'blocks'}"
+    heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=MUTED)]
+    title = f"<title>{escape(printable(fabric.name))}</title>\n"
+    return _svg(max(width, x + _MARGIN), height, "\n".join([*items, *heading, *legend]), title)
 
 
-@dataclass(slots=True)
-class _Pair:
-    """All links between two nodes: capacity in bytes/s there and back, whether any is down, the highest load."""
+def routes_svg(plans: Sequence[RoutePlan]) -> str:
+    """How busy routes leave the links of a fabric, coloured by demand over capacity on one scale: a picture for every
+    router, one under the other.
 
-    there_Bps: float = 0.0
-    back_Bps: float = 0.0
-    down: bool = False
-    load: float = 0.0
+    Args:
+        plans: routes of the same flows, in the order in which they are drawn.
+    """
+    most = max(plan.alpha for plan in plans)
+    items, width, top = [], 0, 0
+    for plan in plans:
+        drawn = fabric_svg(plan.fabric, load=Load(values=plan.load, most=most, form=".3g", steps=ROUTE_STEPS))
+        size = _SIZE.search(drawn)
+        assert size is not None
+        over = int((plan.load > 1 + ROUNDING).sum())
+        more = f"{over:,} {'links are' if over > 1 else 'link is'}" if over else "no link is"
+        words = f"up to {plan.alpha:.3g} x a link's capacity is asked of it; {more} asked for more than 1 x"
+        items.append(_text(_MARGIN, top + 24, f"{plan.router}: {words}", size=15, bold=True))
+        items.append(drawn.replace("<svg ", f'<svg y="{top + 34}" ', 1))
+        width, top = max(width, int(size[1])), top + 34 + int(size[2])
+    return _svg(width, top, "".join(items))
 
-    @property
-    def capacity_Bps(self) -> float:
-        return max(self.there_Bps, self.back_Bps)
+
+def blocks(fabric: Fabric, rows: Ints) -> list[Ints]:
+    """What large networks repeat, as groups of a dragonfly and pods of a Clos: scale-out switches that links of inner
+    tiers join, each block's in order; empty where there is one or none.
+
+    Args:
+        rows: hops of every node from the accelerators; 0 or less is no scale-out switch.
+    """
+    between = (rows[fabric.source] > 0) & (rows[fabric.target] > 0) & (fabric.tier != SCALE_UP)
+    if not between.any():
+        return []
+    inner = between & (fabric.tier < fabric.tier[between].max())
+    block = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
+    members = [np.flatnonzero((block == number) & (rows > 0)) for number in np.unique(block[rows > 0])]
+    found = [nodes for nodes in members if len(nodes) > 1]
+    return found if len(found) > 1 else []
 
 
-def _pairs(fabric: Fabric, look: _Look) -> dict[tuple[int, int, int], _Pair]:
-    """Links by their two nodes and tier."""
-    found: dict[tuple[int, int, int], _Pair] = {}
-    loads = np.zeros(fabric.links) if look.load is None else look.load.values
-    columns = (fabric.source, fabric.target, fabric.tier, fabric.capacity_Bps, fabric.up, loads)
-    for a, b, tier, capacity, up, load in zip(*(column.tolist() for column in columns), strict=True):
-        pair = found.setdefault((min(a, b), max(a, b), tier), _Pair())
-        pair.there_Bps += capacity if a < b else 0.0
-        pair.back_Bps += capacity if a > b else 0.0
-        pair.down |= not up
-        pair.load = max(pair.load, load)
+def _bundles(fabric: Fabric, group: Ints, load: Load | None) -> list[_Bundle]:
+    """Links by the groups of their ends and by tier."""
+    a, b = group[fabric.source], group[fabric.target]
+    keys, of = np.unique(np.stack([np.minimum(a, b), np.maximum(a, b), fabric.tier]), axis=1, return_inverse=True)
+    order = np.argsort(of, kind="stable")
+    members = np.split(order, np.cumsum(np.bincount(of, minlength=keys.shape[1]))[:-1]) if len(order) else []
+    found = []
+    for (x, y, tier), links in zip(keys.T.tolist(), members, strict=True):
+        forth = links[fabric.source[links] < fabric.target[links]]
+        forth = forth if len(forth) else links
+        capacity_Bps, down = float(fabric.capacity_Bps[forth].sum()), int((~fabric.up[forth]).sum())
+        busiest = 0.0 if load is None else float(load.values[links].max())
+        found.append(_Bundle(x, y, tier, links, forth, capacity_Bps, down, busiest))
     return found
 
 
-def _drawn(fabric: Fabric, rows: list[int], look: _Look) -> str:
-    direct = max(rows) <= 0 and not any(row == _BELOW for row in rows)
-    pairs = _pairs(fabric, look)
-    width, height, places = _circle(fabric) if direct else _ranks(fabric, rows, list(pairs))
-    first = min(place.y for place in places)
-    widest = max((pair.capacity_Bps for pair in pairs.values()), default=1.0)
-    items = _framed(fabric, blocks(fabric, np.array(rows)), places)
-    for (a, b, tier), pair in sorted(pairs.items(), key=lambda item: (item[1].load, item[1].capacity_Bps)):
-        colour = FAILED if pair.down else look.colour(tier, pair.load)
-        thick = 1.5 if pair.down else 0.6 + 2.4 * look.width(pair.capacity_Bps / widest, pair.load)
-        items.append(_line(places[a], places[b], colour, thick, pair.down, first))
+def _dead(fabric: Fabric) -> Mask:
+    """Nodes all of whose links are down."""
     degree = np.bincount(fabric.source, minlength=fabric.nodes)
-    down = degree - np.bincount(fabric.source[fabric.up], minlength=fabric.nodes)
-    for node, place in enumerate(places):
-        items.append(_node(fabric, node, place, failed=bool(degree[node] and degree[node] == down[node])))
-    if not direct:
-        items += _row_names(fabric, rows, places)
-    return _document(fabric, width, height, items, look)
+    alive = np.bincount(fabric.source[fabric.up], minlength=fabric.nodes)
+    dead: Mask = (degree > 0) & (alive == 0)
+    return dead
 
 
-def _framed(fabric: Fabric, found: Sequence[Ints], places: Sequence[_Place]) -> list[str]:
+# Every node and link ------------------------------------------------------------------------------------------------
+
+
+def _whole(fabric: Fabric, rows: list[int], repeated: list[Ints], load: Load | None) -> tuple[float, float, list[str]]:
+    """Size and elements of a picture that shows every node."""
+    direct = max(rows) <= 0 and _BELOW not in rows
+    bundles = _bundles(fabric, np.arange(fabric.nodes), load)
+    width, height, places = _circle(fabric) if direct else _ranks(fabric, rows, bundles)
+    first = min(place.y for place in places)
+    widest = max((bundle.capacity_Bps for bundle in bundles), default=1.0)
+    items = _framed(repeated, places)
+    for bundle in sorted(bundles, key=lambda bundle: (bundle.load, bundle.capacity_Bps)):
+        items.append(_link(bundle, places[bundle.a], places[bundle.b], first, load, widest))
+    for node, (place, dead) in enumerate(zip(places, _dead(fabric).tolist(), strict=True)):
+        accelerator = node < fabric.accelerators
+        look = {
+            "rx": place.half_width if accelerator else 2.0,
+            "fill": PAPER if dead else ACCELERATOR_BOX if accelerator else BOX,
+            "stroke": FAILED if dead else INK,
+            "stroke_dasharray": "4 2" if dead else None,
+        }
+        title = f"<title>{escape(printable(fabric.names[node]))}</title>"
+        items.append(_tag("rect", title, **place.edges(), **look))
+    for row in () if direct else sorted(set(rows)):
+        nodes = [node for node in range(fabric.nodes) if rows[node] == row]
+        counts = Counter(fabric.roles[int(fabric.role[node])] for node in nodes)
+        for i, (role, count) in enumerate(counts.items()):
+            items.append(_text(12, places[nodes[0]].y + 4 + 14 * i, f"{count} {_plural(role, count)}", size=11))
+    return width, height, items
+
+
+def _framed(repeated: list[Ints], places: Sequence[_Place]) -> list[str]:
     """A frame around every block, where these stand side by side."""
     frames = []
-    for members in found:
+    for members in repeated:
         here = [places[node] for node in members.tolist()]
-        left, right = min(one.x - one.half_width for one in here), max(one.x + one.half_width for one in here)
-        top, bottom = min(one.y - one.half_height for one in here), max(one.y + one.half_height for one in here)
+        left, right = min(place.x - place.half_width for place in here), max(p.x + p.half_width for p in here)
+        top, bottom = min(place.y - place.half_height for place in here), max(p.y + p.half_height for p in here)
         frames.append((left, right, top, bottom))
-    if any(a[1] > b[0] for a, b in pairwise(sorted(frames))):
+    gaps = [b[0] - a[1] for a, b in pairwise(sorted(frames))]
+    if not gaps or min(gaps) < 0:
         return []
-    gap = min((b[0] - a[1] for a, b in pairwise(sorted(frames))), default=0.0)
-    room = min(8.0, gap / 2 - 1)
-    items = []
-    for left, right, top, bottom in frames:
-        corner = f'x="{left - room:.1f}" y="{top - 8:.1f}"'
-        size = f'width="{right - left + 2 * room:.1f}" height="{bottom - top + 16:.1f}" rx="6"'
-        items.append(f'<rect {corner} {size} fill="none" stroke="{MUTED}" stroke-dasharray="2 2"/>')
-    return items
+    room = min(8.0, min(gaps) / 2 - 1)
+    return [
+        _Place((left + right) / 2, (top + bottom) / 2, (right - left) / 2 + room, (bottom - top) / 2 + 8).rect(
+            rx="6", fill="none", stroke=MUTED, stroke_dasharray="2 2"
+        )
+        for left, right, top, bottom in frames
+    ]
 
 
-def _ranks(fabric: Fabric, rows: list[int], pairs: list[tuple[int, int, int]]) -> tuple[float, float, list[_Place]]:
+def _ranks(fabric: Fabric, rows: list[int], bundles: list[_Bundle]) -> tuple[float, float, list[_Place]]:
     """One row per hop; the accelerators are spaced by domain, the others spread over the same width."""
     members: dict[int, list[int]] = {}
     for node, row in enumerate(rows):
@@ -198,23 +275,20 @@ def _ranks(fabric: Fabric, rows: list[int], pairs: list[tuple[int, int, int]]) -
     spans[0] += 8.0 * float(gaps[-1])
     left, width = _MARGIN + 90.0, max(480.0, *spans.values())
     top = max(rows)
-    places: list[_Place | None] = [None] * fabric.nodes
+    places: dict[int, _Place] = {}
     for row, nodes in members.items():
-        y = _HEAD + 40 + _ROW * (top - row)
+        half = min(min(step, width / len(nodes)) / 2 - 2, 7.0 if row == 0 else 26.0)
         for i, node in enumerate(nodes):
             if row == 0:
                 x = left + (width - spans[0]) / 2 + step * (i + 0.5) + 8.0 * float(gaps[i])
             else:
                 x = left + width * (i + 0.5) / len(nodes)
-            half = min(step, width / len(nodes)) / 2 - 2
-            places[node] = _Place(x, y, min(half, 7.0) if row == 0 else min(half, 26.0), 7.0)
-    bottom = min(rows)
-    height = _HEAD + 40 + _ROW * (top - bottom) + 50 + _LEGEND
-    found = [place for place in places if place is not None]
-    arcs = [abs(found[a].x - found[b].x) for a, b, _ in pairs if rows[a] == rows[b] == top]
+            places[node] = _Place(x, _HEAD + 40 + _ROW * (top - row), half, 7.0)
+    arcs = [abs(places[each.a].x - places[each.b].x) for each in bundles if rows[each.a] == rows[each.b] == top]
     room = _rise(max(arcs)) / 2 if arcs else 0.0
-    lowered = [replace(place, y=place.y + room) for place in found]
-    return left + width + _MARGIN, height + room, lowered
+    height = _HEAD + 40 + _ROW * (top - min(rows)) + 50 + _LEGEND + room
+    lowered = [replace(places[node], y=places[node].y + room) for node in range(fabric.nodes)]
+    return left + width + _MARGIN, height, lowered
 
 
 def _rise(span: float) -> float:
@@ -225,149 +299,78 @@ def _rise(span: float) -> float:
 def _circle(fabric: Fabric) -> tuple[float, float, list[_Place]]:
     radius = max(180.0, 20.0 * fabric.nodes / (2 * math.pi))
     size = 2 * (radius + _MARGIN + 40)
-    places = []
-    for node in range(fabric.nodes):
-        angle = 2 * math.pi * node / fabric.nodes - math.pi / 2
-        x, y = size / 2 + radius * math.cos(angle), _HEAD + size / 2 - 30 + radius * math.sin(angle)
-        places.append(_Place(x, y, 7.0, 7.0))
+    angles = [2 * math.pi * node / fabric.nodes - math.pi / 2 for node in range(fabric.nodes)]
+    middle = size / 2, _HEAD + size / 2 - 30
+    places = [
+        _Place(middle[0] + radius * math.cos(angle), middle[1] + radius * math.sin(angle), 7.0, 7.0)
+        for angle in angles
+    ]
     return size, _HEAD + size + _LEGEND, places
 
 
-def _line(a: _Place, b: _Place, colour: str, width: float, failed: bool, first: float) -> str:
-    """A link; within a row an arc, above the first row and below the others."""
-    dash = ' stroke-dasharray="5 3"' if failed else ' stroke-opacity="0.75"'
+def _link(bundle: _Bundle, a: _Place, b: _Place, first: float, load: Load | None, widest_Bps: float) -> str:
+    """Links between two nodes; within a row an arc, above the first row and below the others."""
+    width = 1.5 if bundle.down else 0.6 + 2.4 * bundle.thickness(load, widest_Bps)
+    look = {
+        "stroke": FAILED if bundle.down else bundle.colour(load),
+        "stroke_width": f"{width:.2f}",
+        "stroke_dasharray": "5 3" if bundle.down else None,
+        "stroke_opacity": None if bundle.down else "0.75",
+    }
     if a.y == b.y:
         side = -1 if a.y == first else 1
         edge = a.y + side * a.half_height
         bend = f"{(a.x + b.x) / 2:.1f} {edge + side * _rise(abs(b.x - a.x)):.1f}"
-        path = f"M {a.x:.1f} {edge:.1f} Q {bend} {b.x:.1f} {edge:.1f}"
-        return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width:.2f}"{dash}/>'
+        return _tag("path", d=f"M {a.x:.1f} {edge:.1f} Q {bend} {b.x:.1f} {edge:.1f}", fill="none", **look)
     side = 1 if a.y < b.y else -1
-    y1, y2 = a.y + side * a.half_height, b.y - side * b.half_height
-    ends = f'x1="{a.x:.1f}" y1="{y1:.1f}" x2="{b.x:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width:.2f}"{dash}/>'
+    return _tag("line", x1=a.x, y1=a.y + side * a.half_height, x2=b.x, y2=b.y - side * b.half_height, **look)
 
 
-def _node(fabric: Fabric, node: int, place: _Place, *, failed: bool) -> str:
-    """A box (round for accelerators) with its name as a tooltip."""
-    accelerator = node < fabric.accelerators
-    colour = FAILED if failed else INK
-    fill = PAPER if failed else ACCELERATOR_BOX if accelerator else BOX
-    dash = ' stroke-dasharray="4 2"' if failed else ""
-    radius = place.half_width if accelerator else 2
-    corner = f'x="{place.x - place.half_width:.1f}" y="{place.y - place.half_height:.1f}"'
-    size = f'width="{2 * place.half_width:.1f}" height="{2 * place.half_height:.1f}" rx="{radius:.1f}"'
-    title = f"<title>{escape(printable(fabric.names[node]))}</title>"
-    return f'<rect {corner} {size} fill="{fill}" stroke="{colour}"{dash}>{title}</rect>'
+# Groups of nodes ----------------------------------------------------------------------------------------------------
 
 
-def _row_names(fabric: Fabric, rows: list[int], places: list[_Place]) -> list[str]:
-    items = []
-    for row in sorted(set(rows)):
-        nodes = [node for node in range(fabric.nodes) if rows[node] == row]
-        counts = Counter(fabric.roles[int(fabric.role[node])] for node in nodes)
-        y = places[nodes[0]].y
-        for i, (role, count) in enumerate(counts.items()):
-            items.append(_text(12, y + 4 + 14 * i, f"{count} {_plural(role, count)}", size=11))
-    return items
-
-
-def _plural(role: str, count: int) -> str:
-    if role == ACCELERATOR:
-        return role if count == 1 else "accelerators"
-    if role in ("nic", "cpu", "pci"):
-        return role.upper() if count == 1 else f"{role.upper()}s"
-    ending = "" if count == 1 else "es"
-    return f"switch{ending}" if role == "switch" else f"{role} switch{ending}"
-
-
-def _aggregated(fabric: Fabric, rows: list[int], look: _Look) -> str:
+def _grouped(
+    fabric: Fabric, rows: list[int], repeated: list[Ints], load: Load | None
+) -> tuple[float, float, list[str]]:
+    """Size and elements of a picture with a box for the nodes of one role and row."""
     keys = [(row, int(role)) for row, role in zip(rows, fabric.role.tolist(), strict=True)]
     groups = sorted(set(keys), key=lambda key: (-key[0], key[1]))
-    number = {key: i for i, key in enumerate(groups)}
-    group = np.array([number[key] for key in keys], dtype=np.int64)
-    places, width = _boxes(groups)
-    items = []
-    bundles = _bundles(fabric, group, look)
+    group = np.array([groups.index(key) for key in keys], dtype=np.int64)
+    width, places = _boxes(groups)
+    bundles = _bundles(fabric, group, load)
     widest = max((bundle.capacity_Bps for bundle in bundles), default=1.0)
-    labels = []
+    lines, labels = [], []
     taken: Counter[tuple[int, int]] = Counter()
     for bundle in bundles:
-        a, b = places[bundle.a], places[bundle.b]
-        line, label = _bundle(
-            a, b, bundle, widest, taken[bundle.a, bundle.b], _plural(fabric.roles[groups[bundle.of][1]], 1), look
-        )
+        line, x, y, anchor = _cable(bundle, places, taken[bundle.a, bundle.b], load, widest)
         taken[bundle.a, bundle.b] += 1
-        items.append(line)
-        labels += label
+        lines.append(line)
+        of = bundle.a if bundle.tier == SCALE_UP else bundle.b
+        cables = fabric.cables[bundle.forth]
+        each = np.bincount(fabric.source[bundle.links], fabric.cables[bundle.links], fabric.nodes)[group == of]
+        each = each[each > 0] if each.any() else np.array([cables.sum()])
+        number = _span(int(each.min()), int(each.max()))
+        rates = 8 * fabric.capacity_Bps[bundle.forth] / cables
+        low, high = format_si(float(rates.min()), "b/s"), format_si(float(rates.max()), "b/s")
+        speed = f"x {number} {'cable' if number == '1' else 'cables'} of {low if low == high else f'{low} to {high}'}"
+        total = f"per {_plural(fabric.roles[groups[of][1]], 1)}, {int(cables.sum()):,} in all"
+        if bundle.down:
+            total += f", {bundle.down:,} of {counted(len(cables), 'link')} failed"
+        if load is not None:
+            speed += f"; busiest {bundle.load:{load.form}}"
+        labels.append(_text(x, y, speed, anchor=anchor))
+        labels.append(_text(x, y + 15, total, 11, anchor, colour=FAILED if bundle.down else MUTED))
     ports = np.bincount(fabric.source, fabric.cables, fabric.nodes).astype(np.int64)
-    failed = _dead(fabric)
-    for i, key in enumerate(groups):
-        items += _box(fabric, key[1], places[i], ports[group == i], int(failed[group == i].sum()))
-    height = max(place.y for place in places) + 90 + _LEGEND
-    return _document(fabric, width, height, [*items, *labels], look)
+    dead = _dead(fabric)
+    boxes = [
+        element
+        for i, (_, role) in enumerate(groups)
+        for element in _box(fabric, role, places[i], ports[group == i], int(dead[group == i].sum()))
+    ]
+    return width, max(place.y for place in places) + 90 + _LEGEND, [*lines, *boxes, *labels]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bundle:
-    """All links of one tier between two groups; ``each`` is the cables of one node of group ``of``, ``load`` the
-    highest of a link."""
-
-    a: int
-    b: int
-    tier: int
-    links: int
-    cables: int
-    cable_Bps: tuple[float, float]
-    capacity_Bps: float
-    each: tuple[int, int]
-    of: int
-    down: int
-    load: float
-
-
-def _bundles(fabric: Fabric, group: Ints, look: _Look) -> list[_Bundle]:
-    """Links by groups and tier, counted once where both directions exist."""
-    a, b = group[fabric.source], group[fabric.target]
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    keys, of = np.unique(np.stack([low, high, fabric.tier]), axis=1, return_inverse=True)
-    found = []
-    for i, (x, y, tier) in enumerate(keys.T.tolist()):
-        chosen: Mask = of == i
-        forth = chosen & (fabric.source < fabric.target)
-        forth = forth if forth.any() else chosen
-        per_cable = fabric.capacity_Bps[forth] / fabric.cables[forth]
-        one = x if tier == SCALE_UP else y
-        of_node = np.bincount(fabric.source[chosen], fabric.cables[chosen], fabric.nodes)[group == one]
-        of_node = of_node[of_node > 0].astype(np.int64)
-        if not len(of_node):
-            of_node = np.array([int(fabric.cables[forth].sum())])
-        found.append(
-            _Bundle(
-                a=x,
-                b=y,
-                tier=tier,
-                links=int(forth.sum()),
-                cables=int(fabric.cables[forth].sum()),
-                cable_Bps=(float(per_cable.min()), float(per_cable.max())),
-                capacity_Bps=float(fabric.capacity_Bps[forth].sum()),
-                each=(int(of_node.min()), int(of_node.max())),
-                of=one,
-                down=int((~fabric.up[forth]).sum()),
-                load=look.value(chosen),
-            )
-        )
-    return found
-
-
-def _dead(fabric: Fabric) -> Mask:
-    degree = np.bincount(fabric.source, minlength=fabric.nodes)
-    alive = np.bincount(fabric.source[fabric.up], minlength=fabric.nodes)
-    dead: Mask = (degree > 0) & (alive == 0)
-    return dead
-
-
-def _boxes(groups: Sequence[tuple[int, int]]) -> tuple[list[_Place], float]:
+def _boxes(groups: Sequence[tuple[int, int]]) -> tuple[float, list[_Place]]:
     """A row of boxes per hop; one alone in its row is as wide as the widest row, for upright lines."""
     in_row = Counter(row for row, _ in groups)
     widest = max(in_row.values())
@@ -380,26 +383,20 @@ def _boxes(groups: Sequence[tuple[int, int]]) -> tuple[list[_Place], float]:
         seen[row] += 1
         half = 130.0 + (210.0 * (widest - 1) if in_row[row] == 1 else 0.0)
         places.append(_Place(x, _HEAD + 50 + 150.0 * order.index(row), half, 30.0))
-    return places, width
+    return width, places
 
 
 def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> list[str]:
     accelerator = fabric.roles[role] == ACCELERATOR
     count = len(ports)
-    corner = f'x="{place.x - place.half_width:.1f}" y="{place.y - place.half_height:.1f}"'
-    size = f'width="{2 * place.half_width:.1f}" height="{2 * place.half_height:.1f}" rx="6"'
-    look = f'fill="{ACCELERATOR_BOX if accelerator else BOX}" stroke="{FAILED if failed else INK}"'
-    dash = ' stroke-dasharray="5 3"' if failed else ""
+    second = f"{_span(int(ports.min()), int(ports.max()))} ports in use each"
     if accelerator:
-        domains = len(np.unique(fabric.domain))
-        second = f"in {domains:,} scale-up {'domain' if domains == 1 else 'domains'}"
-    else:
-        second = f"{_span(int(ports.min()), int(ports.max()))} ports in use each"
-    words = f"{count:,} {_plural(fabric.roles[role], count)}"
+        second = f"in {counted(len(np.unique(fabric.domain)), 'scale-up domain')}"
+    fill, stroke = ACCELERATOR_BOX if accelerator else BOX, FAILED if failed else INK
     items = [
-        f"<rect {corner} {size} {look}{dash}/>",
-        _text(place.x, place.y - 3, words, size=14, anchor="middle", bold=True),
-        _text(place.x, place.y + 16, second, size=12, anchor="middle", colour=MUTED),
+        place.rect(rx="6", fill=fill, stroke=stroke, stroke_dasharray="5 3" if failed else None),
+        _text(place.x, place.y - 3, f"{count:,} {_plural(fabric.roles[role], count)}", 14, "middle", bold=True),
+        _text(place.x, place.y + 16, second, anchor="middle", colour=MUTED),
     ]
     if failed:
         note = f"{failed:,} of {count:,} failed"
@@ -407,104 +404,93 @@ def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> 
     return items
 
 
-def _bundle(
-    a: _Place, b: _Place, bundle: _Bundle, widest: float, before: int, one: str, look: _Look
-) -> tuple[str, list[str]]:
-    """The line of a bundle and its words; ``before`` counts those between the same boxes."""
-    colour = FAILED if bundle.down and look.load is None else look.colour(bundle.tier, bundle.load)
-    dash = ' stroke-dasharray="7 4"' if bundle.down else ""
-    stroke = 2 + 10 * look.width(bundle.capacity_Bps / widest, bundle.load)
-    if bundle.a == bundle.b:
-        path, x, y, anchor = _loop(a, before)
-    else:
-        path, x, y = _upright(a, b, before)
-        x, anchor = x + 14 + stroke / 2, "start"
-    line = f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{stroke:.1f}"{dash}/>'
-    low, high = (format_si(8 * rate, "b/s") for rate in bundle.cable_Bps)
-    speed = low if low == high else f"{low} to {high}"
-    each = f"x {_span(*bundle.each)} {'cable' if bundle.each == (1, 1) else 'cables'} of {speed}"
-    total = f"per {one}, {bundle.cables:,} in all"
-    if bundle.down:
-        total += f", {bundle.down:,} of {counted(bundle.links, 'link')} failed"
-    if look.load is not None:
-        each += f"; busiest {bundle.load:{look.load.form}}"
-    return line, [
-        _text(x, y, each, anchor=anchor),
-        _text(x, y + 15, total, size=11, anchor=anchor, colour=FAILED if bundle.down else MUTED),
-    ]
-
-
-def _upright(a: _Place, b: _Place, before: int) -> tuple[str, float, float]:
-    """A line between boxes of two rows (at the narrower one), or of one, and where its words begin."""
-    if a.y == b.y:
+def _cable(
+    bundle: _Bundle, places: list[_Place], before: int, load: Load | None, widest_Bps: float
+) -> tuple[str, float, float, str]:
+    """The line of a bundle, and where its words stand; ``before`` counts those between the same boxes."""
+    a, b = places[bundle.a], places[bundle.b]
+    stroke = 2 + 10 * bundle.thickness(load, widest_Bps)
+    if bundle.a == bundle.b:  # a loop at the box, left and right in turn
+        side = -1 if before % 2 == 0 else 1
+        edge, far = a.x + side * a.half_width, a.x + side * (a.half_width + 60)
+        path = f"M {edge:.1f} {a.y - 14:.1f} C {far:.1f} {a.y - 26:.1f} {far:.1f} {a.y + 26:.1f}"
+        path += f" {edge:.1f} {a.y + 14:.1f}"
+        x, y, anchor = far - side * 6, a.y - 2 + 30.0 * (before // 2), "end" if side < 0 else "start"
+    elif a.y == b.y:
         side = 1 if a.x < b.x else -1
         path = f"M {a.x + side * a.half_width:.1f} {a.y:.1f} L {b.x - side * b.half_width:.1f} {b.y:.1f}"
-        return path, (a.x + b.x) / 2 - 70, a.y - 26 - 30 * before
-    narrow = a if a.half_width < b.half_width else b
-    x1, x2 = (narrow.x, narrow.x) if a.half_width != b.half_width else (a.x, b.x)
-    x1, x2 = x1 + 190 * before, x2 + 190 * before
-    y1, y2 = (a.y + a.half_height, b.y - b.half_height) if a.y < b.y else (a.y - a.half_height, b.y)
-    return f"M {x1:.1f} {y1:.1f} L {x2:.1f} {y2:.1f}", (x1 + x2) / 2, (y1 + y2) / 2 - 3
+        x, y, anchor = (a.x + b.x) / 2 - 56 + stroke / 2, a.y - 26 - 30 * before, "start"
+    else:  # upright at the narrower box
+        narrow = a if a.half_width < b.half_width else b
+        x1, x2 = (narrow.x, narrow.x) if a.half_width != b.half_width else (a.x, b.x)
+        x1, x2 = x1 + 190 * before, x2 + 190 * before
+        y1, y2 = (a.y + a.half_height, b.y - b.half_height) if a.y < b.y else (a.y - a.half_height, b.y)
+        path = f"M {x1:.1f} {y1:.1f} L {x2:.1f} {y2:.1f}"
+        x, y, anchor = (x1 + x2) / 2 + 14 + stroke / 2, (y1 + y2) / 2 - 3, "start"
+    colour = FAILED if bundle.down and load is None else bundle.colour(load)
+    dash = "7 4" if bundle.down else None
+    line = _tag("path", d=path, fill="none", stroke=colour, stroke_width=stroke, stroke_dasharray=dash)
+    return line, x, y, anchor
 
 
-def _loop(a: _Place, before: int) -> tuple[str, float, float, str]:
-    """A loop at a box, left and right in turn, and where its words begin or end."""
-    side = -1 if before % 2 == 0 else 1
-    edge, far = a.x + side * a.half_width, a.x + side * (a.half_width + 60)
-    path = f"M {edge:.1f} {a.y - 14:.1f} C {far:.1f} {a.y - 26:.1f} {far:.1f} {a.y + 26:.1f}"
-    path += f" {edge:.1f} {a.y + 14:.1f}"
-    return path, far - side * 6, a.y - 2 + 30.0 * (before // 2), "end" if side < 0 else "start"
+# Words and elements -------------------------------------------------------------------------------------------------
+
+
+def _meanings(fabric: Fabric, load: Load | None) -> list[tuple[str, str]]:
+    """Colours and what they stand for."""
+    if load is None:
+        tiers = sorted(set(fabric.tier.tolist()))
+        names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
+        found = list(zip((_tier_colour(tier) for tier in tiers), names, strict=True))
+    elif load.most <= 0:
+        found = [(LOAD_COLOURS[0], "no load")]
+    else:
+        ends = [*(end for end in load.ends if end < load.most), load.most]
+        found = [
+            (colour, f"to {end:{load.form}}" if end else "no load")
+            for colour, end in zip(LOAD_COLOURS, ends, strict=False)
+        ]
+    return found if fabric.up.all() else [*found, (FAILED, "failed")]
+
+
+def _tier_colour(tier: int) -> str:
+    return TIER_COLOURS[min(tier, len(TIER_COLOURS) - 1)]
+
+
+def _plural(role: str, count: int) -> str:
+    if role == ACCELERATOR:
+        return role if count == 1 else "accelerators"
+    if role in ("nic", "cpu", "pci"):
+        return role.upper() if count == 1 else f"{role.upper()}s"
+    ending = "" if count == 1 else "es"
+    return f"switch{ending}" if role == "switch" else f"{role} switch{ending}"
 
 
 def _span(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _document(fabric: Fabric, width: float, height: float, items: Sequence[str], look: _Look) -> str:
-    legend, x = [], float(_MARGIN)
-    for colour, words in _meanings(fabric, look):
-        dash = ' stroke-dasharray="5 3"' if colour == FAILED else ""
-        legend += _key(x, height - 14, colour, words, dash)
-        x += 50 + 7 * len(words)
-    width = max(width, x + _MARGIN)
-    rows = np.array(_rows(fabric))
-    switches, found = int((rows[fabric.accelerators :] > 0).sum()), blocks(fabric, rows)
-    subtitle = f"{counted(fabric.accelerators, 'accelerator')}, {counted(switches, 'scale-out switch')}"
-    subtitle += block_words(fabric, found)
-    heading = [_text(_MARGIN, 28, fabric.name, size=17, bold=True), _text(_MARGIN, 48, subtitle, colour=MUTED)]
-    body = "\n".join([*items, *heading, *legend])
+def _svg(width: float, height: float, body: str, title: str = "") -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
         f' viewBox="0 0 {width:.0f} {height:.0f}" role="img"'
-        ' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n'
-        f"<title>{escape(printable(fabric.name))}</title>\n"
+        f' font-family="DejaVu Sans, Verdana, Arial, sans-serif">\n{title}'
         f'<rect width="100%" height="100%" fill="{PAPER}"/>\n{body}\n</svg>\n'
     )
 
 
-def _meanings(fabric: Fabric, look: _Look) -> list[tuple[str, str]]:
-    """Colours and what they stand for."""
-    if look.load is None:
-        tiers = sorted(set(fabric.tier.tolist()))
-        names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
-        found = list(zip((look.colour(tier, 0.0) for tier in tiers), names, strict=True))
-    elif look.load.most <= 0:
-        found = [(LOAD_COLOURS[0], "no load")]
-    else:
-        ends = [*(end for end in look.load.ends if end < look.load.most), look.load.most]
-        names = [f"to {end:{look.load.form}}" if end else "no load" for end in ends]
-        found = list(zip(LOAD_COLOURS, names, strict=False))
-    return found if fabric.up.all() else [*found, (FAILED, "failed")]
-
-
-def _key(x: float, y: float, colour: str, words: str, dash: str) -> list[str]:
-    ends = f'x1="{x:.1f}" y1="{y - 4:.1f}" x2="{x + 26:.1f}" y2="{y - 4:.1f}"'
-    return [f'<line {ends} stroke="{colour}" stroke-width="4"{dash}/>', _text(x + 32, y, words, size=11)]
+def _tag(name: str, content: str = "", /, **attributes: object) -> str:
+    """An element; numbers to a tenth of a pixel, attributes that are None left out."""
+    head = name
+    for key, value in attributes.items():
+        if value is not None:
+            head += f' {key.replace("_", "-")}="{f"{value:.1f}" if isinstance(value, float) else value}"'
+    return f"<{head}>{content}</{name}>" if content else f"<{head}/>"
 
 
 def _text(
-    x: float, y: float, text: str, *, size: int = 12, bold: bool = False, anchor: str = "start", colour: str = INK
+    x: float, y: float, text: str, size: int = 12, anchor: str = "start", *, bold: bool = False, colour: str = INK
 ) -> str:
-    weight = ' font-weight="600"' if bold else ""
-    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"'
-    return f"<text {place}{weight}>{escape(printable(text))}</text>"
+    weight = "600" if bold else None
+    look = {"font_size": size, "text_anchor": anchor, "fill": colour, "font_weight": weight}
+    return _tag("text", escape(printable(text)), x=float(x), y=float(y), **look)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from weft.errors import BadInput
-from weft.views.charts.charts import Chart, data, finished, linear
+from weft.views.charts.charts import Chart, colours, data, finished, linear, tooltip
 from weft.views.charts.palette import COLOURS, PAPER
 
 if TYPE_CHECKING:
@@ -27,11 +27,7 @@ _LEAST = 5e-5
 
 
 def goodput_chart(found: GoodputReport) -> Chart:
-    """Shares of the expected time that each class of failures takes, by what is lost.
-
-    Raises:
-        BadInput: nothing is lost.
-    """
+    """Shares of the expected time that each class of failures takes, by what is lost."""
     rows = [
         {"class": one.name, "part": words, "share": getattr(one, name), "events": f"{one.events:,.1f}"}
         for one in found.classes
@@ -52,7 +48,7 @@ def goodput_chart(found: GoodputReport) -> Chart:
         row["end"] = begun[row["class"]]
     order = sorted(totals, key=lambda name: -totals[name])
     used = [words for words in _PARTS.values() if any(row["part"] == words for row in rows)]
-    colours = dict(zip(_PARTS.values(), COLOURS, strict=False))
+    shades = dict(zip(_PARTS.values(), COLOURS, strict=False))
     x = alt.X(
         "begin:Q",
         title="share of the expected time",
@@ -62,21 +58,12 @@ def goodput_chart(found: GoodputReport) -> Chart:
     y = alt.Y(
         "class:N", title=None, sort=order, axis=alt.Axis(ticks=False, domain=False, labelPadding=8, labelLimit=0)
     )
-    colour = alt.Color(
-        "part:N",
-        scale=alt.Scale(domain=used, range=[colours[words] for words in used]),
-        legend=alt.Legend(orient="top", columns=len(used)),
-    )
-    tooltip = [
-        alt.Tooltip("class:N"),
-        alt.Tooltip("part:N", title="lost by"),
-        alt.Tooltip("value:N", title="share"),
-        alt.Tooltip("events:N", title="events in the run"),
-    ]
+    colour = colours("part", used, [shades[words] for words in used], orient="top", columns=len(used))
+    told = tooltip(**{"class": "class", "part": "lost by", "value": "share", "events": "events in the run"})
     bars = (
         alt.Chart(data(rows))
         .mark_bar(height=_STEP - 10, stroke=PAPER, strokeWidth=0.7)
-        .encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tooltip)
+        .encode(x=x, x2="end:Q", y=y, color=colour, tooltip=told)
     )
     ends = data({"class": name, "at": share, "words": f"{share:.2%}"} for name, share in totals.items())
     words = alt.Chart(ends).mark_text(align="left", dx=6).encode(x="at:Q", y=y, text="words:N")

@@ -1,42 +1,34 @@
-"""Charts of layouts: where their time and memory go, and the trade between the two."""
+"""Charts of layouts: where their time and memory go, the trade between the two, and what makes the difference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
 
 from weft.errors import BadInput
 from weft.layout.text import format_degrees, format_layout
-from weft.units import format_bytes, format_seconds
-from weft.views.charts.charts import Chart, data, finished, ink_on, linear, point_labels
+from weft.units import format_bytes, format_count, format_seconds
+from weft.views.charts.charts import Chart, data, finished, ink_on, linear, point_labels, tooltip
+from weft.views.charts.charts import colours as shaded
 from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
-from weft.views.charts.waterfall import WHOLE, WIDTH, Step, waterfall
+from weft.views.comparison import PART_LABELS, WORTH
 from weft.views.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
+    from weft.search.comparison import Comparison, Difference
     from weft.search.ranking import Plan
 
 _STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
 """Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
+_LANE = 26
+"""Pixels from step to step of a waterfall."""
+WHOLE, SLOWER, FASTER = "#8c959f", "#d55e00", "#0072b2"
+CUT = 0.7
+"""Share of the longest total that all steps lie above where the axis does not begin at 0."""
 _ROWS = alt.Y("row:O", axis=None, scale=alt.Scale(padding=0))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Panel:
-    """Stacked bars of one quantity: parts by bar in order of stacking, and what stands at the ends of the bars."""
-
-    parts: Sequence[Sequence[tuple[str, float]]]
-    ends: Sequence[str]
-    marks: Sequence[float]
-    colours: dict[str, str]
-    labels: dict[str, str]
-    title: str
-    unit: str
-    width: int
 
 
 def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title: str = "") -> Chart:
@@ -45,21 +37,16 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     Args:
         subject: what to draw.
         top: most bars.
-        title: model and cluster of a plan by default.
-
-    Raises:
-        BadInput: there is no layout to draw.
-    """
+        title: model and cluster of a plan by default."""
     estimates = tuple(subject if isinstance(subject, Sequence) else subject.layouts)[:top]
     if not isinstance(subject, Sequence):
         title = title or f"{subject.job.model.name} on {subject.cluster.name}"
     if not estimates:
         raise BadInput("there is no layout to draw", where="chart")
-    time, memory = _time(estimates), _memory(estimates, _MEMORY)
     names = [(f"{rank}. {format_degrees(one.layout)}", _details(one)) for rank, one in enumerate(estimates, start=1)]
     tied = [] if isinstance(subject, Sequence) else _tied(subject, len(estimates))
-    bars = alt.layer(*_band(tied), _bars(time), _names(names))
-    both = alt.hconcat(bars, _bars(memory), spacing=28).resolve_scale(color="independent")
+    bars = alt.layer(*_band(tied), _time(estimates), _names(names))
+    both = alt.hconcat(bars, _memory(estimates, _MEMORY), spacing=28).resolve_scale(color="independent")
     heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
     words = "communication: its exposed part only; upright line: memory of one accelerator"
     return finished(
@@ -67,8 +54,8 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     )
 
 
-def _time(estimates: Sequence[Estimate]) -> _Panel:
-    return _Panel(
+def _time(estimates: Sequence[Estimate]) -> Chart:
+    return _bars(
         parts=[[(part.name, part.value) for part in one.time] for one in estimates],
         ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
         marks=(),
@@ -80,8 +67,8 @@ def _time(estimates: Sequence[Estimate]) -> _Panel:
     )
 
 
-def _memory(estimates: Sequence[Estimate], width: int) -> _Panel:
-    return _Panel(
+def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
+    return _bars(
         parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
         ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
         marks=[one.capacity_bytes / 2**30 for one in estimates],
@@ -104,12 +91,12 @@ def estimate_chart(found: Estimate, title: str = "") -> Chart:
     seconds = {part.name: part.value for part in found.time}
     compute = seconds.pop("forward_s") + seconds.pop("backward_s") - found.lower_bound_s
     words = "forward and backward compute, " + ("beyond the bound" if compute >= 0 else "less than the bound")
-    steps = [Step(words, compute, TIME_COLOURS["forward_s"])]
-    steps += [Step(TIME_LABELS[name], value, TIME_COLOURS[name]) for name, value in seconds.items() if value > 0]
-    bound = Step("lower bound: arithmetic or network at peak", found.lower_bound_s, WHOLE)
+    steps = [_Step(words, compute, TIME_COLOURS["forward_s"])]
+    steps += [_Step(TIME_LABELS[name], value, TIME_COLOURS[name]) for name, value in seconds.items() if value > 0]
+    bound = _Step("lower bound: arithmetic or network at peak", found.lower_bound_s, WHOLE)
     error = None if found.error is None else found.error.error
-    fall = waterfall(bound, steps, f"an iteration, MFU {found.mfu:.0%}", error=error)
-    memory = _bars(_memory([found], WIDTH))
+    fall = _waterfall(bound, steps, f"an iteration, MFU {found.mfu:.0%}", error=error)
+    memory = _memory([found], _TIME)
     chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
     heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
     known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
@@ -143,63 +130,67 @@ def _names(names: Sequence[tuple[str, str]]) -> Chart:
     return alt.layer(name, details)
 
 
-def _bars(panel: _Panel) -> Chart:
-    totals = [sum(value for _, value in parts) for parts in panel.parts]
-    lasts = [max(pair) for pair in zip(totals, panel.marks or totals, strict=True)]
-    limit = max(lasts) * panel.width / (panel.width - _ROOM)
+def _bars(
+    *,
+    parts: Sequence[Sequence[tuple[str, float]]],
+    ends: Sequence[str],
+    marks: Sequence[float],
+    colours: dict[str, str],
+    labels: dict[str, str],
+    title: str,
+    unit: str,
+    width: int,
+) -> Chart:
+    """Stacked bars of one quantity: parts by bar in order of stacking, with words at the ends of the bars."""
+    totals = [sum(value for _, value in bar) for bar in parts]
+    lasts = [max(pair) for pair in zip(totals, marks or totals, strict=True)]
+    limit = max(lasts) * width / (width - _ROOM)
     rows = []
-    for i, parts in enumerate(panel.parts):
+    for i, bar in enumerate(parts):
         end = 0.0
-        for name, value in parts:
+        for name, value in bar:
             begin, end = end, end + value
             share = f"{value / totals[i]:.0%}"
-            wide = value / limit * panel.width > 9 * len(share)
+            wide = value / limit * width > 9 * len(share)
             if value > 0:
                 rows.append(
                     {
                         "row": i,
-                        "part": panel.labels[name],
+                        "part": labels[name],
                         "begin": begin,
                         "end": end,
                         "middle": (begin + end) / 2,
                         "share": share,
-                        "value": f"{value:.3g} {panel.unit}",
+                        "value": f"{value:.3g} {unit}",
                         "words": share if wide else "",
-                        "ink": ink_on(panel.colours[name]),
+                        "ink": ink_on(colours[name]),
                     }
                 )
     used = {row["part"] for row in rows}
-    order = [name for name, _ in panel.parts[0] if panel.labels[name] in used]
-    x = alt.X("begin:Q", title=panel.title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
-    colour = alt.Color(
-        "part:N",
-        scale=alt.Scale(domain=[panel.labels[name] for name in order], range=[panel.colours[name] for name in order]),
-        legend=alt.Legend(orient="bottom", columns=2, direction="vertical"),
-    )
+    order = [name for name, _ in parts[0] if labels[name] in used]
+    x = alt.X("begin:Q", title=title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
+    names, shades = [labels[name] for name in order], [colours[name] for name in order]
+    colour = shaded("part", names, shades, orient="bottom", columns=2, direction="vertical")
     parts_chart = alt.Chart(data(rows))
-    tooltip = [alt.Tooltip(name, title=name.removesuffix(":N")) for name in ("part:N", "value:N", "share:N")]
+    told = tooltip(part="part", value="value", share="share")
     bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
-        x=x, x2="end:Q", y=_ROWS, color=colour, tooltip=tooltip
+        x=x, x2="end:Q", y=_ROWS, color=colour, tooltip=told
     )
     shares = parts_chart.mark_text(dy=6).encode(
         x="middle:Q", y=_ROWS, text="words:N", color=alt.Color("ink:N", scale=None)
     )
-    ends = data({"row": i, "at": lasts[i], "words": panel.ends[i]} for i in range(len(lasts)))
-    words = alt.Chart(ends).mark_text(align="left", dx=8, dy=6).encode(x="at:Q", y=_ROWS, text="words:N")
+    points = data({"row": i, "at": lasts[i], "words": ends[i]} for i in range(len(lasts)))
+    words = alt.Chart(points).mark_text(align="left", dx=8, dy=6).encode(x="at:Q", y=_ROWS, text="words:N")
     layers: list[alt.Chart] = [bars, shares, words]
-    if panel.marks:
-        limits = data({"row": i, "at": value} for i, value in enumerate(panel.marks))
+    if marks:
+        limits = data({"row": i, "at": value} for i, value in enumerate(marks))
         mark = alt.Chart(limits).mark_tick(thickness=2.5, height=_BAR + 10, yOffset=6, color=INK)
         layers.append(mark.encode(x="at:Q", y=_ROWS))
-    return alt.layer(*layers).properties(width=panel.width, height=_STEP * len(totals))
+    return alt.layer(*layers).properties(width=width, height=_STEP * len(totals))
 
 
 def pareto_chart(plan: Plan) -> Chart:
-    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time.
-
-    Raises:
-        BadInput: there is no layout to draw.
-    """
+    """Memory against iteration time of the layouts that no other beats in both, up to twice the shortest time."""
     shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
     if not shown:
         raise BadInput("there is no layout to draw", where="chart")
@@ -231,8 +222,7 @@ def pareto_chart(plan: Plan) -> Chart:
         }
         for one, name in zip(shown, names, strict=True)
     ]
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("layout", "details", "time", "MFU")]
-    tooltip.append(alt.Tooltip("held:N", title="memory"))
+    told = tooltip(layout="layout", details="details", time="time", MFU="MFU", held="memory")
     frontier = alt.Chart(data(rows)).encode(x=x, y=y)
     limit = alt.Chart(data([{"at": capacity}])).encode(y="at:Q")
     layers = [
@@ -242,7 +232,7 @@ def pareto_chart(plan: Plan) -> Chart:
             x=alt.value(width), text=alt.value(f"memory of one accelerator: {format_bytes(capacity * 2**30)}")
         ),
         frontier.mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5),
-        frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=tooltip),
+        frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=told),
         *point_labels(rows, places, names, width, x="seconds:Q", y="memory:Q"),
     ]
     title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
@@ -259,3 +249,84 @@ def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.C
         return []
     band = alt.Chart(data([{"begin": max(min(seconds), low), "end": min(max(seconds), high)}]))
     return [band.mark_rect(color=GRID, opacity=0.45).encode(x="begin:Q", x2="end:Q")]
+
+
+def comparison_chart(found: Comparison) -> Chart:
+    """A waterfall for each side held against the first."""
+    first = found.sides[0].label
+    falls = [_difference(first, one) for one in found.differences]
+    chart = alt.vconcat(*falls, spacing=34).resolve_scale(x="independent", y="independent")
+    tokens = format_count(found.sides[0].job.recipe.tokens)
+    title = f"What makes the difference from {first}"
+    return finished(
+        chart, title, f"seconds for {tokens} tokens; orange: longer, blue: shorter; communication: exposed"
+    )
+
+
+def _difference(first: str, difference: Difference) -> Chart:
+    """The bars of one side: the first's time, every part that differs, the side's time."""
+    before, after = (sum(getattr(one, name) for one in difference.time) for name in ("before", "after"))
+    worth = [one for one in difference.time if abs(one.difference) > WORTH * max(before, after)]
+    steps = [(PART_LABELS[one.part], one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
+    rest = after - before - sum(value for _, value in steps)
+    if abs(rest) > 1e-6 * max(before, after):
+        steps.append(("all other parts", rest))
+    coloured = [_Step(name, seconds, SLOWER if seconds > 0 else FASTER) for name, seconds in steps]
+    return _waterfall(_Step(first, before, WHOLE), coloured, difference.label)
+
+
+class _Step(NamedTuple):
+    """What adds to a time, or takes from it."""
+
+    name: str
+    seconds: float
+    colour: str
+
+
+def _waterfall(first: _Step, steps: Sequence[_Step], last: str, *, error: float | None = None) -> Chart:
+    """The first total, every step, and the total that they lead to.
+
+    Args:
+        error: of the last total, as a share of it; drawn as a bar.
+    """
+    rows = [_bar(first.name, 0.0, first.seconds, first.colour, format_seconds(first.seconds))]
+    at = first.seconds
+    for name, seconds, colour in steps:
+        rows.append(
+            _bar(name, at, at + seconds, colour, f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}")
+        )
+        at += seconds
+    rows.append(_bar(last, 0.0, at, WHOLE, format_seconds(at)))
+    for number, row in enumerate(rows):
+        row["row"] = number
+    changing = [end for row in rows[1:-1] for end in (row["begin"], row["end"])] or [first.seconds]
+    lowest, longest = min(changing), max(*changing, first.seconds, at)
+    spread = [] if error is None else [at * (1 - error), at * (1 + error)]
+    # Totals begin off the chart where differences are small beside them, so that the differences can be seen.
+    least = min([lowest, *spread])
+    low = max(0.0, least - 0.6 * (longest - least)) if least > CUT * longest else 0.0
+    for row in (rows[0], rows[-1]):
+        row["begin"] = low
+    rows[-1]["right"] = max([at, *spread])
+    high = max(longest, rows[-1]["right"])
+    high += 0.14 * (high - low)
+    y = alt.Y("row:O", sort=[row["row"] for row in rows], axis=None)
+    title = "seconds" + (f" (the axis begins at {low:.3g})" if low else "")
+    x = alt.X("begin:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
+    base = alt.Chart(data(rows))
+    bars = base.mark_bar(height=_LANE - 9).encode(
+        x=x, x2="end:Q", y=y, color=alt.Color("colour:N", scale=None), tooltip=["name:N", "words:N"]
+    )
+    names = base.mark_text(align="right", dx=-6).encode(x=alt.value(0), y=y, text="name:N")
+    words = base.mark_text(align="left", dx=6).encode(x="right:Q", y=y, text="words:N")
+    links = [{"row": i, "next": i + 1, "at": rows[i]["end"]} for i in range(len(rows) - 1)]
+    rules = alt.Chart(data(links)).mark_rule(color=MUTED, strokeWidth=0.8)
+    layers = [rules.encode(x="at:Q", y=y, y2="next:O"), bars, names, words]
+    if spread:
+        bar = alt.Chart(data([{"row": rows[-1]["row"], "low": spread[0], "high": spread[1]}]))
+        layers.append(bar.mark_rule(color=INK, strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y))
+    return alt.layer(*layers).properties(width=_TIME, height=_LANE * len(rows))
+
+
+def _bar(name: str, begin: float, end: float, colour: str, words: str) -> dict[str, Any]:
+    return {"name": name, "begin": begin, "end": end, "right": max(begin, end), "colour": colour, "words": words}

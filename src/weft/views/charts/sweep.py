@@ -1,20 +1,22 @@
-"""Two columns of a study's rows against each other, colours and pictures by a third and a fourth."""
+"""Two columns of rows against each other, colours and pictures by a third and a fourth: studies, and routers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from weft.errors import BadInput
 from weft.units import counted
-from weft.views.charts.charts import Chart, bounds, data, finished, linear
-from weft.views.charts.palette import COLOURS, INK
-from weft.views.sweep import told
+from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, tooltip
+from weft.views.charts.palette import INK
+from weft.views.route_evaluation import workload_words
+from weft.views.words import told
+
+if TYPE_CHECKING:
+    from weft.simulation.routes.replay import Evaluation
 
 MOST_ROWS = 5000
 MOST_FACETS = 24
@@ -47,7 +49,6 @@ def sweep_chart(
     facet: str | None,
     title: str,
     subtitle: str = "",
-    words: Mapping[str, str] = MappingProxyType({}),
 ) -> Chart:
     """Lines over a column of numbers, bars over one of names; rows without a value are left out.
 
@@ -55,7 +56,6 @@ def sweep_chart(
         columns: names, and the type of their values.
         axes: columns that tell points apart; those that vary beside what is drawn have lines of their own.
         subtitle: in place of how many points there are and what tells them apart.
-        words: what columns are called on axes, in place of their names.
 
     Raises:
         BadInput: ``y`` holds no numbers, or there is nothing or too much to draw.
@@ -84,8 +84,20 @@ def sweep_chart(
         problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
         raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
     series = list(dict.fromkeys(row["series"] for row in table))
-    labels = _Labels(x=words.get(x) or _titled(x), y=words.get(y) or _titled(y), y_share=y.endswith("_share"))
-    chart: Any = _layers(table, labels, series, colour, numbers, ", ".join(map(_named, beside)))
+    scale_y = {"title": _titled(y), "share": y.endswith("_share")}
+    marks: Any
+    if numbers:
+        marks = _over_numbers(table, _titled(x), scale_y, ", ".join(map(_named, beside)))
+    else:
+        marks = _over_names(table, _titled(x), scale_y, series)
+    told_of = [
+        *tooltip(series=colour or "value", beside="beside"),
+        alt.Tooltip("x:Q" if numbers else "x:N", title=_titled(x)),
+        alt.Tooltip("y:Q", title=_titled(y)),
+    ]
+    legend = {"title": _named(colour), "symbolType": "circle", "orient": "right"} if colour else {}
+    shades = colours("series", series, **legend)
+    chart: Any = alt.layer(*(mark.encode(color=shades, tooltip=told_of) for mark in marks))
     width, height = _WIDE if facet is None else _SMALL
     chart = chart.properties(width=width, height=height, data=data(table))
     if facet is not None:
@@ -99,37 +111,30 @@ def sweep_chart(
     return finished(chart, title, subtitle or "; ".join(said))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Labels:
-    """Titles of the axes, and whether the one upwards counts in percent."""
-
-    x: str
-    y: str
-    y_share: bool
-
-
-def _layers(
-    table: list[dict[str, Any]], labels: _Labels, series: list[str], colour: str | None, numbers: bool, beside: str
-) -> Any:
-    scale = alt.Scale(domain=series, range=[COLOURS[i % len(COLOURS)] for i in range(len(series))])
-    legend = None if colour is None else alt.Legend(title=_named(colour), symbolType="circle", orient="right")
-    marks = _over_numbers(table, labels, beside) if numbers else _over_names(table, labels, series)
-    tooltip = [
-        alt.Tooltip("series:N", title=colour or "value"),
-        alt.Tooltip("beside:N", title="beside"),
-        alt.Tooltip("x:Q" if numbers else "x:N", title=labels.x),
-        alt.Tooltip("y:Q", title=labels.y),
-    ]
-    coloured = alt.Color("series:N", scale=scale, legend=legend)
-    return alt.layer(*(one.encode(color=coloured, tooltip=tooltip) for one in marks))
+def evaluation_chart(evaluation: Evaluation) -> Chart:
+    """Mean all-reduce of routers over failed spines, beside that without collisions: a picture for each workload."""
+    names = {row.workload.name: workload_words(row) for row in evaluation.rows}
+    if len(set(names.values())) < len(names):
+        names = {name: f"{words} ({name})" for name, words in names.items()}
+    rows: list[dict[str, Any]] = []
+    for row in evaluation.rows:
+        at = {"failed_spines": str(row.failed_spines), "workload": names[row.workload.name]}
+        alone = at | {"router": "no collision", "all_reduce_s": float(row.replay.alone_s.mean())}
+        rows += [] if alone in rows else [alone]
+        rows.append(at | {"router": row.replay.router, "all_reduce_s": float(row.replay.mean_s.mean())})
+    columns = {"failed_spines": str, "workload": str, "router": str, "all_reduce_s": float}
+    places = {"x": "failed_spines", "y": "all_reduce_s", "colour": "router", "facet": "workload"}
+    subtitle = f"{evaluation.fabric}, mean over {counted(evaluation.epochs, 'epoch')} and all jobs"
+    return sweep_chart(rows, columns, (), **places, title="All-reduce time by router", subtitle=subtitle)
 
 
-def _over_numbers(table: list[dict[str, Any]], labels: _Labels, beside: str) -> list[alt.Chart]:
+def _over_numbers(table: list[dict[str, Any]], title_x: str, scale_y: dict[str, Any], beside: str) -> list[alt.Chart]:
     """Points, joined where all else is the same and there is one value at each place; dashes tell a few lines apart
     that differ in what varies beside."""
     lines = [(row["series"], row["facet"], row["beside"]) for row in table]
     places = {(line, row["x"]) for line, row in zip(lines, table, strict=True)}
-    base = alt.Chart().encode(x=_quantity("x", labels, table), y=_quantity("y", labels, table))
+    across, up = _quantity(alt.X, "x", table, title_x, each=True), _quantity(alt.Y, "y", table, **scale_y)
+    base = alt.Chart().encode(x=across, y=up)
     points = base.mark_circle(size=55, opacity=1)
     if len(places) < len(table) or len(set(lines)) == len(lines):
         return [points]
@@ -152,19 +157,24 @@ def _over_numbers(table: list[dict[str, Any]], labels: _Labels, beside: str) -> 
     return [line.encode(detail="beside:N"), points]
 
 
-def _over_names(table: list[dict[str, Any]], labels: _Labels, series: list[str]) -> list[alt.Chart]:
+def _over_names(
+    table: list[dict[str, Any]], title_x: str, scale_y: dict[str, Any], series: list[str]
+) -> list[alt.Chart]:
     """Bars side by side where each series has one value at each name, else points."""
     names = list(dict.fromkeys(row["x"] for row in table))
     single = len({(row["series"], row["facet"], row["x"]) for row in table}) == len(table)
-    along = alt.X("x:N", title=labels.x, sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
+    along = alt.X("x:N", title=title_x, sort=names, axis=alt.Axis(labelAngle=-30 if len(names) > 4 else 0))
     if not single:
-        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=_quantity("y", labels, table))]
-    axis = _axis([row["y"] for row in table], share=labels.y_share)
-    up = alt.Y("y:Q", title=labels.y, scale=alt.Scale(zero=True), axis=axis)
+        up = _quantity(alt.Y, "y", table, **scale_y)
+        return [alt.Chart().mark_circle(size=45, opacity=0.8).encode(x=along, y=up)]
+    axis = _axis([row["y"] for row in table], share=scale_y["share"])
+    up = alt.Y("y:Q", title=scale_y["title"], scale=alt.Scale(zero=True), axis=axis)
     return [alt.Chart().mark_bar().encode(x=along, y=up, xOffset=alt.XOffset("series:N", sort=series))]
 
 
-def _quantity(place: str, labels: _Labels, table: list[dict[str, Any]]) -> Any:
+def _quantity(
+    channel: Any, place: str, table: list[dict[str, Any]], title: str, *, each: bool = False, share: bool = False
+) -> Any:
     """The axis of a column of numbers, logarithmic where its values are far apart."""
     values = [row[place] for row in table]
     low, high = min(values), max(values)
@@ -175,10 +185,8 @@ def _quantity(place: str, labels: _Labels, table: list[dict[str, Any]]) -> Any:
         ticks = _ticks(low / space, high * space)
     else:
         scale = linear(*bounds(values))
-    channel: Any = alt.X if place == "x" else alt.Y
-    share = place == "y" and labels.y_share
-    axis = _axis(values, each=place == "x", share=share, ticks=ticks)
-    return channel(f"{place}:Q", title=getattr(labels, place), scale=scale, axis=axis)
+    axis = _axis(values, each=each, share=share, ticks=ticks)
+    return channel(f"{place}:Q", title=title, scale=scale, axis=axis)
 
 
 def _ticks(low: float, high: float) -> list[float]:

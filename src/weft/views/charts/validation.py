@@ -9,8 +9,8 @@ import altair as alt
 import numpy as np
 
 from weft.estimation.trust import COVERED
-from weft.views.charts.charts import Chart, data, finished, linear
-from weft.views.charts.palette import COLOURS, INK, MUTED
+from weft.views.charts.charts import Chart, colours, data, finished, linear, tooltip
+from weft.views.charts.palette import INK, MUTED
 
 if TYPE_CHECKING:
     from weft.validation.summary import Validation
@@ -29,10 +29,9 @@ def validation_chart(found: Validation) -> Chart:
     """
     names = {one.family: f"{one.family} ({one.predicted})" for one in found.families if one.mape is not None}
     families = list(names.values())
-    colour = alt.Scale(domain=families, range=[COLOURS[i % len(COLOURS)] for i in range(len(families))])
-    shape = alt.Scale(domain=families, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(families))])
-    look: dict[str, Any] = {"color": alt.Color("family:N", scale=colour, legend=None)}
-    look |= {"shape": alt.Shape("family:N", scale=shape, legend=None)}
+    shapes = alt.Scale(domain=families, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(families))])
+    look: dict[str, Any] = {"color": colours("family", families)}
+    look |= {"shape": alt.Shape("family:N", scale=shapes, legend=None)}
     plots = alt.hconcat(_scatter(found, names, look), _spread(found, names, look), spacing=24)
     pooled = "" if found.headline is None else f"mean error {found.headline:.1%} over families; "
     words = f"{pooled}grey: within {BAND:.0%}; bars: errors of {COVERED:.0%} of a family's runs, and their median"
@@ -62,11 +61,11 @@ def _scatter(found: Validation, names: dict[str, str], look: dict[str, Any]) -> 
         for at in (low, low / (1 - BAND), high / (1 + BAND), high)
     ]
     ends = [{"measured": end, "predicted": end} for end in (low, high)]
-    tooltip = [alt.Tooltip(f"{name}:N") for name in ("run", "family", "measured", "predicted", "error")]
+    told = tooltip(run="run", family="family", measured="measured", predicted="predicted", error="error")
     return alt.layer(
         alt.Chart(data(band)).mark_area(color=MUTED, opacity=0.18).encode(x=x, y="least:Q", y2="most:Q"),
         alt.Chart(data(ends)).mark_line(color=INK, strokeWidth=1).encode(x=x, y=y),
-        alt.Chart(data(rows)).mark_point(filled=True, size=34, opacity=0.75).encode(x=x, y=y, tooltip=tooltip, **look),
+        alt.Chart(data(rows)).mark_point(filled=True, size=34, opacity=0.75).encode(x=x, y=y, tooltip=told, **look),
     ).properties(width=_SIDE, height=_SIDE)
 
 
@@ -96,7 +95,7 @@ def _spread(found: Validation, names: dict[str, str], look: dict[str, Any]) -> C
         sort=list(names.values()),
         axis=alt.Axis(orient="right", ticks=False, domain=False, labelPadding=8, labelLimit=0),
     )
-    base = alt.Chart(data(rows)).encode(y=y, tooltip=[alt.Tooltip("family:N"), alt.Tooltip("words:N", title="errors")])
+    base = alt.Chart(data(rows)).encode(y=y, tooltip=tooltip(family="family", words="errors"))
     return alt.layer(
         alt.Chart(data([{"low": -BAND, "high": BAND}]))
         .mark_rect(color=MUTED, opacity=0.18)

@@ -1,0 +1,95 @@
+"""What formats of cables share: names and speeds of ports as people and tools write them, and files of names."""
+
+from __future__ import annotations
+
+import re
+
+from weft.errors import BadInput
+
+LANE_Gbps = {
+    "SDR": 2.0,
+    "DDR": 4.0,
+    "QDR": 8.0,
+    "FDR10": 10.0,
+    "FDR": 13.64,
+    "EDR": 25.0,
+    "HDR": 50.0,
+    "NDR": 100.0,
+    "XDR": 200.0,
+}
+"""Data rate of an InfiniBand lane: after 8b/10b coding up to QDR, after 64b/66b from FDR10 on, nominal from EDR on."""
+_SPEED = re.compile(r"(\d{1,7})(?:[.p](\d))?\s*(g|gig|m)?base", re.IGNORECASE)
+_WRITTEN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b(?:it)?(?:/s|ps|/sec)?|be?)?", re.IGNORECASE)
+_LANES = re.compile(r"(?:([1-9]\d?)\s*x\s*-?\s*)?(" + "|".join(LANE_Gbps) + r")(?:\d{2,4})?", re.IGNORECASE)
+SMALLEST_Mbps = 1000
+_MAPPED = re.compile(r'(0x[0-9a-fA-F]{1,16})\s+("?)([^"]+)\2')
+
+
+def speed_Bps(text: str) -> float | None:
+    """Bytes/s of a kind of Ethernet port ("400gbase-x-osfp", "100GbaseCR4 - ...", "1000BaseTFD")."""
+    match = _SPEED.match(text.strip())
+    if match is None:
+        return None
+    number = float(f"{match[1]}.{match[2] or 0}")
+    return number * (1e9 if (match[3] or "").lower().startswith("g") else 1e6) / 8
+
+
+def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
+    """Bytes/s of a speed as plans write it: "400G", "400 Gb/s", "NDR", "4xHDR"; None of "", "auto" and "N/A".
+
+    A bare number is in ``unit`` ("m", "g", ...); where the plan says none, in Mb/s from 1,000 on (SONiC's links, UFM's
+    network definition) and in Gb/s below.
+    """
+    text = text.strip()
+    if text.lower() in ("", "-", "auto", "n/a", "none", "unknown"):
+        return None
+    if match := _LANES.fullmatch(text):
+        return int(match[1] or 4) * LANE_Gbps[match[2].upper()] * 1e9 / 8
+    match = _WRITTEN.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        base = speed_Bps(text)
+        if base is None:
+            raise BadInput(f"{text[:40]!r} is no speed", where=place, remedy="write it like 400G")
+        return base
+    prefix = (match[2] or unit).lower() or ("m" if float(match[1]) >= SMALLEST_Mbps else "g")
+    return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[prefix] / 8
+
+
+def device_name(value: object, place: str) -> str:
+    """A usable name of a device or port."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 100:
+        raise BadInput(f"{str(value)[:40]!r} is no name", where=place, remedy="use up to 100 characters")
+    return value
+
+
+def read_names(text: str, *, where: str = "names") -> dict[str, str]:
+    """Names in a design by those as built, from lines of both, with blanks or a comma between; # begins a comment."""
+    names: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        place, words = f"{where}: line {number}", raw.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        if len(words) != 2 or words[0] in names:
+            problem = "names a device twice" if len(words) == 2 else "is not two names"
+            raise BadInput(problem, where=place, remedy="give name as built, name in the design")
+        names[device_name(words[0], place)] = device_name(words[1], place)
+    return names
+
+
+def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:
+    """Hosts by the GUIDs of their adapters, from a node name map: lines ``0x<GUID> "host device"``.
+
+    It is the file that ``ibnetdiscover --node-name-map`` takes; the first word of a name is the host.
+    """
+    found: dict[int, str] = {}
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line, place = raw.partition("#")[0].strip()[:1000], f"{where}: line {number}"
+        if not line:
+            continue
+        match = _MAPPED.fullmatch(line)
+        if match is None or not match[3].strip():
+            raise BadInput(f"{line[:60]!r} is no GUID and name", where=place, remedy='write 0x2c903000abcde "node7"')
+        if int(match[1], 16) in found:
+            raise BadInput(f"{match[1]} is given twice", where=place, remedy="remove one")
+        found[int(match[1], 16)] = device_name(match[3].split()[0], place)
+    return found

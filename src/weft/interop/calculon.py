@@ -1,0 +1,289 @@
+"""Calculon (calculon-ai/calculon): a layout as its execution, a model as its application, a cluster as its system;
+and what an execution says.
+
+Fields are those of ``Llm.Execution`` in its ``llm.py``; ``weft.model.calculon`` and ``weft.cluster.calculon`` read
+the other two files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from weft.cluster.calibration import calibration
+from weft.cluster.spec import Cluster
+from weft.codec import Count, Range, decode
+from weft.collectives.cost import Network
+from weft.documents import parse_json
+from weft.errors import BadInput, Unsupported
+from weft.estimation.kernels import Kernels
+from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
+from weft.layout.operations import Gemm
+from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.model.calculon import model_application
+from weft.model.job import Job, Precision
+
+TOOL = "calculon"
+WRITTEN_FOR = "Written for Calculon of February 2024 (commit caa4b11)."
+TYPES: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8": "fp8"}
+RECOMPUTE = {"full": Recompute.FULL, "attn_only": Recompute.SELECTIVE, "none": Recompute.NONE}
+OVERLAP = {"none": TensorOverlap.NONE, "ring": TensorOverlap.FULL, "pipe": TensorOverlap.FULL}
+COMMAND = "calculon llm application.json execution.json system.json -"
+GFLOPS = (4096.0, 512.0, 64.0, 8.0, 1.0, 0.1)
+MEGABYTES = (1000.0, 100.0, 10.0, 1.0, 0.1)
+"""Sizes at which efficiencies are written."""
+HOST_GIB = 512.0
+"""Memory of the host per accelerator, of which Weft knows nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """Calculon's fields, with their names; all are needed."""
+
+    num_procs: Count
+    tensor_par: Count
+    pipeline_par: Count
+    data_par: Count
+    tensor_par_net: Annotated[int, Range(0, 100)]
+    pipeline_par_net: Annotated[int, Range(0, 100)]
+    data_par_net: Annotated[int, Range(0, 100)]
+    batch_size: Count
+    microbatch_size: Count
+    datatype: Literal["float8", "float16", "float32", "bfloat16"]
+    fused_activation: bool
+    attention_type: Literal["multihead", "multiquery"]
+    activation_recompute: Literal["full", "attn_only", "none"]
+    pipeline_interleaving: Count
+    optimizer_sharding: bool
+    tensor_par_comm_type: Literal["ar", "p2p_rs_ag", "rs_ag"]
+    tensor_par_overlap: Literal["none", "ring", "pipe"]
+    seq_par_ag_redo: bool
+    data_par_overlap: bool
+    weight_offload: bool
+    activations_offload: bool
+    optimizer_offload: bool
+    training: bool
+
+
+SAME = {
+    "tensor_par": "x",
+    "pipeline_par": "pipeline",
+    "data_par": "data",
+    "microbatch_size": "micro_batch",
+    "pipeline_interleaving": "virtual_stages",
+    "activations_offload": "offload_activations",
+    "optimizer_offload": "offload_optimizer",
+}
+"""Fields of an execution, and those of a layout that mean the same."""
+
+
+def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
+    """The run that an execution states; its model stands in another file.
+
+    Raises:
+        BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
+        Unsupported: inference, or weights kept by the host.
+    """
+    execution = decode(Execution, parse_json(text, where), where)
+    if not execution.training or execution.weight_offload:
+        what = "weight_offload" if execution.training else "inference"
+        raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")
+    degrees = execution.tensor_par * execution.pipeline_par * execution.data_par
+    if degrees != execution.num_procs:
+        raise BadInput(f"the degrees make up {degrees:,}", where=f"{where}.num_procs", remedy=f"write {degrees}")
+    ignored = [name for name in ("fused_activation", "seq_par_ag_redo") if getattr(execution, name)]
+    notes = ["the model's attention type is that of MODEL"] if execution.attention_type == "multiquery" else []
+    if world is not None and world != execution.num_procs:
+        notes.append(f"data parallelism for {world} accelerators instead of {execution.num_procs}")
+    return RunConfiguration(
+        tool=TOOL,
+        layout=_layout(execution, world or execution.num_procs, where),
+        world=execution.num_procs if world is None else world,
+        global_batch=execution.batch_size,
+        precision=TYPES[execution.datatype],
+        ignored=tuple(ignored),
+        notes=tuple(notes),
+    )
+
+
+def _layout(execution: Execution, world: int, where: str) -> Layout:
+    data, rest = divmod(world, execution.tensor_par * execution.pipeline_par)
+    if rest or not data:
+        raise BadInput(
+            f"{world} accelerators are no multiple of tensor_par x pipeline_par",
+            where=where,
+            remedy="give a cluster that is one",
+        )
+    same = {ours: getattr(execution, theirs) for theirs, ours in SAME.items()} | {"data": data}
+    return Layout(
+        **same,
+        schedule=PipelineSchedule.INTERLEAVED if execution.pipeline_interleaving > 1 else PipelineSchedule.PLAIN,
+        zero=int(execution.optimizer_sharding),
+        recompute=RECOMPUTE[execution.activation_recompute],
+        sequence_parallel=execution.tensor_par_comm_type == "rs_ag" and execution.tensor_par > 1,
+        overlap_tensor=OVERLAP[execution.tensor_par_overlap],
+        overlap_reduce=execution.data_par_overlap,
+        overlap_gather=execution.data_par_overlap,
+    )
+
+
+def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The execution of a layout.
+
+    Raises:
+        NothingFeasible: Calculon cannot run it.
+    """
+    refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout)])
+    notes = []
+    if layout.overlap_tensor == TensorOverlap.BACKWARD:
+        notes.append("tensor_par_overlap none: Calculon does not hide collectives behind the other gradient's product")
+    if layout.overlap_reduce != layout.overlap_gather:
+        notes.append("data_par_overlap stands for gradients and weights at once")
+    if job.recipe.attention != "unfused":
+        notes.append("Calculon's attention is not fused")
+    return _arguments(asdict(_execution(job, cluster, layout)), "execution.json", tuple(notes))
+
+
+def write_application(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The application of a job's model.
+
+    Raises:
+        NothingFeasible: Calculon has no such model.
+    """
+    try:
+        document, notes = model_application(job.model, job.recipe.sequence)
+    except Unsupported as error:
+        refuse(TOOL, [f"{error.where}: {error.what}"])
+        raise
+    return _arguments(document, "application.json", notes)
+
+
+def write_system(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """The system of a cluster, with the efficiencies of the shipped constants."""
+    notes = (
+        f"{HOST_GIB:g} GiB of host memory are assumed",
+        "vector: the peak in fp32 counts (in 16 bits, without one)",
+    )
+    return _arguments(system(cluster), "system.json", notes)
+
+
+def _arguments(document: dict[str, Any], file: str, notes: tuple[str, ...]) -> LaunchArguments:
+    text = json.dumps(document, indent=2) + "\n"
+    return LaunchArguments(tool=TOOL, written_for=WRITTEN_FOR, text=text, file=file, command=COMMAND, notes=notes)
+
+
+def _reasons(job: Job, layout: Layout) -> Iterator[str]:
+    for axis, name in (("z", "fsdp"), ("context", "cp"), ("expert", "ep"), ("expert_tensor", "etp")):
+        if getattr(layout, axis) > 1:
+            yield f"{name} is {getattr(layout, axis)}: it has tensor, pipeline and data parallelism"
+    if layout.zero > 1:
+        yield "it shards the optimizer only (zero 1)"
+    if layout.schedule.splits_backward:
+        yield "its pipelines are plain or interleaved 1F1B"
+    if layout.recompute_layers:
+        yield "it recomputes in all blocks or in none"
+    if job.recipe.precision not in TYPES.values():
+        yield f"it does not compute in {job.recipe.precision}"
+
+
+def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:
+    sequence_parallel = layout.sequence_parallel and layout.x > 1
+    same: dict[str, Any] = {theirs: getattr(layout, ours) for theirs, ours in SAME.items()}
+    return Execution(
+        **same,
+        num_procs=layout.world,
+        tensor_par_net=_network(cluster, layout, "x"),
+        pipeline_par_net=_network(cluster, layout, "pipeline"),
+        data_par_net=_network(cluster, layout, "data"),
+        batch_size=job.recipe.global_batch,
+        datatype=_name_of(job.recipe.precision, TYPES),
+        fused_activation=True,
+        attention_type="multihead",
+        activation_recompute=_name_of(layout.recompute, RECOMPUTE),
+        optimizer_sharding=layout.zero > 0 and layout.data > 1,
+        tensor_par_comm_type="rs_ag" if sequence_parallel else "ar",
+        tensor_par_overlap="ring" if layout.overlap_tensor == TensorOverlap.FULL and layout.x > 1 else "none",
+        seq_par_ag_redo=sequence_parallel and layout.recompute != Recompute.FULL,
+        data_par_overlap=layout.overlap_reduce and layout.data > 1,
+        weight_offload=False,
+        training=True,
+    )
+
+
+def _name_of(value: object, names: Mapping[str, object]) -> Any:
+    return next(name for name, own in names.items() if own == value)
+
+
+def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
+    """The innermost tier that holds an axis' groups."""
+    reach = 1
+    for inner in layout.order[: layout.order.index(axis) + 1]:
+        reach *= getattr(layout, inner)
+    fits = (i for i, span in enumerate(cluster.spans) if span >= reach)
+    return next(fits, len(cluster.spans) - 1) if getattr(layout, axis) > 1 else 0
+
+
+def system(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as Calculon's system; efficiencies are those of Weft's closed forms of square products and copies."""
+    chip, constants = cluster.accelerator, calibration(cluster.accelerator.name)
+    network = Network.of(cluster, constants)
+    peaks = {"float16": chip.fp16_flops, "bfloat16": chip.bf16_flops, "float8": chip.fp8_flops}
+    names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
+    kernels = {name: Kernels(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
+    vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
+    tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
+    networks = [
+        {
+            "bandwidth": peak / 1e9,
+            "efficiency": achieved / peak,
+            "size": span,
+            "latency": latency + network.launch_s,
+            "ops": {
+                "p2p": [1.0, None],
+                "reduce_scatter": [1.0, -1],
+                "all_gather": [1.0, -1],
+                "all_reduce": [1.0, 1] if reduces else [2.0, -1],
+            },
+            "must_be_filled": i == 0,
+            "processor_usage": constants.overlap_cost,
+        }
+        for i, (span, peak, achieved, latency, reduces) in enumerate(tiers)
+    ]
+    copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
+    return {
+        "matrix": {
+            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(made)}
+            for name, made in kernels.items()
+        },
+        "vector": dict.fromkeys(kernels, vector),
+        "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},
+        "mem2": {"GiB": HOST_GIB, "GBps": chip.host_Bps / 1e9, "MB_efficiency": [[0, constants.host_efficiency]]},
+        "processing_mode": "roofline",
+        "networks": networks,
+    }
+
+
+def _product_curve(kernels: Kernels) -> list[list[float]]:
+    """Efficiency of a square product of so many GFLOPs and more."""
+    curve = []
+    for gflops in GFLOPS:
+        side = np.array([(gflops * 1e9 / 2.0) ** (1 / 3)])
+        seconds = kernels.seconds(Gemm(name="square", phase="forward", m=side, n=side, k=side))[0]
+        curve.append([gflops, _share(gflops * 1e9 / seconds / kernels.peak(core=False))])
+    return [*curve[:-1], [0, curve[-1][1]]]
+
+
+def _memory_curve(kernels: Kernels) -> list[list[float]]:
+    """Efficiency of a copy of so many MB and more."""
+    sizes = np.array([megabytes * 1e6 for megabytes in MEGABYTES])
+    shares = sizes / kernels.memory_s(sizes) / kernels.accelerator.memory_Bps
+    curve = [[megabytes, _share(share)] for megabytes, share in zip(MEGABYTES, shares, strict=True)]
+    return [*curve[:-1], [0, curve[-1][1]]]
+
+
+def _share(value: float) -> float:
+    return float(f"{min(max(value, 1e-6), 1.0):.4g}")

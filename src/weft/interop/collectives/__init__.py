@@ -1,1 +1,0 @@
-"""Collective algorithms as the libraries that run them read them: MSCCL, NCCL's tuner."""

@@ -1,1 +1,0 @@
-"""Networks as other tools describe them: graphs, discovery, inventories, schedulers."""

@@ -1,0 +1,173 @@
+"""Launch files of a layout for the tools that run it, and what a run's launch file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.errors import BadInput, NothingFeasible
+from weft.files import CONFIGURATION_BYTES, read_text
+from weft.interop.formats import formats_of, writer_of
+
+if TYPE_CHECKING:
+    from weft.cluster.spec import Cluster
+    from weft.layout.spec import Layout
+    from weft.model.job import AttentionKernel, Job, Precision
+    from weft.model.resolve import RecipeChanges
+    from weft.model.spec import Model
+
+TOOLS = tuple(formats_of("layout"))
+MASTER = '--node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}"'
+_LARGEST_HOST = 16
+_RACK_SCALE_HOST = 4
+_TOML_TABLES = ("[training]", "[parallelism]", "[model]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchArguments:
+    """A configuration that a launcher can run.
+
+    ``written_for`` names the version whose names of settings it uses; it also stands in the text, where the format
+    has comments.  ``text`` is the content of ``file``; ``command`` starts it on every host.  ``notes`` say what the
+    launcher does otherwise than planned, or leaves to the user.
+    """
+
+    tool: str
+    written_for: str
+    text: str
+    file: str
+    command: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfiguration:
+    """A run as its configuration states it.
+
+    ``model`` and the fields of the recipe (``global_batch`` in sequences, ``sequence`` in tokens, ``precision``,
+    ``attention``, ``dropout``, ``gradient_bytes``) are None where it does not say; ``problem`` says why there is no
+    model.  ``world`` counts accelerators.  ``ignored`` names settings that were not used, ``notes`` what was assumed.
+    """
+
+    tool: str
+    layout: Layout
+    world: int
+    model: Model | None = None
+    global_batch: int | None = None
+    sequence: int | None = None
+    precision: Precision | None = None
+    attention: AttentionKernel | None = None
+    dropout: bool | None = None
+    gradient_bytes: int | None = None
+    problem: str = "does not state the model"
+    ignored: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def changes(self) -> RecipeChanges:
+        """What it says of the recipe."""
+        from weft.model.resolve import RecipeChanges
+
+        names = ("global_batch", "sequence", "precision", "attention", "dropout", "gradient_bytes")
+        return RecipeChanges(**{name: getattr(self, name) for name in names})
+
+
+def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
+    """Launch arguments of a layout for one of ``TOOLS``.
+
+    Raises:
+        NothingFeasible: the tool cannot run the layout; says every reason.
+    """
+    written: LaunchArguments = writer_of("layout", tool, "tool")(job, cluster, layout)
+    return written
+
+
+def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = None) -> RunConfiguration:
+    """What a run's configuration says.
+
+    Megatron-LM scripts and arguments, torchtitan job files (TOML), DeepSpeed JSON, executions of Calculon.  The format
+    follows from the name's extension, and from the content where that says nothing.
+    ``world`` counts accelerators (needed where the file does not say); ``vocab`` is the vocabulary of a
+    Megatron-LM tokenizer.  Nothing is executed.
+
+    Raises:
+        BadInput: the file cannot be read, is in no known format, or holds a value that cannot be used.
+        Unsupported: it trains something that is not modelled.
+    """
+    if world is not None and world < 1:
+        raise BadInput(f"{world} accelerators", where="world", remedy="give a positive number")
+    where, remedy = str(path), "give a script, TOML or JSON"
+    text = read_text(where, where=where, largest=CONFIGURATION_BYTES, remedy=remedy)
+    suffix = Path(where).suffix.lower()
+    if suffix in (".py", ".yaml", ".yml"):
+        raise BadInput("configurations in Python and YAML are not read", where=where, remedy=f"{remedy}, or --layout")
+    has_tables = any(line.strip().startswith(_TOML_TABLES) for line in text.splitlines())
+    more: dict[str, int | None] = {}
+    if suffix == ".json" or text.lstrip().startswith("{"):
+        is_execution = '"tensor_par"' in text and '"activation_recompute"' in text
+        name = "calculon" if is_execution else "deepspeed"
+    elif suffix == ".toml" or (suffix not in (".sh", ".bash") and has_tables):
+        name = "torchtitan"
+    else:
+        name, more = "megatron", {"vocab": vocab}
+    run: RunConfiguration = formats_of("layout")[name].read(text, where=where, world=world, **more)
+    return run
+
+
+def true_of(table: Mapping[str, object]) -> tuple[str, ...]:
+    """The texts of a table whose conditions hold."""
+    return tuple(text for text, holds in table.items() if holds)
+
+
+def refuse(tool: str, reasons: Iterable[str]) -> None:
+    """Refuse a layout that a tool cannot run.
+
+    Raises:
+        NothingFeasible: there are reasons; it says every one.
+    """
+    if text := "; ".join(reasons):
+        raise NothingFeasible(
+            f"{tool} cannot run this layout: {text} -- choose another tool, or pin what it can run with --fix"
+        )
+
+
+def common_reasons(job: Job, cluster: Cluster, layout: Layout) -> Iterator[str]:
+    """Why no launcher can run a layout: too large, a broken batch, or an axis that only Weft has."""
+    if layout.y > 1:
+        yield f"y is {layout.y}: no launcher splits the other side of a linear layer"
+    if layout.world > cluster.count:
+        yield f"it needs {layout.world} accelerators of {cluster.count}"
+    share = layout.micro_batch * layout.data_parallel
+    if job.recipe.global_batch % share:
+        product = f"micro_batch {layout.micro_batch} * z {layout.z} * data {layout.data} = {share}"
+        yield f"the global batch {job.recipe.global_batch} is no multiple of {product}"
+
+
+def micro_batches(job: Job, layout: Layout) -> int:
+    """Micro-batches of a data-parallel rank in one iteration."""
+    return job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+
+
+def placed_like(layout: Layout, *axes: str) -> bool:
+    """Whether the placement is that of ``axes``, inner to outer, leaving out axes of degree 1."""
+    return [axis for axis in layout.order if getattr(layout, axis) > 1] == [
+        axis for axis in axes if getattr(layout, axis) > 1
+    ]
+
+
+def process_grid(cluster: Cluster, layout: Layout) -> tuple[int, int]:
+    """Hosts, and processes on each: as many as a host holds and the world allows in equal shares.
+
+    A host is the scale-up domain, or 4 accelerators where that spans a rack (GB200 NVL72).
+    """
+    domain = max(cluster.accelerator.scale_up_size, 1)
+    host = domain if domain <= _LARGEST_HOST else _RACK_SCALE_HOST
+    each = next(n for n in range(min(host, layout.world), 0, -1) if layout.world % n == 0)
+    return layout.world // each, each
+
+
+def torchrun(cluster: Cluster, layout: Layout) -> str:
+    """The start of a torchrun command; every host runs it."""
+    hosts, each = process_grid(cluster, layout)
+    return f"torchrun --nnodes {hosts} --nproc-per-node {each}" + (f" {MASTER}" if hosts > 1 else "")

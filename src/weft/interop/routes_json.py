@@ -1,0 +1,203 @@
+"""Route plans as lists of paths: JSON (``weft.routes/1``), and a CSV table that is only read.
+
+JSON has the path of every flow as names of nodes.  ``links`` stands only where several links join two nodes of a path:
+which of them each hop takes, from 0.  A document of ``weft route --format json --paths`` (``weft.route/1``) has the
+same flows.  Read back: the flows and their routes on a fabric whose nodes have the same names; rounds and pauses of
+the jobs are not in the file.
+
+A CSV table has a header with ``source``, ``target`` and ``path``: names of nodes from source to target with spaces
+between.  Optional are ``queue_pair`` (0), ``job``, ``collective``, ``bytes`` (1), and ``links``: which of several
+links between two nodes each hop takes, from 0, with spaces between.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from weft.documents import csv_rows, parse_json
+from weft.errors import BadInput
+from weft.fabric.assemble import finite
+from weft.fabric.spec import Fabric
+from weft.fabric.traffic import Routes
+from weft.interop.plan_paths import planned_paths
+from weft.routing.report import RouteReport, flow_rows
+from weft.routing.traffic import JobTraffic, check_traffic, job_traffic
+from weft.units import parse_bytes
+
+SCHEMA = "weft.routes/1"
+MOST_FLOWS = 5_000_000
+_REQUIRED = {"source", "target", "queue_pair", "job", "collective", "path"}
+_FIELDS = {*_REQUIRED, "bytes", "cap_Bps", "links"}
+PATH_NEEDED = ("source", "target", "path")
+PATH_COLUMNS = (*PATH_NEEDED, "queue_pair", "job", "collective", "bytes", "links")
+
+
+def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
+    """The plan as JSON; ``read`` gives the same flows and routes.
+
+    Raises:
+        Unsupported: a flow is split over several paths.
+        BadInput: the routes are not of this traffic and fabric.
+    """
+    planned_paths(fabric, traffic, routes, where=SCHEMA)
+    lines = [json.dumps(row) for row in flow_rows(fabric, traffic, routes)]
+    head = f'"schema": {json.dumps(SCHEMA)}, "fabric": {json.dumps(fabric.name)}'
+    return "{" + head + ', "flows": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def read(text: str, fabric: Fabric, *, where: str = "routes") -> tuple[JobTraffic, Routes]:
+    """The flows of JSON and their routes; a flow without ``bytes`` has 1."""
+    return _routed(_json_rows(text, where), fabric, where)
+
+
+def read_paths(
+    text: str, fabric: Fabric, traffic: JobTraffic | None = None, *, where: str = "routes"
+) -> tuple[JobTraffic, Routes]:
+    """The flows of JSON or a CSV table, or the given ones, and their routes.
+
+    A flow of ``traffic`` takes the path of its ends and queue pair, or the only one of its ends.
+    """
+    rows = _json_rows(text, where) if text.lstrip().startswith("{") else _table_rows(text, where)
+    listed, routes = _routed(rows, fabric, where)
+    if not len(listed):
+        raise BadInput("holds no flow", where=where, remedy="list the path of each flow")
+    if traffic is None:
+        return listed, routes
+    number: dict[tuple[int, int, int], int] = {}
+    alone: dict[tuple[int, int], int] = {}
+    for flow, ends in enumerate(zip(listed.source.tolist(), listed.target.tolist(), strict=True)):
+        number[(*ends, int(listed.queue_pair[flow]))] = flow
+        alone[ends] = -1 if ends in alone else flow
+    chosen = []
+    columns = (traffic.source, traffic.target, traffic.queue_pair)
+    for source, target, pair in zip(*(each.tolist() for each in columns), strict=True):
+        flow = number.get((source, target, pair), alone.get((source, target), -1))
+        if flow < 0:
+            named = f"{fabric.names[source]} -> {fabric.names[target]} (queue pair {pair})"
+            raise BadInput(f"has no path for {named}", where=where, remedy="list the path of each flow of the traffic")
+        chosen.append(routes.links[routes.indptr[flow] : routes.indptr[flow + 1]].tolist())
+    return traffic, routes_of_links(fabric, chosen)
+
+
+def routes_of_links(fabric: Fabric, paths: list[list[int]]) -> Routes:
+    """Routes from the links of every flow, in order."""
+    counts = np.array([len(path) for path in paths], dtype=np.int64)
+    links = np.array([link for path in paths for link in path], dtype=np.int64)
+    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    latency = np.add.reduceat(fabric.latency_s[links], indptr[:-1]) if paths else np.zeros(0)
+    return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
+
+
+def _json_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The flows of JSON, each with its place."""
+    table = parse_json(text, where)
+    if not isinstance(table, dict) or table.get("schema") not in (SCHEMA, RouteReport.SCHEMA):
+        raise BadInput(f"is not of schema {SCHEMA}", where=where, remedy=f'begin with "schema": "{SCHEMA}"')
+    flows = table.get("flows")
+    if isinstance(flows, int):
+        raise BadInput("lists no paths", where=where, remedy="write it with weft route --format json --paths")
+    if not isinstance(flows, list) or len(flows) > MOST_FLOWS:
+        raise BadInput(f"has no list of flows, or more than {MOST_FLOWS:,}", where=where)
+    for number, row in enumerate(flows):
+        place = f"{where}: flows[{number}]"
+        missing = sorted(_REQUIRED - set(row)) if isinstance(row, dict) else sorted(_REQUIRED)
+        if missing:
+            raise BadInput(f"has no {missing[0]}", where=place, remedy=f"give {', '.join(sorted(_REQUIRED))}")
+        if not set(row) <= _FIELDS:
+            strange = min(set(row) - _FIELDS)
+            raise BadInput(f"{strange[:40]!r} is not a known field", where=place, remedy="remove it")
+        yield row, place
+
+
+def _table_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """The rows of a CSV table as those of JSON, each with its place."""
+    for cells, place in csv_rows(text, where, PATH_NEEDED, PATH_COLUMNS):
+        row: dict[str, Any] = {"job": cells.get("job") or "job", "collective": cells.get("collective") or "flows"}
+        row |= {"source": cells["source"], "target": cells["target"], "path": cells["path"].split()}
+        row["queue_pair"] = _numbers(cells.get("queue_pair") or "0", f"{place}: queue_pair")[0]
+        if cells.get("bytes"):
+            row["bytes"] = parse_bytes(cells["bytes"], f"{place}: bytes")
+        if cells.get("links"):
+            row["links"] = _numbers(cells["links"], f"{place}: links")
+        yield row, place
+
+
+def _numbers(text: str, place: str) -> list[int]:
+    words = text.split()
+    if not words or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
+        raise BadInput(f"{text[:40]!r} is no whole number", where=place, remedy="count from 0")
+    return [int(word) for word in words]
+
+
+def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: str) -> tuple[JobTraffic, Routes]:
+    """The flows of rows and their routes."""
+    between: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for link, ends in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
+        between[ends].append(link)
+    number = {name: node for node, name in enumerate(fabric.names)}
+    jobs: dict[str, int] = {}
+    collectives: dict[tuple[int, str], int] = {}
+    columns: list[tuple[int, int, int, int, float, float]] = []
+    paths: list[list[int]] = []
+    for row, place in rows:
+        names = row["path"]
+        if not isinstance(names, list) or len(names) < 2 or [names[0], names[-1]] != [row["source"], row["target"]]:
+            raise BadInput("the path is no list of names from source to target", where=place, remedy="list its nodes")
+        for name in names:
+            if not isinstance(name, str) or name not in number:
+                problem = f"there is no node {str(name)[:60]!r}"
+                raise BadInput(problem, where=place, remedy="use the fabric that was planned on")
+        nodes = [number[name] for name in names]
+        paths.append(_links(nodes, row, between, fabric, place))
+        for key in ("job", "collective"):
+            if not isinstance(row[key], str) or len(row[key]) > 200 or not row[key].isprintable():
+                raise BadInput(f"{key} is no name", where=place, remedy="use up to 200 printable characters")
+        job = jobs.setdefault(row["job"], len(jobs))
+        group = collectives.setdefault((job, row["collective"]), len(collectives))
+        for key in ("cap_Bps", "bytes"):
+            if not isinstance(row.get(key, 1.0), int | float):
+                raise BadInput(f"{key} is no number", where=place)
+        cap = finite(row["cap_Bps"], "cap_Bps", place) if "cap_Bps" in row else np.inf
+        pair = row["queue_pair"]
+        if isinstance(pair, bool) or not isinstance(pair, int) or not 0 <= pair < 2**31:
+            raise BadInput("queue_pair is no whole number from 0", where=place)
+        columns.append((nodes[0], nodes[-1], pair, group, finite(row.get("bytes", 1.0), "bytes", place), cap))
+    ends_and_numbers = np.array([column[:4] for column in columns], dtype=np.int64).reshape(-1, 4)
+    amounts = np.array([column[4:] for column in columns], dtype=np.float64).reshape(-1, 2)
+    traffic = job_traffic(
+        ends_and_numbers[:, 0],
+        ends_and_numbers[:, 1],
+        amounts[:, 0],
+        collective=ends_and_numbers[:, 3],
+        job=np.array([job for job, _ in collectives], dtype=np.int64),
+        names=[name for _, name in collectives],
+        jobs=list(jobs),
+        cap_Bps=amounts[:, 1],
+        queue_pair=ends_and_numbers[:, 2],
+    )
+    check_traffic(fabric, traffic, where=where)
+    return traffic, routes_of_links(fabric, paths)
+
+
+def _links(
+    nodes: list[int], row: dict[str, Any], between: dict[tuple[int, int], list[int]], fabric: Fabric, place: str
+) -> list[int]:
+    """The links of a path of nodes."""
+    turns = row.get("links", [0] * (len(nodes) - 1))
+    if not isinstance(turns, list) or len(turns) != len(nodes) - 1:
+        raise BadInput("links does not give one number per hop", where=place)
+    links = []
+    for a, b, turn in zip(nodes, nodes[1:], turns, strict=False):
+        parallel = between.get((a, b), [])
+        hop = f"{fabric.names[a]} -> {fabric.names[b]}"
+        if not parallel or isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(parallel):
+            raise BadInput(f"no such link {hop}", where=place, remedy="use the fabric that was planned on")
+        if not fabric.up[parallel[turn]]:
+            raise BadInput(f"the link {hop} is down", where=place, remedy="plan again")
+        links.append(parallel[turn])
+    return links

@@ -1,1 +1,0 @@
-"""Inputs of other simulators."""

@@ -1,0 +1,292 @@
+"""Fabrics from SLURM's network topology, ``topology.yaml`` and ``topology.conf``, and fabrics written as the first.
+
+SLURM tells who hangs below whom, not how fast: every node is an accelerator with a NIC of ``NIC_Bps``, and a switch
+has as much bandwidth upwards as comes from below (split evenly where it has several parents), as many cables as
+accelerators below it.
+
+SLURM's tree has one leaf per node.  So where a fabric is written, the switches at which the accelerators of a
+scale-up domain hang count as one leaf, together with all that share a domain with them; and switches that
+share a lower one count as one above.
+
+Host lists are written as SLURM does: ``node[01-04,07],gpu[1-2]x[0-3]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
+
+import numpy as np
+
+from weft.errors import BadInput, Unsupported
+from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.checks import components
+from weft.fabric.spec import SCALE_UP, Fabric
+from weft.interop.text.yaml import Value, parse_yaml
+
+NIC_Bps, LATENCY_S = 50e9, 1e-6
+LONGEST_NAME, LONGEST_HOST = 64, 255
+MOST_NAMES, LONGEST_LIST = 100_000, 1_000_000
+_CONF = re.compile(r"^[ \t]*+(SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
+_WORD = re.compile(r"(?<![A-Za-z])([A-Za-z]++)=((?:\[[^\[\]]*\]|\S)+)")
+_HOST = re.compile(r"\s*((?:[^\[\],\s]|\[[^\[\]]*\])+)\s*(,|$)")
+_RANGE = re.compile(r"\s*([0-9]{1,18})(?:-([0-9]{1,18}))?\s*")
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,18})")
+Row = tuple[str, str, str, str]
+"""A switch of a file: name, host lists of the nodes and switches below, and its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    place: str
+    nodes: list[str]
+    children: list[str]
+
+
+def read(text: str, *, where: str = "topology") -> Fabric:
+    """The fabric of a ``topology.yaml`` (the cluster's default topology), or of a ``topology.conf``.
+
+    Raises:
+        BadInput: malformed, a switch named twice, unknown or above itself, or parts without a path.
+        Unsupported: a flat topology: it says nothing.
+    """
+    switches = _switches(*(_conf_rows(text, where) if _CONF.search(text) else _yaml_rows(text, where)))
+    hosts = {node: switch.place for switch in switches.values() for node in switch.nodes}
+    if both := next((host for host in hosts if host in switches), None):
+        problem, remedy = f"{both!r} is a switch and a node", f"list it as Switches={both}, not Nodes="
+        raise BadInput(problem, where=f"{where}: {switches[both].place}", remedy=remedy)
+    below = _accelerators_below(switches, where)
+    parents = Counter(child for switch in switches.values() for child in switch.children)
+    index = {name: i for i, name in enumerate([*hosts, *switches])}
+    pairs = [(index[a], index[b]) for b, s in switches.items() for a in (*s.nodes, *s.children)]
+    hops = levels(range(len(hosts)), len(index), pairs)
+    nodes = [
+        Node(name=host, role=ACCELERATOR, domain=number, rail=0, place=place)
+        for number, (host, place) in enumerate(hosts.items())
+    ]
+    cables = []
+    for name, switch in switches.items():
+        nodes.append(Node(name=name, role=role_of_level(hops[index[name]]), place=switch.place))
+        ends = [(node, NIC_Bps, 1) for node in switch.nodes]
+        for child in switch.children:
+            share = below[child] / parents[child]
+            ends.append((child, share * NIC_Bps, max(1, int(share))))
+        cables += [
+            Cable(source=end, target=name, capacity_Bps=rate, latency_s=LATENCY_S, cables=count, place=switch.place)
+            for end, rate, count in ends
+        ]
+    return assemble("SLURM topology", nodes, cables, where=where)
+
+
+def _conf_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
+    """The rows of a ``topology.conf``, whether they are blocks, and their place."""
+    rows: list[Row] = []
+    blocks = False
+    for number, raw in enumerate(text.splitlines(), start=1):
+        line = raw.partition("#")[0].strip()
+        words = {key.lower(): value for key, value in _WORD.findall(line)}
+        name = words.get("switchname") or words.get("blockname")
+        if name is not None:
+            blocks = blocks or "blockname" in words
+            rows.append((name, words.get("nodes", ""), words.get("switches", ""), f"line {number}"))
+        elif line and "blocksizes" not in words:
+            remedy = "write it like SwitchName=leaf0 Nodes=node[01-04]"
+            raise BadInput(f"{line[:60]!r} names no switch", where=f"{where}: line {number}", remedy=remedy)
+    return rows, blocks, where
+
+
+def _yaml_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
+    """The same of the topology of a ``topology.yaml`` that is the cluster's default, else of the first."""
+    found = parse_yaml(text, where=where)
+    entries = found if isinstance(found, list) else [found]
+    tables = [entry for entry in entries if isinstance(entry, dict) and "topology" in entry]
+    if not tables or len(tables) < len(entries):
+        raise BadInput("is not a list of topologies", where=where, remedy="write it like - topology: name")
+    default = [table for table in tables if str(table.get("cluster_default", "")).lower() == "true"]
+    chosen = (default or tables)[0]
+    place = f"{where}: {str(chosen['topology'])[:60]}"
+    for kind, title, item in (("tree", "switches", "switch"), ("block", "blocks", "block")):
+        if kind not in chosen:
+            continue
+        table = chosen[kind]
+        listed = table.get(title) if isinstance(table, dict) else None
+        if not isinstance(listed, list) or not listed:
+            raise BadInput(f"has no list of {title}", where=place)
+        rows: list[Row] = []
+        for i, row in enumerate(listed):
+            name = row.get(item) if isinstance(row, dict) else None
+            if not isinstance(row, dict) or not isinstance(name, str):
+                remedy = f"write it like - {item}: name"
+                raise BadInput(f"has no {item}", where=f"{place}: {title}[{i}]", remedy=remedy)
+            rows.append((name, _list_of(row.get("nodes")), _list_of(row.get("children")), f"{title}[{i}]"))
+        return rows, kind == "block", place
+    raise Unsupported("is neither a tree nor blocks", where=place, remedy="choose another topology")
+
+
+def _list_of(value: Value | None) -> str:
+    if isinstance(value, list):
+        return ",".join(item for item in value if isinstance(item, str))
+    return value if isinstance(value, str) else ""
+
+
+def _switches(rows: Iterable[Row], blocks: bool, where: str) -> dict[str, _Switch]:
+    """The switches by name; blocks are leaf switches under one switch that joins them."""
+    switches: dict[str, _Switch] = {}
+    left = MOST_NAMES
+    for name, nodes, children, place in rows:
+        here = f"{where}: {place}"
+        if not name or len(name) > LONGEST_NAME or not name.isprintable():
+            raise BadInput(f"{name[:40]!r} is no name of a switch", where=here)
+        if name in switches:
+            raise BadInput(f"two switches are named {name!r}", where=here, remedy="rename one")
+        expanded: list[list[str]] = []
+        for hostlist, at in ((nodes, f"{here}: nodes"), (children, here)):
+            if hostlist and left <= 0:
+                raise BadInput(f"has more than {MOST_NAMES:,} nodes", where=at)
+            expanded.append(expand(hostlist, where=at, most=left) if hostlist else [])
+            left -= len(expanded[-1])
+        switches[name] = _Switch(place, *expanded)
+    if blocks and len(switches) > 1:
+        top = next(name for name in ("core", "blocks", "between blocks") if name not in switches)
+        switches[top] = _Switch(where, [], list(switches))
+    return switches
+
+
+def _accelerators_below(switches: dict[str, _Switch], where: str) -> dict[str, int]:
+    """Accelerators below every switch; the switches must form no cycle."""
+    for switch in switches.values():
+        if unknown := [child for child in switch.children if child not in switches]:
+            problem = f"there is no switch {unknown[0]!r}"
+            raise BadInput(problem, where=f"{where}: {switch.place}", remedy="add a line for it")
+    try:
+        order = list(TopologicalSorter({name: switch.children for name, switch in switches.items()}).static_order())
+    except CycleError as error:
+        above = error.args[1][0]
+        raise BadInput(f"switch {above!r} is above itself", where=f"{where}: {switches[above].place}") from None
+    below: dict[str, int] = {}
+    for name in order:
+        switch = switches[name]
+        below[name] = len(switch.nodes) + sum(below[child] for child in switch.children)
+        if not 1 <= below[name] <= 10**6:
+            problem = "has no nodes below it" if below[name] < 1 else "has too many nodes below it"
+            raise BadInput(f"switch {name!r} {problem}", where=f"{where}: {switch.place}")
+    return below
+
+
+def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
+    """The names of a host list, in its order."""
+    if len(text) > LONGEST_LIST:
+        raise BadInput("the host list is too long", where=where)
+    found: list[str] = []
+    position, more = 0, ","
+    while more:
+        match = _HOST.match(text, position)
+        if match is None or not match[1].isprintable():
+            problem = "has unbalanced brackets" if text.count("[") != text.count("]") else "is not a host name"
+            raise BadInput(f"{text[position:][:60]!r} {problem}", where=where, remedy="write it like node[01-04]")
+        (item, more), position = match.groups(), match.end()
+        names = [""]
+        for part in filter(None, re.split(r"(\[[^\[\]]*\])", item)):
+            ends = _ranged(part[1:-1], where, most) if part[0] == "[" else [part]
+            if len(names[0]) + len(ends[0]) > LONGEST_HOST:
+                raise BadInput(f"{item[:40]!r} is longer than {LONGEST_HOST} characters", where=where)
+            if len(names) * len(ends) + len(found) > most:
+                raise BadInput(f"{item[:40]!r} stands for more than {most:,} names", where=where)
+            names = [name + end for name in names for end in ends]
+        found += names
+    return found
+
+
+def _ranged(text: str, where: str, most: int) -> list[str]:
+    """The numbers of brackets, with their zeros; no more than just above ``most``."""
+    numbers: list[str] = []
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece)
+        low, high = (match[1], match[2] or match[1]) if match else ("1", "0")
+        if int(high) < int(low):
+            remedy = "write it like [01-04,7]"
+            raise BadInput(f"{piece[:40]!r} is not a range of numbers", where=where, remedy=remedy)
+        if int(high) - int(low) >= most:
+            raise BadInput(f"[{piece[:40]}] stands for more than {most:,} names", where=where)
+        numbers += (f"{number:0{len(low)}}" for number in range(int(low), int(high) + 1))
+        if len(numbers) > most:
+            break
+    return numbers
+
+
+def compress(names: Iterable[str]) -> str:
+    """A host list of some names: runs of numbers with the same prefix and width become ranges."""
+    runs: list[tuple[str, int, list[list[int]]]] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            runs.append((name, 0, []))
+            continue
+        prefix, width, number = match[1], len(match[2]), int(match[2])
+        if not runs or runs[-1][:2] != (prefix, width):
+            runs.append((prefix, width, []))
+        ranges = runs[-1][2]
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    lists = []
+    for prefix, width, ranges in runs:
+        shown = ",".join(f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in ranges)
+        lists.append(prefix + (f"[{shown}]" if "-" in shown or "," in shown else shown))
+    return ",".join(lists)
+
+
+def write(fabric: Fabric) -> str:
+    """A ``topology.yaml`` with one tree over the scale-up domains, which are node0, node1, ...
+
+    Raises:
+        Unsupported: some domain hangs at no switch.
+    """
+    domains = np.unique(fabric.domain)
+    members, item = _numbered("node", len(domains)), "nodes"
+    lines = ["- topology: weft", "  cluster_default: true", "  tree:", "    switches:"]
+    for level, groups in enumerate(_merged(fabric, np.searchsorted(domains, fabric.domain).tolist()), start=1):
+        names = _numbered(role_of_level(level) + (str(level) if level > 3 else ""), len(groups))
+        for name, group in zip(names, groups, strict=True):
+            lines += [f"    - switch: {name}", f"      {item}: {compress(members[i] for i in group)}"]
+        members, item = names, "children"
+    return "\n".join(lines) + "\n"
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    width = len(str(count - 1))
+    return [f"{name}{i:0{width}}" for i in range(count)]
+
+
+def _merged(fabric: Fabric, domain: list[int]) -> Iterator[list[list[int]]]:
+    """Per level of switches, the groups of groups below (of domains, at first) that they join; last, one."""
+    outside = fabric.tier != SCALE_UP
+    pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
+    hops = levels(range(fabric.accelerators), fabric.nodes, pairs)
+    group_of = dict(enumerate(domain))
+    count, level = max(domain) + 1, 0
+    while count > 1 or level == 0:
+        level += 1
+        touched: dict[int, set[int]] = defaultdict(set)
+        for a, b in pairs:
+            if hops[a] == level - 1 and hops[b] == level and a in group_of:
+                touched[b].add(group_of[a])
+        if level == 1 and set(chain(*touched.values())) != set(range(count)):
+            raise Unsupported("some accelerators hang at no switch", where=fabric.name)
+        if touched:  # groups below one switch become one, directly or through others
+            joined = np.array([(min(groups), group) for groups in touched.values() for group in groups])
+            label = components(count, joined[:, 0], joined[:, 1])
+        else:
+            label = np.zeros(count, dtype=np.int64)
+        above = np.unique(label, return_inverse=True)[1].tolist()
+        group_of = {switch: above[min(groups)] for switch, groups in touched.items()}
+        count = max(above) + 1
+        parts: list[list[int]] = [[] for _ in range(count)]
+        for member, group in enumerate(above):
+            parts[group].append(member)
+        yield parts

@@ -1,1 +1,0 @@
-"""Traffic of jobs as other tools describe it."""

@@ -1,1 +1,0 @@
-"""Training software: the launch files of a layout, and the layout of an existing run."""

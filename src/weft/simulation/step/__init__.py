@@ -1,1 +1,0 @@
-"""One training step of weft.runtime, operation by operation."""

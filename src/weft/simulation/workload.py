@@ -1,0 +1,498 @@
+"""A workload in time: one rank computes, and its collectives queue at the dimensions of the network.
+
+Every collective is scheduled by a policy of ``collectives/schedules`` when it is first seen; what is
+pending at a dimension at the same time, of whatever collective, shares it.
+
+``job_workload`` makes a workload of a planned job: what one rank of the slowest pipeline stage computes and
+communicates.  Seconds of computation and bytes of collectives are those of the closed form and of
+``iteration/demand.py``.  Collectives of tensor, context and expert parallelism hold the computation up; weights that
+are cut at rest are gathered a layer ahead; gradients are reduced beside the backward pass of the last micro-batch (of
+every one where ZeRO-2 or sharded weights ask for it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.codec import encode
+from weft.collectives.groups import factors_of, part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
+from weft.collectives.schedules.bound import ideal_s
+from weft.collectives.schedules.chunks import Request, request
+from weft.collectives.schedules.policies import ALIASES, schedule
+from weft.collectives.schedules.queues import Passages, QueueRule, play
+from weft.collectives.schedules.timing import Active, machine
+from weft.collectives.stages import Algorithm
+from weft.errors import BadInput, Unsupported
+from weft.estimation.iteration import Estimator
+from weft.fabric.dimension import Dimension
+from weft.fabric.spec import Floats, Ints
+from weft.layout.check import check_layout
+from weft.layout.mesh import rank_groups, real_axes
+from weft.layout.spec import Layout
+from weft.layout.stages import Durations
+from weft.layout.table import LayoutTable
+from weft.model.job import Job
+from weft.model.workload import Communication, CommunicationKind, Task, Workload
+from weft.results import Result
+from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand
+from weft.simulation.iteration.stepping import clock
+from weft.units import format_seconds
+
+IDEAL, WEFT = "ideal", "weft"
+POLICIES = ("baseline", "themis", WEFT, IDEAL)
+MOST_PASSAGES = 20_000_000
+ALONE_CHUNKS = 8
+"""Chunks at most of a collective over one dimension, where they only let others in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Iteration:
+    """A workload's iteration.
+
+    ``compute_s`` is when a computation runs, ``exposed_s`` the rest: waiting for communication alone.
+    ``busy_s`` is of each dimension, at full bandwidth; ``begin_s`` and ``end_s`` are of each task.
+    """
+
+    workload: Workload
+    policy: str
+    iteration_s: float
+    compute_s: float
+    busy_s: Floats
+    begin_s: Floats
+    end_s: Floats
+    active: int | None
+
+    @property
+    def exposed_s(self) -> float:
+        return self.iteration_s - self.compute_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """An iteration under one policy: seconds, speedup over the first policy, and the dimensions' busy seconds."""
+
+    policy: str
+    iteration_s: float
+    compute_s: float
+    exposed_s: float
+    speedup: float
+    busy_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
+class WorkloadResult(Result):
+    """A workload's iteration under each policy, over the dimensions of a network."""
+
+    SCHEMA = "weft.workload/1"
+    INDENT = None
+    DOCUMENT = """
+        workload=first.workload.name tasks compute_s=first.compute_s assumptions=every_assumption dimensions
+        policies"""
+
+    runs: Mapping[str, Iteration]
+    dimensions: tuple[Dimension, ...]
+    assumptions: tuple[str, ...]
+
+    @property
+    def first(self) -> Iteration:
+        """The iteration to which the others are compared."""
+        return next(iter(self.runs.values()))
+
+    @property
+    def policies(self) -> tuple[PolicyRow, ...]:
+        """The policies with their times."""
+        return tuple(
+            PolicyRow(
+                policy=name,
+                iteration_s=one.iteration_s,
+                compute_s=one.compute_s,
+                exposed_s=one.exposed_s,
+                speedup=ratio(self.first.iteration_s, one.iteration_s),
+                busy_s=tuple(one.busy_s.tolist()),
+            )
+            for name, one in self.runs.items()
+        )
+
+    @property
+    def tasks(self) -> int:
+        return len(self.first.workload.tasks)
+
+    @property
+    def every_assumption(self) -> tuple[str, ...]:
+        """Those of the workload and of its network."""
+        return (*self.first.workload.assumptions, *self.assumptions)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a policy: seconds of the iteration, of computation and of waiting, and the speedup."""
+        return [encode(one) for one in self.policies]
+
+    def _facts(self) -> Sequence[str]:
+        times = [f"{name} {format_seconds(one.iteration_s)}" for name, one in self.runs.items()]
+        return (self.first.workload.name, *times)
+
+
+def ratio(part: float, whole: float, nothing: float = 1.0) -> float:
+    """A ratio, or what stands for it where nothing takes any time."""
+    return part / whole if whole > 0 else nothing
+
+
+class _Planned(NamedTuple):
+    """Passages of one collective in the network's dimensions."""
+
+    dimension: Ints
+    work_s: Floats
+    latency_s: Floats
+    key: Floats
+    chunk: Ints
+
+
+def run_workload(
+    workload: Workload,
+    dimensions: Sequence[Dimension],
+    policy: str = "weft",
+    *,
+    order: QueueRule | None = None,
+    chunks: int = 64,
+    active: Active = "auto",
+    algorithms: Sequence[Algorithm | None] | None = None,
+) -> Iteration:
+    """Simulate one iteration of a workload on dimensions, inner to outer.
+
+    Args:
+        policy, order, chunks, active: as ``policies.schedule`` takes them ("auto" is judged
+            by the largest collective, for all); "weft" keeps the fastest of its own schedules (earlier
+            tasks first, or first in, first out), Themis' and the baseline's; "ideal" gives every collective
+            all bandwidth of its dimensions for itself, without latency.
+        algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
+
+    Raises:
+        BadInput, UnknownName, Unsupported: as ``schedule``; a group does not fit on the dimensions; or there
+            are more or fewer algorithms than dimensions.
+    """
+    tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
+    runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
+    return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
+
+
+def run_policies(
+    workload: Workload,
+    dimensions: Sequence[Dimension],
+    *,
+    order: QueueRule | None = None,
+    chunks: int = 64,
+    active: Active = "auto",
+    algorithms: Sequence[Algorithm | None] | None = None,
+) -> dict[str, Iteration]:
+    """One iteration under every policy of ``POLICIES``; arguments and errors as for ``run_workload``, the
+    order being that of themis."""
+    runs = {
+        name: _run(
+            workload, _Planner(dimensions, name, order if name == "themis" else None, chunks, algorithms), active
+        )
+        for name in POLICIES
+    }
+    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda one: one.iteration_s)
+    return runs | {WEFT: replace(best, policy=WEFT)}
+
+
+def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
+    planner.settle(workload, active)
+    parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
+    passages = _joined(parts)
+    charts = [
+        play(
+            passages,
+            len(planner.dimensions),
+            rule=rule,
+            active=planner.active,
+            seconds=[task.seconds for task in workload.tasks],
+            waits=[task.waits for task in workload.tasks],
+        )
+        for rule in planner.rules
+    ]
+    chart = min(charts, key=lambda one: one.time_s)
+    return Iteration(
+        workload=workload,
+        policy=planner.policy,
+        iteration_s=chart.time_s,
+        compute_s=workload.compute_s,
+        busy_s=np.bincount(passages.dimension, passages.work_s, len(planner.dimensions)).astype(np.float64),
+        begin_s=chart.task_begin_s,
+        end_s=chart.task_end_s,
+        active=planner.active,
+    )
+
+
+class _Planner:
+    """Schedules each distinct collective once."""
+
+    def __init__(
+        self,
+        dimensions: Sequence[Dimension],
+        policy: str,
+        order: QueueRule | None,
+        chunks: int,
+        algorithms: Sequence[Algorithm | None] | None,
+    ) -> None:
+        self.dimensions, self.policy, self.order, self.chunks = dimensions, policy, order, chunks
+        self.algorithms = [None] * len(dimensions) if algorithms is None else list(algorithms)
+        if len(self.algorithms) != len(dimensions):
+            problem = f"{len(self.algorithms)} algorithms for {len(dimensions)} dimensions"
+            raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
+        self.active: int | None = 1
+        self.known: dict[Request, _Planned] = {}
+        self.asked: dict[Communication, tuple[Request | None, Ints]] = {}
+        usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
+        self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
+
+    def settle(self, workload: Workload, active: Active) -> None:
+        """Decide how many chunks are active in a dimension."""
+        found = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
+        asked = [one for one in found if one is not None]
+        if self.policy == IDEAL:
+            self.active = None
+        elif active != "auto":
+            self.active = active
+        elif asked:
+            self.active = machine(max(asked, key=lambda one: one.bytes), self.chunks, active)
+
+    def planned(self, number: int, task: Task) -> _Planned | None:
+        """The passages of a task's collective, if it has any; with Weft's policy those of earlier tasks go
+        first."""
+        if task.communication is None:
+            return None
+        asked, places = self._asked(task.communication)
+        if asked is None:
+            return None
+        if asked not in self.known:
+            self.known[asked] = self._plan(asked, task.communication.kind)
+        found = self.known[asked]
+        key = found.key + number if self.policy == WEFT else found.key
+        return found._replace(dimension=places[found.dimension], key=key)
+
+    def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
+        """The collective over the dimensions of its group, and which these are."""
+        if wanted not in self.asked:
+            self.asked[wanted] = self._understood(wanted)
+        return self.asked[wanted]
+
+    def _understood(self, wanted: Communication) -> tuple[Request | None, Ints]:
+        parts = [part for part in self._parts(wanted) if part[1].size > 1]
+        places = np.array([number for number, _ in parts], dtype=np.int64)
+        if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
+            return None, places
+        kind = "broadcast" if wanted.kind == "send" else wanted.kind
+        whole = [one == self.dimensions[number] for number, one in parts]
+        names = [self.algorithms[number] if all(whole) else None for number, _ in parts]
+        return request(kind, wanted.bytes, [one for _, one in parts], algorithms=names), places
+
+    def _parts(self, wanted: Communication) -> list[tuple[int, Dimension]]:
+        if wanted.factors is not None:
+            return part_dimensions(self.dimensions, wanted.factors)
+        if wanted.dimensions is not None or wanted.ranks is None:
+            every = range(len(self.dimensions))
+            return whole_dimensions(self.dimensions, wanted.dimensions if wanted.dimensions is not None else every)
+        if wanted.kind == "send" and len(wanted.ranks) == 2:
+            return path_dimensions(self.dimensions, *wanted.ranks)
+        return rank_dimensions(self.dimensions, wanted.ranks)
+
+    def _plan(self, asked: Request, kind: str) -> _Planned:
+        last = len(asked.dimensions) - 1
+        if kind == "send":
+            one = asked.dimensions[last]
+            seconds = asked.bytes / one.link_Bps
+            if self.policy == IDEAL:
+                return _single(last, 0.0, seconds)
+            return _single(last, seconds, one.latency_s)
+        if self.policy == IDEAL:
+            return _single(last, 0.0, ideal_s(asked))
+        most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
+        chunks = min(self.chunks, most, max(1, int(asked.bytes)))
+        timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
+        passages = timed.stages.passages(timed.rule)
+        key = passages.key_bytes
+        if self.policy == WEFT:
+            key = timed.ranks / (timed.ranks.max() + 1.0)
+        return _Planned(passages.dimension, passages.work_s, passages.latency_s, key, passages.chunk)
+
+
+def _single(dimension: int, work_s: float, latency_s: float) -> _Planned:
+    """One message."""
+    place = np.array([dimension], dtype=np.int64)
+    return _Planned(place, np.array([work_s]), np.array([latency_s]), np.zeros(1), np.zeros(1, dtype=np.int64))
+
+
+def _joined(parts: Sequence[_Planned | None]) -> Passages:
+    """All collectives' passages, with tasks and chunks numbered."""
+    kept = [(number, one) for number, one in enumerate(parts) if one is not None]
+    lengths = np.array([len(one.dimension) for _, one in kept], dtype=np.int64)
+    if lengths.sum() > MOST_PASSAGES:
+        problem = f"{lengths.sum():,} stages of chunks"
+        raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
+    chunks = np.array([one.chunk[-1] + 1 for _, one in kept], dtype=np.int64)
+    before = np.cumsum(chunks) - chunks
+    none = np.zeros(0, dtype=np.int64)
+    return Passages(
+        dimension=np.concatenate([none, *(one.dimension for _, one in kept)]),
+        work_s=np.concatenate([np.zeros(0), *(one.work_s for _, one in kept)]),
+        latency_s=np.concatenate([np.zeros(0), *(one.latency_s for _, one in kept)]),
+        key_bytes=np.concatenate([np.zeros(0), *(one.key for _, one in kept)]),
+        chunk=np.concatenate([none, *(one.chunk for _, one in kept)]) + np.repeat(before, lengths),
+        task=np.repeat(np.array([number for number, _ in kept], dtype=np.int64), lengths),
+    )
+
+
+MOST_TASKS = 500_000
+_KINDS: dict[str, CommunicationKind] = {
+    "all-reduce": "all-reduce",
+    "all-gather": "all-gather",
+    "reduce-scatter": "reduce-scatter",
+    "all-to-all": "all-to-all",
+    "exchange": "send",
+    "send": "send",
+}
+
+
+def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calibration | None = None) -> Workload:
+    """The workload of a layout's slowest stage.
+
+    Raises:
+        BadInput: the layout breaks a rule of ``weft.layout.check``.
+        Unsupported: it has more micro-batches and layers than can be listed.
+    """
+    check_layout(job, layout.world, layout)
+    estimator = Estimator(job, cluster, constants)
+    table = LayoutTable.of([layout])
+    frame = next(iter(estimator.frames(table)))
+    estimated = estimator.evaluate(table)
+    times = clock(layout, frame, float(estimated.offload_s[0]))
+    asked = demand(layout, frame)
+    stages = [chunk.stage for chunk in asked.chunks]
+    every = [_Pass(*one) for one in zip(asked.chunks, times.chunks, times.exposed, strict=True)]
+    seconds = np.bincount(stages, [one.times.forward_s + one.times.backward_s for one in every])
+    passes = [one for one, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
+    _check_length(asked, passes)
+    made = _Tasks(layout)
+    once = asked.stages[passes[0].chunk.stage]
+    made.beside(once.gather)
+    for _ in range(asked.micro_batches):
+        for one in passes:
+            made.layers("forward", one.chunk.forward, one.layers, one.forward_s)
+    for number in range(asked.micro_batches):
+        for one in reversed(passes):
+            made.layers("backward", one.chunk.backward, one.layers, one.backward_s)
+        if layout.zero == 2 or number == asked.micro_batches - 1:
+            made.beside(once.reduce, share=1.0 / asked.micro_batches if layout.zero == 2 else 1.0)
+    made.beside({**once.tied, **once.scalars})
+    made.end(float(estimated.bubble_s[0]), times.step.update_s + times.step.host_s)
+    return Workload(
+        name=f"{job.model.name} on {cluster.name}", tasks=tuple(made.tasks), assumptions=tuple(_assumptions(layout))
+    )
+
+
+class _Pass(NamedTuple):
+    """A chunk of the stage on one micro-batch: what it communicates, and how long it lasts."""
+
+    chunk: ChunkDemand
+    times: Durations
+    exposed: tuple[float, float]
+
+    @property
+    def layers(self) -> int:
+        return max(1, int(sum(self.chunk.counts[:-2])))
+
+    @property
+    def forward_s(self) -> float:
+        """Seconds of computation."""
+        return self.times.forward_s - self.exposed[0]
+
+    @property
+    def backward_s(self) -> float:
+        return self.times.backward_s - self.exposed[1]
+
+
+def _check_length(asked: Demand, passes: Sequence[_Pass]) -> None:
+    kinds = max(len(one.chunk.forward) + len(one.chunk.backward) for one in passes)
+    count = asked.micro_batches * sum(one.layers for one in passes) * 2 * (1 + kinds)
+    if count > MOST_TASKS:
+        problem = f"{asked.micro_batches} micro-batches make {count:,} tasks"
+        raise Unsupported(problem, where="workload", remedy="give a smaller --batch or larger micro-batches")
+
+
+def _assumptions(layout: Layout) -> Iterator[str]:
+    yield "collectives of tensor, context and expert parallelism hold the computation up"
+    if layout.pipeline > 1:
+        yield "the slowest pipeline stage alone: the closed form's bubble, without the sends between stages"
+
+
+class _Tasks:
+    """The list under construction; ``last`` is what the next computation waits for."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.tasks: list[Task] = []
+        self.last: tuple[int, ...] = ()
+        self.pending: list[int] = []
+        self.weights = {real_axes(layout, axes) for axes in (("shard",), ("expert_shard",))} if layout.z > 1 else set()
+        self.factors: dict[tuple[str, ...], tuple[tuple[int, int], ...]] = {}
+
+    def layers(self, name: str, amounts: Amounts, layers: int, seconds: float) -> None:
+        """One pass through a chunk: each layer computes in as many pieces as it has collectives to wait for;
+        the weights of the next layer are on their way meanwhile."""
+        held = [(key, one) for key, one in amounts.items() if key[1] not in self.weights]
+        calls = [call for key, one in held for call in self._calls(key, one, layers)]
+        gathers = [(key, one) for key, one in amounts.items() if key[1] in self.weights]
+        ahead = self._weights(gathers, "all-gather", layers)
+        for layer in range(layers):
+            self.last += ahead
+            ahead = self._weights(gathers, "all-gather", layers) if layer + 1 < layers else ()
+            for piece in range(max(1, len(calls))):
+                self._add(Task(name=name, seconds=seconds / layers / max(1, len(calls)), waits=self.last))
+                for call in calls[piece : piece + 1]:
+                    self._add(Task(name=f"{name} {call.kind}", communication=call, waits=self.last))
+            self.pending += self._weights(gathers, "reduce-scatter", layers)
+
+    def beside(self, amounts: Amounts, *, share: float = 1.0) -> None:
+        """Collectives that nothing waits for before the end, after what has been computed so far."""
+        for key, one in amounts.items():
+            count = max(1, round(one.calls * share))
+            call = self._communication(key, one.bytes * share / count)
+            for _ in range(count):
+                self.tasks.append(Task(name=f"step {call.kind}", communication=call, waits=self.last))
+                self.pending.append(len(self.tasks) - 1)
+
+    def end(self, bubble_s: float, update_s: float) -> None:
+        """The bubble, and the update when all is there."""
+        self._add(Task(name="bubble", seconds=bubble_s, waits=self.last))
+        self._add(Task(name="update", seconds=update_s, waits=(*self.last, *self.pending)))
+
+    def _add(self, task: Task) -> None:
+        self.tasks.append(task)
+        self.last = (len(self.tasks) - 1,)
+
+    def _calls(self, key: Key, amount: Amount, layers: int) -> list[Communication]:
+        """A layer's share of the calls."""
+        count = max(1, round(amount.calls / layers))
+        return [self._communication(key, amount.bytes / layers / count)] * count
+
+    def _weights(self, amounts: Sequence[tuple[Key, Amount]], kind: str, layers: int) -> tuple[int, ...]:
+        """A layer's weights to gather, or gradients to scatter, from now on."""
+        begun = []
+        for key, amount in amounts:
+            if key[0] == kind:
+                call = self._communication(key, amount.bytes / layers)
+                self.tasks.append(Task(name=f"weights {kind}", communication=call, waits=self.last))
+                begun.append(len(self.tasks) - 1)
+        return tuple(begun)
+
+    def _communication(self, key: Key, bytes_: float) -> Communication:
+        kind, axes = key
+        if axes not in self.factors:
+            self.factors[axes] = factors_of(sorted(rank_groups(self.layout, axes)[0].tolist()))
+        return Communication(kind=_KINDS[kind], bytes=bytes_, factors=self.factors[axes])

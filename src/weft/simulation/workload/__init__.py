@@ -1,1 +1,0 @@
-"""A workload in time over the dimensions of a network."""

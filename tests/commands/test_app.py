@@ -1,0 +1,177 @@
+"""The command line: outputs, files, exit codes, and one clear line for every bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+SMALL = ("plan", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence", "2048")
+
+
+def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
+    path = str(tmp_path / "plan.json")
+    assert weft(*SMALL, "--format", "json", "-o", path)[0] == 0
+    best = json.loads((tmp_path / "plan.json").read_text())["layouts"][0]
+    _, out, _ = weft("estimate", "--plan", path, "--format", "json")
+    assert json.loads(out)["estimate"]["iteration_s"] == best["iteration_s"]
+    code, out, err = weft("launch", path, "--tool", "megatron")
+    assert code == 0
+    assert "--tensor-model-parallel-size" in out
+    assert "\nrun: bash megatron.sh\n" in err
+    script = str(tmp_path / "my job.sh")
+    code, _, err = weft("launch", path, "--tool", "megatron", "-o", script)
+    assert f"\nrun: bash '{script}'\n" in err
+
+
+@pytest.mark.parametrize(
+    ("cluster", "layout", "warns"),
+    [("gb200-512", "ep=64", False), ("gb200-576", "ep=64", True), ("gb200-576", "ep=8", False)],
+)
+def test_groups_that_straddle_racks_are_warned_of(weft: Run, cluster: str, layout: str, warns: bool) -> None:
+    """EP 64 on racks of 72 once took 1.3 times as long without a word."""
+    code, output = weft("estimate", "deepseek-v3", cluster, "--layout", layout, "--batch", "4608")[:2]
+    assert code == 0
+    assert ("ep groups straddle scale-up domains of 72" in output) == warns
+    assert ("with 64 of 72 used (512 accelerators) they would not" in " ".join(output.split())) == warns
+    assert ("scale-up 64 of 72" in output) == (cluster == "gb200-512")
+
+
+def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
+    code, out, err = weft("plan", "llama-3.1-405b", "h100-8", "--format", "json")
+    assert code == 3
+    assert json.loads(out)["layouts"] == []
+    assert err.count("\n") == 1
+    assert "does-not-fit" in err
+    assert "more memory per accelerator" in err
+
+
+BAD = {
+    "no value": (("design", "gpt2", "h100-16", "--sizes", ""), "--sizes: is empty"),
+    "two counts": (
+        (
+            *("schedule", "all-reduce", "1MiB", "--dims", "ring:4:1GB/s:1us"),
+            *("--chunks", "2", "--chunk-counts", "2,4"),
+        ),
+        "beside --chunks",
+    ),
+    "no such accelerator": (("info", "clusters", "foo"), "unknown accelerator"),
+    "missing file": (("plan", "./no/config.json", "h100-8"), "no"),
+    "count off the domain": (("plan", "gpt2", "h100-12"), "use 8 or 16"),
+    "sequence beyond positions": (("plan", "gpt2", "h100-8", "--sequence", "4096"), "learned positions"),
+    "no fp8 units": (("plan", "gpt2", "a100-8", "--precision", "fp8"), "no matrix units"),
+    "contradiction": (("plan", "gpt2", "h100-8", "--fix", "dp=8", "--fix", "data=2", "--fix", "fsdp=2"), ""),
+    "maximum of a switch": (("plan", "gpt2", "h100-8", "--max", "zero=1"), "no maximum"),
+    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
+    "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
+    "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "cannot be written"),
+    "plan missing": (("estimate", "--plan", "no.json"), "no such file"),
+    "unknown code": (("info", "codes", "does-not-fitt"), "did you mean"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(weft: Run, name: str) -> None:
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert code == 2
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert out == ""
+
+
+BROKEN_FILES = {
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "not an object": b"[1, 2]",
+    "nested": b"[" * 100_000,
+    "nan": b'{"model_type": "llama", "hidden_size": NaN}',
+    "missing key": b'{"model_type": "llama", "hidden_size": 64}',
+    "huge": b'{"model_type": "llama", "hidden_size": 1' + b"0" * 400 + b"}",
+    "unknown type": b'{"model_type": "lstm"}',
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_FILES)
+@pytest.mark.parametrize("role", ["model", "cluster", "run", "plan"])
+def test_broken_files(weft: Run, tmp_path, name: str, role: str) -> None:
+    path = tmp_path / ("cluster.toml" if role == "cluster" else "config.json")
+    path.write_bytes(BROKEN_FILES[name])
+    arguments = {
+        "model": ("plan", str(path), "h100-8"),
+        "cluster": ("plan", "gpt2", str(path)),
+        "run": ("estimate", "gpt2", "h100-8", "--run", str(path)),
+        "plan": ("estimate", "--plan", str(path)),
+    }[role]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "") or (role, name) == ("run", "nan")
+    if code:
+        assert err.startswith("Error: ")
+        assert err.count("\n") == 1
+
+
+@given(st.text(max_size=30), st.sampled_from(["--layout", "--fix", "--max", "--tokens", "--memory-margin"]))
+def test_junk_options_never_crash(weft: Run, text: str, option: str) -> None:
+    verb = "estimate" if option == "--layout" else "plan"
+    code, _, _ = weft(verb, "gpt2", "h100-8", f"{option}={text}")
+    assert code in (0, 2, 3)
+
+
+def test_nothing_is_half_written(weft: Run, tmp_path) -> None:
+    target = tmp_path / "plan.json"
+    target.write_text("old")
+    assert weft("plan", "gpt2", "h100-12", "--format", "json", "-o", str(target))[0] == 2
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+ESTIMATED = ("estimate", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence", "2048", "--layout", "pp=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--stage", "1"), "goes with --timeline"),
+        (("--timeline", "memory.json", "--stage", "2"), "stage 2 of 2"),
+        (("--timeline", "nowhere/memory.json"), "its folder does not exist"),
+    ],
+)
+def test_timelines_that_cannot_be(
+    weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = weft(*ESTIMATED, *words)
+    assert (code, out) == (2, "")
+    assert problem in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", [(), ("route",)])
+def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, ...]) -> None:
+    code, out, err = weft(*verb)
+    assert (code, err) == (0, "")
+    assert out == weft(*verb, "--help")[1]
+
+
+def test_a_file_of_another_kind_is_called_so(weft: Run) -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    for verb, file, words in (
+        ("arrange", "study.toml", "schema: 'weft.study/1' should be 'weft.site/1'"),
+        ("sweep", "site.toml", "schema: 'weft.site/1' should be 'weft.study/1'"),
+    ):
+        code, out, err = weft(verb, str(examples / file))
+        assert (code, out) == (2, "")
+        assert words in err
+
+
+def test_an_estimate_above_what_anybody_measured_says_so(weft: Run) -> None:
+    _, out, _ = weft("estimate", "llama-3.1-8b", "a100-64", "--layout", "tp=2,sp")
+    assert "is above the best published of dense models in bf16 on a100" in " ".join(out.split())

@@ -1,0 +1,114 @@
+"""``weft fabric``, ``weft simulate`` and ``weft design``: results, files and refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+SCENARIO = """3 4 2 10.0
+0 1 100 2 0 1
+2 1 50 2 2 1
+0 3
+3 1
+2 3
+3 0
+"""
+"""Two flows share the link into host 1: 5 B/s each; the short one ends at 10 s, the long one at 15 s."""
+
+
+def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
+    path = tmp_path / "scenario.txt"
+    path.write_text(SCENARIO)
+    code, out, _ = weft("simulate", "--flows", str(path), "--format", "json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["schema"] == "weft.simulate/1"
+    assert found["makespan_s"] == pytest.approx(15.0)
+    assert [flow["completion_s"] for flow in found["flows"]] == pytest.approx([15.0, 10.0])
+    assert found["links"][1]["utilization"] == pytest.approx(1.0)
+    assert "makespan 15.000000 s" in weft("simulate", "--flows", str(path))[1]
+
+
+def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
+    path = tmp_path / "scenario.txt"
+    path.write_text(SCENARIO)
+    _, out, _ = weft("simulate", "--flows", str(path), "--mode", "shortest-remaining", "--format", "json")
+    assert [flow["completion_s"] for flow in json.loads(out)["flows"]] == pytest.approx([15.0, 5.0])
+
+
+BAD = {
+    "no arguments": (("simulate",), "--layout"),
+    "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),
+    "missing scenario": (("simulate", "--flows", "no.txt"), "no"),
+    "unknown fabric": (("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"), "fat-tree"),
+    "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),
+    "sizes": (("design", "gpt2", "h100-16", "--sizes", "8,x"), "whole number"),
+    "prices": (("design", "gpt2", "h100-16", "--prices", "cheap"), "price preset"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line(weft: Run, name: str) -> None:
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_a_candidate_that_nobody_can_build_is_refused(weft: Run) -> None:
+    code, out, err = weft("design", "gpt2", "h100-16", "--fabrics", "fat-three", "--format", "json")
+    assert (code, out) == (2, "")
+    assert "did you mean fat-tree" in err
+    code, out, err = weft("design", "gpt2", "h100-16", "--sizes", "4,3")
+    assert (code, out) == (2, "")
+    assert "domains of 3 do not divide 16" in err
+
+
+def test_a_bill_as_table_rows_and_document(weft: Run, tmp_path) -> None:
+    asked = ("fabric", "bill", "h100-64", "--kind", "rail-optimized 2:1", "--radix", "16")
+    _, table, _ = weft(*asked)
+    assert "16 x 400G switch" in table
+    assert "for switches, transceivers, cables and NICs" in table
+    path = tmp_path / "bill.csv"
+    weft(*asked, "--format", "csv", "-o", str(path))
+    lines = path.read_text().splitlines()
+    assert lines[0] == "category,part,detail,count,spares,usd_each,usd,watts_each,watts"
+    found = json.loads(weft(*asked, "--format", "json")[1])
+    assert found["schema"] == "weft.bill-of-materials/1"
+    assert len(found["lines"]) == len(lines) - 1
+
+
+@pytest.mark.parametrize("option", ["--link-speed", "--scale-up", "--hosts", "--host-map", "--exclude"])
+def test_options_of_files_are_refused_where_none_is_read(weft: Run, option: str) -> None:
+    code, out, err = weft("fabric", "h100-64", option, "abc")
+    assert (code, out) == (2, "")
+    assert f"{option}: says nothing of a network that is built" in err
+
+
+@pytest.mark.parametrize("command", [("fabric", "h100-64"), ("route", "--generate", "BLOOM:2")])
+def test_a_picture_that_is_no_svg_is_refused(weft: Run, tmp_path, command: tuple[str, ...]) -> None:
+    path = tmp_path / "network.png"
+    code, out, err = weft(*command, "--picture", str(path))
+    assert (code, out, path.exists()) == (2, "", False)
+    assert "does not end in .svg" in err
+
+
+def test_an_oversubscription_below_one_names_one_that_is_not(weft: Run) -> None:
+    code, _, err = weft("fabric", "h100-64", "--kind", "fat-tree 0:1")
+    assert code == 2
+    assert "below 1 -- say it like fat-tree 2:1" in err
+
+
+def test_simulate_and_the_bill_count_the_same_switches(weft: Run) -> None:
+    shown = weft(
+        "simulate", "llama-3.1-8b", "h100-64", "--layout", "tp=8,dp=8", "--fabric", "fat-tree", "--radix", "8"
+    )
+    assert "40 switches and 8 of scale-up domains" in shown[1]
+    assert "40 switches (" in weft("fabric", "h100-64", "--kind", "fat-tree", "--radix", "8")[1]

@@ -1,0 +1,442 @@
+"""``weft route``: plan, watch, export and events, and one clear line for every bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from weft import schema
+from weft.routing.controller import Controller
+from weft.routing.store import Store
+
+Run = Callable[..., tuple[int, str, str]]
+
+FLOWS = "source,target,bytes,job\n" + "".join(f"{i},{(i + 5) % 32},1GB,{'ab'[i % 2]}\n" for i in range(32))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a network of 8 leaves and 4 spines, and flows on it."""
+    from weft.fabric.families import clos
+    from weft.fabric.files import fabric_to_json
+
+    monkeypatch.chdir(tmp_path)
+    fabric = clos.build(16, radix=4, bandwidth_Bps=50e9, tiers=3)
+    (tmp_path / "deep.json").write_text(fabric_to_json(fabric))
+    (tmp_path / "net.json").write_text(fabric_to_json(clos.build(32, radix=8, bandwidth_Bps=50e9, tiers=2)))
+    (tmp_path / "flows.csv").write_text(FLOWS)
+    return tmp_path
+
+
+DISCOVERED = (Path(__file__).parents[1] / "goldens" / "inputs" / "net.txt").read_text()
+SMALL = ("route", "--fabric", "net.json", "--flows", "flows.csv")
+PLANNED = ("route", "--cluster", "h100-32", "--radix", "8", "--fabric", "fat-tree")
+
+
+def as_json(weft: Run, *arguments: str) -> dict:
+    code, out, err = weft(*arguments, "--format", "json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+def test_failures_leave_paths(weft: Run, here: Path) -> None:
+    names = ("--failed", "spine-0", "--failed", "leaf-0:spine-1", "--failed", "spine-3", "--paths")
+    found = as_json(weft, *SMALL, *names)
+    used = {pair for flow in found["flows"] for pair in zip(flow["path"], flow["path"][1:], strict=False)}
+    nodes = {node for pair in used for node in pair}
+    assert not nodes & {"spine-0", "spine-3"}
+    assert not used & {("leaf-0", "spine-1"), ("spine-1", "leaf-0")}
+
+
+def test_several_sources_together(weft: Run, here: Path) -> None:
+    Path("more.csv").write_text("source,target,bytes,job\n0,9,1000,c\n")
+    found = as_json(weft, *SMALL, "--flows", "more.csv")
+    assert [one["job"] for one in found["jobs"]] == ["a", "b", "c"]
+
+
+def test_planned_jobs_lie_side_by_side(weft: Run) -> None:
+    jobs = ("--job", "llama-3.1-8b tp=8,dp=2", "--job", "llama-3.1-8b tp=8,dp=2")
+    found = as_json(weft, *PLANNED, *jobs, "--paths")
+    assert [one["job"] for one in found["jobs"]] == ["job 0: llama-3.1-8b", "job 1: llama-3.1-8b"]
+    hosts = [{flow["source"] for flow in found["flows"] if flow["job"].startswith(f"job {i}")} for i in (0, 1)]
+    assert hosts == [{f"accelerator-{i + 16 * j}" for i in range(16)} for j in (0, 1)]
+
+
+# Exports ----------------------------------------------------------------------------------------
+
+
+def test_adapters_that_name_no_host_are_told_of_and_can_be_left_out(weft: Run, here: Path) -> None:
+    text = DISCOVERED.replace('"host20"', '"MT4123 ConnectX6"')
+    Path("net.txt").write_text(text)
+    Path("flows.csv").write_text("source,target,bytes\n0,2,1GB\n")
+    arguments = ("route", "export", "opensm", "--fabric", "net.txt", "--flows", "flows.csv")
+    code, _, err = weft(*arguments, "-o", "out")
+    assert code == 0
+    assert err.startswith("Warning: net.txt: 1 of 6 adapters name no host, as 'MT4123 ConnectX6': ")
+    code, _, err = weft(*arguments, "--exclude", "MT4123*", "-o", "less")
+    assert (code, "Warning" in err) == (0, False)
+    Path("hosts").write_text("".join(f'0x{16 * lid:x} "gpu{lid}"\n' for lid in range(30, 36)))
+    code, _, err = weft(*arguments, "--host-map", "hosts", "-o", "mapped")
+    assert (code, "Warning" in err) == (0, False)
+
+
+# Watch and events -------------------------------------------------------------------------------
+
+EVENTS = [
+    {"time_s": 2, "event": "switch-down", "switch": "spine-0"},
+    {"time_s": 3, "event": "link-down", "link": ["leaf-1", "spine-1"]},
+    {"time_s": 4, "event": "switch-up", "switch": "spine-0"},
+    {"time_s": 5, "event": "tick"},
+    {"time_s": 6, "event": "job-ends", "job": "a"},
+]
+WATCH = ("route", "watch", "--fabric", "net.json", "--format", "json")
+
+
+@pytest.fixture
+def story(weft: Run, here: Path) -> list[str]:
+    """Arrivals of both jobs, and what happens then."""
+    code, out, err = weft("route", "export", "events", *SMALL[1:], "--at", "1")
+    assert (code, err) == (0, "")
+    lines = out.splitlines() + [json.dumps(event) for event in EVENTS]
+    assert len(lines) == 7
+    Path("story.jsonl").write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def test_a_watched_story(weft: Run, story: list[str]) -> None:
+    code, out, err = weft(*WATCH, "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [one["number"] for one in said] == list(range(1, 8))
+    assert [one["time_s"] for one in said] == [1, 1, 2, 3, 4, 5, 6]
+    assert [one["flows"] for one in said] == [16, 32, 32, 32, 32, 32, 16]
+    obeys = Draft202012Validator(schema("route-decision"))
+    assert [error.message for one in said for error in obeys.iter_errors(one)] == []
+    assert not obeys.is_valid(said[0] | {"unknown": 1})
+    for one in said:
+        assert one["alpha"] >= one["alpha_bound"]
+        assert sum(move["new"] for move in one["moves"]) == one["placed"]
+        assert len(one["moves"]) == one["placed"] + one["moved"]
+    assert all("spine-0" not in move["path"] for one in said[2:4] for move in one["moves"])
+    assert weft(*WATCH, "--events", "story.jsonl") == (code, out, err)
+    code, table, _ = weft(*WATCH[:4], "--events", "story.jsonl")
+    assert code == 0
+    assert len(table.splitlines()) == 8
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4, 7])
+def test_a_state_goes_on(weft: Run, story: list[str], stop: int) -> None:
+    _, whole, _ = weft(*WATCH, "--events", "story.jsonl")
+    Path("part.jsonl").write_text("\n".join(story[:stop]))
+    code, first, err = weft(*WATCH, "--state", "state", "--events", "part.jsonl")
+    assert (code, err) == (0, "")
+    code, rest, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    assert first + rest == whole
+    assert weft(*WATCH, "--state", "state", "--events", "story.jsonl") == (0, "", "")
+
+
+def test_another_story_in_the_same_folder(weft: Run, story: list[str]) -> None:
+    weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    Path("other.jsonl").write_text("\n".join([story[1], story[0]]))
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "other.jsonl")
+    assert (code, out) == (2, "")
+    assert "is not event 1 of the state in state" in err
+    for options in (("--seed", "1"), ("--fabric", "deep.json")):
+        watch = [one for one in WATCH if options[0] != "--fabric" or one not in ("--fabric", "net.json")]
+        code, out, err = weft(*watch, *options, "--state", "state", "--events", "story.jsonl")
+        assert (code, out) == (2, "")
+        assert err.startswith("Error: state: holds the state of another ")
+    (Path("state") / "controller.sqlite").write_bytes(b"junk" * 500)
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: state: cannot be used: ")
+    assert err.count("\n") == 1
+
+
+def test_a_torn_line_stops_after_the_whole_ones(weft: Run, story: list[str]) -> None:
+    Path("torn.jsonl").write_text("\n".join(story[:3]) + "\n" + story[3][:20])
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "torn.jsonl")
+    assert code == 2
+    assert len(out.splitlines()) == 3
+    assert err.startswith("Error: torn.jsonl: line 4: is torn or no JSON")
+    assert err.count("\n") == 1
+    code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, len(out.splitlines()), err) == (0, 4, "")
+
+
+def test_installed_routes_measured_and_pushed(weft: Run, here: Path) -> None:
+    """The first decision says what few moves gain; counters of a file come between; a command gets it all."""
+    code, text, err = weft(*SMALL, "--router", "ecmp", "--format", "json", "--paths")
+    assert (code, err) == (0, "")
+    Path("installed.json").write_text(text)
+    Path("net.csv").write_text("time_s,source,target,loss\n5,leaf-0,spine-0,0.01\n900,leaf-0,spine-0,0\n")
+    Path("later.jsonl").write_text('{"time_s": 7, "event": "tick"}\n')
+    script = Path("push.py")
+    script.write_text(PUSH)
+    asked = (*WATCH, "--routes", "installed.json", "--counters", "net.csv", "--events", "later.jsonl")
+    command = f"{sys.executable} push.py 'a b' $HOME;"
+    code, out, err = weft(*asked, "--apply", command, "--push", "--state", "state")
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert [one["event"] for one in said] == ["installed", "counters", "tick", "counters"]
+    assert all(Draft202012Validator(schema("route-decision")).is_valid(one) for one in said)
+    assert said[0]["efficiency"]["before"] < said[0]["efficiency"]["after"] == said[0]["efficiency"]["bound"] == 1
+    assert [one["kind"] for one in said[1]["changes"]] == ["avoided"]
+    assert [one["push"] for one in said] == ["applied", "applied", "none", "applied" if said[3]["moves"] else "none"]
+    runs = [json.loads(line) for line in Path("runs").read_text().splitlines()]
+    assert [one["words"] for one in runs] == [["a b", "$HOME;"]] * len(runs)
+    assert [(one["action"], one["number"]) for one in runs[:2]] == [("apply", "1"), ("apply", "2")]
+    for run, one in zip(runs, said, strict=False):
+        assert run["flows"] == 32
+        assert run["moves"] == one["placed"] + one["moved"] == run["diff"].count("@@")
+        assert run["diff"].count("\n+") == run["diff"].count("\n-") == run["moves"]
+    assert weft(*asked, "--state", "state")[:2] == (0, "")
+    assert weft(*asked, "--seed", "0", "--apply", command, "--push", "--state", "two")[1] == out
+
+
+@pytest.mark.parametrize(
+    "given",
+    [("--counters", "empty.csv"), ("--events", "none.jsonl"), ("--events", "empty.csv", "--counters", "junk.csv")],
+)
+def test_nothing_is_decided_or_pushed_before_the_inputs_are_read(
+    weft: Run, here: Path, given: tuple[str, ...]
+) -> None:
+    Path("installed.json").write_text(weft(*SMALL, "--router", "ecmp", "--format", "json", "--paths")[1])
+    Path("empty.csv").write_text("")
+    Path("junk.csv").write_text("\0\1")
+    Path("push.py").write_text(PUSH)
+    apply = ("--apply", f"{sys.executable} push.py", "--push")
+    code, out, err = weft(*WATCH, "--routes", "installed.json", *given, *apply)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert not Path("runs").exists()
+
+
+def test_routes_that_are_given_are_written(weft: Run, here: Path) -> None:
+    """What a command of --apply gets is what is exported."""
+    asked = (*SMALL, "--router", "greedy", "--format", "json", "--paths", "-o", "given.json")
+    assert weft(*asked)[0] == 0
+    code, out, err = weft("route", "export", "json", "--fabric", "net.json", "--routes", "given.json")
+    assert (code, err) == (0, "")
+    given = json.loads(Path("given.json").read_text())["flows"]
+    assert [flow["path"] for flow in json.loads(out)["flows"]] == [flow["path"] for flow in given]
+
+
+PUSH = """
+import json, os, sys
+routes, diff = sys.argv[-2:]
+assert (routes, diff) == (os.environ["WEFT_ROUTES"], os.environ["WEFT_DIFF"])
+said = json.loads(sys.stdin.readline())
+with open("runs", "a") as file:
+    about = {"words": sys.argv[1:-2], "action": os.environ["WEFT_ACTION"], "number": os.environ["WEFT_EVENT"]}
+    about |= {"flows": len(json.load(open(routes))["flows"]), "diff": open(diff).read(), "moves": len(said["moves"])}
+    print(json.dumps(about), file=file)
+sys.exit(json.load(open("codes")).pop(0) if os.path.exists("codes") and about["action"] == "apply" else 0)
+"""
+
+
+def test_a_command_that_fails_is_called_again_with_the_former_routes(weft: Run, story: list[str]) -> None:
+    Path("push.py").write_text(PUSH)
+    Path("codes").write_text("[3]")
+    asked = (*WATCH, "--events", "story.jsonl", "--apply", f"{sys.executable} push.py", "--push", "--state", "state")
+    code, out, err = weft(*asked)
+    assert (code, err) == (0, "")
+    said = [json.loads(line) for line in out.splitlines()]
+    assert said[0]["push"] == "rolled-back"
+    assert (said[0]["routes"], said[0]["moves"], said[0]["efficiency"]["after"]) == ("rolled-back", [], 0)
+    runs = [json.loads(line) for line in Path("runs").read_text().splitlines()]
+    assert [(one["action"], one["flows"]) for one in runs[:3]] == [("apply", 16), ("rollback", 0), ("apply", 32)]
+    assert runs[1]["diff"] == runs[0]["diff"].replace("\n+", "\n-")
+    table = weft(*WATCH[:4], "--events", "story.jsonl", *asked[-5:-2])[1]
+    assert "exits with 3: the former routes are held" in table
+    assert "rolled back" in table
+
+
+def test_a_command_that_fails_both_ways_stops_the_controller(
+    weft: Run, story: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("fail.py").write_text("import sys; print('no link to the switch', file=sys.stderr); sys.exit(4)")
+    asked = (*WATCH, "--events", "story.jsonl", "--apply", f"{sys.executable} fail.py", "--push", "--state", "state")
+    code, out, err = weft(*asked)
+    assert (code, len(out.splitlines())) == (2, 1)
+    assert "apply exits with 4 (no link to the switch), rollback exits with 4" in err
+    assert err.count("\n") == 1
+    Path("fail.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr("weft.commands.route_watch.LIMIT_S", 0.2)
+    code, out, err = weft(*asked)
+    assert "apply ran for more than 0.2 s" in err
+
+
+def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
+    code, out, err = weft(*WATCH[:4], "--events", "story.jsonl", "--apply", "false 'a b'")
+    assert (code, err) == (0, "")
+    assert "would run: false 'a b' routes.json routes.diff" in out
+    assert "+ accelerator-0 leaf-0 spine-" in out
+    assert "... and 12 flows more (all: in CMD's ROUTES.diff, and by --format json)" in out
+
+
+def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", "from weft.commands.app import main; main()", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **streams)
+
+
+def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
+    """Killed while it waits for more: what it printed is on disk, a second is refused, a third goes on."""
+    _, whole, _ = weft(*WATCH, "--events", "story.jsonl")
+    running = started(*WATCH, "--state", "state")
+    assert running.stdin is not None
+    assert running.stdout is not None
+    try:
+        said = []
+        for line in story[:3]:
+            running.stdin.write(line.encode() + b"\n")
+            running.stdin.flush()
+            said.append(running.stdout.readline().decode())
+        code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+        assert (code, out) == (2, "")
+        assert err == "Error: state: is in use by another controller -- give a folder of its own\n"
+        running.stdin.write(story[3].encode() + b"\n" + story[4][:9].encode())
+        running.stdin.flush()
+    finally:
+        os.kill(running.pid, signal.SIGKILL)
+        said += [line.decode() for line in running.stdout.readlines() if line.endswith(b"\n")]
+        running.stdin.close()
+        running.stdout.close()
+        assert running.wait() == -signal.SIGKILL
+    from weft.interop.fabric_files import read_fabric
+
+    controller = Controller(read_fabric("net.json"))
+    store = Store("state", controller)
+    done = store.load()
+    stored = [line + "\n" for line in store.decisions()]
+    store.close()
+    assert len(said) <= done <= 4
+    assert stored[: len(said)] == said == whole.splitlines(keepends=True)[: len(said)]
+    code, rest, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
+    assert (code, err) == (0, "")
+    assert "".join(stored) + rest == whole
+
+
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("text", [bytes(range(128, 256)) + b"\n", b'{"time_s": 0, "eve'])
+def test_nonsense_on_standard_input(here: Path, text: bytes) -> None:
+    running = started(*WATCH, stderr=subprocess.PIPE)
+    out, err = running.communicate(text)
+    assert (running.returncode, out) == (2, b"")
+    assert err.startswith(b"Error: standard input")
+    assert err.count(b"\n") == 1
+
+
+# Bad input --------------------------------------------------------------------------------------
+
+FILES = {
+    "strange.csv": "source,target,bytes\n0,99,5\n",
+    "self.csv": "source,target,bytes\n3,3,5\n",
+    "zero.csv": "source,target,bytes\n3,4,0\n",
+    "typo.jsonl": '{"time_s": 0, "event": "link-dwn", "link": ["leaf-0", "spine-0"]}\n',
+    "end.jsonl": '\n{"time_s": 0, "event": "job-ends", "job": "a"}\n',
+    "up.jsonl": '{"time_s": 0, "event": "link-up", "link": ["leaf-0", "spine-0"]}\n',
+    "switch.jsonl": '{"time_s": 0, "event": "switch-down", "switch": "spine-9"}\n',
+    "back.jsonl": '{"time_s": 5, "event": "tick"}\n{"time_s": 4, "event": "tick"}\n',
+}
+NET = ("route", "--fabric", "net.json")
+BAD = {
+    "no traffic": (NET, "no traffic is given"),
+    "missing folder": (("route", "evaluate", "--jobs", "nowhere"), "nowhere: cannot be read"),
+    "folder without jobs": (("route", "evaluate", "--jobs", "."), "holds no job file"),
+    "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
+    "unknown host": ((*NET, "--flows", "strange.csv"), "strange.csv: line 2: target: '99'"),
+    "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),
+    "no ring": ((*NET, "--generate", "BLOOM"), "no ring size"),
+    "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),
+    "cut host": ((*SMALL, "--failed", "leaf-0"), "accelerator-"),
+    "no link": ((*SMALL, "--failed", "leaf-0:leaf-1"), "no link of"),
+    "compare": ((*SMALL, "--compare", "ecmp,gredy"), "did you mean greedy"),
+    "job without cluster": ((*NET, "--job", "gpt2 dp=8"), "--job needs a cluster"),
+    "job in one word": ((*PLANNED, "--job", "gpt2"), "is no planned job"),
+    "job's model": ((*PLANNED, "--job", "gtp2 dp=16"), "did you mean"),
+    "job in a domain": ((*PLANNED, "--job", "gpt2 dp=8"), "sends nothing"),
+    "kind without cluster": (("route", "--fabric", "fat-tree", "--flows", "flows.csv"), "needs --cluster"),
+    "missing fabric": (("route", "--fabric", "no.json", "--flows", "flows.csv"), "no.json"),
+    "unknown cluster": (("route", "--cluster", "h1000-8", "--flows", "flows.csv"), "unknown cluster"),
+    "output": ((*SMALL, "-o", "no/such/folder"), "cannot be written"),
+    "picture": ((*SMALL, "--picture", "no/such/loads.svg"), "--picture"),
+    "jobs of other flows": (
+        ("route", "export", "jobs", *SMALL[1:], "-o", "out"),
+        "job files hold ring all-reduces only",
+    ),
+    "opensm without fabric": (("route", "export", "opensm", "--generate", "BLOOM:2"), "ibnetdiscover"),
+    "opensm of another file": (("route", "export", "opensm", *SMALL[1:], "-o", "out"), "net.json"),
+    "probes of another kind": (
+        ("route", "export", "json", *SMALL[1:], "--switch-hash", "crc32"),
+        "says nothing about json",
+    ),
+    "missing probes": (("route", "export", "roce-csv", *SMALL[1:], "--probes", "no.csv"), "no.csv"),
+    "export to a file": (("route", "export", "json", *SMALL[1:], "-o", "flows.csv"), "flows.csv"),
+    "events without traffic": (("route", "export", "events", *NET[1:]), "no traffic is given"),
+    "missing events": ((*WATCH, "--events", "no.jsonl"), "no.jsonl: no such file"),
+    "state in a file": ((*WATCH, "--events", "end.jsonl", "--state", "flows.csv"), "cannot be used"),
+    "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: unknown event 'link-dwn'"),
+    "unknown job": ((*WATCH, "--events", "end.jsonl"), "end.jsonl: line 2: there is no job 'a'"),
+    "link that is up": ((*WATCH, "--events", "up.jsonl"), "leaf-0 - spine-0 is not down"),
+    "unknown switch": ((*WATCH, "--events", "switch.jsonl"), "'spine-9' is no node"),
+    "time that goes back": ((*WATCH, "--events", "back.jsonl"), "back.jsonl: line 2: tick at 4 s"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(weft: Run, here: Path, name: str) -> None:
+    for file, text in FILES.items():
+        Path(file).write_text(text)
+    arguments, message = BAD[name]
+    code, out, err = weft(*arguments)
+    assert (code, len(out.splitlines())) == (2, int(name == "time that goes back"))
+    assert err.startswith("Error: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+USAGE = {
+    "router": ((*SMALL, "--router", "best"), "edge-coloring"),
+    "objective": ((*SMALL, "--objective", "jobs"), "did you mean job?"),
+    "format": ((*SMALL, "--format", "xml"), "csv"),
+    "split": ((*SMALL, "--split", "0"), "64"),
+    "option": ((*SMALL, "--rooter", "ilp"), "--router"),
+    "kind of export": (("route", "export", "bird", *SMALL[1:]), "opensm"),
+    "sprayed export": (("route", "export", "json", *SMALL[1:], "--router", "spray"), "greedy"),
+    "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "unknown choice 'ecmp'"),
+    "no command": ((*WATCH, "--apply", "no-such-program-here"), "is no command"),
+    "open quotes": ((*WATCH, "--apply", "echo 'a"), "cannot be split"),
+    "push alone": ((*WATCH, "--push"), "--apply"),
+    "no such routes": ((*WATCH, "--routes", "none.json"), "none.json"),
+    "no such counters": ((*WATCH, "--counters", "none.csv"), "none.csv"),
+    "no counters": ((*WATCH, "--counters", "flows.csv"), "lacks the column time_s"),
+    "state without a folder": ((*WATCH, "--state"), "--state"),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_what_the_options_do_not_take(weft: Run, here: Path, name: str) -> None:
+    arguments, message = USAGE[name]
+    code, out, err = weft(*arguments)
+    assert (code, out) == (2, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert message in last
+    assert "Traceback" not in err
+
+
+def test_a_folder_that_cannot_be_made_is_named(weft: Run, here: Path) -> None:
+    Path("file").write_text("")
+    code, out, err = weft("route", "export", "jobs", "--generate", "BLOOM:2", "-o", "file/below")
+    assert (code, out) == (2, "")
+    assert err.startswith("Error: file/below: cannot be written: ")

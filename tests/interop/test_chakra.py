@@ -1,0 +1,574 @@
+"""Chakra's execution traces: what is read, written and refused, against a decoder of the wire format."""
+
+import contextlib
+import json
+import struct
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
+from weft.interop import chakra, chakra_schema
+from weft.interop.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
+from weft.model.workload import Communication, Task, Workload
+
+VARINT, FIXED64, TEXT = 0, 1, 2
+COMPUTE, COLLECTIVE = 4, 7
+
+
+def varint(value):
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])
+
+
+def field(number, wire, value):
+    """One field in protobuf's wire format."""
+    key = varint(number << 3 | wire)
+    if wire == VARINT:
+        return key + varint(value)
+    return key + (struct.pack("<d", value) if wire == FIXED64 else varint(len(value)) + value)
+
+
+def framed(*messages):
+    return b"".join(varint(len(message)) + message for message in messages)
+
+
+def take_varint(raw, at):
+    value = shift = 0
+    while True:
+        byte, at = raw[at], at + 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+def fields(raw):
+    """All fields of a message as (number, wire type, value)."""
+    found, at = [], 0
+    while at < len(raw):
+        key, at = take_varint(raw, at)
+        if key & 7 == VARINT:
+            value, at = take_varint(raw, at)
+        elif key & 7 == FIXED64:
+            value, at = struct.unpack("<d", raw[at : at + 8])[0], at + 8
+        else:
+            assert key & 7 == TEXT
+            length, at = take_varint(raw, at)
+            value, at = raw[at : at + length], at + length
+        found.append((key >> 3, key & 7, value))
+    return found
+
+
+def unframed(raw):
+    messages, at = [], 0
+    while at < len(raw):
+        length, at = take_varint(raw, at)
+        messages.append(fields(raw[at : at + length]))
+        at += length
+    return messages
+
+
+def attributes(message):
+    """Attributes of a node: name to (field number, wire type, value)."""
+    parts = [fields(value) for number, _, value in message if number == 10]
+    return {part[0][2].decode(): part[1] for part in parts}
+
+
+METADATA = field(1, TEXT, b"0.0.4")
+"""A trace's first message."""
+NUMBERS = {"is_cpu_op": 27, "involved_dim": 28, "pg_name": 29, "tensor_size": 13, "weft_seconds": 3}
+"""Fields of the attributes' values; others are int64."""
+
+
+def attribute(name, value, number=None):
+    number = number or NUMBERS.get(name, 9)
+    wire = {3: FIXED64, 28: TEXT, 29: TEXT}.get(number, VARINT)
+    if number == 28:
+        value = field(1, TEXT, bytes(value))
+    return field(10, TEXT, field(1, TEXT, name.encode()) + field(number, wire, value))
+
+
+def node(number, kind, *, name="n", waits=(), ctrl=(), micros=0, **values):
+    parts = [field(1, VARINT, number), field(2, TEXT, name.encode()), field(3, VARINT, kind)]
+    parts += [field(4, VARINT, other) for other in ctrl] + [field(5, VARINT, other) for other in waits]
+    parts += [field(7, VARINT, micros)] + [attribute(key, value) for key, value in values.items()]
+    return b"".join(parts)
+
+
+def trace(*nodes):
+    return framed(METADATA, *nodes)
+
+
+PATHS = []
+"""The file that ``read`` uses."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _path(tmp_path_factory):
+    PATHS[:] = [tmp_path_factory.mktemp("chakra") / "x.et"]
+
+
+def read(raw, **options):
+    PATHS[0].write_bytes(raw)
+    return read_trace(PATHS[0], **options)
+
+
+def only(raw, **options):
+    (task,) = read(raw, **options).tasks
+    return task
+
+
+def test_nodes_become_tasks():
+    raw = trace(
+        node(10, 1, name="start"),
+        node(7, COMPUTE, name="forward", waits=[10], micros=1500, is_cpu_op=0),
+        node(8, COLLECTIVE, name="reduce", waits=[7], ctrl=[10, 7], comm_type=0, comm_size=4096),
+        node(9, 6, ctrl=[8], comm_src=1, comm_size=5),
+        node(11, 2, micros=3),
+    )
+    found = read(raw)
+    assert found.name == "x.et"
+    assert found.tasks == (
+        Task(name="start"),
+        Task(name="forward", seconds=1.5e-3, waits=(0,)),
+        Task(name="reduce", communication=Communication(kind="all-reduce", bytes=4096), waits=(1, 0)),
+        Task(name="n", waits=(2,)),
+        Task(name="n", seconds=3e-6),
+    )
+    assert found.assumptions == (
+        "1 messages that are received take no time: what comes from other ranks is not waited for",
+        "1 loads and stores of memory run among the computations",
+    )
+
+
+def test_nodes_may_wait_for_later_ones_and_have_no_name():
+    found = read(trace(node(1, COMPUTE, name="", waits=[2], micros=1), node(2, COMPUTE, micros=1)))
+    assert found.tasks[0] == Task(name="node 1", seconds=1e-6, waits=(1,))
+    packed = field(5, TEXT, varint(1) + varint(300))
+    assert read(trace(node(1, 1), node(300, 1), node(3, 1) + packed)).tasks[2].waits == (0, 1)
+
+
+KINDS = (
+    "all-reduce",
+    "reduce",
+    "all-gather",
+    None,
+    None,
+    "broadcast",
+    "all-to-all",
+    *["reduce-scatter"] * 2,
+    "barrier",
+)
+
+
+@pytest.mark.parametrize(("number", "kind"), list(enumerate(KINDS)))
+def test_collectives(number, kind):
+    raw = trace(node(1, COLLECTIVE, comm_type=number, comm_size=64))
+    if kind is None:
+        with pytest.raises(Unsupported, match=r"node 1 \(n\): a (gather|scatter) is not modelled"):
+            read(raw)
+        return
+    expected = {"barrier": 0, "all-gather": 64 * 12}.get(kind, 64)
+    assert only(raw, sizes=(4, 3)).communication == Communication(kind=kind, bytes=expected)
+
+
+def test_a_group_in_some_dimensions():
+    def gather(flags):
+        return trace(node(1, COLLECTIVE, comm_type=2, comm_size=10, involved_dim=flags))
+
+    one = only(gather([1, 0, 1, 0]), sizes=(4, 3, 2)).communication
+    assert one == Communication(kind="all-gather", bytes=80, dimensions=(0, 2))
+    assert only(gather([1, 1, 1, 1]), sizes=(4, 3)).communication.dimensions is None
+    assert only(gather([1]), sizes=(4, 3)).communication == Communication(kind="all-gather", bytes=40, dimensions=(0,))
+    with pytest.raises(BadInput, match="involves no dimension"):
+        read(gather([0, 0, 1]), sizes=(4, 3))
+
+
+def test_a_process_group(tmp_path):
+    raw = trace(node(1, COLLECTIVE, comm_type=2, comm_size=10, pg_name=b"3"))
+    (tmp_path / "groups.json").write_text('{"3": [0, 4, 8]}')
+    groups = read_groups(tmp_path / "groups.json")
+    expected = Communication(kind="all-gather", bytes=30, ranks=(0, 4, 8))
+    assert only(raw, groups=groups).communication == expected
+    with pytest.raises(BadInput, match=r"process group '3'.*pass groups"):
+        read(raw)
+    with pytest.raises(UnknownName, match="unknown process group '3'"):
+        read(raw, groups={"1": (0, 1)})
+    for name in (b"", b"0"):
+        everyone = trace(node(1, COLLECTIVE, comm_type=0, comm_size=10, pg_name=name))
+        assert only(everyone).communication.ranks is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "no table of process groups"),
+        ('{"a": [0]}', "no number as its name"),
+        ('{"1": []}', "no list of ranks"),
+        ('{"1": 3}', "no list of ranks"),
+        ('{"1": [0, 0]}', "names a rank twice"),
+        ('{"1": [-1]}', "-1 is not a whole number"),
+        ('{"1": [[0]]}', "is not a whole number"),
+        ("{", "not valid JSON"),
+    ],
+)
+def test_groups_that_cannot_be_used(tmp_path, text, words):
+    (tmp_path / "groups.json").write_text(text)
+    with pytest.raises(BadInput, match=words):
+        read_groups(tmp_path / "groups.json")
+
+
+def test_messages(tmp_path):
+    raw = trace(node(1, 5, comm_size=7, comm_dst=3), node(2, 5, comm_size=7))
+    assert only(trace(node(1, 5, comm_size=7, comm_src=2, comm_dst=3))).communication == Communication(
+        kind="send", bytes=7, ranks=(2, 3)
+    )
+    (tmp_path / "run.5.et").write_bytes(raw)
+    found = [task.communication.ranks for task in read_trace(tmp_path / "run.5.et").tasks]
+    assert found == [(5, 3), None], "the sender is the file's rank"
+
+
+def test_work_without_durations():
+    raw = trace(node(1, COMPUTE, num_ops=6000, tensor_size=100))
+    assert only(raw, peak_flops=1e3, memory_Bps=1e3).seconds == 6.0
+    assert only(raw, peak_flops=1e6, memory_Bps=1.0).seconds == 100.0
+    with pytest.raises(BadInput, match=r"node 1 \(n\): has work but no duration -- pass peak_flops"):
+        read(raw)
+    with pytest.raises(BadInput, match="pass memory_Bps"):
+        read(raw, peak_flops=1e3)
+    assert only(trace(node(1, 3, tensor_size=100)), memory_Bps=50.0).seconds == 2.0
+    with pytest.raises(BadInput, match="has neither a duration nor a tensor_size"):
+        read(trace(node(1, 2)))
+    nothing = read(trace(node(1, COMPUTE, is_cpu_op=1)))
+    assert nothing.tasks[0].seconds == 0
+    assert nothing.assumptions == (
+        "1 operations of the host run among the accelerator's",
+        "1 nodes without duration and without work take no time",
+    )
+    for rates in ({"peak_flops": 0}, {"memory_Bps": float("nan")}):
+        with pytest.raises(BadInput, match="not a finite number above 0"):
+            read(raw, **rates)
+
+
+CALL, WORK_FIRST = node(1, COLLECTIVE, micros=85, is_cpu_op=1), node(1, COMPUTE, micros=7)
+KERNEL = {"waits": [1], "is_cpu_op": 0}
+ASSUMED = {
+    "recorded durations of 1 communications are not used": [node(1, COLLECTIVE, comm_type=0, comm_size=1, micros=5)],
+    # PyTorch's converter gives the host's call a collective's type; the kernel's node has the kind and size.
+    "1 operations of the host run among the accelerator's": [CALL, node(2, 7, comm_type=5, comm_size=64, **KERNEL)],
+    # As in the traces of mlcommons/chakra's own tests, whose NCCL kernels state neither kind nor size.
+    "1 communications say neither kind nor size, and take the time that was recorded": [
+        WORK_FIRST,
+        node(2, COLLECTIVE, micros=28, **KERNEL),
+    ],
+    # As in tests/data/chakra.0.et of mlcommons/chakra, whose thread nodes the converter has dropped.
+    "2 control dependencies on nodes that the trace does not have are left out": [
+        node(1, COMPUTE, micros=7, ctrl=[3]),
+        node(2, COMPUTE, waits=[1], ctrl=[1, 3], micros=7),
+    ],
+    "control dependencies are left out: with those on data they make a circle": [
+        node(1, COMPUTE, micros=7, ctrl=[2]),
+        node(2, COMPUTE, waits=[1], micros=7),
+    ],
+}
+SECONDS = ([0], [85e-6, 0], [7e-6, 28e-6], [7e-6, 7e-6], [7e-6, 7e-6])
+
+
+@pytest.mark.parametrize(("assumption", "seconds"), list(zip(ASSUMED, SECONDS, strict=True)))
+def test_what_real_traces_lack_is_assumed_and_said(assumption, seconds):
+    found = read(trace(*ASSUMED[assumption]))
+    assert [task.seconds for task in found.tasks] == seconds
+    assert [task.waits for task in found.tasks] == [(), (0,)][: len(seconds)]
+    assert found.assumptions == (assumption,)
+
+
+GRAPH = """
+{"workload_graph": [
+  {"Id": 4, "Name": "matmul", "NodeType": 4, "data_deps": [], "ctrlDeps": [1], "runtime": 30, "is_cpu_op": false},
+  {"Id": 7, "Name": "reduce", "NodeType": 7, "data_deps": [4], "is_cpu_op": false, "comm_type": 0, "comm_size": 64},
+  {"Id": 9, "Name": "nccl", "NodeType": 7, "data_deps": [4, 7], "runtime": 28, "is_cpu_op": false}
+], "ngpus": 8}"""
+
+
+def test_the_feeder_s_json(tmp_path):
+    path = tmp_path / "small.0.json"
+    path.write_text(GRAPH)
+    assert holds_graph(path)
+    assert not holds_graph(tmp_path / "missing.json")
+    found = read_trace(path)
+    assert [(task.name, task.seconds, task.waits) for task in found.tasks] == [
+        ("matmul", 30e-6, ()),
+        ("reduce", 0.0, (0,)),
+        ("nccl", 28e-6, (0, 1)),
+    ]
+    assert found.tasks[1].communication == Communication(kind="all-reduce", bytes=64)
+    for old, new, words in (
+        ('"Id": 4', '"Id": -4', r"workload_graph\[0\]: cannot be used"),
+        ('"Id": 4, ', "", r"workload_graph\[0\]: cannot be used: 'Id'"),
+        ('"runtime": 28', '"runtime": "x"', r"workload_graph\[2\]: cannot be used"),
+        ("[4, 7]", "[4, 8]", "waits for node 8"),
+    ):
+        path.write_text(GRAPH.replace(old, new))
+        with pytest.raises(BadInput, match=words):
+            read_trace(path)
+    path.write_text('{"workload_graph": [1]}')
+    with pytest.raises(BadInput, match="is no table"):
+        read_trace(path)
+    path.write_text('{"workload_graph": 1}')
+    with pytest.raises(BadInput, match="is no list"):
+        read_trace(path)
+
+
+def test_exact_seconds_hold_only_beside_their_duration():
+    assert only(trace(node(1, COMPUTE, micros=2, weft_seconds=2.25e-6))).seconds == 2.25e-6
+    assert only(trace(node(1, COMPUTE, micros=7, weft_seconds=2.25e-6))).seconds == 7e-6
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([node(1, 0)], r"node 1 \(n\): has type 0"),
+        ([node(1, 9)], "has type 9, which Chakra does not have"),
+        ([node(1, COMPUTE, micros=1), node(1, COMPUTE, micros=1)], "the id of an earlier node"),
+        ([node(1, 1, waits=[5])], r"node 1 \(n\): waits for node 5, which the trace does not have"),
+        ([node(4, 1, waits=[4])], r"node 4 \(n\): is one of 1 nodes that wait for each other"),
+        ([node(1, 1), node(5, 1, waits=[6]), node(6, 1, waits=[5, 1])], r"node [56] \(n\): is one of 2 nodes"),
+        ([node(1, COLLECTIVE, comm_size=1)], "has no comm_type"),
+        ([node(2, COLLECTIVE, is_cpu_op=0)], "has no comm_type"),
+        ([node(1, COLLECTIVE, comm_type=12, comm_size=1)], "has comm_type 12"),
+        ([node(1, COLLECTIVE, comm_type=0)], "has no comm_size"),
+        ([node(1, 5, comm_dst=1)], "has no comm_size"),
+        ([node(1, COLLECTIVE, comm_type=2, comm_size=1)], "pass sizes"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=2**64 - 1)], "comm_size is -1"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=10**18)], "give a number from 0"),
+        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", b"x", 29)], "comm_size is 'x'"),
+        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", 1, 27)], "comm_size is True"),
+        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", 1.5, 3)], "give a whole number"),
+        ([node(1, COLLECTIVE, comm_type=0) + attribute("comm_size", float("nan"), 3)], "comm_size is nan"),
+        ([node(1, COLLECTIVE, comm_type=0) + field(10, TEXT, field(1, TEXT, b"comm_size"))], "is None"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("comm_size", 1)], "two attributes comm_size"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("pg_name", 1, 9)], "pg_name is not a text"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is no list"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is no list"),
+        ([node(1, COMPUTE, micros=10**16)], r"takes 1e\+10 s"),
+        ([node(1, COMPUTE, weft_seconds=-1.0)], "weft_seconds is -1.0"),
+        ([node(1, COMPUTE, weft_seconds=float("inf"))], "weft_seconds is inf"),
+        ([], "holds no nodes"),
+    ],
+)
+def test_nodes_that_cannot_be_used(nodes, words):
+    with pytest.raises(BadInput, match=words):
+        read(trace(*nodes))
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "is empty"),
+        (b"\x80", "ends within a message's length"),
+        (b"\x07\x0a\x05", "ends within a message"),
+        (b"\xff" * 8, "length of more than 5 bytes"),
+        (b"\xff\xff\xff\xff\x0f", "has a message of 4,294,967,295 bytes"),
+        (b"\x1f\x8b\x08\x00", "compressed with gzip"),
+        (framed(node(1, COMPUTE, micros=1)), "no message of a Chakra trace|does not begin with"),
+        (framed(field(1, VARINT, 3)), "does not begin with a trace's metadata"),
+        (framed(METADATA, b"\x0a\xff"), "message 1: is no message"),
+        (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is no message"),
+        (framed(METADATA, b"\x0b" * 1000), "message 1: is no message"),
+        (b'{"traceEvents": []}', "ends within|is no message"),
+    ],
+)
+def test_bytes_that_are_no_trace(raw, words):
+    with pytest.raises(BadInput, match=words):
+        read(raw)
+
+
+def test_empty_metadata_is_metadata():
+    assert len(read(framed(b"", node(1, COMPUTE, micros=1))).tasks) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "limit", "words"),
+    [
+        (chakra, "LARGEST_TRACE_BYTES", 20, "is larger than 20 bytes"),
+        (chakra, "MOST_WAITS", 5, "more than 5 dependencies"),
+        (chakra_schema, "MOST_NODES", 3, "more than 3 nodes"),
+        (chakra_schema, "LARGEST_MESSAGE_BYTES", 12, "has a message of"),
+    ],
+)
+def test_what_is_too_large(monkeypatch, module, name, limit, words):
+    raw = trace(*[node(number, 1, waits=range(number)) for number in range(4)])
+    assert len(read(raw).tasks) == 4
+    monkeypatch.setattr(module, name, limit)
+    with pytest.raises(BadInput, match=words):
+        read(raw)
+
+
+def test_sizes_that_cannot_be_used():
+    raw = trace(node(1, COLLECTIVE, comm_type=2, comm_size=1))
+    for sizes in ((0,), (2.5,), (2**22, 2**22)):
+        with pytest.raises(BadInput, match="sizes"):
+            read(raw, sizes=sizes)
+
+
+def test_without_protobuf(monkeypatch):
+    raw = trace(node(1, COMPUTE, micros=1))
+    monkeypatch.setitem(sys.modules, "google.protobuf.message", None)
+    chakra_schema.schema.cache_clear()
+    with pytest.raises(MissingExtra, match=r"weft\[chakra\]"):
+        read(raw)
+    monkeypatch.undo()
+    assert len(read(raw).tasks) == 1
+
+
+GATHER = Communication(kind="all-gather", bytes=80, dimensions=(0, 2))
+WORK = Workload(
+    name="work",
+    tasks=(
+        Task(name="forward", seconds=2.4e-6),
+        Task(name="gather", communication=GATHER, waits=(0,)),
+        Task(name="group", communication=Communication(kind="all-reduce", bytes=8, ranks=(0, 3)), waits=(0, 1)),
+        Task(name="hand on", communication=Communication(kind="send", bytes=9, ranks=(0, 1)), waits=(2,)),
+    ),
+)
+
+
+def test_bytes_that_are_written():
+    """The field numbers and wire types of themis.md 2.3, seen by a decoder that knows no schema."""
+    metadata, forward, gather, group, hand_on = unframed(write_trace(WORK, sizes=(4, 3, 2)))
+    assert metadata == [(1, TEXT, b"0.0.4")]
+    assert forward[:2] == [(2, TEXT, b"forward"), (3, VARINT, COMPUTE)], "an id of 0 is left out"
+    assert (7, VARINT, 2) in forward
+    assert attributes(forward) == {"is_cpu_op": (27, VARINT, 0), "weft_seconds": (3, FIXED64, 2.4e-6)}
+    assert gather[:4] == [(1, VARINT, 1), (2, TEXT, b"gather"), (3, VARINT, COLLECTIVE), (5, TEXT, b"\0")]
+    assert attributes(gather) == {
+        "is_cpu_op": (27, VARINT, 0),
+        "comm_type": (9, VARINT, 2),
+        "comm_priority": (7, VARINT, 0),
+        "involved_dim": (28, TEXT, field(1, TEXT, b"\1\0\1")),
+        "comm_size": (9, VARINT, 10),
+    }
+    assert attributes(group)["pg_name"] == (29, TEXT, b"1")
+    assert attributes(group)["involved_dim"] == (28, TEXT, field(1, TEXT, b"\1\1\1"))
+    assert (5, TEXT, b"\0\1") in group
+    assert (3, VARINT, 5) in hand_on
+    values = {name: value for name, (_, _, value) in attributes(hand_on).items()}
+    assert values == {"is_cpu_op": 0, "comm_src": 0, "comm_dst": 1, "comm_tag": 3, "comm_size": 9}
+    assert [attributes(hand_on)[name][0] for name in ("comm_src", "comm_dst", "comm_tag")] == [7, 7, 7]
+    assert json.loads(write_groups(WORK)) == {"1": [0, 3]}
+
+
+def test_other_ranks_see_their_part():
+    kinds = []
+    for rank in range(4):
+        messages = unframed(write_trace(WORK, rank=rank, sizes=(4, 3, 2)))[1:]
+        kinds.append([value for message in messages for number, _, value in message if number == 3])
+    assert kinds == [[4, 7, 7, 5], [4, 7, 1, 6], [4, 7, 1, 1], [4, 7, 7, 1]]
+
+
+def test_a_group_elsewhere_keeps_its_dimensions():
+    one = Communication(kind="all-reduce", bytes=8, ranks=(0, 1), dimensions=(0,))
+    work = Workload(name="w", tasks=(Task(name="t", communication=one),))
+    first, second = (unframed(write_trace(work, rank=rank))[1] for rank in (0, 2))
+    assert attributes(first).keys() - attributes(second).keys() == {"pg_name"}
+    assert attributes(second)["involved_dim"] == (28, TEXT, field(1, TEXT, b"\1\0\0\0"))
+
+
+def test_files_are_written_and_read(tmp_path):
+    paths = write_traces(WORK, tmp_path / "run", 11, sizes=(4, 3, 2))
+    assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(11)]
+    found = [read_trace(path, sizes=(4, 3, 2), groups={"1": (0, 3)}) for path in paths]
+    assert found[0].tasks == WORK.tasks
+    assert found[10].tasks[:2] == WORK.tasks[:2]
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_traces(WORK, tmp_path / "none" / "run", 1, sizes=(4, 3, 2))
+    with pytest.raises(BadInput, match="ranks"):
+        write_traces(WORK, tmp_path / "run", 0)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "words"),
+    [
+        (Task(name="t", communication=GATHER), BadInput, "group of unknown size -- pass sizes"),
+        (Task(name="t", communication=Communication(kind="send", bytes=1)), Unsupported, "its two ranks"),
+        (
+            Task(name="t", communication=Communication(kind="send", bytes=1, ranks=(0, -1))),
+            BadInput,
+            "-1 is not a whole number",
+        ),
+        (
+            Task(name="t", communication=Communication(kind="all-reduce", bytes=1, dimensions=(4,))),
+            BadInput,
+            r"spans the dimensions \(4,\) of 4",
+        ),
+        (
+            Task(name="t", communication=Communication(kind="all-reduce", bytes=1, dimensions=())),
+            BadInput,
+            r"spans the dimensions \(\) of 4",
+        ),
+    ],
+)
+def test_tasks_that_cannot_be_written(task, kind, words):
+    with pytest.raises(kind, match=words):
+        write_trace(Workload(name="w", tasks=(task,)))
+
+
+SIZES = (4, 3, 2)
+GROUPS = {"1": (0, 1, 5), "2": (0, 7)}
+
+
+@st.composite
+def communications(draw):
+    kind = draw(st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]))
+    dimensions = draw(st.none() | st.sampled_from([(0,), (1, 2), (0, 2)]))
+    ranks = draw(st.none() | st.sampled_from(sorted(GROUPS.values())))
+    size = draw(st.integers(0, 10**15).map(float) | st.floats(0, 1e17))
+    return Communication(kind=kind, bytes=size, dimensions=dimensions, ranks=ranks)
+
+
+@st.composite
+def workloads(draw):
+    tasks = []
+    for number in range(draw(st.integers(1, 8))):
+        waits = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
+        one = draw(st.none() | communications() | st.just(Communication(kind="barrier", bytes=0)))
+        seconds = 0.0 if one else draw(st.floats(0, 1e8))
+        name = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9))
+        tasks.append(Task(name=name, seconds=seconds, communication=one, waits=tuple(waits)))
+    return Workload(name="w", tasks=tuple(tasks))
+
+
+@given(workloads())
+def test_traces_are_read_back_exactly(workload):
+    raw = write_trace(workload, sizes=SIZES)
+    named = json.loads(write_groups(workload))
+    groups = {name: tuple(ranks) for name, ranks in named.items()}
+    assert len(unframed(raw)) == 1 + len(workload.tasks)
+    assert read(raw, sizes=SIZES, groups=groups).tasks == workload.tasks
+
+
+def test_names_that_are_no_text_are_replaced():
+    work = Workload(name="w", tasks=(Task(name="a\ud800", seconds=1.0),))
+    assert only(write_trace(work)).name == "a?"
+
+
+@given(
+    st.sampled_from([2, 3, 4, 5, 7]),
+    st.dictionaries(
+        st.sampled_from(["comm_type", "comm_size", "num_ops", "comm_src", "comm_dst", "weft_bytes"]),
+        st.integers(0, 2**64 - 1) | st.floats(),
+        max_size=5,
+    ),
+    st.integers(0, 2**64 - 1),
+)
+def test_any_numbers_give_a_workload_or_an_error(kind, values, micros):
+    raw = node(1, kind, micros=micros)
+    raw += b"".join(attribute(name, value, 3 if type(value) is float else 9) for name, value in values.items())
+    with contextlib.suppress(WeftError):
+        assert read(trace(raw), sizes=(2**11, 2**11), peak_flops=1e-300, memory_Bps=1.0).tasks

@@ -1,0 +1,328 @@
+"""MSCCL XML, executed by an interpreter of its own that knows nothing of plans.
+
+Threadblocks run in any order, joined by channels of small capacity, on chunks that name their contributions.
+Vector clocks show that no order of threadblocks could change the outcome.
+"""
+
+import random
+import xml.etree.ElementTree as ET
+from collections import Counter, deque
+
+import numpy as np
+import pytest
+
+from weft.collectives.messages.blocks import MessagePlan
+from weft.collectives.messages.flows import plan
+from weft.errors import BadInput, Unsupported
+from weft.interop.msccl import write_msccl
+
+FLAT = [
+    (kind, algorithm)
+    for kind, algorithms in {
+        "all-reduce": ("ring", "direct", "halving-doubling", "tree", "double-tree"),
+        "all-gather": ("ring", "direct", "halving-doubling"),
+        "reduce-scatter": ("ring", "direct", "halving-doubling"),
+        "all-to-all": ("direct",),
+        "broadcast": ("direct", "tree", "double-tree"),
+        "reduce": ("direct", "tree", "double-tree"),
+    }.items()
+    for algorithm in algorithms
+]
+SPREAD = [
+    (kind, algorithm)
+    for algorithm in ("rings", "hierarchical")
+    for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+    if (kind, algorithm) != ("all-to-all", "rings")
+]
+SHAPES = [(2, 2), (2, 3), (3, 2), (3, 3), (2, 4), (4, 4), (5, 3), (1, 5), (7, 1)]
+
+
+class Machine:
+    """Ranks with buffers of chunks; a chunk is a Counter of (rank, chunk of its input)."""
+
+    def __init__(self, text, capacity, seed):
+        algorithm = ET.fromstring(text)
+        self.kind, self.capacity = algorithm.get("coll"), capacity
+        self.in_place = algorithm.get("inplace") == "1"
+        assert algorithm.get("outofplace") == ("0" if self.in_place else "1")
+        self.gpus = algorithm.findall("gpu")
+        assert [int(gpu.get("id")) for gpu in self.gpus] == list(range(int(algorithm.get("ngpus"))))
+        self.channels = int(algorithm.get("nchannels"))
+        self.loop = int(algorithm.get("nchunksperloop"))
+        self.random = random.Random(seed)
+        self.memory, self.wires, self.blocks = {}, {}, {}
+        self.access, self.clock = {}, {}
+        for rank, gpu in enumerate(self.gpus):
+            for chunk in range(int(gpu.get("i_chunks"))):
+                if self.kind != "broadcast" or rank == 0:
+                    self.memory[self.home(rank, "i", chunk)] = Counter({(rank, chunk): 1})
+            senders, receivers = set(), set()
+            for number, tb in enumerate(gpu.findall("tb")):
+                assert int(tb.get("id")) == number
+                send, receive, channel = (int(tb.get(key)) for key in ("send", "recv", "chan"))
+                assert 0 <= channel < self.channels
+                assert rank not in (send, receive)
+                assert (send, channel) not in senders, "two threadblocks send on one connection"
+                assert (receive, channel) not in receivers
+                senders |= {(send, channel)} if send >= 0 else set()
+                receivers |= {(receive, channel)} if receive >= 0 else set()
+                steps = tb.findall("step")
+                assert [int(step.get("s")) for step in steps] == list(range(len(steps)))
+                self.blocks[rank, number] = [(step.attrib, send, receive, channel) for step in steps]
+                self.clock[rank, number] = Counter()
+        self.done = dict.fromkeys(self.blocks, 0)
+        self.past = {}
+
+    def home(self, rank, buffer, chunk):
+        """The memory of a chunk: in place, input and output overlap."""
+        gpu = self.gpus[rank]
+        limit = int(gpu.get({"i": "i_chunks", "o": "o_chunks", "s": "s_chunks"}[buffer]))
+        assert 0 <= chunk < limit
+        if self.in_place and buffer == "i" and self.kind == "allgather":
+            return rank, "o", chunk + rank * limit
+        if self.in_place and buffer == "o" and self.kind == "reducescatter":
+            return rank, "i", chunk + rank * limit
+        same = self.in_place and self.kind in ("allreduce", "broadcast", "reduce")
+        return rank, "i" if same and buffer == "o" else buffer, chunk
+
+    def run(self):
+        waiting = list(self.blocks)
+        while waiting:
+            self.random.shuffle(waiting)
+            moved = [block for block in waiting if self.step(block)]
+            waiting = [block for block in waiting if self.done[block] < len(self.blocks[block])]
+            assert moved or not waiting, "deadlock"
+        assert not any(self.wires.values()), "a message that nobody received"
+
+    def step(self, block):
+        if self.done[block] == len(self.blocks[block]):
+            return False
+        step, send, receive, channel = self.blocks[block][self.done[block]]
+        wait = (block[0], int(step["depid"])), int(step["deps"])
+        if wait[0][1] >= 0:
+            assert self.blocks[wait[0]][wait[1]][0]["hasdep"] == "1"
+            if self.done[wait[0]] <= wait[1]:
+                return False
+        out, back = (block[0], send, channel), (receive, block[0], channel)
+        if step["type"] == "s" and not self.accepts(out):
+            return False
+        if step["type"] in ("r", "rrc") and not self.wires.get(back):
+            return False
+        if wait[0][1] >= 0:
+            self.clock[block] |= self.past[wait[0], wait[1]]
+        self.perform(block, step, out, back)
+        self.past[block, self.done[block]] = Counter(self.clock[block])
+        self.done[block] += 1
+        return True
+
+    def accepts(self, wire):
+        """Room on the wire; without capacity, a receiver that stands at its receive."""
+        if len(self.wires.get(wire, ())) < self.capacity:
+            return True
+        if self.capacity or self.wires.get(wire):
+            return False
+        for block, lines in self.blocks.items():
+            if block[0] == wire[1] and self.done[block] < len(lines):
+                step, _, receive, channel = lines[self.done[block]]
+                if (receive, channel) == (wire[0], wire[2]) and step["type"] in ("r", "rrc"):
+                    wait = (block[0], int(step["depid"])), int(step["deps"])
+                    return wait[0][1] < 0 or self.done[wait[0]] > wait[1]
+        return False
+
+    def perform(self, block, step, out, back):
+        self.clock[block][block] = self.done[block] + 1
+        rank, count = block[0], int(step["cnt"])
+        source = [(step["srcbuf"], int(step["srcoff"]) + k) for k in range(count)]
+        target = [(step["dstbuf"], int(step["dstoff"]) + k) for k in range(count)]
+        assert step["type"] == "nop" or 0 < count < 72
+        if step["type"] in ("s", "cpy"):
+            payload = [self.load(block, rank, place) for place in source]
+        if step["type"] == "s":
+            self.wires.setdefault(out, deque()).append((payload, Counter(self.clock[block])))
+        elif step["type"] == "cpy":
+            for place, value in zip(target, payload, strict=True):
+                self.store(block, rank, place, value)
+        elif step["type"] in ("r", "rrc"):
+            payload, clock = self.wires[back].popleft()
+            self.clock[block] |= clock
+            assert len(payload) == count
+            for here, place, value in zip(source, target, payload, strict=True):
+                if step["type"] == "rrc":
+                    value = value + self.load(block, rank, here)
+                self.store(block, rank, place, value)
+        else:
+            assert step["type"] == "nop"
+
+    def load(self, block, rank, place):
+        home = self.home(rank, *place)
+        write, reads = self.access.setdefault(home, [None, []])
+        self.check(block, write)
+        reads.append((block, self.done[block] + 1))
+        return self.memory[home]
+
+    def store(self, block, rank, place, value):
+        home = self.home(rank, *place)
+        write, reads = self.access.setdefault(home, [None, []])
+        for other in (write, *reads):
+            self.check(block, other)
+        self.access[home] = [(block, self.done[block] + 1), []]
+        self.memory[home] = value
+
+    def check(self, block, other):
+        assert other is None or self.clock[block][other[0]] >= other[1], "a race between threadblocks"
+
+
+def prove(text, capacity=1, seed=0):
+    machine = Machine(text, capacity, seed)
+    machine.run()
+    ranks, memory, home = len(machine.gpus), machine.memory, machine.home
+    outputs = int(machine.gpus[0].get("o_chunks"))
+    for rank, chunk in ((r, c) for r in range(ranks) for c in range(outputs)):
+        if machine.kind == "reduce" and rank:
+            continue
+        each = outputs // ranks
+        expected = {
+            "allreduce": [(r, chunk) for r in range(ranks)],
+            "reduce": [(r, chunk) for r in range(ranks)],
+            "broadcast": [(0, chunk)],
+            "allgather": [(chunk // max(each, 1), chunk % max(each, 1))],
+            "alltoall": [(chunk // max(each, 1), rank * each + chunk % max(each, 1))],
+            "reducescatter": [(r, rank * outputs + chunk) for r in range(ranks)],
+        }[machine.kind]
+        assert memory[home(rank, "o", chunk)] == Counter(expected)
+    if not machine.in_place and machine.kind != "broadcast":
+        for rank, gpu in enumerate(machine.gpus):
+            for chunk in range(int(gpu.get("i_chunks"))):
+                assert memory[rank, "i", chunk] == Counter({(rank, chunk): 1}), "the input is clobbered"
+    return machine
+
+
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize(("kind", "algorithm"), FLAT)
+def test_flat_algorithms_are_exact(kind, algorithm):
+    for size in range(2, 17):
+        made = plan(kind, algorithm, size)
+        prove(write_msccl(made, kind, size, name="p"), capacity=size % 3, seed=size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "algorithm"), SPREAD)
+def test_domain_algorithms_are_exact(kind, algorithm):
+    for domains, members in SHAPES:
+        size = domains * members
+        made = plan(kind, algorithm, size, domains=domains)
+        prove(write_msccl(made, kind, size, name="p"), capacity=size % 3, seed=size)
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 2, 8])
+def test_any_capacity_of_channels_will_do(capacity):
+    for kind, algorithm in (("all-reduce", "halving-doubling"), ("all-reduce", "tree"), ("all-gather", "ring")):
+        for seed in range(5):
+            prove(write_msccl(plan(kind, algorithm, 6), kind, 6, name="p"), capacity, seed)
+
+
+@pytest.mark.slow
+def test_contiguous_blocks_travel_in_one_step():
+    text = write_msccl(plan("all-reduce", "halving-doubling", 8), "all-reduce", 8, name="p")
+    steps = ET.fromstring(text).findall(".//step[@type='s']")
+    assert sorted({int(step.get("cnt")) for step in steps}) == [1, 2, 4]
+    wide = write_msccl(plan("all-reduce", "hierarchical", 128, domains=64), "all-reduce", 128, name="p")
+    counts = {int(step.get("cnt")) for step in ET.fromstring(wide).findall(".//step")}
+    assert counts == {1, 64}
+
+
+def test_a_ring_all_gather_of_two_as_people_write_it():
+    text = write_msccl(plan("all-gather", "ring", 2), "all-gather", 2, name="two")
+    assert text == (
+        '<algo name="two" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allgather" inplace="1" '
+        'outofplace="0" minBytes="0" maxBytes="0">\n'
+        + "".join(
+            f' <gpu id="{r}" i_chunks="1" o_chunks="2" s_chunks="0">\n'
+            f'  <tb id="0" send="{1 - r}" recv="-1" chan="0">\n'
+            f'   <step s="0" type="s" srcbuf="o" srcoff="{r}" dstbuf="o" dstoff="{r}" cnt="1" depid="-1" '
+            'deps="-1" hasdep="0"/>\n'
+            "  </tb>\n"
+            f'  <tb id="1" send="-1" recv="{1 - r}" chan="0">\n'
+            f'   <step s="0" type="r" srcbuf="o" srcoff="{1 - r}" dstbuf="o" dstoff="{1 - r}" cnt="1" '
+            'depid="-1" deps="-1" hasdep="0"/>\n'
+            "  </tb>\n"
+            " </gpu>\n"
+            for r in range(2)
+        )
+        + "</algo>\n"
+    )
+
+
+def test_every_wait_is_awaited_and_none_is_superfluous_in_a_ring():
+    text = write_msccl(plan("all-reduce", "ring", 8), "all-reduce", 8, name="p")
+    steps = ET.fromstring(text).findall(".//step")
+    assert not [step for step in steps if step.get("type") == "nop"], "one wait a step is enough"
+    waits = sum(step.get("depid") != "-1" for step in steps)
+    assert waits <= 8 * 2 * 14
+
+
+def test_the_interpreter_sees_what_is_missing():
+    text = write_msccl(plan("all-reduce", "ring", 4), "all-reduce", 4, name="p")
+    whole = ET.fromstring(text)
+    for number in range(len(whole.findall(".//step"))):
+        algorithm = ET.fromstring(text)
+        step = algorithm.findall(".//step")[number]
+        if step.get("type") == "s" and step.get("depid") != "-1":
+            step.set("depid", "-1")
+            with pytest.raises(AssertionError, match="race"):
+                prove(ET.tostring(algorithm, encoding="unicode"))
+    with pytest.raises(AssertionError):
+        prove(text.replace('"rrc"', '"r"'))
+
+
+@pytest.mark.slow
+def test_what_the_executor_cannot_run_is_refused():
+    with pytest.raises(Unsupported, match="threadblocks on a rank"):
+        write_msccl(plan("all-to-all", "direct", 70), "all-to-all", 70, name="p")
+    with pytest.raises(Unsupported, match="steps in a threadblock"):
+        write_msccl(plan("all-reduce", "ring", 140), "all-reduce", 140, name="p")
+    with pytest.raises(Unsupported, match="peers"):
+        write_msccl(plan("broadcast", "direct", 40), "broadcast", 40, name="p")
+    with pytest.raises(Unsupported, match="exchange"):
+        write_msccl(plan("exchange", "ring", 4), "exchange", 4, name="p")
+
+
+def swap():
+    """Two ranks that overwrite what they send."""
+    two = np.array([0, 1])
+    return MessagePlan(
+        parts=1,
+        steps=1,
+        step=np.zeros(2, dtype=np.int64),
+        source=two,
+        target=two[::-1].copy(),
+        first=np.zeros(2, dtype=np.int64),
+        blocks=np.ones(2, dtype=np.int64),
+        adds=np.ones(2, dtype=bool),
+        owner=np.zeros(1, dtype=np.int64),
+    )
+
+
+def test_swaps_are_refused():
+    with pytest.raises(Unsupported, match="sends and receives a block in one step"):
+        write_msccl(swap(), "all-reduce", 2, name="p")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"name": 'a"b'}, "name"),
+        ({"name": ""}, "name"),
+        ({"min_bytes": 5, "max_bytes": 4}, "size"),
+        ({"size": 1}, "group of 1"),
+    ],
+)
+def test_arguments_that_cannot_be(changes, match):
+    given = {"size": 4, "name": "p"} | changes
+    with pytest.raises(BadInput, match=match):
+        write_msccl(plan("all-reduce", "ring", 4), "all-reduce", given.pop("size"), **given)
+
+
+def test_shares_of_different_sizes_are_refused():
+    with pytest.raises(Unsupported, match="own different"):
+        write_msccl(plan("broadcast", "tree", 4), "all-gather", 4, name="p")

@@ -1,0 +1,135 @@
+"""Source ports: the model's own search, probes, and what tables hold."""
+
+import csv
+import io
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weft.errors import BadInput, UnknownName
+from weft.interop import roce
+from weft.interop.plan_paths import ipv4, planned_paths
+from weft.interop.roce import COLUMNS, PORTS, NextHops, crc32
+
+
+def source_ports(*args, **options):
+    """The rows of the table, which hold what its columns may hold."""
+    rows = list(csv.DictReader(io.StringIO(roce.write(*args, **options)), strict=True))
+    for row in rows:
+        assert tuple(row) == COLUMNS
+        assert (row["udp_sport"] == "") == (row["status"] == "not found")
+        assert row["udp_sport"] == "" or int(row["udp_sport"]) in PORTS
+        assert len(row["expected_path"].split("|")) > 2
+    assert len({(row["src_ip"], row["dst_ip"], row["queue_pair"]) for row in rows}) == len(rows)
+    used = [(row["src_ip"], row["dst_ip"], row["udp_sport"]) for row in rows if row["udp_sport"]]
+    assert len(set(used)) == len(used)
+    return rows
+
+
+def test_the_model_is_crc32_of_the_five_tuple():
+    packet = bytes([10, 0, 0, 1, 10, 0, 0, 9, 17, 0xC0, 0x01, 0x12, 0xB7])
+    assert crc32("10.0.0.1", "10.0.0.9", 0xC001) == zlib.crc32(packet)
+
+
+def walked(fabric, source, target, port):
+    """The path of a packet, hop by hop, from the first switch on; next hops by brute force."""
+
+    def hops(node, left):
+        if node == target:
+            return 0
+        if not left:
+            return 99
+        ahead = [int(b) for a, b, up in zip(fabric.source, fabric.target, fabric.up, strict=True) if a == node and up]
+        return 1 + min([hops(b, left - 1) for b in ahead if b >= fabric.accelerators or b == target], default=99)
+
+    node, path = source, [source]
+    while node != target:
+        out = [link for link in range(fabric.links) if fabric.source[link] == node and fabric.up[link]]
+        far = {link: hops(int(fabric.target[link]), 3) for link in out}
+        best = [link for link in out if far[link] == min(far.values())]
+        node = int(fabric.target[best[crc32(ipv4(source), ipv4(target), port) % len(best)]])
+        path.append(node)
+    return "|".join(fabric.names[each] for each in path)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 50), st.integers(1, 3), st.booleans())
+def test_modelled_ports_lead_along_the_plan(planned, seed, parts, failed):
+    fabric, traffic, routed = planned(8, radix=4, flows=3, parts=parts, seed=seed, down=(16,) if failed else ())
+    rows = source_ports(fabric, traffic, routed, switch_hash="crc32")
+    paths = planned_paths(fabric, traffic, routed)
+    assert len(rows) == len(paths)
+    for row, path in zip(rows, paths, strict=True):
+        assert row["status"] == "modelled"
+        assert row["expected_path"] == "|".join(fabric.names[node] for node in path.nodes)
+        assert walked(fabric, path.source, path.target, int(row["udp_sport"])) == row["expected_path"]
+    with pytest.raises(UnknownName, match="hash of switches"):
+        source_ports(fabric, traffic, routed, switch_hash="crc16")
+
+
+@pytest.mark.slow
+def test_equal_hashes_polarise_three_tiers(planned):
+    """With one CRC at every switch the low bits of two switches follow from each other, so some paths have no port."""
+    assert "not found" in {row["status"] for row in source_ports(*planned(16, radix=4, flows=12), switch_hash="crc32")}
+
+
+def test_without_knowledge_ports_are_unverified(planned):
+    rows = source_ports(*planned(8, parts=4))
+    assert {row["status"] for row in rows} == {"unverified"}
+    assert {row["queue_pair"] for row in rows} == {"0", "1", "2", "3"}
+
+
+def probes_of(fabric, pairs, ports):
+    """What a prober would see where switches hash by crc32: the spine of every port."""
+    lines = ["src_ip,dst_ip,udp_sport,spine"]
+    for a, b in pairs:
+        for port in ports:
+            spines = [n for n in walked(fabric, a, b, port).split("|") if n.startswith("spine")]
+            lines.append(f"{ipv4(a)},{ipv4(b)},{port},{','.join(spines)}")
+    return "\n".join(lines) + "\n"
+
+
+def test_probed_ports(planned):
+    fabric, traffic, routed = planned(8, flows=4)
+    pairs = list(zip(traffic.source.tolist(), traffic.target.tolist(), strict=True))
+    rows = source_ports(fabric, traffic, routed, probes=probes_of(fabric, pairs, range(0xC100, 0xC140)))
+    assert {row["status"] for row in rows} == {"probed"}
+    for row, (a, b) in zip(rows, pairs, strict=True):
+        assert walked(fabric, a, b, int(row["udp_sport"])) == row["expected_path"]
+    none = source_ports(fabric, traffic, routed, probes="src_ip,dst_ip,udp_sport,spine\n")
+    assert {row["status"] for row in none} == {"not found"}
+    with pytest.raises(BadInput, match="give one of them"):
+        source_ports(fabric, traffic, routed, probes="", switch_hash="crc32")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "lacks the column src_ip"),
+        ("src_ip,dst_ip,udp_sport,spine\n10.0.0.1,10.0.0.2\n", "2 values for 4 columns"),
+        ("src_ip,dst_ip,udp_sport,spine\n10.0.0,10.0.0.2,49152,spine-0\n", "no IPv4 address"),
+        ("src_ip,dst_ip,udp_sport,spine\n10.0.0.1,10.0.0.2,80,spine-0\n", "port '80'"),
+        ("src_ip,dst_ip,udp_sport,spine\n10.0.0.1,10.0.0.2,49152,spine-9\n", "no node 'spine-9'"),
+        (
+            "src_ip,dst_ip,udp_sport,spine\n10.0.0.1,10.0.0.2,49152,spine-0\n10.0.0.1,10.0.0.2,49152,spine-1\n",
+            "line 3: contra",
+        ),
+    ],
+)
+def test_probes_that_cannot_be_used(planned, text, words):
+    with pytest.raises(BadInput, match=words):
+        source_ports(*planned(8), probes=text)
+
+
+def test_next_hops_avoid_failed_links_and_hosts(planned):
+    fabric, _, _ = planned(8)
+    leaf = int(fabric.nodes_of("leaf")[0])
+    hops = NextHops(fabric)
+    up = hops.of(leaf, 7)
+    assert [fabric.names[int(fabric.target[link])] for link in up] == ["spine-0", "spine-1"]
+    fewer = NextHops(fabric.failed(links=np.array(up[:1]))).of(leaf, 7)
+    assert set(fewer) == set(up[1:])
+    assert [int(fabric.target[link]) for link in hops.of(leaf, 0)] == [0]

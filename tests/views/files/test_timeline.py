@@ -1,0 +1,80 @@
+"""Timelines read back from their files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.cluster.catalogue import load as load_cluster
+from weft.errors import BadInput
+from weft.layout.spec import Layout
+from weft.model import Job, Recipe
+from weft.model.catalogue import load as load_model
+from weft.simulation.iteration.memory import PARTS, memory_timeline
+from weft.views.breakdown import write_memory_timeline
+from weft.views.files.timeline import Counter, Slice, write_trace
+
+
+def events(path: Path, phase: str) -> list[dict[str, Any]]:
+    return [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == phase]
+
+
+def test_a_slice_and_a_counter(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    write_trace(
+        str(path),
+        [Slice(process="job 0", thread="rank 1", name="all-reduce", begin_s=1e-6, end_s=0.5)],
+        [Counter(process="links", name="busy", time_s=0.25, values={"share": 0.75})],
+    )
+    assert [(one["pid"], one.get("tid"), one["args"]["name"]) for one in events(path, "M")] == [
+        (1, None, "job 0"), (2, None, "links"), (1, 1, "rank 1")
+    ]  # fmt: skip
+    assert events(path, "X") == [{"ph": "X", "name": "all-reduce", "pid": 1, "tid": 1, "ts": 1.0, "dur": 499_999.0}]
+    assert events(path, "C") == [{"ph": "C", "name": "busy", "pid": 2, "ts": 250_000.0, "args": {"share": 0.75}}]
+    with pytest.raises(BadInput, match="written"):
+        write_trace(str(tmp_path / "none" / "x"), [])
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 40), st.integers(0, 20), st.sampled_from("xyz")),
+        max_size=30,
+    )
+)
+def test_slices_never_overlap_on_a_thread_and_none_is_lost(tmp_path_factory, rows) -> None:
+    path = tmp_path_factory.mktemp("trace") / "trace.json"
+    slices = [
+        Slice(process="p", thread=thread, name=name, begin_s=begin * 1e-6, end_s=(begin + length) * 1e-6)
+        for thread, begin, length, name in rows
+    ]
+    write_trace(str(path), slices)
+    threads = {event["tid"]: event["args"]["name"] for event in events(path, "M") if "tid" in event}
+    free: dict[int, float] = {}
+    found = []
+    for event in events(path, "X"):
+        assert event["ts"] >= free.get(event["tid"], 0.0)
+        free[event["tid"]] = event["ts"] + event["dur"]
+        found.append((threads[event["tid"]], event["ts"], event["dur"], event["name"]))
+    assert sorted(found) == sorted(rows)
+
+
+def test_memory_of_a_stage(tmp_path: Path) -> None:
+    job = Job(model=load_model("gpt2-xl").model, recipe=Recipe(global_batch=16, sequence=1024))
+    timeline = memory_timeline(job, load_cluster("h100-8"), Layout(pipeline=4, data=2))
+    path = tmp_path / "memory.json"
+    write_memory_timeline(str(path), timeline)
+    about = json.loads(path.read_text())["otherData"]
+    counters = [event["args"] for event in events(path, "C")]
+    assert max(args["total"] for args in counters if "total" in args) == about["peak_bytes"]
+    assert about["peak_bytes"] == round(timeline.peak.total_bytes)
+    assert all(tuple(args) == PARTS for args in counters if "total" not in args)
+    spans = events(path, "X")
+    assert sorted(event["name"] for event in spans) == sorted(part.name for part in timeline.operators)
+    at_us = 1e6 * timeline.peak.time_s
+    running = [event["name"] for event in spans if event["ts"] <= at_us + 1e-3 and at_us < event["ts"] + event["dur"]]
+    assert about["peak_operator"] in running
