@@ -388,7 +388,7 @@ def held_routes(controller: Controller) -> str:
     """The routes that a controller holds, as ``weft.routes/1``; flows without a path are left out."""
     import numpy as np
 
-    from weft.interop.netops import routes_json
+    from weft.interop import routes_json
     from weft.routing.choice import routes_on
 
     every = controller.traffic
