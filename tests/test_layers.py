@@ -186,8 +186,8 @@ def test_no_dangerous_calls():
     """
     forbidden = {"eval", "exec", "compile", "__import__"}
     modules = {"pickle", "marshal", "shelve", "subprocess", "yaml"}
-    readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "commands/route_push.py": {"subprocess"}}
-    pushed = (ROOT / "commands/route_push.py").read_text().partition("import os")[2]
+    readers = {ROOT / "interop/text/yaml.py": {"yaml"}, ROOT / "commands/route_watch.py": {"subprocess"}}
+    pushed = (ROOT / "commands/route_watch.py").read_text().partition("import os")[2]
     assert "shell" not in pushed.replace("a shell", "")
     found = []
     for path in sorted(ROOT.rglob("*.py")):

@@ -481,8 +481,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
         _print_workload(kind, size, options, out)
         return
     from weft.collectives.schedules.result import ScheduleResult
-    from weft.views.charts.activity import write_schedule_timeline
-    from weft.views.collective import schedule_view
+    from weft.views.collective import schedule_view, write_schedule_timeline
 
     counts: Mapping[int, Mapping[str, TimedSchedule]] = {}
     if out.export is not None:

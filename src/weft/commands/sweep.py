@@ -304,7 +304,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
     """Show results that --state kept: all of them, or those with given values."""
     from weft.studies.result import chosen, filtered
     from weft.views.files.csv_out import rows_to_csv
-    from weft.views.sweep import rows_view, telling
+    from weft.views.study import rows_view, telling
 
     check_chart(options.chart)
     with open_sweep(folder) as found:
