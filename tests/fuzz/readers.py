@@ -559,7 +559,7 @@ def deepspeed() -> list[str | bytes]:
 
 
 def measured_runs() -> list[str | bytes]:
-    lines = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()
+    lines = (TESTS / "commands" / "published_runs.csv").read_text().splitlines()
     return ["\n".join([lines[0], *some]) + "\n" for some in (lines[1:3], lines[-3:])]
 
 
