@@ -285,6 +285,8 @@ _PROBLEMS = {
     "mapping_type": "a table of fields",
     "union_tag_not_found": "a table of fields",
 }
+_EITHER = {"text", "a finite number"}
+_QUANTITY = "write a number with its unit, or a finite number in SI"
 
 
 def _first_problem(error: ValidationError, document: Any, names: Mapping[str, str | None], where: str) -> BadInput:
@@ -335,9 +337,8 @@ def _first_problem(error: ValidationError, document: Any, names: Mapping[str, st
         alike = [one["type"] for one in problems if one["input"] is raw]
         wanted = dict.fromkeys(_PROBLEMS[one] for one in [kind, *alike] if one in _PROBLEMS)
         *others, last = wanted
-        return BadInput(
-            f"{shown(raw)} is {'neither' if others else 'not'} {' nor '.join([*others, last])}", where=place
-        )
+        told = f"{shown(raw)} is {'neither' if others else 'not'} {' nor '.join([*others, last])}"
+        return BadInput(told, where=place, remedy=_QUANTITY if wanted.keys() == _EITHER else None)
     told = re.sub(r"^(Input|String|List|Tuple|Dictionary) | after validation.*$", "", first["msg"])
     return BadInput(f"{shown(raw)} {told}", where=place)
 

@@ -191,7 +191,10 @@ def test_presets_survive_writing(name: str) -> None:
         (TIERS.replace("450 GB/s", "3 B/s"), r"'3 B/s' is too small"),
         (TIERS.replace("450 GB/s", "-450 GB/s"), r"'-450 GB/s' is too small"),
         (TIERS.replace("450 GB/s", "450 PB/s"), r"'450 PB/s' is too large"),
-        (TIERS.replace('"450 GB/s"', "[1]"), r"\[1\] is neither text nor a finite number"),
+        (
+            TIERS.replace('"450 GB/s"', "[1]"),
+            r"\[1\] is neither text nor a finite number -- write a number with its unit",
+        ),
         (TIERS.replace('"450 GB/s"', "inf"), r"inf is neither text nor a finite number"),
         (TIERS.replace('"450 GB/s"', "1" + "0" * 400), r"more than 300 digits"),
         (TIERS.replace('"switch"', '"tree"'), r"tiers\[0\].kind: unknown kind 'tree'"),
