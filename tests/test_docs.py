@@ -30,11 +30,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from weft import validate
+from weft import codec, validate
 from weft.cluster import accelerator, accelerator_names, calibration, names
 from weft.cluster.calibration import Calibration, calibration_from, constants, shipped_tables, stack_names
 from weft.cluster.catalogue import ALIASES, entries
-from weft.cluster.files import _AcceleratorFields, _ClusterFields, _known, _TierFields
+from weft.cluster.files import AcceleratorEntry, ClusterFile, TierEntry
 from weft.commands.app import main
 from weft.commands.points import VERBS, cluster_axes, computation
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
@@ -43,7 +43,8 @@ from weft.layout.check import CODES, REASONS
 from weft.layout.spec import AXES, FIELDS, Layout
 from weft.model.huggingface import MODEL_TYPES
 from weft.model.megatron_args import _REFUSED
-from weft.reliability.classes import _BookFields, _ClassFields, _RecoveryFields
+from weft.reliability.classes import FailureClass, FailureFile
+from weft.reliability.recovery import Recovery
 from weft.search import SPACES
 from weft.solvers import compiling
 
@@ -502,17 +503,17 @@ def test_every_part_of_an_estimate_is_explained() -> None:
 
 def test_every_field_of_a_cluster_file_is_explained() -> None:
     text = page("models-and-clusters")
-    for kind in (_ClusterFields, _TierFields, _AcceleratorFields):
-        for name in _known(kind):
-            assert f"`{name}`" in text, name
+    for kind in (ClusterFile, TierEntry, AcceleratorEntry):
+        for entry in codec.entries(kind):
+            for name in {entry.name, entry.also or entry.name}:
+                assert f"`{name}`" in text, name
     assert {name for name in accelerator_names() if f"`{name}" not in text} == set()
 
 
 def test_every_field_of_a_failure_file_is_explained() -> None:
-    for kind in (_BookFields, _ClassFields, _RecoveryFields):
-        for name in _known(kind):
-            shown = name.rstrip("_")
-            assert f"`{shown}`" in page("goodput") or f"[{shown}" in page("goodput"), name
+    for kind in (FailureFile, FailureClass, Recovery):
+        for entry in codec.entries(kind):
+            assert f"`{entry.name}`" in page("goodput") or f"[{entry.name}" in page("goodput"), entry.name
 
 
 def test_every_space_and_axis_is_explained() -> None:

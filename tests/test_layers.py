@@ -16,7 +16,7 @@ LAYERS = {
     "checkpoints": 0,
     "documents": 0,
     "units": 0,
-    "records": 0,
+    "codec": 0,
     "results": 0,
     "solvers": 0,
     "states": 0,

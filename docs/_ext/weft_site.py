@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.writers.html5 import HTML5Translator
 
 from weft.commands.app import cli
-from weft.commands.schema import names, schema
+from weft.commands.schema import TITLES, schema
 
 
 def draw_inline(writer: HTML5Translator, node: nodes.math) -> None:
@@ -53,7 +53,7 @@ class Formats(Directive):
     """A section for every schema: its title and its fields."""
 
     def run(self) -> list[nodes.Node]:
-        return [described(name, title) for name, title in names().items()]
+        return [described(name, title) for name, title in TITLES.items()]
 
 
 def described(name: str, title: str) -> nodes.section:
@@ -61,7 +61,8 @@ def described(name: str, title: str) -> nodes.section:
     found = nodes.section(ids=[f"format-{name}"], names=[f"format-{name}"])
     found += nodes.title("", name)
     found += nodes.paragraph("", f"{title}. The whole schema: ", nodes.literal("", f"weft info schemas {name}"))
-    for form in whole.get("oneOf", [whole]):
+    for form in whole.get("anyOf", [whole]):
+        form = whole["$defs"][form["$ref"].rpartition("/")[2]] if "$ref" in form else form
         listed = nodes.bullet_list()
         for field, value in form["properties"].items():
             missing = "" if field in form.get("required", ()) else ", may be missing"

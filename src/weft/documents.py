@@ -1,4 +1,4 @@
-"""JSON, TOML and tables of fields as people write them, checked, with messages for people.
+"""JSON, TOML and CSV as people write them, with messages for people.
 
 Functions raise ``BadInput`` where their input cannot be used.
 """
@@ -6,7 +6,6 @@ Functions raise ``BadInput`` where their input cannot be used.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 import json
 import math
@@ -14,16 +13,11 @@ import re
 import reprlib
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from weft.errors import BadInput
 from weft.files import CONTROLS
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-
-    Fields = TypeVar("Fields", bound=BaseModel)
 
 Found = TypeVar("Found")
 _LONGEST_KEY = 64
@@ -144,67 +138,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{reprlib.repr(text)} is no finite number")
     return value
-
-
-def validate(kind: type[Fields], table: object, where: str) -> Fields:
-    """``table`` as the fields of a pydantic model."""
-    from pydantic import ValidationError
-
-    if not isinstance(table, dict):
-        raise BadInput("is not a table of fields", where=where)
-    try:
-        return kind.model_validate(table)
-    except ValidationError as error:
-        raise _first_problem(kind, error, where) from None
-
-
-def _first_problem(kind: type[BaseModel], error: ValidationError, where: str) -> BadInput:
-    first = min(error.errors(include_url=False), key=_urgency)
-    path = ""
-    for part in first["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("str", "float", "int"):
-            path += f".{part}" if path else part
-    place = f"{where}: {path}" if path else where
-    if first["type"] == "missing":
-        return BadInput("is missing", where=place, remedy="add it")
-    if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(str(first["loc"][-1]), _names(kind), n=2)
-        return BadInput(
-            "is not a known field", where=place, remedy=f"did you mean {' or '.join(near)}?" if near else "remove it"
-        )
-    problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return BadInput(f"{_shown(first['input'])} {problem}", where=place)
-
-
-def _urgency(found: Mapping[str, Any]) -> int:
-    """Which problem to tell: another schema explains all others, and an unknown field often a missing one."""
-    if found["loc"] == ("schema",) and found["type"] != "missing":
-        return 0
-    return 1 if found["type"] == "extra_forbidden" else 2
-
-
-def _names(kind: type[BaseModel]) -> set[str]:
-    """Fields of a model and of the models in its fields."""
-    from pydantic import BaseModel
-
-    found = set()
-    for name, info in kind.model_fields.items():
-        found.add(info.alias or name)
-        for inner in get_args(info.annotation):
-            if isinstance(inner, type) and issubclass(inner, BaseModel):
-                found |= _names(inner)
-    return found
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, str | int | float):
-        return f"a {type(value).__name__}"
-    if isinstance(value, int) and abs(value) > 10**30:
-        return "a huge number"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _refuse(constant: str) -> NoReturn:

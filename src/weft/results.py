@@ -9,22 +9,21 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, ClassVar
 
+from weft.codec import Document, encode
 from weft.files import write_text
 
 SHOWN_ROWS = 20
 """Rows of a notebook's table."""
 
 
-class Result(ABC):
+class Result(Document, ABC):
     """Base of the results of Weft's verbs.
 
-    A subclass gives ``_document`` and ``to_dicts``, and ``_facts`` for people. Its dataclass must leave
-    ``__repr__`` to this class (``repr=False``).
+    A subclass gives ``to_dicts``, ``_facts`` for people, and ``DOCUMENT`` where its document is not all its fields
+    (``weft.codec``). Its dataclass must leave ``__repr__`` to this class (``repr=False``).
     """
 
     __slots__ = ()
-    SCHEMA: ClassVar[str] = ""
-    """Names the form of the document, as ``weft.plan/1``."""
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     """Columns of the rows, where they are known without rows."""
 
@@ -52,9 +51,10 @@ class Result(ABC):
         """
         write_text(path, self.to_json())
 
-    @abstractmethod
     def _document(self) -> dict[str, Any]:
-        """The document without its ``schema``."""
+        """The document without its ``schema``: the names of ``DOCUMENT``, or all fields."""
+        document: dict[str, Any] = encode(self)
+        return document
 
     @abstractmethod
     def _facts(self) -> Sequence[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.arrangement.bundle import Arrangement, arrangement_of, read_bundle
+from weft.arrangement.bundle import Arrangement, arrangement_of
 from weft.arrangement.objective import RATES
 from weft.arrangement.place import as_given
 from weft.arrangement.site import read_site
@@ -121,15 +121,6 @@ def written():
     held = sorted(host for job in document["jobs"] for host in job["domains"])
     assert 0 in held
     return document
-
-
-def test_what_starts_jobs_needs_no_more_than_it_did(tmp_path):
-    path = tmp_path / "arranged.json"
-    document = {name: value for name, value in written().items() if name not in ("search", "policies", "hosts")}
-    path.write_text(json.dumps(document))
-    assert read_bundle(path).choice == two_jobs().best.choice
-    with pytest.raises(BadInput, match="is missing"):
-        weft.read(path)
 
 
 def test_an_arrangement_is_no_side_of_a_comparison(tmp_path):

@@ -99,7 +99,7 @@ def test_a_table_of_an_accelerator_may_hold_times() -> None:
     [
         ("products = [{m = 8, n = 8, k = 8}]", "products[0].seconds: is missing"),
         ("products = [{m = 0, n = 8, k = 8, seconds = 1}]", "products[0].m: 0 is not positive"),
-        ("products = [{m = 8, n = 8, k = 8, seconds = 1, rows = 2}]", "'rows' is not a known field"),
+        ("products = [{m = 8, n = 8, k = 8, seconds = 1, rows = 2}]", "products[0].rows: is not a known field"),
         ('memory = [{name = "default", Bps = -1}]', "memory[0].Bps: -1 is not positive"),
         ('collectives = [{kind = "gossip", scope = "scale-up", Bps = 1}]', "gossip"),
         ("products = 3", "is not a list"),

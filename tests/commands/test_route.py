@@ -385,7 +385,7 @@ BAD = {
     "events without traffic": (("route", "export", "events", *NET[1:]), "no traffic is given"),
     "missing events": ((*WATCH, "--events", "no.jsonl"), "no.jsonl: no such file"),
     "state in a file": ((*WATCH, "--events", "end.jsonl", "--state", "flows.csv"), "cannot be used"),
-    "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: 'link-dwn'"),
+    "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: unknown event 'link-dwn'"),
     "unknown job": ((*WATCH, "--events", "end.jsonl"), "end.jsonl: line 2: there is no job 'a'"),
     "link that is up": ((*WATCH, "--events", "up.jsonl"), "leaf-0 - spine-0 is not down"),
     "unknown switch": ((*WATCH, "--events", "switch.jsonl"), "'spine-9' is no node"),

@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator as Validator
 
 import weft
-from weft.commands.schema import INPUTS, names
+from weft.commands.schema import TITLES
 from weft.errors import MissingExtra, UnknownName
 from weft.results import Result
 
@@ -67,10 +67,10 @@ def test_every_document_has_a_schema() -> None:
     found = documents()
     assert "weft.plan/1" in found
     for name in found:
-        assert f'{{"const": "{name}"}}' in json.dumps(weft.schema(name)), name
+        assert f'{{"const": "{name}"' in json.dumps(weft.schema(name)), name
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", TITLES)
 def test_every_schema_is_one(name: str) -> None:
     Validator.check_schema(weft.schema(name))
 
@@ -93,14 +93,13 @@ def test_examples_obey(file: str) -> None:
 
 
 def test_both_names_of_a_field_are_known() -> None:
-    validator = Validator(weft.schema("cluster")["$defs"]["TierFields"])
+    validator = Validator(weft.schema("cluster")["$defs"]["TierEntry"])
     tier = {"name": "rail", "size": 8, "kind": "switch"}
     assert validator.is_valid(tier | {"bandwidth": "400 Gb/s"})
     assert validator.is_valid(tier | {"bandwidth_Bps": 5e10})
     assert not validator.is_valid(tier)
 
 
-def test_inputs_are_listed() -> None:
-    assert set(INPUTS) <= set(names())
+def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(UnknownName, match="plan"):
         weft.schema("plam")

@@ -216,7 +216,7 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
         ((*SHORT, "--axis", "colour=red"), "unknown axis of estimate 'colour'"),
         ((*SHORT, "--axis", "nic_bandwidth=fast"), "'fast' is not a quantity"),
         ((*SHORT, "--axis", "nic_latency=2 s"), "too large"),
-        ((*SHORT, "--axis", "scale_up_size=3.5"), "should be a valid integer"),
+        ((*SHORT, "--axis", "scale_up_size=3.5"), "is not a whole number"),
         ((*SHORT, "--axis", "stack=mine"), "unknown software 'mine'"),
         ((*SHORT, "--workers", "many"), "no number of workers"),
         ((*SHORT, "-o", "out.xlsx"), "does not end in .csv or .parquet"),

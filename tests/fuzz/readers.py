@@ -559,7 +559,7 @@ def deepspeed() -> list[str | bytes]:
 
 
 def measured_runs() -> list[str | bytes]:
-    lines = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()
+    lines = (TESTS / "commands" / "published_runs.csv").read_text().splitlines()
     return ["\n".join([lines[0], *some]) + "\n" for some in (lines[1:3], lines[-3:])]
 
 
@@ -695,7 +695,7 @@ add(
     "json",
     words('["standard", {"fixed": {"x": [2], "schedule": ["1f1b"]}, "maximum": {"pipeline": 4}}]'),
 )
-of_tree("estimation.report.EstimateReport.from_dict estimation.training.TrainingRun.from_dict", document(estimate))
+of_tree("estimation.report.EstimateReport.from_dict", document(estimate))
 of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
 of_file("commands.read.read", "json", lambda: document(plan)() + document(estimate)())
 of_file("commands.read.read_plan", "json", document(plan))
@@ -806,7 +806,7 @@ def sealed(raw: bytes, folder: Path) -> object:
     whole = json.loads(checkpoint()["weft.json"]) | {"state": state, "digest": digest}
     written(json.dumps(whole).encode(), folder / "weft.json")
     table = called("runtime.checkpoints.checkpoint.read_state")(folder)
-    return called("runtime.run.session.RunState.read")(table, "given").settings()
+    return called("runtime.run.session.RunState.read")(table, "given").adam
 
 
 def metrics(raw: bytes, folder: Path) -> None:
@@ -832,7 +832,6 @@ of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
 of_text("runtime.measure.measured.measured_from_json", "json", measured)
-of_tree("runtime.measure.measured.measured_from_dict", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))
 
 

@@ -37,7 +37,7 @@ ENDLESS = {
     "validate": weft.validate,
     "calibrate": weft.calibrate,
     "constants": lambda path: read_calibration(path, "h100"),
-    "validate with constants": lambda path: weft.validate(TESTS / "cli" / "published_runs.csv", calibration=path),
+    "validate with constants": lambda path: weft.validate(TESTS / "commands" / "published_runs.csv", calibration=path),
     "a run": read_run,
     "a cluster": resolve,
     "a plan": weft.read,
@@ -114,7 +114,7 @@ CELLS = {
 
 @pytest.mark.parametrize("column", CELLS)
 def test_long_cells(tmp_path: Path, column: str) -> None:
-    header, row = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()[:2]
+    header, row = (TESTS / "commands" / "published_runs.csv").read_text().splitlines()[:2]
     cells = dict(zip(header.split(","), row.split(","), strict=True)) | {column: CELLS[column]}
     path = tmp_path / "runs.csv"
     path.write_text(header + "\n" + ",".join(cells.values()) + "\n")
@@ -124,13 +124,13 @@ def test_long_cells(tmp_path: Path, column: str) -> None:
 @pytest.mark.slow
 def test_many_runs(tmp_path: Path) -> None:
     """Rows of a published table again and again, under other names."""
-    header, *rows = (TESTS / "cli" / "published_runs.csv").read_text().splitlines()
+    header, *rows = (TESTS / "commands" / "published_runs.csv").read_text().splitlines()
     path = tmp_path / "runs.csv"
     lines = [f"{i},{rows[i % len(rows)].partition(',')[2]}" for i in range(4_000)]
     path.write_text("\n".join([header, *lines]) + "\n")
     found = weft.validate(path)
     assert len(found.rows) == 4_000
-    assert found.headline == pytest.approx(weft.validate(TESTS / "cli" / "published_runs.csv").headline, rel=0.01)
+    assert found.headline == pytest.approx(weft.validate(TESTS / "commands" / "published_runs.csv").headline, rel=0.01)
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def test_an_execution_comes_back() -> None:
         ({"training": False}, "inference"),
         ({"weight_offload": True}, "weight_offload"),
         ({"datatype": "int4"}, "int4"),
-        ({"tensor_par": 0}, "outside"),
+        ({"tensor_par": 0}, "greater than or equal to 1"),
         ({"extra": 1}, "not a known field"),
     ],
 )

@@ -105,7 +105,7 @@ def test_arrivals_read_back_the_same(
 
 ARRIVES = {"event": "job-arrives", "job": "a"}
 BAD = {
-    "unknown kind": ({"event": "link-dwn", "link": ["leaf-0", "spine-0"]}, "event: 'link-dwn'"),
+    "unknown kind": ({"event": "link-dwn", "link": ["leaf-0", "spine-0"]}, "event: unknown event 'link-dwn'"),
     "no kind": ({}, "event: is missing"),
     "unknown field": ({"event": "tick", "jop": "a"}, "did you mean job"),
     "negative time": ({"event": "tick", "time_s": -1}, "time_s: -1"),

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from weft.codec import encode
 from weft.errors import BadInput, Unsupported
 from weft.model import catalogue, read_config
 from weft.model.flops import block_forward_flops, model_flops
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, StateSpace
-from weft.model.text import job_from_dict, job_to_dict
+from weft.model.text import job_from_dict
 from weft.validation.runs import Run, shipped_runs
 
 Matrix = npt.NDArray[np.float64]
@@ -175,11 +176,11 @@ def test_prediction_modules_have_their_own_blocks() -> None:
 @pytest.mark.parametrize("name", ["nemotron-3-super", "qwen3-next-80b-a3b", "minimax-text-01", "llama-4-scout"])
 def test_jobs_read_back_equal(name: str) -> None:
     job = Job(model=catalogue.load(name).model, recipe=Recipe(global_batch=8, sequence=4096))
-    assert job_from_dict(job_to_dict(job)) == job
+    assert job_from_dict(encode(job)) == job
 
 
 def test_documents_with_contradicting_blocks_are_refused() -> None:
-    document = job_to_dict(Job(model=read_config(NANO), recipe=Recipe(global_batch=8, sequence=4096)))
+    document = encode(Job(model=read_config(NANO), recipe=Recipe(global_batch=8, sequence=4096)))
     block = document["model"]["runs"][0]["block"]
     block["state_space"]["groups"] = 3
     with pytest.raises(BadInput, match="8 heads do not share 3 groups"):

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.codec import encode
 from weft.errors import BadInput
 from weft.model import PRECISIONS, Job, Recipe, catalogue
-from weft.model.text import job_from_dict, job_to_dict
+from weft.model.text import job_from_dict
 
 recipes = st.builds(
     Recipe,
@@ -25,13 +26,13 @@ words = st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_si
 
 def some_job() -> dict:
     job = Job(model=catalogue.load("deepseek-v3").model, recipe=Recipe(global_batch=8, sequence=128))
-    return job_to_dict(job)
+    return encode(job)
 
 
 @given(st.sampled_from(catalogue.names()), recipes, st.lists(words, max_size=3))
 def test_every_catalogue_model_reads_back_equal(name, recipe, defaults):
     job = Job(model=catalogue.load(name).model, recipe=recipe, defaults=tuple(defaults))
-    assert job_from_dict(json.loads(json.dumps(job_to_dict(job)))) == job
+    assert job_from_dict(json.loads(json.dumps(encode(job)))) == job
 
 
 def test_fields_with_defaults_may_be_left_out():
@@ -90,7 +91,7 @@ def test_missing_fields_are_named(missing):
 
 def test_heads_must_share_key_value_heads():
     job = Job(model=catalogue.load("llama-3.1-8b").model, recipe=Recipe(global_batch=8, sequence=128))
-    mapping = job_to_dict(job)
+    mapping = encode(job)
     mapping["model"]["runs"][0]["block"]["attention"]["kv_heads"] = 5
     with pytest.raises(BadInput, match="32 heads do not share 5"):
         job_from_dict(mapping)

@@ -287,7 +287,7 @@ def test_a_checkpoint_of_another_run_fills_nothing(tmp_path):
     for one, piece in zip(before, other.optimizer.pieces(), strict=True):
         assert torch.equal(one, piece.values)
     slower = replace(ADAM, rate=1e-3, steps=30)
-    before = session(grid, "gpt", adam=slower).load(tmp_path / "saved").settings()
+    before = session(grid, "gpt", adam=slower).load(tmp_path / "saved").adam
     assert before == ADAM
     assert slower.changes_from(before) == [
         "rate 0.01 -> 0.001",

@@ -68,7 +68,7 @@ def test_rail_only_in_place_of_a_clos_saves_what_the_paper_says(radix: int, save
         layout="tp=16,pp=4,dp=512",
         no_simulate=True,
     )
-    (one,) = found.instead()
+    (one,) = found.instead
     assert round(100 * one.usd_saved_share, 1) == saved
     assert abs(one.longer) < 1e-12
     only, clos = found.designs

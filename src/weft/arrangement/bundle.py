@@ -10,29 +10,29 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
-from weft.arrangement.certificate import Certificate, Verified
+from weft.arrangement.certificate import Certificate, Proof, Verified
 from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels, order_of
-from weft.arrangement.collectives import JobSchedules, job_collectives, own_cluster, tuner_text
+from weft.arrangement.collectives import JobCollective, JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
 from weft.cluster import Cluster
 from weft.cluster.calibration import calibration
-from weft.cluster.files import cluster_from_dict, cluster_to_dict
-from weft.documents import parse_json, validate
+from weft.cluster.files import WrittenCluster
+from weft.codec import Coded, Document, Range, decode, encode
+from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
-from weft.fabric.files import fabric_from_json, fabric_to_json
+from weft.fabric.files import WrittenFabric
 from weft.fabric.placement import Placement
 from weft.fabric.traffic import Routes, joined
 from weft.files import read_text
 from weft.interop import nccl_env, routes_json
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
-from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
-from weft.model.text import job_from_dict, job_to_dict
+from weft.layout.text import WrittenLayout, format_layout, parse_layout
+from weft.model.text import WrittenJob
 from weft.results import Result
 from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged
@@ -43,6 +43,7 @@ MAX_FILE_BYTES = 512_000_000
 POLICIES = ("hashed", "routes", "packed", "offsets", "priorities", "kept", "arrange")
 """What an arrangement is compared with, and itself."""
 _WRITE_ONE = "write one with weft arrange SITE.toml -o arranged.json"
+Ended = Literal["complete", "budget", "interrupted"]
 _CLASS_STEP = 32
 """Traffic class of class selector n (RFC 2474): DSCP 8 n, two bits up."""
 
@@ -72,7 +73,7 @@ class Arrangement(Result):
     first: tuple[Layout, ...]
     layouts: int
     verified: Verified | None
-    ended: str
+    ended: Ended
     seed: int
 
     @property
@@ -164,58 +165,58 @@ class Arrangement(Result):
         return rows
 
     def _document(self) -> dict[str, Any]:
-        choice = self.best.choice
+        document: dict[str, Any] = encode(self._file())
+        return document
+
+    def _file(self) -> ArrangementFile:
+        """What the file says of it."""
+        site, choice, verified = self.site, self.best.choice, self.verified
         flows, planned = self.clock.flows(choice.hosts, choice.router), None
         between = [job for job in flows if job is not None]
         if choice.router == "planned" and between:  # as ``weft route export json`` writes them
             planned = merged([traffic for traffic, _ in between]), joined([routes for _, routes in between])
-        jobs = [self._job(number, row, flows[number], planned) for number, row in enumerate(self.to_dicts())]
-        return {
-            "site": self.site.name,
-            "seed": self.seed,
-            "ended": self.ended,
-            "objective": {
-                "kind": self.site.objective,
-                "value": self.objective,
-                "bound": self.bound,
-                "bound_by": self.certificate.proof,
-                "gap": self.gap,
-                "max_slowdown": self.site.max_slowdown,
-                "usd_per_accelerator_hour": self.site.usd_per_hour,
-            },
-            "search": {"arrangements": self.evaluations, "placements": self.placements, "layouts": self.layouts},
-            "policies": {name: self._policy(name) for name in self.policies},
-            "verified": self._verified(),
-            "router": choice.router,
-            "classes": self.site.classes,
-            "hosts": [
-                {"name": name, "up": up} for name, up in zip(self.site.host_names, self.site.usable, strict=True)
-            ],
-            "jobs": jobs,
-            "assumptions": list(self.assumptions()),
-            "cluster": cluster_to_dict(self.site.cluster),
-            "fabric": json.loads(fabric_to_json(self.site.fabric)),
-            "routes": None if planned is None else json.loads(routes_json.write(self.site.fabric, *planned)),
-        }
+        return ArrangementFile(
+            site=site.name,
+            seed=self.seed,
+            ended=self.ended,
+            objective=ArrangedGoal(
+                kind=site.objective,
+                value=self.objective,
+                bound=self.bound,
+                bound_by=self.certificate.proof,
+                gap=self.gap,
+                max_slowdown=site.max_slowdown,
+                usd_per_accelerator_hour=site.usd_per_hour,
+            ),
+            search=ArrangedSearch(arrangements=self.evaluations, placements=self.placements, layouts=self.layouts),
+            policies={name: self._policy(name) for name in self.policies},
+            verified=None
+            if verified is None
+            else ArrangedCheck(
+                iteration_s=tuple(None if np.isnan(value) else value for value in verified.iteration_s.tolist()),
+                apart=verified.apart if verified.jobs else None,
+                left_out=tuple(verified.left_out),
+            ),
+            router=choice.router,
+            classes=site.classes,
+            hosts=tuple(ArrangedHost(*pair) for pair in zip(site.host_names, site.usable, strict=True)),
+            jobs=tuple(self._job(number, row, flows[number], planned) for number, row in enumerate(self.to_dicts())),
+            assumptions=self.assumptions(),
+            cluster=site.cluster,
+            fabric=site.fabric,
+            routes=None if planned is None else json.loads(routes_json.write(site.fabric, *planned)),
+        )
 
-    def _policy(self, name: str) -> dict[str, Any]:
+    def _policy(self, name: str) -> ArrangedPolicy:
         timed = self.policies[name]
-        return {
-            "objective": self.policy(name),
-            "slowdown": timed.slowdown.tolist(),
-            "router": timed.choice.router,
-            "domains": [list(hosts) for hosts in timed.choice.hosts],
-            "offset_s": list(timed.choice.offset_s),
-            "class": list(levels(timed.choice.order, self.site.classes)),
-        }
-
-    def _verified(self) -> dict[str, Any] | None:
-        verified = self.verified
-        if verified is None:
-            return None
-        seconds = [None if np.isnan(value) else value for value in verified.iteration_s.tolist()]
-        apart = verified.apart if verified.jobs else None
-        return {"iteration_s": seconds, "apart": apart, "left_out": list(verified.left_out)}
+        return ArrangedPolicy(
+            objective=self.policy(name),
+            slowdown=tuple(timed.slowdown.tolist()),
+            router=timed.choice.router,
+            domains=timed.choice.hosts,
+            offset_s=timed.choice.offset_s,
+            levels=levels(timed.choice.order, self.site.classes),
+        )
 
     def _job(
         self,
@@ -223,7 +224,7 @@ class Arrangement(Result):
         row: dict[str, Any],
         flows: tuple[JobTraffic, Routes] | None,
         planned: tuple[JobTraffic, Routes] | None,
-    ) -> dict[str, Any]:
+    ) -> ArrangedJob:
         job, choice = self.site.jobs[number], self.best.choice
         names = [self.site.host_names[host] for host in choice.hosts[number]]
         size, world = self.site.domain_size, job.layout.world
@@ -232,28 +233,30 @@ class Arrangement(Result):
         routes = None if planned is None else FlowRoutes(self.site.fabric, *planned, name="planned")
         collectives = job_collectives(self.site, number, placement, choice.router, routes)
         environment = "" if flows is None else nccl_env.write(self.site.fabric, *flows)
+        level = row.pop("class")
         if max(choice.order):
-            environment += f"NCCL_IB_SL={row['class']}\nNCCL_IB_TC={_CLASS_STEP * row['class']}\n"
-        return row | {
-            "weight": job.weight,
-            "may": job.may,
-            "cut": job.cut,
-            "iterations": job.iterations,
-            "job": job_to_dict(job.job),
-            "layout": layout_to_dict(job.layout),
-            "detail": self.clock.templates[number].detail,
-            "alone_here_s": self.clock.alone(choice.hosts, choice.router, number)[0],
-            "hosts": names,
-            "domains": list(choice.hosts[number]),
-            "hostfile": lists["hostfile"],
-            "slurm": {
-                "SLURM_HOSTFILE": lists["SLURM_HOSTFILE"],
-                "command": f"srun --distribution=arbitrary --ntasks={world} --nodes={len(names)}",
-            },
-            "nccl_env": environment,
-            "nccl_tuner": tuner_text(collectives, calibration(self.site.cluster.accelerator.name)),
-            "schedules": [collective.to_dict() for collective in collectives],
-        }
+            environment += f"NCCL_IB_SL={level}\nNCCL_IB_TC={_CLASS_STEP * level}\n"
+        return ArrangedJob(
+            **row | {"hosts": tuple(names)},
+            level=level,
+            weight=job.weight,
+            may=job.may,
+            cut=job.cut,
+            iterations=job.iterations,
+            job=job.job,
+            layout=job.layout,
+            detail=self.clock.templates[number].detail,
+            alone_here_s=self.clock.alone(choice.hosts, choice.router, number)[0],
+            domains=choice.hosts[number],
+            hostfile=lists["hostfile"],
+            slurm=SlurmList(
+                hosts=lists["SLURM_HOSTFILE"],
+                command=f"srun --distribution=arbitrary --ntasks={world} --nodes={len(names)}",
+            ),
+            nccl_env=environment,
+            nccl_tuner=tuner_text(collectives, calibration(self.site.cluster.accelerator.name)),
+            schedules=tuple(collectives),
+        )
 
     def _facts(self) -> Sequence[str]:
         text = self.clock.objective.text
@@ -365,102 +368,133 @@ class Bundle:
         return merged([job[0] for job in flows if job is not None])
 
 
-_Positive = Annotated[float, Field(gt=1e-12, lt=1e12)]
-_NotNegative = Annotated[float, Field(ge=0.0, lt=1e12)]
-_Count = Annotated[int, Field(ge=0, lt=10**15)]
-_Proof = Literal["alone", "cuts", "phases", "time-sharing"]
+_Above = Annotated[float, Range(1e-12, 1e12, above=True, below=True)]
+_NotBelow = Annotated[float, Range(0, 1e12, below=True)]
+_Number = Annotated[int, Range(0, 10**15, below=True)]
 
 
-class _Written(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangedGoal:
+    """The value reached, and the bound that no arrangement betters."""
 
-
-class _BundleJob(_Written):
-    name: str
-    model: str
-    job: dict[str, Any]
-    layout: dict[str, Any]
-    domains: list[int] = Field(min_length=1)
-    hosts: list[str]
-    weight: _Positive
-    offset_s: _NotNegative
-    level: int = Field(alias="class")
-    iteration_s: _Positive
-    alone_here_s: _NotNegative
-    hostfile: str
-    slurm: dict[str, Any]
-    nccl_env: str
-    nccl_tuner: str
-
-
-class _BundleGoal(_Written):
     kind: Goal
+    value: _Above
+    bound: _Above
+    bound_by: Proof
+    gap: float
+    max_slowdown: Annotated[float, Range(1, 1e12, below=True)] | None
+    usd_per_accelerator_hour: _NotBelow
 
 
-class _BundleFields(_Written):
-    site: str
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangedSearch:
+    """How many were tried."""
+
+    arrangements: _Number
+    placements: _Number
+    layouts: _Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangedPolicy(Document):
+    """What a policy reaches, and where and when it puts the jobs."""
+
+    DOCUMENT = "objective slowdown router domains offset_s class=levels"
+
+    objective: _Above
+    slowdown: tuple[_Above, ...]
     router: Router
-    classes: int = Field(ge=1, le=8)
-    objective: _BundleGoal
-    jobs: Sequence[_BundleJob] = Field(min_length=1)
-    cluster: dict[str, Any]
-    fabric: dict[str, Any]
-    routes: dict[str, Any] | None = None
+    domains: tuple[tuple[int, ...], ...]
+    offset_s: tuple[_NotBelow, ...]
+    levels: tuple[int, ...]
 
 
-class _ArrangedGoal(_BundleGoal):
-    value: _Positive
-    bound: _Positive
-    bound_by: _Proof
-    max_slowdown: Annotated[float, Field(ge=1.0, lt=1e12)] | None
-    usd_per_accelerator_hour: _NotNegative
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangedCheck:
+    """Times flow by flow (None: not stepped), and how far the search's are from them."""
+
+    iteration_s: tuple[_Above | None, ...]
+    apart: _NotBelow | None
+    left_out: tuple[str, ...]
 
 
-class _WrittenSearch(_Written):
-    arrangements: _Count
-    placements: _Count
-    layouts: _Count
+@dataclass(frozen=True, slots=True)
+class ArrangedHost:
+    """A host, and whether jobs may be put there."""
 
-
-class _WrittenPolicy(_Written):
-    objective: _Positive
-    slowdown: list[_Positive]
-    router: Router
-    domains: list[list[int]]
-    offset_s: list[_NotNegative]
-    classes: list[int] = Field(alias="class")
-
-
-class _WrittenVerified(_Written):
-    iteration_s: list[_Positive | None]
-    apart: _NotNegative | None
-    left_out: list[str]
-
-
-class _WrittenHost(_Written):
     name: str
     up: bool
 
 
-class _ArrangedJob(_BundleJob):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmList(Document):
+    """SLURM's list of hosts, and how to start with it."""
+
+    DOCUMENT = "SLURM_HOSTFILE=hosts command"
+
+    hosts: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangedJob(Document):
+    """A job: where and when it runs, its times, and the texts that start it."""
+
+    DOCUMENT = """
+        name model layout_text first_layout_text hosts offset_s class=level iteration_s slowdown alone_s bound_s
+        bound_by weight may cut iterations job layout detail alone_here_s domains hostfile slurm nccl_env nccl_tuner
+        schedules"""
+
+    name: str
+    model: str
+    layout_text: str
     first_layout_text: str
-    alone_s: _Positive
-    bound_s: _Positive
-    bound_by: _Proof
+    hosts: tuple[str, ...]
+    offset_s: _NotBelow
+    level: int
+    iteration_s: _Above
+    slowdown: float
+    alone_s: _Above
+    bound_s: _Above
+    bound_by: Proof
+    weight: _Above
     may: May
     cut: Cut
-    iterations: Annotated[int, Field(ge=1, le=10**12)] | None
+    iterations: Annotated[int, Range(1, 10**12)] | None
+    job: WrittenJob
+    layout: WrittenLayout
+    detail: str
+    alone_here_s: _NotBelow
+    domains: Annotated[tuple[int, ...], Range(1, 10**6)]
+    hostfile: str
+    slurm: SlurmList
+    nccl_env: str
+    nccl_tuner: str
+    schedules: Annotated[tuple[JobCollective, ...], Coded(lambda raw: (), encode, tuple[JobCollective, ...])]
+    """Read back as none."""
 
 
-class _ArrangedFields(_BundleFields):
-    seed: _Count
-    ended: Literal["complete", "budget", "interrupted"]
-    objective: _ArrangedGoal
-    search: _WrittenSearch
-    policies: dict[str, _WrittenPolicy]
-    verified: _WrittenVerified | None
-    hosts: list[_WrittenHost]
-    jobs: Sequence[_ArrangedJob] = Field(min_length=1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrangementFile(Document):
+    """An arrangement as its file has it."""
+
+    SCHEMA = Arrangement.SCHEMA
+
+    site: str
+    seed: _Number
+    ended: Ended
+    objective: ArrangedGoal
+    search: ArrangedSearch
+    policies: dict[str, ArrangedPolicy]
+    verified: ArrangedCheck | None
+    router: Router
+    classes: Annotated[int, Range(1, 8)]
+    hosts: tuple[ArrangedHost, ...]
+    jobs: Annotated[tuple[ArrangedJob, ...], Range(1, 256)]
+    assumptions: tuple[str, ...]
+    cluster: WrittenCluster
+    fabric: WrittenFabric
+    routes: Mapping[str, Any] | None = None
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -484,7 +518,7 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     Raises:
         BadInput: the file holds something else, or was changed into something that means nothing.
     """
-    return _bundle(validate(_BundleFields, read_document(path), os.fspath(path)), os.fspath(path))
+    return _bundle(decode(ArrangementFile, read_document(path), os.fspath(path)), os.fspath(path))
 
 
 def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
@@ -493,7 +527,7 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
     Raises:
         BadInput: its fields mean nothing.
     """
-    fields = validate(_ArrangedFields, document, where)
+    fields = decode(ArrangementFile, document, where)
     bundle = _bundle(fields, where)
     site = _whole_site(bundle, fields, where)
     first = []
@@ -538,14 +572,14 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
         else Verified(
             iteration_s=np.array(verified.iteration_s, dtype=np.float64),
             apart=verified.apart or 0.0,
-            left_out=tuple(verified.left_out),
+            left_out=verified.left_out,
         ),
         ended=fields.ended,
         seed=fields.seed,
     )
 
 
-def _bundle(fields: _BundleFields, where: str) -> Bundle:
+def _bundle(fields: ArrangementFile, where: str) -> Bundle:
     site = _site(fields, where)
     bundle = Bundle(
         where=where,
@@ -567,10 +601,9 @@ def _bundle(fields: _BundleFields, where: str) -> Bundle:
     return bundle
 
 
-def _site(fields: _BundleFields, where: str) -> Site:
+def _site(fields: ArrangementFile, where: str) -> Site:
     """The site, every job on its hosts."""
-    cluster = cluster_from_dict(fields.cluster, where=f"{where}: cluster")
-    fabric = fabric_from_json(json.dumps(fields.fabric), where=f"{where}: fabric")
+    cluster, fabric = fields.cluster, fields.fabric
     size, sizes = cluster.tiers[0].size, np.bincount(fabric.domain)
     if len(cluster.tiers) < 2 or not (sizes == size).all():
         problem = f"its hosts are not those of {cluster.name}, of {size} accelerators"
@@ -599,9 +632,8 @@ def _site(fields: _BundleFields, where: str) -> Site:
     )
 
 
-def _site_job(row: _BundleJob, where: str, hosts: int, size: int) -> SiteJob:
-    job = job_from_dict(row.job, where=f"{where}: job")
-    layout = layout_from_dict(row.layout, where=f"{where}: layout")
+def _site_job(row: ArrangedJob, where: str, hosts: int, size: int) -> SiteJob:
+    job, layout = row.job, row.layout
     check_layout(job, layout.world, layout, where=where)
     if not all(0 <= host < hosts for host in row.domains):
         raise BadInput(f"domains are no hosts below {hosts}", where=where, remedy=_WRITE_ONE)
@@ -614,13 +646,13 @@ def _site_job(row: _BundleJob, where: str, hosts: int, size: int) -> SiteJob:
         job=job,
         layout=layout,
         domains=len(row.domains),
-        hosts=tuple(row.domains),
+        hosts=row.domains,
         may="stay",
         weight=row.weight,
     )
 
 
-def _planned_routes(fields: _BundleFields, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
+def _planned_routes(fields: ArrangementFile, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
     place, planned = f"{where}: routes", fields.router == "planned"
     if fields.routes is not None and not planned:
         raise BadInput(f"are there, but the router is {fields.router}", where=place, remedy=_WRITE_ONE)
@@ -631,9 +663,9 @@ def _planned_routes(fields: _BundleFields, site: Site, where: str) -> tuple[JobT
     return routes_json.read(json.dumps(fields.routes), site.fabric, where=place)
 
 
-def _check_texts(lists: Mapping[str, str], row: _BundleJob, place: str) -> None:
+def _check_texts(lists: Mapping[str, str], row: ArrangedJob, place: str) -> None:
     """Refuse texts for launchers that contradict the fields, and settings that NCCL does not take."""
-    for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.get("SLURM_HOSTFILE"))):
+    for name, text in (("hostfile", row.hostfile), ("SLURM_HOSTFILE", row.slurm.hosts)):
         if text != lists[name]:
             raise BadInput("does not list the job's hosts in order", where=f"{place}: {name}", remedy=_WRITE_ONE)
     for wrong in nccl_env.lint(row.nccl_env):
@@ -644,7 +676,7 @@ def _check_texts(lists: Mapping[str, str], row: _BundleJob, place: str) -> None:
             raise BadInput(problem, where=f"{place}: nccl_tuner", remedy=_WRITE_ONE)
 
 
-def _whole_site(bundle: Bundle, fields: _ArrangedFields, where: str) -> Site:
+def _whole_site(bundle: Bundle, fields: ArrangementFile, where: str) -> Site:
     """The site of a bundle with what starting jobs does not need."""
     site, names = bundle.site, [host.name for host in fields.hosts]
     if len(names) != len(site.host_names) or len(set(names)) != len(names):
@@ -672,12 +704,12 @@ def _whole_site(bundle: Bundle, fields: _ArrangedFields, where: str) -> Site:
     )
 
 
-def _policy(clock: Clock, fields: _ArrangedFields, name: str, where: str) -> Timed:
+def _policy(clock: Clock, fields: ArrangementFile, name: str, where: str) -> Timed:
     """A policy's assignment, with the times of the file."""
     policy, site, place = fields.policies[name], clock.site, f"{where}: policies.{name}"
     hosts = [host for domains in policy.domains for host in domains]
     sizes = tuple(len(domains) for domains in policy.domains)
-    lengths = {len(policy.slowdown), len(policy.offset_s), len(policy.classes)}
+    lengths = {len(policy.slowdown), len(policy.offset_s), len(policy.levels)}
     if sizes != tuple(job.domains for job in site.jobs) or lengths != {len(site.jobs)}:
         raise BadInput("has not one value for each job or host", where=place, remedy=_WRITE_ONE)
     if len(set(hosts)) != len(hosts) or not all(0 <= host < len(site.host_names) for host in hosts):
@@ -685,10 +717,10 @@ def _policy(clock: Clock, fields: _ArrangedFields, name: str, where: str) -> Tim
     slowdown, score = np.array(policy.slowdown), clock.objective.score_of(policy.objective)
     return Timed(
         choice=Assignment(
-            hosts=tuple(tuple(domains) for domains in policy.domains),
+            hosts=policy.domains,
             router=policy.router,
-            offset_s=tuple(policy.offset_s),
-            order=order_of(policy.classes, site.classes, place),
+            offset_s=policy.offset_s,
+            order=order_of(policy.levels, site.classes, place),
         ),
         iteration_s=slowdown * clock.objective.against_s,
         slowdown=slowdown,

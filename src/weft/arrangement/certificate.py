@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,15 +40,18 @@ MOST_HOSTS = 300
 """Hosts of a job up to which its least cut is computed."""
 
 
+Proof = Literal["alone", "cuts", "phases", "time-sharing"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Certificate:
     """Least seconds of each job's iteration with what proves them, and the least score of the objective with what
     proves it."""
 
     iteration_s: Floats
-    proofs: tuple[str, ...]
+    proofs: tuple[Proof, ...]
     objective: float
-    proof: str
+    proof: Proof
 
     def gap(self, reached: float) -> float:
         """How far a score is above the bound, as a share of the bound; below a millionth it is none."""
@@ -61,9 +64,10 @@ def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
     site = clock.site
     between = [one.between_hosts(site.domain_size) for one in clock.templates]
     must = np.stack([_must_cross(clock, cuts, given, job, between[job]) for job in range(len(between))])
-    least, proofs = [], []
+    least: list[float] = []
+    proofs: list[Proof] = []
     for job, one in enumerate(clock.templates):
-        bounds = {"alone": clock.references[job].bound_s}
+        bounds: dict[Proof, float] = {"alone": clock.references[job].bound_s}
         fixed = site.jobs[job].cut == "keep"
         if len(cuts.all_Bps) and fixed:
             bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
@@ -78,7 +82,7 @@ def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
     shared = _time_sharing(clock.objective, cuts, must, seconds)
     if shared > lone * (1 + 1e-9):
         return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=shared, proof="time-sharing")
-    strongest = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
+    strongest: Proof = "phases" if "phases" in proofs else "cuts" if "cuts" in proofs else "alone"
     return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=lone, proof=strongest)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from weft.arrangement.site import Router, Site, SiteJob
 from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
+from weft.codec import Document
 from weft.collectives.cost import PROTOCOLS, Network, candidates, collective_s, lower_bound_s
 from weft.collectives.groups import factors_of, part_dimensions
 from weft.collectives.messages.scheduled import equal, schedule_plan
@@ -55,8 +56,27 @@ WORTH = 0.01
 """A schedule is best where it is at least this share faster than NCCL's fastest algorithm."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Seconds of a call with an algorithm."""
+
+    algorithm: str
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionSchedule:
+    """A schedule over the dimensions of a group: the dimensions' order of each chunk, from 1."""
+
+    policy: str
+    sizes: tuple[int, ...]
+    orders: tuple[tuple[int, ...], ...]
+    predicted_s: float
+    bound_s: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobCollective:
+class JobCollective(Document):
     """One collective of a job on its hosts; seconds are of one call.
 
     Attributes:
@@ -74,6 +94,10 @@ class JobCollective:
             ends of the sizes that ``SPAN`` puts around it.
         cluster: the job's hosts, with what is reached between them.
     """
+
+    DOCUMENT = """
+        kind axes ranks hosts bytes calls reached_Bps assumed=assumed_time best=best_time nccl=nccl_time bound_s
+        dimensions=over_dimensions"""
 
     kind: CollectiveKind
     axes: tuple[str, ...]
@@ -114,31 +138,30 @@ class JobCollective:
             return f"schedule {self.timed.schedule.policy}", self.scheduled_s
         return self.fastest, self.nccl[self.fastest]
 
-    def to_dict(self) -> dict[str, Any]:
-        """As the arrangement's document has it under ``schedules``."""
-        found: dict[str, Any] = {
-            "kind": self.kind,
-            "axes": list(self.axes),
-            "ranks": self.ranks,
-            "hosts": self.hosts,
-            "bytes": self.bytes,
-            "calls": self.calls,
-            "reached_Bps": self.reached_Bps,
-            "assumed": {"algorithm": self.assumed[0], "predicted_s": self.assumed[1]},
-            "best": {"algorithm": self.best[0], "predicted_s": self.best[1]},
-            "nccl": {"algorithm": self.fastest, "predicted_s": self.nccl[self.fastest]},
-            "bound_s": self.bound_s,
-            "dimensions": None,
-        }
-        if self.timed is not None:
-            found["dimensions"] = {
-                "policy": self.timed.schedule.policy,
-                "sizes": [one.size for one in self.dimensions],
-                "orders": (self.timed.schedule.orders + 1).tolist(),
-                "predicted_s": self.scheduled_s,
-                "bound_s": self.shares_bound_s,
-            }
-        return found
+    @property
+    def assumed_time(self) -> Prediction:
+        return Prediction(*self.assumed)
+
+    @property
+    def best_time(self) -> Prediction:
+        return Prediction(*self.best)
+
+    @property
+    def nccl_time(self) -> Prediction:
+        return Prediction(self.fastest, self.nccl[self.fastest])
+
+    @property
+    def over_dimensions(self) -> DimensionSchedule | None:
+        """The schedule over the dimensions, where there is one."""
+        if self.timed is None or self.scheduled_s is None:
+            return None
+        return DimensionSchedule(
+            policy=self.timed.schedule.policy,
+            sizes=tuple(one.size for one in self.dimensions),
+            orders=tuple(map(tuple, (self.timed.schedule.orders + 1).tolist())),
+            predicted_s=self.scheduled_s,
+            bound_s=self.shares_bound_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -146,6 +169,7 @@ class JobSchedules(Result):
     """Every collective of an arranged job with its best algorithm, most bytes first."""
 
     SCHEMA = "weft.job-schedules/1"
+    DOCUMENT = "job schedules=collectives"
 
     job: str
     collectives: tuple[JobCollective, ...]
@@ -167,9 +191,6 @@ class JobSchedules(Result):
             }
             for one in self.collectives
         ]
-
-    def _document(self) -> dict[str, Any]:
-        return {"job": self.job, "schedules": [one.to_dict() for one in self.collectives]}
 
     def _facts(self) -> tuple[str, ...]:
         better = sum(one.schedule_is_best for one in self.collectives)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft.arrangement.bundle import POLICIES, Arrangement
+from weft.arrangement.bundle import POLICIES, Arrangement, Ended
 from weft.arrangement.certificate import Certificate, certify, verifiable, verify
 from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
@@ -90,7 +90,8 @@ class Search:
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
         self.reserve_s = verify_s if verify_s < VERIFIED_SHARE * self.budget_s else 0.0
         policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
-        ended, placements, verified = "complete", 1, None
+        ended: Ended = "complete"
+        placements, verified = 1, None
         try:
             placements = self._search(clock, cuts, given, policies)
             if self._free:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from weft.cluster import Cluster
 from weft.cluster import load as named_cluster
 from weft.cluster import resolve as resolve_cluster
-from weft.documents import parse_json, parse_toml, validate
+from weft.codec import Count, Range, decode
+from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.fabric.catalogue import default_kind, for_cluster
 from weft.fabric.placement import host_names
@@ -42,63 +42,77 @@ Router = Literal["ecmp", "planned", "spray"]
 May = Literal["move", "reorder", "stay"]
 Cut = Literal["keep", "change", "choose"]
 Goal = Literal["slowdown", "worst", "makespan", "utilization", "dollars_per_token"]
-_Name = Annotated[str, Field(min_length=1, max_length=200)]
+_Name = Annotated[str, Range(1, 200)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteHostEntry:
+    """A host of a site file."""
 
-
-class _Host(_Strict):
     name: _Name
     state: Literal["up", "drained"] = "up"
-    domain: Annotated[int, Field(ge=0)] | None = None
+    domain: Annotated[int, Range(0, 10**9)] | None = None
 
 
-class _Switches(_Strict):
-    routing: list[Router] = Field(["ecmp"], min_length=1, max_length=3)
-    classes: int = Field(1, ge=1, le=8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSwitches:
+    """What the switches of a site can do."""
+
+    routing: Annotated[tuple[Router, ...], Range(1, 3)] = ("ecmp",)
+    classes: Annotated[int, Range(1, 8)] = 1
 
 
-class _Job(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteJobEntry:
+    """A job of a site file."""
+
     name: _Name
     model: _Name | None = None
     layout: _Name | None = None
     plan: _Name | None = None
-    rank: int = Field(1, ge=1)
+    rank: Count = 1
     keep_layout: bool | None = None
     fix: _Name | None = None
-    batch: int | None = Field(None, ge=1, le=10**9)
-    accelerators: int | None = Field(None, ge=1, le=10**7)
-    hosts: list[_Name] | None = Field(None, min_length=1)
+    batch: Count | None = None
+    accelerators: Annotated[int, Range(1, 10**7)] | None = None
+    hosts: Annotated[tuple[_Name, ...], Range(1, 10**6)] | None = None
     may: May | None = None
-    weight: float = Field(1.0, gt=0.0, le=1e9)
-    iterations: int | None = Field(None, ge=1, le=10**12)
-    tokens: float | None = Field(None, ge=1.0, le=1e18)
+    weight: Annotated[float, Range(0, 1e9, above=True)] = 1.0
+    iterations: Annotated[int, Range(1, 10**12)] | None = None
+    tokens: Annotated[float, Range(1, 1e18)] | None = None
 
 
-class _Goal(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteGoal:
+    """What is to be best."""
+
     kind: Goal = "slowdown"
-    usd_per_accelerator_hour: float | None = Field(None, gt=0.0, le=1e6)
+    usd_per_accelerator_hour: Annotated[float, Range(0, 1e6, above=True)] | None = None
 
 
-class _Limits(_Strict):
-    max_slowdown: float | None = Field(None, ge=1.0, le=1e6)
-    spares: int = Field(0, ge=0, le=10**6)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteLimits:
+    """What an arrangement must keep."""
+
+    max_slowdown: Annotated[float, Range(1, 1e6)] | None = None
+    spares: Annotated[int, Range(0, 10**6)] = 0
 
 
-class _SiteFields(_Strict):
-    format: Literal["weft.site/1"] = Field(alias="schema")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFile:
+    """A site file."""
+
+    schema: Literal["weft.site/1"]
     name: _Name
     cluster: _Name
     fabric: _Name | None = None
-    radix: int = Field(64, ge=2, le=4096)
-    oversubscription: list[float] | None = Field(None, min_length=1, max_length=8)
-    hosts: list[_Host] = Field(default_factory=list)
-    switches: _Switches = Field(default_factory=lambda: _Switches.model_validate({}))
-    jobs: list[_Job] = Field(default_factory=list, max_length=256)
-    objective: _Goal = Field(default_factory=lambda: _Goal.model_validate({}))
-    limits: _Limits = Field(default_factory=lambda: _Limits.model_validate({}))
+    radix: Annotated[int, Range(2, 4096)] = 64
+    oversubscription: Annotated[tuple[float, ...], Range(1, 8)] | None = None
+    hosts: tuple[SiteHostEntry, ...] = ()
+    switches: SiteSwitches = SiteSwitches()
+    jobs: Annotated[tuple[SiteJobEntry, ...], Range(0, 256)] = ()
+    objective: SiteGoal = SiteGoal()
+    limits: SiteLimits = SiteLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +197,7 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Sit
         BadInput: a field is unknown or wrong, or hosts and jobs do not fit together.
         NothingFeasible: a job needs more hosts than are free.
     """
-    given = validate(_SiteFields, table, where)
+    given = decode(SiteFile, table, where)
     if not given.jobs:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
     cluster = named_cluster(given.cluster) if beside is None else resolve_cluster(_beside(given.cluster, beside))
@@ -216,7 +230,7 @@ def _beside(name: str, folder: Path) -> str:
     return str(folder / name) if os.path.isfile(folder / name) else name
 
 
-def _fabric(given: _SiteFields, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
+def _fabric(given: SiteFile, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
     if len(cluster.tiers) < 2:
         problem = f"{cluster.name} is one scale-up domain without a network"
         raise BadInput(problem, where=f"{where}: cluster", remedy="name a cluster of several hosts")
@@ -226,12 +240,11 @@ def _fabric(given: _SiteFields, cluster: Cluster, beside: Path | None, where: st
         from weft.interop.fabric_files import read_fabric
 
         return read_fabric(path), kind
-    ratio = None if given.oversubscription is None else tuple(given.oversubscription)
-    return for_cluster(kind, cluster, radix=given.radix, oversubscription=ratio), kind
+    return for_cluster(kind, cluster, radix=given.radix, oversubscription=given.oversubscription), kind
 
 
 def _hosts(
-    given: list[_Host], fabric: Fabric, cluster: Cluster, where: str
+    given: tuple[SiteHostEntry, ...], fabric: Fabric, cluster: Cluster, where: str
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     sizes = np.bincount(fabric.domain)
     size = cluster.tiers[0].size
@@ -268,7 +281,7 @@ def _hosts(
     return tuple(names), tuple(usable)
 
 
-def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:
+def _job(given: SiteJobEntry, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:
     size = cluster.tiers[0].size
     job, model, layout = _work(given, where, cluster, beside)
     if given.accelerators is not None and given.accelerators != layout.world:
@@ -297,7 +310,7 @@ def _job(given: _Job, where: str, cluster: Cluster, names: tuple[str, ...], besi
     )  # fmt: skip
 
 
-def _cut(given: _Job, where: str) -> Cut:
+def _cut(given: SiteJobEntry, where: str) -> Cut:
     """What may happen to the layout of a job."""
     if given.plan is None and given.layout is None:
         if given.keep_layout:
@@ -310,7 +323,7 @@ def _cut(given: _Job, where: str) -> Cut:
     return "keep" if kept else "change"
 
 
-def _space(given: _Job, job: Job, where: str) -> Space:
+def _space(given: SiteJobEntry, job: Job, where: str) -> Space:
     """The layouts that a job may have: those of its recipe's space, with what the site fixes."""
     space = SPACES[job.space or STANDARD.name]
     if given.fix is None:
@@ -322,7 +335,7 @@ def _space(given: _Job, job: Job, where: str) -> Space:
     return space.constrained(fixed, {})
 
 
-def _iterations(given: _Job, job: Job, where: str) -> int | None:
+def _iterations(given: SiteJobEntry, job: Job, where: str) -> int | None:
     if given.tokens is None:
         return given.iterations
     if given.iterations is not None:
@@ -330,7 +343,7 @@ def _iterations(given: _Job, job: Job, where: str) -> int | None:
     return math.ceil(given.tokens / job.recipe.tokens)
 
 
-def _work(given: _Job, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:
+def _work(given: SiteJobEntry, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:
     """The job, the name of its model, and its layout, which is data parallelism alone where it is to be chosen."""
     if (given.plan is None) == (given.model is None):
         raise BadInput("names a model or a plan, not both", where=where, remedy="give model and layout, or plan")
@@ -350,7 +363,7 @@ def _work(given: _Job, where: str, cluster: Cluster, beside: Path | None) -> tup
     return job, given.model, layout
 
 
-def _planned(given: _Job, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
+def _planned(given: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
     """The job, the plan's name and the layout of a rank (from 1) of a plan that ``weft plan`` wrote."""
     if given.layout is not None or given.batch is not None:
         raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")

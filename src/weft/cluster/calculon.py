@@ -11,8 +11,8 @@ from typing import Any
 
 from weft.cluster import catalogue
 from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.codec import number, positive, table_of
 from weft.errors import BadInput
-from weft.records import number, positive, table_of
 
 REDUCED = 2.0
 """Bytes that an all-reduce passes per byte of the buffer; less: the network reduces."""

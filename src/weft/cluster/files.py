@@ -7,20 +7,18 @@ Functions raise ``BadInput`` where their input cannot be used.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import prod
-from typing import Annotated, Any, TypeVar
-
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from typing import Annotated, Any
 
 from weft import units
 from weft.cluster import catalogue
 from weft.cluster.catalogue import with_domain
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
+from weft.codec import Also, Coded, Document, Range, decode, encode, entries, shown, table_of
 from weft.documents import parse_toml
 from weft.errors import BadInput
 from weft.files import read_text
@@ -28,68 +26,66 @@ from weft.files import read_text
 MAX_FILE_BYTES = 1_000_000
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("has characters that cannot be printed")
-    return text
+_Text = Annotated[str, Range(1, 300)]
+_Size = Annotated[int, Range(1, catalogue.MAX_COUNT)]
 
 
-_Text = Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_printable)]
 _Quantity = str | float
-_Size = Annotated[int, Field(ge=1, le=catalogue.MAX_COUNT)]
 
 
-def _either(short: str, record: str, default: Any = ...) -> Any:
-    return Field(default, validation_alias=AliasChoices(short, record))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierEntry(Document):
+    """A tier of a cluster file."""
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _TierFields(_Strict):
     name: _Text
     size: _Size
     kind: TierKind
-    bandwidth_Bps: _Quantity = _either("bandwidth", "bandwidth_Bps")
-    latency_s: _Quantity | None = _either("latency", "latency_s", None)
-    oversubscription: float = Field(1.0, ge=1.0, le=1000.0)
+    bandwidth_Bps: Annotated[_Quantity, Also("bandwidth")]
+    latency_s: Annotated[_Quantity | None, Also("latency")] = None
+    oversubscription: Annotated[float, Range(1, 1000)] = 1.0
     in_network_reduction: bool = False
 
 
-class _AcceleratorFields(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceleratorEntry(Document):
+    """An accelerator of a cluster file, whole or as changes to the one that ``like`` names."""
+
     like: _Text | None = None
     name: _Text | None = None
     vendor: _Text | None = None
-    fp32_flops: _Quantity | None = _either("fp32", "fp32_flops", None)
-    fp16_flops: _Quantity | None = _either("fp16", "fp16_flops", None)
-    bf16_flops: _Quantity | None = _either("bf16", "bf16_flops", None)
-    fp8_flops: _Quantity | None = _either("fp8", "fp8_flops", None)
-    fp4_flops: _Quantity | None = _either("fp4", "fp4_flops", None)
-    int8_flops: _Quantity | None = _either("int8", "int8_flops", None)
-    memory_bytes: _Quantity | None = _either("memory", "memory_bytes", None)
-    memory_Bps: _Quantity | None = _either("memory_bandwidth", "memory_Bps", None)
+    fp32_flops: Annotated[_Quantity | None, Also("fp32")] = None
+    fp16_flops: Annotated[_Quantity | None, Also("fp16")] = None
+    bf16_flops: Annotated[_Quantity | None, Also("bf16")] = None
+    fp8_flops: Annotated[_Quantity | None, Also("fp8")] = None
+    fp4_flops: Annotated[_Quantity | None, Also("fp4")] = None
+    int8_flops: Annotated[_Quantity | None, Also("int8")] = None
+    memory_bytes: Annotated[_Quantity | None, Also("memory")] = None
+    memory_Bps: Annotated[_Quantity | None, Also("memory_bandwidth")] = None
     scale_up_size: _Size | None = None
-    scale_up_Bps: _Quantity | None = _either("scale_up_bandwidth", "scale_up_Bps", None)
-    nic_Bps: _Quantity | None = _either("nic_bandwidth", "nic_Bps", None)
-    host_Bps: _Quantity | None = _either("host_bandwidth", "host_Bps", None)
-    host_memory_bytes: _Quantity | None = _either("host_memory", "host_memory_bytes", None)
+    scale_up_Bps: Annotated[_Quantity | None, Also("scale_up_bandwidth")] = None
+    nic_Bps: Annotated[_Quantity | None, Also("nic_bandwidth")] = None
+    host_Bps: Annotated[_Quantity | None, Also("host_bandwidth")] = None
+    host_memory_bytes: Annotated[_Quantity | None, Also("host_memory")] = None
     multiprocessors: _Size | None = None
-    power_w: _Quantity | None = _either("power", "power_w", None)
+    power_w: Annotated[_Quantity | None, Also("power")] = None
     in_switch_reduction: bool | None = None
-    usd_per_hour: float | None = Field(None, ge=0.0, le=1e5)
+    usd_per_hour: Annotated[float, Range(0, 1e5)] | None = None
 
 
-class _ClusterFields(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFile:
+    """A cluster file."""
+
     name: _Text
-    accelerator: Any
+    accelerator: str | AcceleratorEntry
     count: _Size
     used_per_domain: _Size | None = None
-    tiers: list[_TierFields] | None = Field(None, min_length=1, max_length=16)
-    defaults: list[_Text] = Field(default_factory=list, max_length=64)
+    tiers: Annotated[tuple[TierEntry, ...], Range(1, 16)] | None = None
+    defaults: Annotated[tuple[_Text, ...], Range(0, 64)] = ()
 
 
-_Fields = TypeVar("_Fields", bound=_Strict)
+_SHORT = {entry.name: entry.also or entry.name for kind in (TierEntry, AcceleratorEntry) for entry in entries(kind)}
+"""The short names of fields."""
 _Parser = Callable[[str | float, str], float]
 _PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 _PEAK = (units.parse_flops, 1e9, 1e18, "989 TFLOP/s")
@@ -140,7 +136,7 @@ def read_cluster(source: str | os.PathLike[str], *, where: str | None = None) ->
 
 def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> Cluster:
     """The cluster of a dictionary with the fields of the file format."""
-    data = _validate(_ClusterFields, mapping, where, "")
+    data = decode(ClusterFile, mapping, where)
     chip, kind = _accelerator(data.accelerator, where)
     defaults, used = list(data.defaults), data.used_per_domain
     if data.tiers is None:
@@ -164,19 +160,13 @@ def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> 
     )
 
 
-def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """What ``cluster_from_dict`` needs to build an equal cluster: strings, numbers in SI, lists; nothing of what is
-    not known."""
-    mapping = asdict(cluster)
-    if mapping.pop("whole_domains"):
-        mapping["used_per_domain"] = cluster.tiers[0].size
-    mapping["accelerator"] = {name: value for name, value in mapping["accelerator"].items() if value is not None}
-    return mapping | {"tiers": list(mapping["tiers"]), "defaults": list(mapping["defaults"])}
+WrittenCluster = Annotated[Cluster, Coded(lambda raw: cluster_from_dict(table_of(raw, ""), where=""), shape=Cluster)]
+"""A cluster in a document."""
 
 
 def write_cluster(cluster: Cluster) -> str:
     """TOML that ``read_cluster`` turns into an equal cluster; every figure in SI."""
-    mapping = cluster_to_dict(cluster)
+    mapping = encode(cluster)
     chip, tiers = mapping.pop("accelerator"), mapping.pop("tiers")
     blocks = [_toml(mapping), "[accelerator]\n" + _toml(chip), *("[[tiers]]\n" + _toml(tier) for tier in tiers)]
     return "\n".join(blocks)
@@ -184,7 +174,7 @@ def write_cluster(cluster: Cluster) -> str:
 
 def parameters() -> dict[str, str]:
     """Figures of an accelerator by their short names, each with the field of its record."""
-    known = {_short(_AcceleratorFields, field): field for field in _LIMITS if field in _ACCELERATOR}
+    known = {_SHORT[field]: field for field in _LIMITS if field in _ACCELERATOR}
     return known | {"scale_up_size": "scale_up_size", "usd_per_hour": "usd_per_hour"}
 
 
@@ -194,7 +184,7 @@ def parse_parameter(short: str, value: str | float, where: str) -> float:
     if field not in _LIMITS and isinstance(value, str):
         number = units.parse_count(value, where)
         value = int(number) if number == int(number) else number
-    given = _validate(_AcceleratorFields, {short: value}, where, "")
+    given = decode(AcceleratorEntry, {short: value}, where)
     return _quantity(field, value, where) if field in _LIMITS else float(getattr(given, field))
 
 
@@ -220,61 +210,6 @@ def _toml(table: Mapping[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in table.items())
 
 
-def _validate(kind: type[_Fields], mapping: object, where: str, prefix: str) -> _Fields:
-    if not isinstance(mapping, Mapping):
-        raise BadInput(f"{_shown(mapping)} is not a table of fields", where=f"{where}{prefix and ': ' + prefix}")
-    try:
-        return kind.model_validate(dict(mapping))
-    except ValidationError as error:
-        raise _bad_input(kind, error, where, prefix) from None
-
-
-def _bad_input(kind: type[_Strict], error: ValidationError, where: str, prefix: str) -> BadInput:
-    """The first problem that pydantic found, unknown fields before others, in the words of a person."""
-    found = error.errors(include_url=False)
-    first = min(found, key=lambda problem: problem["type"] != "extra_forbidden")
-    path = prefix
-    for part in first["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif part not in ("str", "float"):
-            path += f".{part}" if path else part
-    place = f"{where}: {path}" if path else where
-    if first["type"] == "missing":
-        return BadInput("is missing", where=place, remedy="add it")
-    if first["type"] == "extra_forbidden":
-        return _unknown_field(str(first["loc"][-1]), _TierFields if len(first["loc"]) > 1 else kind, place)
-    if first["loc"][-1] in ("str", "float"):
-        remedy = "write a number with its unit, or a finite number in SI"
-        return BadInput(f"{_shown(first['input'])} is not a quantity", where=place, remedy=remedy)
-    problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return BadInput(f"{_shown(first['input'])} {problem}", where=place)
-
-
-def _unknown_field(name: str, kind: type[_Strict], place: str) -> BadInput:
-    known = _known(kind)
-    if name in known:
-        return BadInput("is given twice, under its short and its full name", where=place, remedy="keep one")
-    near = difflib.get_close_matches(name, known, n=2)
-    remedy = f"did you mean {' or '.join(near)}?" if near else "remove it"
-    return BadInput("is not a known field", where=place, remedy=remedy)
-
-
-def _known(kind: type[_Strict]) -> list[str]:
-    names: list[str] = []
-    for name, info in kind.model_fields.items():
-        alias = info.validation_alias
-        names += [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
-    return names
-
-
-def _shown(value: object) -> str:
-    if not isinstance(value, str | int | float):
-        return f"a {type(value).__name__}"
-    text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _quantity(field: str, value: str | float, place: str) -> float:
     """``value`` in SI, within the bounds of ``field``."""
     parse, low, high, example = _LIMITS[field]
@@ -283,39 +218,33 @@ def _quantity(field: str, value: str | float, place: str) -> float:
         return 0.0
     if not low <= parsed <= high or (field == "latency_s" and parsed >= high):
         size = "small" if parsed < low else "large"
-        raise BadInput(f"{_shown(value)} is too {size}", where=place, remedy=f"write it like {example}")
+        raise BadInput(f"{shown(value)} is too {size}", where=place, remedy=f"write it like {example}")
     return parsed
 
 
-def _short(kind: type[_Strict], field: str) -> str:
-    alias = kind.model_fields[field].validation_alias
-    return str(alias.choices[0]) if isinstance(alias, AliasChoices) else field
-
-
-def _accelerator(value: object, where: str) -> tuple[Accelerator, TierKind]:
+def _accelerator(data: str | AcceleratorEntry, where: str) -> tuple[Accelerator, TierKind]:
     """The accelerator, by name or spelled out, and how its scale-up domain is wired."""
-    if isinstance(value, str):
-        return catalogue.accelerator(value, where=f"{where}: accelerator"), catalogue.scale_up_kind(value)
-    data = _validate(_AcceleratorFields, value, where, "accelerator")
+    if isinstance(data, str):
+        return catalogue.accelerator(data, where=f"{where}: accelerator"), catalogue.scale_up_kind(data)
     base = catalogue.accelerator(data.like, where=f"{where}: accelerator.like") if data.like else None
     known = asdict(base) if base else dict(_OPTIONAL)
     for field in fields(Accelerator):
         given = getattr(data, field.name)
         if given is None:
             continue
-        place = f"{where}: accelerator.{_short(_AcceleratorFields, field.name)}"
+        place = f"{where}: accelerator.{_SHORT[field.name]}"
         known[field.name] = _quantity(field.name, given, place) if field.name in _LIMITS else given
     _check_accelerator(known, where)
     chip = Accelerator(**known)
     if base:
         for name in _BANDWIDTHS:
-            place = f"{where}: accelerator.{_short(_AcceleratorFields, name)}"
+            place = f"{where}: accelerator.{_SHORT[name]}"
             _check_bits(getattr(data, name), getattr(chip, name), base, name, place)
     return chip, catalogue.scale_up_kind(data.like or chip.name)
 
 
 def _check_accelerator(known: Mapping[str, Any], where: str) -> None:
-    missing = [_short(_AcceleratorFields, f.name) for f in fields(Accelerator) if f.name not in known]
+    missing = [_SHORT[f.name] for f in fields(Accelerator) if f.name not in known]
     if missing:
         remedy = 'add them, or start from a known one with like = "h100"'
         raise BadInput(f"lacks {', '.join(missing)}", where=f"{where}: accelerator", remedy=remedy)
@@ -336,7 +265,7 @@ def _check_bits(given: str | float | None, Bps: float, chip: Accelerator, name: 
             )
 
 
-def _tier(data: _TierFields, index: int, chip: Accelerator, where: str, defaults: list[str]) -> Tier:
+def _tier(data: TierEntry, index: int, chip: Accelerator, where: str, defaults: list[str]) -> Tier:
     place = f"{where}: tiers[{index}]"
     bandwidth = _quantity("bandwidth_Bps", data.bandwidth_Bps, f"{place}.bandwidth")
     if index > 0 and data.kind == "switch":

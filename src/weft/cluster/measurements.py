@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
-from weft.errors import BadInput
+from weft.codec import Name, NonNegative, Positive, Range, decode
 from weft.model.job import Precision
-from weft.records import Reader
 
 MeasuredPhase = Literal["any", "forward", "input-gradient", "weight-gradient"]
 MeasuredCollective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
@@ -26,11 +25,11 @@ class ProductTime:
     for all three, and for the transposed product.
     """
 
-    m: float
-    n: float
-    k: float
-    seconds: float
-    groups: float = 1.0
+    m: Positive
+    n: Positive
+    k: Positive
+    seconds: Positive
+    groups: Positive = 1.0
     phase: MeasuredPhase = "any"
     precision: Precision = "bf16"
 
@@ -40,13 +39,13 @@ class AttentionTime:
     """Seconds of one fused, causal attention kernel, forward or backward (``input-gradient``); heads are those
     of one rank."""
 
-    batch: float
-    sequence: float
-    heads: float
-    kv_heads: float
-    qk_dim: float
-    v_dim: float
-    seconds: float
+    batch: Positive
+    sequence: Positive
+    heads: Positive
+    kv_heads: Positive
+    qk_dim: Positive
+    v_dim: Positive
+    seconds: Positive
     phase: MeasuredPhase = "forward"
     precision: Precision = "bf16"
 
@@ -56,9 +55,9 @@ class MemoryTime:
     """``seconds = latency_s + bytes / Bps`` of the memory-bound kernels of a ``name``: ``default``, or what
     ``weft.layout.operations`` calls them (``cross-entropy``, ``expert.permute``, ``norms``)."""
 
-    name: str
-    Bps: float
-    latency_s: float = 0.0
+    name: Name
+    Bps: Positive
+    latency_s: NonNegative = 0.0
     phase: MeasuredPhase = "any"
 
 
@@ -73,11 +72,11 @@ class CollectiveTime:
     """
 
     kind: MeasuredCollective
-    scope: str
-    Bps: float
-    latency_s: float = 0.0
-    step_s: float = 0.0
-    ranks: int = 0
+    scope: Name
+    Bps: Positive
+    latency_s: NonNegative = 0.0
+    step_s: NonNegative = 0.0
+    ranks: Annotated[int, Range(0, 10**9)] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +91,6 @@ class Measurements:
 
 PARTS = tuple(one.name for one in fields(Measurements))
 """Names of the lists of a calibration file."""
-_MAY_BE_ZERO = ("latency_s", "step_s", "ranks")
-_READER = Reader(limits={"ranks": (0, 10**9)})
 
 
 def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
@@ -102,13 +99,7 @@ def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
     Raises:
         BadInput: a field is unknown, missing, of the wrong kind, or a size or time is not positive.
     """
-    read = _READER.read(Measurements, {name: values[name] for name in PARTS if name in values}, where)
-    for part in PARTS:
-        for i, entry in enumerate(getattr(read, part)):
-            for name, value in asdict(entry).items():
-                if isinstance(value, float | int) and not (value > 0 or (value == 0 and name in _MAY_BE_ZERO)):
-                    raise BadInput(f"{value:g} is not positive", where=f"{where}.{part}[{i}].{name}")
-    return read
+    return decode(Measurements, {name: values[name] for name in PARTS if name in values}, where)
 
 
 def measurements_to_toml(found: Measurements) -> Iterator[str]:
@@ -122,6 +113,13 @@ def measurements_to_toml(found: Measurements) -> Iterator[str]:
                 stated = [one.name for one in fields(entry) if getattr(entry, one.name) != one.default]
                 yield f"  {{{', '.join(f'{name} = {_toml(getattr(entry, name))}' for name in stated)}}},"
             yield "]"
+
+
+def _shown(entry: Any) -> Iterator[str]:
+    for one in fields(entry):
+        value = getattr(entry, one.name)
+        if value != one.default:
+            yield f"{one.name} = {_toml(value)}"
 
 
 def _toml(value: float | int | str) -> str:

@@ -13,8 +13,8 @@ from math import fsum
 from typing import Any
 
 from weft.cluster.measurements import DEFAULT, SCALE_OUT, SCALE_UP
+from weft.codec import number, positive, table_of
 from weft.errors import BadInput
-from weft.records import number, positive, table_of
 
 GIB_PER_GB = 1024**3 / 1e9
 """Bandwidths are called GB/s, and counted in GiB/s."""

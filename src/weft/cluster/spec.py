@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from weft.codec import Document
 from weft.errors import Unsupported
 from weft.model.job import Precision
 
@@ -17,7 +18,7 @@ TF32_SHARE = {"nvidia": 0.5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accelerator:
+class Accelerator(Document):
     """One accelerator as its scheduler sees it (one GCD of an MI250X, one GPU of a GB200).
 
     Peaks are dense (no sparsity), in FLOP/s; 0 means the format has no matrix units.  ``memory_Bps`` is the peak
@@ -25,6 +26,11 @@ class Accelerator:
     counts SMs or compute units; ``power_w`` is the board's limit; ``host_Bps`` its path to host memory, per
     direction, and ``host_memory_bytes`` its share of that memory (None: not known, and no limit).
     """
+
+    DOCUMENT = """
+        name vendor fp32_flops fp16_flops bf16_flops fp8_flops fp4_flops memory_bytes memory_Bps scale_up_size
+        scale_up_Bps nic_Bps host_Bps multiprocessors power_w int8_flops in_switch_reduction usd_per_hour
+        host_memory_bytes?"""
 
     name: str
     vendor: str
@@ -95,12 +101,14 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class Cluster(Document):
     """``count`` accelerators joined by ``tiers``, inner to outer; the product of their sizes is ``count``.
 
     ``whole_domains``: scale-up domains are bought whole, with all ``scale_up_size`` accelerators; those that
     ``tiers[0]`` does not join are spares.
     """
+
+    DOCUMENT = "name accelerator count tiers defaults used_per_domain?"
 
     name: str
     accelerator: Accelerator
@@ -108,6 +116,11 @@ class Cluster:
     tiers: tuple[Tier, ...]
     defaults: tuple[str, ...] = ()
     whole_domains: bool = False
+
+    @property
+    def used_per_domain(self) -> int | None:
+        """Accelerators that are used of each scale-up domain, where domains are bought whole."""
+        return self.tiers[0].size if self.whole_domains else None
 
     @property
     def spares_per_domain(self) -> int:

@@ -222,7 +222,7 @@ def _check_number(sides: int) -> None:
 
 def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
     """The sides with the prices that were given."""
-    from weft.records import positive
+    from weft.codec import positive
     from weft.units import parse_count
 
     if not prices:

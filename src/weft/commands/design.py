@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.codec import positive
 from weft.commands.command_line import takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, options_of, verb
@@ -23,7 +24,6 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput, NothingFeasible
-from weft.records import positive
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import weft
+from weft.codec import Document, encode
 from weft.commands.command_line import takes
 from weft.commands.output import Output, report
 from weft.results import Result
@@ -35,8 +36,10 @@ EXTRAS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(Document):
     """One thing that Weft was asked, whether the answer holds, and the answer in words."""
+
+    DOCUMENT = "check=name ok found"
 
     name: str
     ok: bool
@@ -52,11 +55,22 @@ class Kernels:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """An extra: what it serves, its packages with their versions, and how to install it (None: all are there)."""
+
+    name: str
+    serves: str
+    packages: dict[str, str | None]
+    install: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Diagnosis(Result):
     """Versions by package (None: missing), the kernels' cache, and the checks."""
 
     SCHEMA = "weft.doctor/1"
+    DOCUMENT = "ok weft python system packages=needed extras kernels checks"
 
     packages: dict[str, str | None]
     kernels: Kernels
@@ -72,28 +86,38 @@ class Diagnosis(Result):
         """Packages that each extra lacks."""
         return {name: tuple(one for one in found if not self.packages[one]) for name, (_, found) in EXTRAS.items()}
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        return [{"check": one.name, "ok": one.ok, "found": one.found} for one in self.checks]
+    @property
+    def weft(self) -> str:
+        return weft.__version__
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "ok": self.ok,
-            "weft": weft.__version__,
-            "python": platform.python_version(),
-            "system": f"{platform.system()} {platform.machine()}",
-            "packages": {name: self.packages[name] for name in NEEDED},
-            "extras": [
-                {
-                    "name": name,
-                    "serves": serves,
-                    "packages": {one: self.packages[one] for one in packages},
-                    "install": installing(name) if self.missing[name] else None,
-                }
-                for name, (serves, packages) in EXTRAS.items()
-            ],
-            "kernels": {"folder": self.kernels.folder, "files": self.kernels.files, "bytes": self.kernels.bytes},
-            "checks": self.to_dicts(),
-        }
+    @property
+    def python(self) -> str:
+        return platform.python_version()
+
+    @property
+    def system(self) -> str:
+        return f"{platform.system()} {platform.machine()}"
+
+    @property
+    def needed(self) -> dict[str, str | None]:
+        """Packages that every command needs, with their versions."""
+        return {name: self.packages[name] for name in NEEDED}
+
+    @property
+    def extras(self) -> tuple[Extra, ...]:
+        """What is installed of each extra."""
+        return tuple(
+            Extra(
+                name=name,
+                serves=serves,
+                packages={one: self.packages[one] for one in packages},
+                install=installing(name) if self.missing[name] else None,
+            )
+            for name, (serves, packages) in EXTRAS.items()
+        )
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [encode(one) for one in self.checks]
 
     def _facts(self) -> list[str]:
         return [f"{sum(one.ok for one in self.checks)} of {counted(len(self.checks), 'check')} hold"]

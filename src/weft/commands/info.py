@@ -88,11 +88,11 @@ def _codes(code: str | None) -> None:
 def _schemas(name: str | None) -> None:
     import json
 
-    from weft.commands.schema import names
+    from weft.commands.schema import TITLES
     from weft.commands.schema import schema as schema_of
 
     if name is not None:
         click.echo(json.dumps(schema_of(name), indent=1))
         return
-    for known, title in names().items():
+    for known, title in TITLES.items():
         click.echo(f"{known:20s} {title}")

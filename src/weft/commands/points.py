@@ -10,6 +10,7 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from weft.cluster.catalogue import MOST_OVERSUBSCRIBED, oversubscribed, resized, with_latency
+from weft.codec import encode
 from weft.commands.arrange import ArrangeOptions, arrange
 from weft.commands.design import DesignOptions, design
 from weft.commands.estimate import EstimateOptions, estimate
@@ -100,7 +101,7 @@ def _estimate_row(found: Any, best: Any, run: Any) -> Row:
 
     row: Row = {"layout_text": format_layout(best.layout)} | best.row()
     if run is not None:
-        row |= {f"run_{name}": value for name, value in _figures(run.to_dict()).items()}
+        row |= {f"run_{name}": value for name, value in _figures(encode(run)).items()}
         row |= {"days": run.days, "expected_days": run.expected_days}
     if getattr(found, "simulated_s", ()):
         row["simulated_s"] = found.simulated_s[0]
@@ -145,7 +146,7 @@ def _design(asked: Asked) -> Row:
 
 def _goodput(asked: Asked) -> Row:
     found = goodput(asked.model, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
-    run = {f"run_{name}": value for name, value in _figures(found.run.to_dict()).items()}
+    run = {f"run_{name}": value for name, value in _figures(encode(found.run)).items()}
     days = {"days": found.run.days, "expected_days": found.run.expected_days}
     return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | run | days
 

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import weft
+from weft.codec import encode
 from weft.commands.command_line import takes
 from weft.commands.options import Options, option
 from weft.commands.output import Output, report
 from weft.errors import BadInput
 from weft.results import Result
+from weft.runtime.measure.measured import SelftestFinding
 from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.layout import Layout
-    from weft.runtime.measure.selftest import SelftestFinding
     from weft.views.blocks import Block
 
 
@@ -41,6 +42,7 @@ class Selftest(Result):
     """What was found on each grid of so many ranks."""
 
     SCHEMA = "weft.selftest/1"
+    DOCUMENT = "ok weft device ranks machine=facts checks=findings"
 
     device: str
     ranks: int
@@ -52,13 +54,13 @@ class Selftest(Result):
         """Nothing fails."""
         return all(one.verdict != "fails" for one in self.findings)
 
+    @property
+    def weft(self) -> str:
+        return weft.__version__
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a check and grid."""
-        return [asdict(one) for one in self.findings]
-
-    def _document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"ok": self.ok, "weft": weft.__version__, "device": self.device, "ranks": self.ranks}
-        return found | {"machine": self.facts, "checks": self.to_dicts()}
+        return [encode(one) for one in self.findings]
 
     def _facts(self) -> list[str]:
         failed = sum(one.verdict == "fails" for one in self.findings)

@@ -125,9 +125,9 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: Sw
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     """The results that a state folder has so far, of the study that it was last used for."""
+    from weft.codec import table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
-    from weft.records import table_of
     from weft.studies.kept import FILE, Kept
     from weft.studies.points import Points
     from weft.studies.result import Sweep

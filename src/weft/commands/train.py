@@ -8,13 +8,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
+from weft.codec import encode
 from weft.commands.command_line import takes
 from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import given_options, verb
@@ -24,6 +25,8 @@ from weft.commands.train_options import USAGE, TrainOptions
 from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
+from weft.layout.spec import Layout
+from weft.model.job import Job
 from weft.results import Result
 from weft.units import counted
 
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from weft.commands.train_rank import Files, TrainingRequest
     from weft.layout import Layout
     from weft.layout.step import Issue
-    from weft.model import Job
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.arranged import JobStart
     from weft.runtime.run.session import RunSettings
@@ -72,6 +74,7 @@ class Trained(Result):
     """What was trained, step by step; under torchrun only the rank that reports has the steps."""
 
     SCHEMA = "weft.train/1"
+    DOCUMENT = "job layout steps arranged?"
 
     job: Job
     layout: Layout
@@ -81,14 +84,7 @@ class Trained(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a step."""
-        return [asdict(one) for one in self.steps]
-
-    def _document(self) -> dict[str, Any]:
-        from weft.layout.text import layout_to_dict
-        from weft.model.text import job_to_dict
-
-        document = {"job": job_to_dict(self.job), "layout": layout_to_dict(self.layout), "steps": self.to_dicts()}
-        return document | ({"arranged": list(self.arranged)} if self.arranged else {})
+        return [encode(one) for one in self.steps]
 
     def _facts(self) -> Sequence[str]:
         last = [f"loss {self.steps[-1].loss:.4f}"] if self.steps else []
@@ -111,11 +107,25 @@ class TracedRank:
         return self.predicted == self.found
 
 
+@dataclass(frozen=True, slots=True)
+class TracedAxes:
+    """Collectives of a rank over some axes, and bytes of their full buffers: predicted, and issued."""
+
+    rank: int
+    stage: int
+    axes: str
+    predicted: int
+    issued: int
+    predicted_bytes: int
+    issued_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class DryRun(Result):
     """The first rank of the first and of the last pipeline stage, traced."""
 
     SCHEMA = "weft.dry-run/1"
+    DOCUMENT = "job layout equal collectives"
 
     job: Job
     layout: Layout
@@ -126,8 +136,9 @@ class DryRun(Result):
         """Whether every rank issued exactly what was predicted."""
         return all(one.equal for one in self.ends)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for each rank and each group of axes: collectives, and bytes of their full buffers."""
+    @property
+    def collectives(self) -> tuple[TracedAxes, ...]:
+        """The collectives of each rank over each group of axes."""
         from weft.views.training_run import by_axes
 
         rows = []
@@ -135,21 +146,11 @@ class DryRun(Result):
             predicted, found = by_axes(one.predicted.elements()), by_axes(one.found.elements())
             for axes in sorted(predicted.keys() | found.keys()):
                 counts, sizes = zip(predicted.get(axes, (0, 0)), found.get(axes, (0, 0)), strict=True)
-                row = {"rank": one.rank, "stage": one.stage, "axes": " ".join(axes)}
-                row |= {"predicted": counts[0], "issued": counts[1]}
-                rows.append(row | {"predicted_bytes": sizes[0], "issued_bytes": sizes[1]})
-        return rows
+                rows.append(TracedAxes(one.rank, one.stage, " ".join(axes), *counts, *sizes))
+        return tuple(rows)
 
-    def _document(self) -> dict[str, Any]:
-        from weft.layout.text import layout_to_dict
-        from weft.model.text import job_to_dict
-
-        return {
-            "job": job_to_dict(self.job),
-            "layout": layout_to_dict(self.layout),
-            "equal": self.equal,
-            "collectives": self.to_dicts(),
-        }
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [encode(one) for one in self.collectives]
 
     def _facts(self) -> Sequence[str]:
         verdict = "equal to the prediction" if self.equal else "NOT equal to the prediction"
@@ -430,7 +431,6 @@ def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
 
 def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
     """Job and layout from a name or from a plan, and the plan's cluster."""
-    from weft.layout import Layout
 
     if asked.plan is not None:
         if model is not None or asked.layout is not None:

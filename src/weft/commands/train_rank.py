@@ -406,7 +406,7 @@ class _TrainingRun:
             for problem in found.skipped:
                 self._say(f"passed over a damaged checkpoint: {problem}")
             self._say(f"resumed from {found.source}")
-            for change in self.request.settings.adam.changes_from(found.state.settings()):
+            for change in self.request.settings.adam.changes_from(found.state.adam):
                 self._say(f"changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:

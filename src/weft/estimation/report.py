@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import Scales, scaled
 from weft.cluster.spec import Cluster
+from weft.codec import decode, table_of
 from weft.errors import BadInput
 from weft.estimation.iteration import estimate
 from weft.estimation.result import COLUMNS, Estimate
 from weft.estimation.training import TrainingRun
 from weft.layout.spec import Layout
 from weft.model.job import Job
-from weft.model.text import job_from_dict, job_to_dict
-from weft.records import Reader, table_of
+from weft.model.text import job_from_dict
 from weft.results import Result
 
 
@@ -73,6 +73,8 @@ class EstimateReport(Result):
     SCHEMA = "weft.estimate/1"
     COLUMNS = ("rank", "model", "cluster", *COLUMNS)
 
+    DOCUMENT = "job cluster defaults estimate sensitivities run"
+
     job: Job
     cluster: Cluster
     estimate: Estimate
@@ -106,17 +108,10 @@ class EstimateReport(Result):
         named = {"rank": 1, "model": self.job.model.name, "cluster": self.cluster.name}
         return [named | self.estimate.row()]
 
-    def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
-
-        return {
-            "job": job_to_dict(self.job),
-            "cluster": cluster_to_dict(self.cluster),
-            "defaults": [*self.job.defaults, *self.cluster.defaults],
-            "estimate": self.estimate.to_dict(),
-            "sensitivities": [asdict(one) for one in self.sensitivities],
-            "run": None if self.run is None else self.run.to_dict(),
-        }
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """What was assumed of job and cluster."""
+        return (*self.job.defaults, *self.cluster.defaults)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, where: str = "estimate") -> EstimateReport:
@@ -133,15 +128,12 @@ class EstimateReport(Result):
         ]:
             raise BadInput(f"{missing[0]} is missing", where=where)
         cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
-        what_if, run = document["sensitivities"], document["run"]
-        if not isinstance(what_if, list):
-            raise BadInput("is not a list", where=f"{where}: sensitivities")
         return cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
             estimate=Estimate.from_dict(document["estimate"], where=f"{where}: estimate", world=cluster.count),
-            sensitivities=tuple(Reader().read(Sensitivity, one, f"{where}: sensitivities") for one in what_if),
-            run=None if run is None else TrainingRun.from_dict(run, where=f"{where}: run"),
+            sensitivities=decode(tuple[Sensitivity, ...], document["sensitivities"], f"{where}: sensitivities"),
+            run=None if document["run"] is None else decode(TrainingRun, document["run"], f"{where}: run"),
         )
 
     def _facts(self) -> Sequence[str]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import fsum
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from weft.codec import Coded, decode, entries, number, table_of
 from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
-from weft.layout.spec import FIELDS, Layout
+from weft.layout.spec import FIELDS
 from weft.layout.table import Floats, Index
-from weft.layout.text import format_layout, layout_from_dict, layout_to_dict
-from weft.records import Reader, number, table_of
+from weft.layout.text import WrittenLayout, format_layout, layout_from_dict, layout_to_dict
 from weft.results import Result
 from weft.units import format_bytes, format_seconds
 
@@ -114,6 +114,20 @@ class Part:
     value: float
 
 
+def _named(names: tuple[str, ...]) -> Coded:
+    """Parts as a table of their values by name; those that documents of before do not have are 0."""
+
+    def read(raw: object) -> tuple[Part, ...]:
+        table = {"communicators_bytes": 0.0} if names is MEMORY_PARTS else {}
+        table |= table_of(raw, "")
+        if set(table) != set(names):
+            raise BadInput("does not hold every part once", remedy=f"give {', '.join(names)}")
+        return tuple(Part(name=name, value=number(table[name], f".{name}")) for name in names)
+
+    shape = Mapping[Literal[names], float]  # type: ignore[valid-type]
+    return Coded(read, lambda parts: {part.name: part.value for part in parts}, shape)
+
+
 TOTAL_FIELDS = {
     "iteration_s": "iteration_s",
     "lower_bound_s": "lower_bound_s",
@@ -150,7 +164,12 @@ class Estimate(Result):
     measured; ``error`` how far estimates of similar runs were from measured ones, None with a user's constants.
     """
 
-    layout: Layout
+    DOCUMENT = """
+        layout layout_text iteration_s lower_bound_s tokens_per_s mfu mfu_unmasked hfu
+        model_tflops_per_accelerator=model_tflops memory_bytes capacity_bytes host_memory_bytes=host_bytes
+        host_capacity_bytes fits fullest_stage provenance error time memory"""
+
+    layout: WrittenLayout
     iteration_s: float
     lower_bound_s: float
     tokens_per_s: float
@@ -160,13 +179,13 @@ class Estimate(Result):
     model_tflops: float
     memory_bytes: float
     capacity_bytes: float
-    host_bytes: float
-    host_capacity_bytes: float | None
+    host_bytes: float = 0.0
+    host_capacity_bytes: float | None = None
     fullest_stage: int
-    time: tuple[Part, ...]
-    memory: tuple[Part, ...]
+    time: Annotated[tuple[Part, ...], _named(TIME_PARTS)]
+    memory: Annotated[tuple[Part, ...], _named(MEMORY_PARTS)]
     provenance: str
-    error: ErrorBar | None
+    error: ErrorBar | None = None
 
     @property
     def allocated_bytes(self) -> float:
@@ -183,43 +202,20 @@ class Estimate(Result):
         """Whether what is offloaded fits the host's memory."""
         return self.host_capacity_bytes is None or self.host_bytes <= self.host_capacity_bytes
 
-    def _document(self) -> dict[str, Any]:
-        """Layout, totals and parts, part of a plan's document; times in seconds, memory in bytes."""
-        return {
-            "layout": layout_to_dict(self.layout),
-            "layout_text": format_layout(self.layout),
-            **{name: getattr(self, field) for name, field in TOTAL_FIELDS.items()},
-            **{name: getattr(self, field) for name, field in HOST_FIELDS.items()},
-            "fits": self.fits,
-            "fullest_stage": self.fullest_stage,
-            "provenance": self.provenance,
-            "error": None if self.error is None else asdict(self.error),
-            "time": {part.name: part.value for part in self.time},
-            "memory": {part.name: part.value for part in self.memory},
-        }
+    @property
+    def layout_text(self) -> str:
+        return format_layout(self.layout)
 
     @classmethod
     def from_dict(cls, mapping: object, *, where: str, world: int | None = None) -> Estimate:
-        """The estimate that ``to_dict`` wrote.
+        """The estimate that ``to_dict`` wrote; names that are not its own are left out.
 
         Raises:
-            BadInput: a field is missing or of the wrong kind.
+            BadInput: a field is missing or of the wrong kind, or the layout is not for ``world`` accelerators.
         """
         table = table_of(mapping, where)
-        if missing := [name for name in ("layout", *ROW_FIELDS, "time", "memory") if name not in table]:
-            raise BadInput(f"{missing[0]} is missing", where=where)
-        error, pinned = table.get("error"), table.get("host_capacity_bytes")
-        return cls(
-            layout=layout_from_dict(table["layout"], where=where, world=world),
-            **{field: number(table[name], f"{where}.{name}") for name, field in TOTAL_FIELDS.items()},
-            host_bytes=number(table.get("host_memory_bytes", 0.0), f"{where}.host_memory_bytes"),
-            host_capacity_bytes=None if pinned is None else number(pinned, f"{where}.host_capacity_bytes"),
-            fullest_stage=int(number(table["fullest_stage"], f"{where}.fullest_stage")),
-            provenance=str(table["provenance"]),
-            error=None if error is None else _ERRORS.read(ErrorBar, error, f"{where}.error"),
-            time=_parts(table["time"], TIME_PARTS, f"{where}.time"),
-            memory=_parts({**_SINCE, **table_of(table["memory"], f"{where}.memory")}, MEMORY_PARTS, f"{where}.memory"),
-        )
+        found = decode(cls, {one.name: table[one.name] for one in entries(cls) if one.name in table}, where)
+        return replace(found, layout=layout_from_dict(table["layout"], where=where, world=world))
 
     def row(self) -> dict[str, Any]:
         """The layout's fields, totals and parts side by side, under ``COLUMNS``."""
@@ -254,15 +250,3 @@ class Estimate(Result):
             for part, shown, whole in (*parts, *memory)
             if part.value > 0
         ]
-
-
-_ERRORS = Reader(least=0)
-_SINCE = {"communicators_bytes": 0.0}
-"""Parts of the memory that documents of before do not have."""
-
-
-def _parts(raw: object, names: tuple[str, ...], where: str) -> tuple[Part, ...]:
-    table = table_of(raw, where)
-    if set(table) != set(names):
-        raise BadInput("does not hold every part once", where=where, remedy=f"give {', '.join(names)}")
-    return tuple(Part(name=name, value=number(table[name], f"{where}.{name}")) for name in names)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.model.job import Job
-from weft.records import Reader
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
 from weft.reliability.renewal import Outcome, best_saving, daly_interval, outcome, young_interval
@@ -83,20 +82,6 @@ class TrainingRun:
     failures: Failures | None
     defaults: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Every field with JSON types."""
-        plain: dict[str, Any] = _READER.plain(self)
-        return plain
-
-    @classmethod
-    def from_dict(cls, mapping: object, *, where: str) -> TrainingRun:
-        """The run that ``to_dict`` wrote.
-
-        Raises:
-            BadInput: a field is unknown, missing, of the wrong kind or out of range.
-        """
-        return _READER.read(cls, mapping, where)
-
     @property
     def days(self) -> float:
         """Days without failures."""
@@ -117,9 +102,6 @@ class Failing:
     checkpoint_bytes: float
     spare_accelerators: int = 0
     defaults: tuple[str, ...] = ()
-
-
-_READER = Reader(least=0, limits=dict.fromkeys(("iterations", "interval_iterations"), (0, 10**18)))
 
 
 def training_run(

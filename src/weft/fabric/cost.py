@@ -13,15 +13,15 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from weft.cluster.spec import Tier
-from weft.documents import parse_toml, validate
+from weft.codec import Document, Range, decode, encode
+from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.fabric.families import rail
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
@@ -37,8 +37,10 @@ SWITCH_MODELS = (("QM8700", 40, 200), ("QM9700", 64, 400), ("SN5600", 64, 800))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillLine:
+class BillLine(Document):
     """One kind of part: how many the network needs, spares beside, and dollars and watts of each."""
+
+    DOCUMENT = "category part detail count spares usd_each usd watts_each watts"
 
     category: str
     part: str
@@ -47,6 +49,30 @@ class BillLine:
     spares: int
     usd_each: float
     watts_each: float
+
+    @property
+    def usd(self) -> float:
+        """With spares."""
+        return self.usd_each * (self.count + self.spares)
+
+    @property
+    def watts(self) -> float:
+        return self.watts_each * self.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillTotals:
+    """The parts of a network by kind, with their dollars and watts."""
+
+    prices: Prices
+    switches: int
+    switch_ports: int
+    ports_used: int
+    transceivers: int
+    cables: int
+    nics: int
+    usd: float
+    watts: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -59,7 +85,8 @@ class Bill(Result):
     """
 
     SCHEMA = "weft.bill-of-materials/1"
-    COLUMNS = ("category", "part", "detail", "count", "spares", "usd_each", "usd", "watts_each", "watts")
+    COLUMNS = tuple(BillLine.DOCUMENT.split())
+    DOCUMENT = "fabric accelerators lines totals.* spares_usd"
 
     fabric: str
     accelerators: int
@@ -112,23 +139,14 @@ class Bill(Result):
     def spares_usd(self) -> float:
         return math.fsum(line.usd_each * line.spares for line in self.lines)
 
-    def totals(self) -> dict[str, Any]:
+    @property
+    def totals(self) -> BillTotals:
         """The counts of all parts of a kind, dollars and watts."""
-        names = ("switches", "switch_ports", "ports_used", "transceivers", "cables", "nics", "usd", "watts")
-        return {"prices": asdict(self.prices)} | {name: getattr(self, name) for name in names}
+        return BillTotals(**{one.name: getattr(self, one.name) for one in fields(BillTotals)})
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a kind of part; ``usd`` holds its spares, ``watts`` does not."""
-        return [
-            {name: getattr(line, name) for name in self.COLUMNS[:6]}
-            | {"usd": line.usd_each * (line.count + line.spares)}
-            | {"watts_each": line.watts_each, "watts": line.watts_each * line.count}
-            for line in self.lines
-        ]
-
-    def _document(self) -> dict[str, Any]:
-        known = {"fabric": self.fabric, "accelerators": self.accelerators, "lines": self.to_dicts()}
-        return known | self.totals() | {"spares_usd": self.spares_usd}
+        return [encode(line) for line in self.lines]
 
     def _facts(self) -> Sequence[str]:
         return (self.fabric, counted(self.switches, "switch"), f"${self.usd:,.0f}")
@@ -269,7 +287,7 @@ def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:
 DEFAULT = "market-2026"
 MAX_FILE_BYTES = 100_000
 PARTS = {"switch_port": "switches", "transceiver": "transceivers", "cable": "cables", "nic": "NICs"}
-_Figure = Annotated[float, Field(ge=0, le=1e9)]
+_Figure = Annotated[float, Range(0, 1e9)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,11 +320,12 @@ class Prices:
         return (listed(priced) or "nothing") + (f", without {listed(without)}" if without else "")
 
 
-class _PriceFields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceFile:
+    """A file of prices; ``like`` names the preset that has those that are left out."""
 
-    like: str | None = Field(None, max_length=100)
-    name: str | None = Field(None, min_length=1, max_length=100)
+    like: Annotated[str, Range(0, 100)] | None = None
+    name: Annotated[str, Range(1, 100)] | None = None
     usd_per_switch_port: _Figure | None = None
     usd_per_transceiver: _Figure | None = None
     usd_per_cable: _Figure | None = None
@@ -316,9 +335,9 @@ class _PriceFields(BaseModel):
     watts_per_nic: _Figure | None = None
     usd_per_scale_up_GBps: _Figure | None = None
     usd_per_wide_scale_up_GBps: _Figure | None = None
-    scale_up_rack: int | None = Field(None, ge=1, le=LARGEST)
-    source: str | None = Field(None, max_length=500)
-    date: str | None = Field(None, max_length=100)
+    scale_up_rack: Annotated[int, Range(1, LARGEST)] | None = None
+    source: Annotated[str, Range(0, 500)] | None = None
+    date: Annotated[str, Range(0, 100)] | None = None
 
 
 def presets() -> tuple[str, ...]:
@@ -350,15 +369,21 @@ def read_prices(path: str | os.PathLike[str]) -> Prices:
 
 def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
     """The prices of a TOML text, as ``read_prices``."""
-    fields = validate(_PriceFields, parse_toml(text, where), where).model_dump(exclude_none=True)
-    if not fields:
+    changes = _given(parse_toml(text, where), where)
+    if not changes:
         raise BadInput("sets no price", where=where, remedy="set one, or leave --prices out")
-    base = preset(fields.pop("like", DEFAULT))
-    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | fields)
+    base = preset(changes.pop("like", DEFAULT))
+    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | changes)
 
 
 @functools.cache
 def _tables() -> dict[str, dict[str, Any]]:
     text = resources.files("weft.fabric").joinpath("data", "prices.toml").read_text(encoding="utf-8")
     tables = parse_toml(text, "prices.toml")
-    return {name: validate(_PriceFields, table, name).model_dump(exclude_none=True) for name, table in tables.items()}
+    return {name: _given(table, name) for name, table in tables.items()}
+
+
+def _given(table: object, where: str) -> dict[str, Any]:
+    """What a file sets."""
+    read = decode(PriceFile, table, where)
+    return {one.name: value for one in fields(read) if (value := getattr(read, one.name)) is not None}

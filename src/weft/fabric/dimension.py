@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from weft.cluster.spec import Tier
+from weft.codec import Document
 from weft.errors import BadInput, UnknownName
 from weft.fabric import checks
 from weft.fabric.spec import Ints
@@ -17,7 +18,7 @@ KINDS: tuple[DimensionKind, ...] = get_args(DimensionKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class Dimension(Document):
     """Groups of ``size`` nodes.
 
     ``bandwidth_Bps`` is what a node sends into the dimension in all, per direction: a ring halves it over its
@@ -25,6 +26,8 @@ class Dimension:
     ``size - 1``, a switch takes it over one link.  ``latency_s`` is from a node to the next one (through the
     switch where there is one).  ``reduces``: its switch can reduce and multicast.
     """
+
+    DOCUMENT = "kind size bandwidth_Bps step_latency_s=latency_s"
 
     size: int
     kind: DimensionKind

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-
 from weft import units
-from weft.documents import parse_json, parse_toml, validate
+from weft.codec import Coded, Range, decode
+from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput
 from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble
 from weft.fabric.spec import Fabric
@@ -33,52 +33,61 @@ from weft.files import read_text
 SCHEMA = "weft.fabric/1"
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("has characters that cannot be printed")
-    return text
+_Name = Annotated[str, Range(1, 200)]
+_Number = Annotated[int, Range(0, MOST_NODES)]
 
 
-_Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
-_Number = Annotated[int, Field(ge=0, le=MOST_NODES)]
+def _quantity(parse: Callable[[str | float, str], float]) -> Coded:
+    return Coded(lambda raw: parse(decode(_WRITTEN, raw, ""), ""), shape=_WRITTEN)
 
 
-class _FabricStrict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+_WRITTEN: Any = str | float
 
 
-class _NodeFields(_FabricStrict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeEntry:
+    """A node of a file."""
+
     name: _Name
     role: _Name
     domain: _Number | None = None
     rail: _Number | None = None
 
 
-class _LinkFields(_FabricStrict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEntry:
+    """A link of a file: its capacity in bytes/s and its latency in seconds."""
+
     source: _Name
     target: _Name
-    capacity: str | float
-    latency: str | float = 0.0
-    cables: Annotated[int, Field(ge=1, le=MOST_CABLES)] = 1
-    tier: Annotated[int, Field(ge=0, le=64)] | None = None
+    capacity: Annotated[float, _quantity(units.parse_bandwidth)]
+    latency: Annotated[float, _quantity(units.parse_seconds)] = 0.0
+    cables: Annotated[int, Range(1, MOST_CABLES)] = 1
+    tier: Annotated[int, Range(0, 64)] | None = None
     up: bool = True
     both: bool = True
 
 
-class _GeneratorFields(_FabricStrict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorEntry:
+    """What builds the fabric of a file that lists no nodes."""
+
     kind: _Name
     cluster: _Name
-    radix: Annotated[int, Field(ge=2, le=65536)] = 64
-    oversubscription: Annotated[float, Field(ge=1, le=1000)] | None = None
+    radix: Annotated[int, Range(2, 65536)] = 64
+    oversubscription: Annotated[float, Range(1, 1000)] | None = None
 
 
-class _FabricFields(_FabricStrict):
-    schema_: Literal["weft.fabric/1"] = Field(alias="schema")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFile:
+    """A fabric file."""
+
+    schema: Literal["weft.fabric/1"]
     name: _Name
-    roles: list[_Name] = Field(default_factory=list, max_length=1000)
-    nodes: list[_NodeFields] = Field(default_factory=list, max_length=MOST_NODES)
-    links: list[_LinkFields] = Field(default_factory=list, max_length=MOST_LINKS)
-    generator: _GeneratorFields | None = None
+    roles: Annotated[tuple[_Name, ...], Range(0, 1000)] = ()
+    nodes: Annotated[tuple[NodeEntry, ...], Range(0, MOST_NODES)] = ()
+    links: Annotated[tuple[LinkEntry, ...], Range(0, MOST_LINKS)] = ()
+    generator: GeneratorEntry | None = None
 
 
 def read_fabric(path: str | os.PathLike[str]) -> Fabric:
@@ -121,7 +130,7 @@ def fabric_to_toml(fabric: Fabric) -> str:
 
 
 def _fabric(table: Any, where: str) -> Fabric:
-    fields = validate(_FabricFields, table, where)
+    fields = decode(FabricFile, table, where)
     if fields.generator is not None:
         if fields.nodes or fields.links:
             raise BadInput("has a generator and nodes or links", where=where, remedy="keep one of the two")
@@ -130,25 +139,30 @@ def _fabric(table: Any, where: str) -> Fabric:
         Node(name=n.name, role=n.role, place=f"nodes[{i}]", domain=n.domain, rail=n.rail)
         for i, n in enumerate(fields.nodes)
     ]
-    links = [_cable(link, f"links[{i}]", where) for i, link in enumerate(fields.links)]
+    links = [
+        Cable(
+            source=link.source,
+            target=link.target,
+            capacity_Bps=link.capacity,
+            latency_s=link.latency,
+            cables=link.cables,
+            tier=link.tier,
+            up=link.up,
+            both=link.both,
+            place=f"links[{i}]",
+        )
+        for i, link in enumerate(fields.links)
+    ]
     return assemble(fields.name, nodes, links, where=where, roles=fields.roles)
 
 
-def _cable(link: _LinkFields, place: str, where: str) -> Cable:
-    return Cable(
-        source=link.source,
-        target=link.target,
-        capacity_Bps=units.parse_bandwidth(link.capacity, f"{where}: {place}.capacity"),
-        latency_s=units.parse_seconds(link.latency, f"{where}: {place}.latency"),
-        cables=link.cables,
-        tier=link.tier,
-        up=link.up,
-        both=link.both,
-        place=place,
-    )
+WrittenFabric = Annotated[
+    Fabric, Coded(lambda raw: _fabric(raw, ""), lambda fabric: json.loads(fabric_to_json(fabric)), FabricFile)
+]
+"""A fabric in a document."""
 
 
-def _generated(fields: _GeneratorFields, where: str) -> Fabric:
+def _generated(fields: GeneratorEntry, where: str) -> Fabric:
     from weft.cluster.catalogue import load
     from weft.fabric.catalogue import for_cluster
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from weft.codec import Document, encode
 from weft.errors import BadInput
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.fabric.spec import SCALE_UP, Fabric
@@ -29,12 +30,16 @@ _Cable: TypeAlias = tuple[_Slot, _Slot]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Document):
     """One thing to mend.
 
     ``one`` and ``other`` are the ports to exchange where the kind is one of ``EXCHANGES``, else the ends of the cable.
     ``leads_to`` is where ``one`` leads before the exchange (None: it is empty), ``designed_to`` where it should.
     """
+
+    DOCUMENT = """
+        kind device port other_device other_port leads_to=leads_to_end designed_to=designed_end
+        capacity_Bps designed_Bps remedy"""
 
     kind: str
     one: End
@@ -43,6 +48,30 @@ class Finding:
     designed_to: End | None = None
     capacity_Bps: float | None = None
     designed_Bps: float | None = None
+
+    @property
+    def device(self) -> str:
+        return self.one[0]
+
+    @property
+    def port(self) -> str:
+        return self.one[1]
+
+    @property
+    def other_device(self) -> str:
+        return self.other[0]
+
+    @property
+    def other_port(self) -> str:
+        return self.other[1]
+
+    @property
+    def leads_to_end(self) -> str | None:
+        return None if self.leads_to is None else named(self.leads_to)
+
+    @property
+    def designed_end(self) -> str | None:
+        return None if self.designed_to is None else named(self.designed_to)
 
     @property
     def remedy(self) -> str:
@@ -412,8 +441,10 @@ def _notes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes:
+class IterationTimes(Document):
     """Seconds per iteration of a job on the network as designed and as built; ``stuck`` says why it cannot run."""
+
+    DOCUMENT = "job designed_s as_built_s stuck?"
 
     job: str
     designed_s: float
@@ -426,10 +457,11 @@ class WiringReport(Result):
     """Cables as built against a design."""
 
     SCHEMA = "weft.fabric-check/1"
-    COLUMNS = (
-        *("kind", "device", "port", "other_device", "other_port", "leads_to", "designed_to"),
-        *("capacity_Bps", "designed_Bps", "remedy"),
-    )
+    COLUMNS = tuple(word.partition("=")[0] for word in Finding.DOCUMENT.split())
+    DOCUMENT = """
+        as_built design designed_cables=differences.designed right_cables=differences.right counts
+        findings=differences.findings only_designed=differences.only_designed only_built=differences.only_built
+        notes=differences.notes iteration?"""
 
     as_built: str
     design: str
@@ -444,39 +476,7 @@ class WiringReport(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every finding; exchanges in the order in which they are to be made."""
-        return [
-            {
-                "kind": one.kind,
-                "device": one.one[0],
-                "port": one.one[1],
-                "other_device": one.other[0],
-                "other_port": one.other[1],
-                "leads_to": None if one.leads_to is None else named(one.leads_to),
-                "designed_to": None if one.designed_to is None else named(one.designed_to),
-                "capacity_Bps": one.capacity_Bps,
-                "designed_Bps": one.designed_Bps,
-                "remedy": one.remedy,
-            }
-            for one in self.differences.findings
-        ]
-
-    def _document(self) -> dict[str, Any]:
-        found, times = self.differences, self.iteration
-        document: dict[str, Any] = {
-            "as_built": self.as_built,
-            "design": self.design,
-            "designed_cables": found.designed,
-            "right_cables": found.right,
-            "counts": self.counts,
-            "findings": self.to_dicts(),
-            "only_designed": list(found.only_designed),
-            "only_built": list(found.only_built),
-            "notes": list(found.notes),
-        }
-        if times is not None:
-            figures = {"job": times.job, "designed_s": times.designed_s, "as_built_s": times.as_built_s}
-            document["iteration"] = figures | ({"stuck": times.stuck} if times.stuck else {})
-        return document
+        return [encode(one) for one in self.differences.findings]
 
     def _facts(self) -> Sequence[str]:
         found = self.differences

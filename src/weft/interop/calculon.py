@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from weft.cluster.calibration import calibration
 from weft.cluster.spec import Cluster
+from weft.codec import Count, Range, decode
 from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
@@ -25,7 +26,6 @@ from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import model_application
 from weft.model.job import Job, Precision
-from weft.records import Reader, table_of
 
 TOOL = "calculon"
 WRITTEN_FOR = "Written for Calculon of February 2024 (commit caa4b11)."
@@ -44,20 +44,20 @@ HOST_GIB = 512.0
 class Execution:
     """Calculon's fields, with their names; all are needed."""
 
-    num_procs: int
-    tensor_par: int
-    pipeline_par: int
-    data_par: int
-    tensor_par_net: int
-    pipeline_par_net: int
-    data_par_net: int
-    batch_size: int
-    microbatch_size: int
+    num_procs: Count
+    tensor_par: Count
+    pipeline_par: Count
+    data_par: Count
+    tensor_par_net: Annotated[int, Range(0, 100)]
+    pipeline_par_net: Annotated[int, Range(0, 100)]
+    data_par_net: Annotated[int, Range(0, 100)]
+    batch_size: Count
+    microbatch_size: Count
     datatype: Literal["float8", "float16", "float32", "bfloat16"]
     fused_activation: bool
     attention_type: Literal["multihead", "multiquery"]
     activation_recompute: Literal["full", "attn_only", "none"]
-    pipeline_interleaving: int
+    pipeline_interleaving: Count
     optimizer_sharding: bool
     tensor_par_comm_type: Literal["ar", "p2p_rs_ag", "rs_ag"]
     tensor_par_overlap: Literal["none", "ring", "pipe"]
@@ -79,7 +79,6 @@ SAME = {
     "optimizer_offload": "offload_optimizer",
 }
 """Fields of an execution, and those of a layout that mean the same."""
-_READER = Reader(limits=dict.fromkeys(("tensor_par_net", "pipeline_par_net", "data_par_net"), (0, 100)))
 
 
 def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
@@ -89,7 +88,7 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
         BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
         Unsupported: inference, or weights kept by the host.
     """
-    execution = _READER.read(Execution, table_of(parse_json(text, where), where), where)
+    execution = decode(Execution, parse_json(text, where), where)
     if not execution.training or execution.weight_offload:
         what = "weight_offload" if execution.training else "inference"
         raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")

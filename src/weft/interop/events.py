@@ -12,18 +12,47 @@ have announced.  Ends are names of accelerators or their numbers.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
-from weft.documents import parse_line, validate
+from weft.codec import Count, Positive, Range, decode
+from weft.documents import parse_line
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.routing.events import KINDS, Event, Kind
 from weft.routing.traffic import JobTraffic, job_traffic
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
+_Amount = Annotated[float, Range(0, 1e18, below=True)]
+_Name = Annotated[str, Range(0, 200, printable=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFlow:
+    """A flow of an event."""
+
+    source: _Name | int
+    target: _Name | int
+    bytes: _Amount
+    collective: _Name = "flows"
+    rounds: Count = 1
+    queue_pair: Annotated[int, Range(0, 10**6, below=True)] = 0
+    rate_Bps: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """A line."""
+
+    time_s: _Amount
+    event: Kind
+    job: _Name | None = None
+    flows: tuple[EventFlow, ...] | None = None
+    pause_s: _Amount = 0.0
+    link: Annotated[tuple[str, ...], Range(2, 2)] | None = None
+    switch: _Name | None = None
 
 
 def read_event(line: str, fabric: Fabric, where: str) -> Event:
@@ -33,7 +62,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
         BadInput: a torn line, an unknown event or field, a value that cannot be used.
     """
     table = parse_line(line, where)
-    fields: Any = validate(_fields(), table, where)
+    fields = decode(EventLine, table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
     needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
@@ -44,7 +73,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
         time_s=fields.time_s,
         kind=kind,
         job=fields.job or "",
-        traffic=_traffic(fields, fabric, where) if fields.flows else None,
+        traffic=_traffic(fields, fields.flows, fabric, where) if fields.flows else None,
         nodes=tuple(fields.link or ()) or ((fields.switch,) if fields.switch else ()),
         text=line.strip(),
     )
@@ -72,27 +101,27 @@ def arrival_line(traffic: JobTraffic, fabric: Fabric, time_s: float) -> str:
     return json.dumps(line | {"pause_s": float(traffic.pause_s[0]), "flows": flows})
 
 
-def _traffic(fields: Any, fabric: Fabric, where: str) -> JobTraffic:
+def _traffic(fields: EventLine, flows: Sequence[EventFlow], fabric: Fabric, where: str) -> JobTraffic:
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
-    names = list(dict.fromkeys(flow.collective for flow in fields.flows))
+    names = list(dict.fromkeys(flow.collective for flow in flows))
     rounds: dict[str, int] = {}
-    for flow in fields.flows:
+    for flow in flows:
         if rounds.setdefault(flow.collective, flow.rounds) != flow.rounds:
             raise BadInput(f"collective {flow.collective!r} has several numbers of rounds", where=where)
-    ends = [[_end(getattr(flow, side), number, fabric, where) for flow in fields.flows] for side in _SIDES]
+    ends = [[_end(getattr(flow, side), number, fabric, where) for flow in flows] for side in _SIDES]
     return job_traffic(
         np.array(ends[0]),
         np.array(ends[1]),
-        np.array([flow.bytes for flow in fields.flows]),
-        collective=np.array([names.index(flow.collective) for flow in fields.flows]),
+        np.array([flow.bytes for flow in flows]),
+        collective=np.array([names.index(flow.collective) for flow in flows]),
         rounds=np.array([rounds[name] for name in names]),
         names=names,
         job=np.zeros(len(names), dtype=np.int64),
-        jobs=(fields.job,),
+        jobs=(fields.job or "",),
         start_s=np.array([fields.time_s]),
         pause_s=np.array([fields.pause_s]),
-        cap_Bps=np.array([np.inf if flow.rate_Bps is None else flow.rate_Bps for flow in fields.flows]),
-        queue_pair=np.array([flow.queue_pair for flow in fields.flows]),
+        cap_Bps=np.array([np.inf if flow.rate_Bps is None else flow.rate_Bps for flow in flows]),
+        queue_pair=np.array([flow.queue_pair for flow in flows]),
     )
 
 
@@ -106,36 +135,6 @@ def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> 
             f"{end!r} is no accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
         )
     return at
-
-
-def _fields() -> type[BaseModel]:
-    """The fields of a line (pydantic is imported only here)."""
-    from pydantic import BaseModel, ConfigDict, Field
-
-    finite = Field(ge=0, lt=1e18, allow_inf_nan=False)
-    short = Field(max_length=200)
-
-    class EventFlow(BaseModel):
-        model_config = ConfigDict(extra="forbid", strict=True)
-        source: Annotated[str, short] | int
-        target: Annotated[str, short] | int
-        bytes: Annotated[float, finite]
-        collective: Annotated[str, short] = "flows"
-        rounds: Annotated[int, Field(ge=1, lt=10**9)] = 1
-        queue_pair: Annotated[int, Field(ge=0, lt=10**6)] = 0
-        rate_Bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-
-    class EventLine(BaseModel):
-        model_config = ConfigDict(extra="forbid", strict=True)
-        time_s: Annotated[float, finite]
-        event: Kind
-        job: Annotated[str, short] | None = None
-        flows: list[EventFlow] | None = None
-        pause_s: Annotated[float, finite] = 0.0
-        link: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
-        switch: Annotated[str, short] | None = None
-
-    return EventLine
 
 
 __all__ = ["KINDS", "arrival_line", "read_event"]

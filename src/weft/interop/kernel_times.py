@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
+from weft.codec import encode
 from weft.errors import BadInput
 from weft.interop.torch_traces import events_of, number, read_json
 from weft.model.job import Precision
@@ -45,6 +46,7 @@ class Traced(Result):
     """
 
     SCHEMA = "weft.trace-kernels/1"
+    DOCUMENT = "source kernels"
 
     source: str
     measured: Measurements
@@ -54,17 +56,18 @@ class Traced(Result):
         """The times as a file that ``calibration`` of other verbs takes."""
         return write_calibration({}, source=f"kernels of {self.source}", measured=self.measured)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row a shape: what it is, its sizes, the median of its seconds, and how often it was seen."""
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """What each shape is, its sizes, the median of its seconds, and how often it was seen."""
         kinds = [("product", one) for one in self.measured.products]
         every = [*kinds, *(("attention", one) for one in self.measured.attention)]
         return [
-            {"kind": kind, **asdict(cast(Any, one)), "calls": calls}
-            for (kind, one), calls in zip(every, self.calls, strict=True)
+            {"kind": kind, **encode(one), "calls": calls} for (kind, one), calls in zip(every, self.calls, strict=True)
         ]
 
-    def _document(self) -> dict[str, Any]:
-        return {"source": self.source, "kernels": self.to_dicts()}
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a shape."""
+        return self.kernels
 
     def _facts(self) -> Sequence[str]:
         products, attention = len(self.measured.products), len(self.measured.attention)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
+from weft.codec import Coded, table_of
 from weft.errors import BadInput, UnknownName
 from weft.layout.spec import (
     ALIASES,
@@ -139,6 +140,10 @@ def layout_from_dict(values: Mapping[str, Any], *, where: str = "layout", world:
     if not isinstance(values, Mapping):
         raise BadInput(f"a layout is a table of fields, not {shown(values)}", where=where, remedy='like {"x": 8}')
     return _collect(((str(name), value) for name, value in values.items()), where).complete(world)
+
+
+WrittenLayout = Annotated[Layout, Coded(lambda raw: layout_from_dict(table_of(raw, ""), where=""), shape=Layout)]
+"""A layout in a document, of which fields may be left out."""
 
 
 def layout_to_dict(layout: Layout) -> dict[str, Any]:

@@ -6,13 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from weft.codec import Count, Range, decode
 from weft.documents import parse_json
 from weft.errors import Unsupported
 from weft.files import CONFIGURATION_BYTES, read_text
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.records import Reader
 
 VOCABULARY = 51200
 """What Calculon counts as rows of the embedding."""
@@ -24,12 +24,12 @@ GATED = 3, 2
 class Application:
     """Calculon's fields, with their names: attention of ``attn_heads`` heads of ``attn_size`` features."""
 
-    hidden: int
-    feedforward: int
-    seq_size: int
-    attn_heads: int
-    attn_size: int
-    num_blocks: int
+    hidden: Count
+    feedforward: Count
+    seq_size: Annotated[int, Range(1, 10**8)]
+    attn_heads: Count
+    attn_size: Count
+    num_blocks: Annotated[int, Range(1, 100_000)]
 
 
 def is_application(values: object) -> bool:
@@ -62,7 +62,7 @@ def application_from(values: Mapping[str, Any], *, where: str) -> Application:
     Raises:
         BadInput: a field is unknown, missing or out of range.
     """
-    return Reader(limits={"seq_size": (1, 10**8), "num_blocks": (1, 100_000)}).read(Application, values, where)
+    return decode(Application, values, where)
 
 
 def application_model(application: Application, name: str) -> Model:

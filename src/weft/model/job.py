@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
+from weft.codec import Count, Name, Range
 from weft.model.spec import Model
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4", "int8"]
@@ -26,12 +27,12 @@ class Recipe:
     accumulated and reduced (4: Megatron's fp32 main gradients; 2: reduced in bf16).
     """
 
-    global_batch: int
-    sequence: int
+    global_batch: Count
+    sequence: Count
     precision: Precision = "bf16"
     attention: AttentionKernel = "flash"
     dropout: bool = False
-    gradient_bytes: int = 4
+    gradient_bytes: Annotated[int, Range(1, 8)] = 4
 
     @property
     def whole(self) -> bool:
@@ -64,6 +65,6 @@ class Job:
 
     model: Model
     recipe: Recipe
-    defaults: tuple[str, ...] = ()
-    stack: str | None = None
-    space: str | None = None
+    defaults: tuple[Name, ...] = ()
+    stack: Name | None = None
+    space: Name | None = None

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from weft.codec import Count, Document, Name, OneOf, Range
+
+Number = Annotated[int, Range(0, 10**9)]
+Few = Annotated[int, Range(0, 100)]
+MOST_LAYERS = 10_000
+Layers = Annotated[int, Range(1, MOST_LAYERS)]
 LinearKind = Literal["normal", "transposed", "replicated"]
 """How tensor parallelism cuts a linear layer: ``normal`` = output features over x (Megatron's column-parallel),
 ``transposed`` = input features over x (row-parallel), ``replicated`` = not cut by x."""
@@ -49,7 +55,7 @@ class Linear:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Document):
     """Multi-head, grouped-query or multi-query attention.
 
     ``window`` is the number of keys a query sees (None: the whole causal prefix); where ``chunked``, keys are those
@@ -60,15 +66,16 @@ class Attention:
     learned relative biases).
     """
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    window: int | None = None
+    KIND = "heads"
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
+    window: Count | None = None
     qkv_bias: bool = False
     out_bias: bool = False
     head_norms: bool = False
     sinks: bool = False
-    extra_parameters: int = 0
+    extra_parameters: Number = 0
     rotary: bool = True
     chunked: bool = False
     gated: bool = False
@@ -104,7 +111,7 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Document):
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434).
 
     Queries are compressed to ``q_rank`` (None: not compressed), keys and values to ``kv_rank``; ``rope_dim``
@@ -112,13 +119,14 @@ class LatentAttention:
     ``latent_norms``: the compressed vectors are normed.
     """
 
-    heads: int
-    q_rank: int | None
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
-    window: int | None = None
+    KIND = "latent"
+    heads: Count
+    q_rank: Count | None
+    kv_rank: Count
+    nope_dim: Count
+    rope_dim: Number
+    value_dim: Count
+    window: Count | None = None
     latent_norms: bool = False
     out_bias: bool = False
     rotary: bool = True
@@ -171,17 +179,17 @@ class StateSpace:
     The output is gated by a projection of the input of its own width.
     """
 
-    heads: int
-    head_dim: int
-    groups: int
-    state: int
-    chunk: int
-    kernel: int = 0
+    heads: Count
+    head_dim: Count
+    groups: Count
+    state: Count
+    chunk: Count
+    kernel: Number = 0
     kernel_bias: bool = False
-    scalars: int = 1
+    scalars: Number = 1
     update: StateUpdate = "sum"
     bias: bool = False
-    extra_parameters: int = 0
+    extra_parameters: Number = 0
 
     @property
     def inner(self) -> int:
@@ -226,11 +234,12 @@ class StateSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedForward:
+class FeedForward(Document):
     """A dense feed-forward layer; ``gated`` adds the second input projection of SwiGLU/GeGLU (fused with
     the first)."""
 
-    intermediate: int
+    KIND = "dense"
+    intermediate: Count
     gated: bool = True
     bias: bool = False
 
@@ -245,7 +254,7 @@ class FeedForward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureOfExperts:
+class MixtureOfExperts(Document):
     """A routed feed-forward layer: ``experts`` of which a token uses ``top_k``, plus an optional dense
     shared expert.
 
@@ -255,14 +264,15 @@ class MixtureOfExperts:
     (LatentMoE of Nemotron 3); None: experts work on the hidden features.
     """
 
-    experts: int
-    top_k: int
+    KIND = "experts"
+    experts: Count
+    top_k: Count
     expert: FeedForward
     shared: FeedForward | None = None
     router_bias: bool = False
     balance_bias: bool = False
     shared_gate: bool = False
-    latent: int | None = None
+    latent: Count | None = None
 
     def vector_parameters(self, hidden: int) -> int:
         """What is in no linear layer: the balancing biases and the shared expert's gate."""
@@ -292,10 +302,10 @@ class Block:
     one input (GPT-NeoX, Falcon, PaLM).
     """
 
-    hidden: int
-    attention: Attention | LatentAttention | None
-    feed_forward: FeedForward | MixtureOfExperts | None
-    norms: int = 2
+    hidden: Count
+    attention: Annotated[Attention | LatentAttention, OneOf()] | None
+    feed_forward: Annotated[FeedForward | MixtureOfExperts, OneOf()] | None
+    norms: Few = 2
     norm_bias: bool = False
     parallel: bool = False
     state_space: StateSpace | None = None
@@ -339,7 +349,7 @@ class BlockRun:
     """``count`` consecutive identical blocks."""
 
     block: Block
-    count: int
+    count: Layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,18 +376,18 @@ class Model:
     not rotate, or nobody said how.
     """
 
-    name: str
-    hidden: int
-    vocab: int
+    name: Name
+    hidden: Count
+    vocab: Count
     runs: tuple[BlockRun, ...]
     tied_embeddings: bool = False
-    positions: int = 0
+    positions: Number = 0
     final_norm: bool = True
     norm_bias: bool = False
     head_bias: bool = False
     embedding_norm: bool = False
-    embedding_features: int | None = None
-    prediction_layers: int = 0
+    embedding_features: Count | None = None
+    prediction_layers: Few = 0
     prediction_blocks: tuple[Block, ...] = ()
     prediction_shared: bool = False
     rope: Rope | None = None

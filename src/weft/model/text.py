@@ -5,30 +5,12 @@ A record is a table of its fields; attention and feed-forward, with alternatives
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
+from weft.codec import Coded, decode
 from weft.errors import BadInput
 from weft.model.job import Job
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model
-from weft.records import Reader
-
-_MOST_LAYERS = 10_000
-_READER = Reader(
-    kinds={Attention: "heads", LatentAttention: "latent", FeedForward: "dense", MixtureOfExperts: "experts"},
-    limits={
-        "count": (1, _MOST_LAYERS),
-        "prediction_layers": (0, 100),
-        "gradient_bytes": (1, 8),
-        "norms": (0, 100),
-        **dict.fromkeys(("extra_parameters", "positions", "rope_dim", "kernel", "scalars"), (0, 10**9)),
-    },
-)
-
-
-def job_to_dict(job: Job) -> dict[str, Any]:
-    """Model, recipe and assumed values with JSON types; ``job_from_dict`` reads it back."""
-    plain: dict[str, Any] = _READER.plain(job)
-    return plain
+from weft.model.spec import MOST_LAYERS, Block, Model
 
 
 def job_from_dict(mapping: object, *, where: str = "job") -> Job:
@@ -37,16 +19,20 @@ def job_from_dict(mapping: object, *, where: str = "job") -> Job:
     Raises:
         BadInput: a field is unknown, missing, of the wrong kind or out of range, or contradicts another.
     """
-    job = _READER.read(Job, mapping, where)
+    job = decode(Job, mapping, where)
     _check(job.model, f"{where}.model")
     return job
 
 
+WrittenJob = Annotated[Job, Coded(lambda raw: job_from_dict(raw, where=""), shape=Job)]
+"""A job in a document."""
+
+
 def _check(model: Model, where: str) -> None:
     """What fields must agree on with each other."""
-    if not 1 <= model.layers <= _MOST_LAYERS:
+    if not 1 <= model.layers <= MOST_LAYERS:
         problem = f"{model.layers} layers in all"
-        raise BadInput(problem, where=f"{where}.runs", remedy=f"use 1 to {_MOST_LAYERS}")
+        raise BadInput(problem, where=f"{where}.runs", remedy=f"use 1 to {MOST_LAYERS}")
     for i, run in enumerate(model.runs):
         _check_block(run.block, model.hidden, f"{where}.runs[{i}].block")
     for i, block in enumerate(model.prediction_blocks):

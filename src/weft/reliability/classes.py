@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from weft.documents import parse_toml, validate
+from weft.codec import Coded, Document, Range, decode, encode, table_of
+from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
 from weft.reliability.recovery import Recovery
@@ -27,11 +27,12 @@ switch, of a rail too, a spine one above it, a core any other."""
 Takes = Literal["host", "rail", "leaf", "job", "fabric", "nothing"]
 """What a failure takes down: the host; all hosts with an accelerator on its rail, or under its leaf; the job's
 processes and no host; what the fabric's graph says; nothing, where only speed is lost."""
+Source = Annotated[str, Range(0, 1000)]
 NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailureClass:
+class FailureClass(Document):
     """One class of failures.
 
     Each component fails every ``mtbf_hours`` of its own, or a job ``failures_per_accelerator_hour`` times its
@@ -40,17 +41,20 @@ class FailureClass:
     the simulator.  ``planned`` ones come with a checkpoint.
     """
 
-    name: str
+    DOCUMENT = """
+        component mtbf_hours failures_per_accelerator_hour repair_hours takes heals capacity speed planned source"""
+
+    name: str = ""
     component: Component
-    mtbf_hours: float | None = None
-    failures_per_accelerator_hour: float | None = None
-    repair_hours: float = 0.0
+    mtbf_hours: Annotated[float, Range(0, 1e15, above=True)] | None = None
+    failures_per_accelerator_hour: Annotated[float, Range(0, 1e6)] | None = None
+    repair_hours: Annotated[float, Range(0, 1e6)] = 0.0
     takes: Takes = "host"
-    heals: float = 0.0
-    capacity: float = 0.0
-    speed: float | None = None
+    heals: Annotated[float, Range(0, 1)] = 0.0
+    capacity: Annotated[float, Range(0, 1, below=True)] = 0.0
+    speed: Annotated[float, Range(0, 1, above=True)] | None = None
     planned: bool = False
-    source: str = ""
+    source: Source = ""
 
     def rate(self, components: float, accelerators: float) -> float:
         """Failures a second of a job with so many of them."""
@@ -69,50 +73,20 @@ class FailureBook:
     classes: tuple[FailureClass, ...]
 
 
-_Hours = Annotated[float, Field(gt=0, le=1e15)]
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Seconds = Annotated[float, Field(ge=0, le=1e9)]
-_Rate = Annotated[float, Field(gt=0, le=1e15)]
-_Text = Annotated[str, Field(max_length=1000)]
+_CHANGES = Coded(lambda raw: table_of(raw, ""), shape=Recovery)
+"""Fields of the recovery, which stand in for those of the preset."""
 
 
-class _ClassFields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureFile:
+    """A failure file: ``like`` names a preset whose classes and times it changes or adds to."""
 
-    component: Component
-    mtbf_hours: _Hours | None = None
-    failures_per_accelerator_hour: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    repair_hours: Annotated[float, Field(ge=0, le=1e6)] = 0.0
-    takes: Takes = "host"
-    heals: _Share = 0.0
-    capacity: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    speed: Annotated[float, Field(gt=0, le=1)] | None = None
-    planned: bool = False
-    source: _Text = ""
-
-
-class _RecoveryFields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-    detect_s: _Seconds | None = None
-    swap_s: _Seconds | None = None
-    start_s: _Seconds | None = None
-    start_s_per_1000_accelerators: _Seconds | None = None
-    heal_s: _Seconds | None = None
-    storage_Bps: _Rate | None = None
-    storage_Bps_per_accelerator: _Rate | None = None
-    accelerators_per_host: Annotated[int, Field(ge=1, le=1024)] | None = None
-
-
-class _BookFields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, populate_by_name=True)
-
-    schema_: Literal["weft.failures/1"] | None = Field(None, alias="schema")
-    like: Annotated[str, Field(max_length=100)] | None = None
-    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
-    source: _Text | None = None
-    recovery: _RecoveryFields | None = None
-    classes: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=100)
+    schema: Literal["weft.failures/1"] | None = None
+    like: Annotated[str, Range(0, 100)] | None = None
+    name: Annotated[str, Range(1, 100)] | None = None
+    source: Source | None = None
+    recovery: Annotated[Mapping[str, Any], _CHANGES] = field(default_factory=dict)
+    classes: Annotated[Mapping[str, FailureClass], Range(0, 100)] = field(default_factory=dict)
 
 
 def presets() -> tuple[str, ...]:
@@ -151,12 +125,11 @@ def failures_from_toml(text: str, *, where: str = "failures") -> FailureBook:
 
 
 def _book(table: dict[str, Any], where: str) -> FailureBook:
-    given = validate(_BookFields, table, where)
+    given = decode(FailureFile, table, where)
     base = preset(given.like) if given.like is not None else None
     known = {one.name: one for one in base.classes} if base else {}
-    for name, fields in given.classes.items():
+    for name, inner in given.classes.items():
         place = f"{where}: classes.{name[:60]}"
-        inner = validate(_ClassFields, fields, place)
         if (inner.mtbf_hours is None) == (inner.failures_per_accelerator_hour is None):
             raise BadInput("needs mtbf_hours or failures_per_accelerator_hour, and not both", where=place)
         if inner.component == "job" and inner.takes not in ("job", "nothing"):
@@ -166,7 +139,7 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
             raise BadInput(f"{inner.component} is no part of a fabric", where=f"{place}.takes", remedy=remedy)
         if not 1 <= len(name) <= 60:
             raise BadInput("its name has no character, or more than 60", where=place, remedy="name it in a word")
-        known[name] = one = FailureClass(name=name, **inner.model_dump())
+        known[name] = one = replace(inner, name=name)
         away_hours = one.repair_hours * (1.0 - one.heals)
         if away_hours * one.rate(1.0, 1.0) * 3600.0 > 1.0:
             problem = f"a part is in repair for {away_hours:g} hours of each {1.0 / one.rate(1.0, 1.0) / 3600.0:g}"
@@ -174,8 +147,7 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
             raise BadInput(problem, where=f"{place}.repair_hours", remedy=remedy)
     if not known:
         raise BadInput("there is no class", where=f"{where}: classes", remedy=f'add one, or like = "{DEFAULT}"')
-    times = {} if given.recovery is None else given.recovery.model_dump(exclude_none=True)
-    recovery = replace(base.recovery if base else Recovery(), **times)
+    recovery = decode(Recovery, encode(base.recovery if base else Recovery()) | given.recovery, f"{where}: recovery")
     source = given.source or (base.source if base else where)
     return FailureBook(name=given.name or where, source=source, recovery=recovery, classes=tuple(known.values()))
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from weft.codec import Range
 from weft.errors import BadInput, UnknownName
 
 WORDS = ("restart", "shrink", "reroute", "hot", "peer", "async")
 """Words of ``--policy``."""
+
+
+Delay = Annotated[float, Range(0, 1e9)]
+Rate = Annotated[float, Range(0, 1e15, above=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +26,14 @@ class Recovery:
     ``storage_Bps_per_accelerator`` each: 2 TB/s over 16,384 (Llama 3, arXiv 2407.21783, section 3.3.1).
     """
 
-    detect_s: float = 300.0
-    swap_s: float = 120.0
-    start_s: float = 180.0
-    start_s_per_1000_accelerators: float = 0.0
-    heal_s: float = 10.0
-    storage_Bps: float | None = None
-    storage_Bps_per_accelerator: float = 1.2e8
-    accelerators_per_host: int | None = None
+    detect_s: Delay = 300.0
+    swap_s: Delay = 120.0
+    start_s: Delay = 180.0
+    start_s_per_1000_accelerators: Delay = 0.0
+    heal_s: Delay = 10.0
+    storage_Bps: Rate | None = None
+    storage_Bps_per_accelerator: Rate = 1.2e8
+    accelerators_per_host: Annotated[int, Range(1, 1024)] | None = None
 
     def start(self, accelerators: int) -> float:
         """Seconds to start so many."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from weft.codec import Document
 from weft.errors import BadInput
 from weft.reliability.process import Process, Saving, Stop
 from weft.units import format_seconds
@@ -60,7 +61,7 @@ class ClassCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Document):
     """Where the time of a long run goes, as shares that add up to one.
 
     ``goodput`` is useful training over time, ``saving`` the stalls of checkpoints that count, ``rework`` the work and
@@ -68,6 +69,8 @@ class Outcome:
     slow networks and missing replicas take, ``planned`` pauses, those to take hosts in again included.  ``stops`` come
     a second of the run.
     """
+
+    DOCUMENT = "goodput saving rework restart waiting reduced planned"
 
     goodput: float
     saving: float

@@ -8,16 +8,55 @@ from typing import Any
 
 import numpy as np
 
+from weft.codec import Document
 from weft.fabric.spec import Fabric, Ints
 from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.choice import links_of, on_links
-from weft.routing.plan import RoutePlan, judged, plan
+from weft.routing.plan import Efficiency, RoutePlan, judged, plan
 from weft.routing.problem import routing_problem
-from weft.routing.report import RouteReport, cables_of, flow_rows, plan_figures
+from weft.routing.report import RouteReport, cables_of, flow_rows
 from weft.routing.routers import RouterResult, improve
 from weft.routing.traffic import JobTraffic
 from weft.units import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedJob:
+    """A job and how much slower its slowest flow is than alone."""
+
+    job: str
+    flows: int
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AuditedEfficiency(Document):
+    """What a plan reaches, with the mean over all groups."""
+
+    DOCUMENT = "reached.* mean=reached.mean"
+
+    reached: Efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AuditedPlan(Document):
+    """Routes of all flows, and how many of them are not the installed ones."""
+
+    DOCUMENT = """
+        fabric=plan.fabric.name router=plan.router alpha=plan.alpha alpha_bound=plan.alpha_bound
+        bound_by=plan.bound_by gap=plan.gap objective jobs moved"""
+
+    plan: RoutePlan
+    moved: int
+
+    @property
+    def objective(self) -> AuditedEfficiency:
+        return AuditedEfficiency(reached=self.plan.efficiency)
+
+    @property
+    def jobs(self) -> tuple[AuditedJob, ...]:
+        return tuple(AuditedJob(job=one.job, flows=one.flows, slowdown=one.slowdown) for one in self.plan.jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -25,6 +64,7 @@ class RouteAudit(Result):
     """Installed routes, those after few moves, and those of a router that begins anew: the same flows and bound."""
 
     SCHEMA = "weft.route-audit/1"
+    DOCUMENT = "flows=installed.flows installed=installed_plan repaired=repaired_plan anew=new_plan moves"
     COLUMNS = (*RouteReport.COLUMNS[:6], "path", "links", "new_path", "new_links")
 
     installed: RoutePlan
@@ -51,10 +91,24 @@ class RouteAudit(Result):
         )
         return [{name: row[name] for name in self.COLUMNS} for row in whole]
 
-    def _document(self) -> dict[str, Any]:
-        kinds = {"installed": self.installed, "repaired": self.repaired, "anew": self.anew}
-        figures = {name: _figures(one) | {"moved": len(self.moved(one))} for name, one in kinds.items()}
-        return {"flows": len(self.installed.traffic), **figures, "moves": self.to_dicts()}
+    @property
+    def installed_plan(self) -> AuditedPlan:
+        return self._audited(self.installed)
+
+    @property
+    def repaired_plan(self) -> AuditedPlan:
+        return self._audited(self.repaired)
+
+    @property
+    def new_plan(self) -> AuditedPlan:
+        return self._audited(self.anew)
+
+    def _audited(self, plan: RoutePlan) -> AuditedPlan:
+        return AuditedPlan(plan=plan, moved=len(self.moved(plan)))
+
+    @property
+    def moves(self) -> list[dict[str, Any]]:
+        return self.to_dicts()
 
     def _flows(self, found: RoutePlan) -> list[dict[str, Any]]:
         return list(flow_rows(found.fabric, found.traffic, found.routes))
@@ -67,13 +121,6 @@ class RouteAudit(Result):
             f"slowest {best.objective} {best.value:.1%} of its pace alone, at most {best.bound:.1%}",
             f"{self.repaired.efficiency.value:.1%} if {counted(len(self.moved(self.repaired)), 'flow')} move",
         )
-
-
-def _figures(found: RoutePlan) -> dict[str, Any]:
-    figures = {name: value for name, value in plan_figures(found).items() if name not in ("seed", "flows")}
-    figures["objective"]["mean"] = found.efficiency.mean
-    figures["jobs"] = [{"job": one.job, "flows": one.flows, "slowdown": one.slowdown} for one in found.jobs]
-    return figures
 
 
 def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0) -> RouteAudit:

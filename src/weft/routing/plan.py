@@ -20,6 +20,7 @@ from functools import cache
 
 import numpy as np
 
+from weft.codec import Document
 from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric, Floats, Ints
@@ -40,7 +41,7 @@ DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RoutePlan:
+class RoutePlan(Document):
     """Routes of every flow of ``traffic`` (which is split where the router splits).
 
     ``alpha`` is the congestion: demand over capacity of the busiest link, with equal flows the number of flows on
@@ -48,6 +49,9 @@ class RoutePlan:
     as fluid, others as whole).  ``load`` is every link's, ``rates_Bps`` the max-min fair rates while all flows
     send at once.
     """
+
+    DOCUMENT = """
+        fabric=fabric.name router seed flows alpha alpha_bound bound_by gap objective=efficiency jobs"""
 
     fabric: Fabric
     traffic: JobTraffic
@@ -62,6 +66,10 @@ class RoutePlan:
     efficiency: Efficiency
     jobs: tuple[JobOutcome, ...]
     solve_s: float
+
+    @property
+    def flows(self) -> int:
+        return len(self.traffic)
 
     @property
     def gap(self) -> float:
@@ -216,8 +224,10 @@ OBJECTIVES: dict[str, Objective] = {"flow": by_flow, "collective": by_collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Efficiency:
+class Efficiency(Document):
     """Paces of all groups, slowest first, and the most that the slowest could have."""
+
+    DOCUMENT = "name=objective value bound gap"
 
     objective: str
     paces: Floats

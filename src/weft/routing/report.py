@@ -23,6 +23,8 @@ class RouteReport(Result):
     SCHEMA = "weft.route/1"
     COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path", "links")
 
+    DOCUMENT = "plan.* flows compared?"
+
     plan: RoutePlan
     compared: tuple[RoutePlan, ...] = ()
     paths: bool = False
@@ -36,13 +38,10 @@ class RouteReport(Result):
         )
         return [{name: row[name] for name in self.COLUMNS} for row in whole]
 
-    def _document(self) -> dict[str, Any]:
-        document = plan_figures(self.plan)
-        if self.compared:
-            document["compared"] = [plan_figures(one) for one in self.compared]
-        if self.paths:
-            document["flows"] = list(self._flows())
-        return document
+    @property
+    def flows(self) -> int | list[dict[str, Any]]:
+        """The flows with their paths, or their number."""
+        return list(self._flows()) if self.paths else len(self.plan.traffic)
 
     def _flows(self) -> Iterator[dict[str, Any]]:
         return flow_rows(self.plan.fabric, self.plan.traffic, self.plan.routes)
@@ -57,24 +56,6 @@ class RouteReport(Result):
 
     def _shown(self) -> list[dict[str, Any]]:
         return [asdict(job) for job in self.plan.jobs]
-
-
-def plan_figures(plan: RoutePlan) -> dict[str, Any]:
-    """What a plan reaches, without its paths."""
-    best = plan.efficiency
-    objective = {"name": best.objective, "value": best.value, "bound": best.bound, "gap": best.gap}
-    return {
-        "fabric": plan.fabric.name,
-        "router": plan.router,
-        "seed": plan.seed,
-        "flows": len(plan.traffic),
-        "alpha": plan.alpha,
-        "alpha_bound": plan.alpha_bound,
-        "bound_by": plan.bound_by,
-        "gap": plan.gap,
-        "objective": objective,
-        "jobs": [asdict(one) for one in plan.jobs],
-    }
 
 
 def flow_rows(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Iterator[dict[str, Any]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.codec import number, table_of
 from weft.fabric.spec import Fabric, Ints
 from weft.journal import Journal
-from weft.records import number, table_of
 from weft.routing.controller import Controller, Decision
 from weft.routing.telemetry import Health, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic

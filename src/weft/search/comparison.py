@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 from operator import attrgetter
@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
+from weft.codec import Document
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import Estimate
@@ -28,7 +29,6 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.layout.text import format_layout
 from weft.model.job import Job
-from weft.model.text import job_to_dict
 from weft.results import Result
 from weft.units import counted, format_count, format_seconds, format_si
 
@@ -273,6 +273,18 @@ class Difference:
     turns: tuple[Turn, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricedSide(Document):
+    """A side and its whole run."""
+
+    DOCUMENT = """
+        label=side.label job=side.job cluster=side.cluster stack=side.stack fabric=side.fabric
+        simulated_s=side.simulated_s estimate=side.estimate run"""
+
+    side: Side
+    run: TrainingRun
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Result):
     """Sides, and what differs between each and the first."""
@@ -282,6 +294,8 @@ class Comparison(Result):
         *("label", "model", "cluster", "accelerators", "stack", "fabric", "layout", "iteration_s", "tokens_per_s"),
         *("mfu", "memory_bytes", "fits", "ratio", "error", "chance", "expected_s", "usd", "energy_mwh"),
     )
+
+    DOCUMENT = "tokens sides=priced differences"
 
     sides: tuple[Side, ...]
     tokens: float
@@ -324,26 +338,10 @@ class Comparison(Result):
             for one, other, run in zip(self.sides, against, self.runs, strict=True)
         ]
 
-    def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
-
-        return {
-            "tokens": self.tokens,
-            "sides": [
-                {
-                    "label": one.label,
-                    "job": job_to_dict(one.job),
-                    "cluster": cluster_to_dict(one.cluster),
-                    "stack": one.stack,
-                    "fabric": one.fabric,
-                    "simulated_s": one.simulated_s,
-                    "estimate": one.estimate.to_dict(),
-                    "run": run.to_dict(),
-                }
-                for one, run in zip(self.sides, self.runs, strict=True)
-            ],
-            "differences": [asdict(one) for one in self.differences],
-        }
+    @property
+    def priced(self) -> tuple[PricedSide, ...]:
+        """The sides with their runs."""
+        return tuple(PricedSide(side=one, run=run) for one, run in zip(self.sides, self.runs, strict=True))
 
     def _facts(self) -> Sequence[str]:
         return [f"{one.label} {format_seconds(one.iteration_s)}" for one in self.sides]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from weft.cluster.catalogue import oversubscribed, rewired, with_domain, with_spares_used
-from weft.cluster.files import cluster_to_dict
 from weft.cluster.spec import Cluster
+from weft.codec import Document
 from weft.errors import BadInput, WeftError
 from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
@@ -18,9 +18,8 @@ from weft.fabric.cost import Bill, Prices, bill, scale_up_usd
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
-from weft.layout.text import format_layout, layout_to_dict
+from weft.layout.text import format_layout
 from weft.model.job import Job
-from weft.model.text import job_to_dict
 from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Space
@@ -129,6 +128,18 @@ class Design:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedDesign(Document):
+    """A design, and whether no other beats it in both dollars and tokens per second."""
+
+    DOCUMENT = """
+        design.* bill=design.bill.totals pareto total_usd=design.total_usd tokens_per_s_usd=design.tokens_per_s_usd
+        over_one_domain=design.over_one_domain"""
+
+    design: Design
+    pareto: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
     """What a network saves in place of another: parts and dollars of the scale-out network, as shares, and the time
     that an iteration takes longer, as a share.  None where the other has no such part."""
@@ -162,6 +173,8 @@ class DesignStudy(Result):
     """
 
     SCHEMA = "weft.design/1"
+    DOCUMENT = """
+        job cluster radix routing transport prices designs=judged rejected assumptions against instead"""
 
     job: Job
     cluster: Cluster
@@ -179,6 +192,7 @@ class DesignStudy(Result):
         """The routings of all designs, each once."""
         return tuple(dict.fromkeys(routing_on(one.kind, self.routing) for one in self.designs))
 
+    @property
     def instead(self) -> tuple[Instead, ...]:
         """Each network in place of the one of kind ``against`` with the same domains and batch."""
         other = {(one.domain, one.global_batch): one for one in self.designs if one.kind == self.against}
@@ -197,20 +211,14 @@ class DesignStudy(Result):
             for i, one in enumerate(self.designs)
         ]
 
-    def _document(self) -> dict[str, Any]:
-        return {
-            "job": job_to_dict(self.job),
-            "cluster": cluster_to_dict(self.cluster),
-            "radix": self.radix,
-            "routing": self.routing,
-            "transport": carrier(self.routing),
-            "prices": asdict(self.prices),
-            "designs": [_design_to_dict(one, i in self.pareto) for i, one in enumerate(self.designs)],
-            "rejected": [asdict(one) for one in self.rejected],
-            "assumptions": list(self.assumptions),
-            "against": self.against,
-            "instead": [asdict(one) for one in self.instead()],
-        }
+    @property
+    def transport(self) -> str:
+        return carrier(self.routing)
+
+    @property
+    def judged(self) -> tuple[JudgedDesign, ...]:
+        """The designs, each with whether no other beats it."""
+        return tuple(JudgedDesign(design=one, pareto=i in self.pareto) for i, one in enumerate(self.designs))
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
@@ -247,11 +255,6 @@ def _instead(one: Design, other: Design) -> Instead:
         usd_saved_share=saved("usd"),
         longer=one.iteration_s / other.iteration_s - 1,
     )
-
-
-def _design_to_dict(one: Design, pareto: bool) -> dict[str, Any]:
-    made = {"layout": layout_to_dict(one.layout), "bill": one.bill.totals(), "pareto": pareto}
-    return asdict(one) | made | {name: getattr(one, name) for name in _MONEY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

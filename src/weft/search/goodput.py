@@ -21,9 +21,8 @@ from weft.estimation.result import Estimate
 from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
-from weft.layout.text import format_layout, layout_to_dict
+from weft.layout.text import format_layout
 from weft.model.job import Job
-from weft.model.text import job_to_dict
 from weft.reliability.classes import FailureBook
 from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
 from weft.reliability.monte_carlo import spread
@@ -182,6 +181,9 @@ class GoodputReport(Result):
     """
 
     SCHEMA = "weft.goodput/1"
+    DOCUMENT = """
+        job cluster layout fabric=fabric.name failures=failing.book.name policy iteration_s goodput shares=outcome run
+        expected_s monte_carlo saving spares best_spares spare_rows simulated routing classes simultaneous"""
 
     job: Job
     cluster: Cluster
@@ -220,33 +222,19 @@ class GoodputReport(Result):
         """A row for every class of failures."""
         return [asdict(one) for one in self.classes]
 
-    def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
+    @property
+    def policy(self) -> str:
+        return str(self.failing.policy)
 
-        shares = asdict(self.outcome)
-        del shares["classes"], shares["stops"]
-        return {
-            "job": job_to_dict(self.job),
-            "cluster": cluster_to_dict(self.cluster),
-            "layout": layout_to_dict(self.layout),
-            "fabric": self.fabric.name,
-            "failures": self.failing.book.name,
-            "policy": str(self.failing.policy),
-            "iteration_s": self.iteration_s,
-            "goodput": self.goodput,
-            "shares": shares,
-            "run": self.run.to_dict(),
-            "expected_s": {"mean": self.run.expected_s, "low": self.low_s, "high": self.high_s},
-            "monte_carlo": {"runs": self.runs, "goodput": self.drawn_goodput},
-            "saving": asdict(self.saving),
-            "spares": self.spares,
-            "best_spares": self.best_spares,
-            "spare_rows": [asdict(one) for one in self.spare_rows],
-            "simulated": self.simulated,
-            "routing": self.routing,
-            "classes": self.to_dicts(),
-            "simultaneous": [asdict(one) for one in self.simultaneous],
-        }
+    @property
+    def expected_s(self) -> dict[str, float]:
+        """The mean and the middle 90 % of runs."""
+        return {"mean": self.run.expected_s, "low": self.low_s, "high": self.high_s}
+
+    @property
+    def monte_carlo(self) -> dict[str, float]:
+        """How many runs were drawn, and their goodput."""
+        return {"runs": self.runs, "goodput": self.drawn_goodput}
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}, {format_layout(self.layout)}"

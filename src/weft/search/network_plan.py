@@ -5,22 +5,21 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
+from weft.codec import decode
 from weft.estimation.iteration import Estimator, estimate_of
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
 from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
 from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse
-from weft.layout.text import format_layout
-from weft.records import number, table_of
 from weft.search.enumeration import Enumeration, Frames, Space
-from weft.search.ranking import Plan
+from weft.search.ranking import Plan, RankedLayout
 from weft.search.screen import HOPELESS, ROUNDING, least_s
 from weft.simulation.routes.evaluator import DEGREES, Evaluator
 
@@ -329,6 +328,16 @@ BEGUN = 8
 """Layouts of the closed form's ranking that are evaluated first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """What a document says of the network beside the layouts."""
+
+    fabric: str
+    routing: str
+    first_choice_s: float
+    proof: Proof
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NetworkPlan(Plan):
     """Layouts of a job on one network, fastest at flow level first.
@@ -339,6 +348,7 @@ class NetworkPlan(Plan):
     """
 
     COLUMNS = ("rank", "simulated_s", *Plan.COLUMNS[1:])
+    DOCUMENT = Plan.DOCUMENT + " fabric routing transport first_choice_s proof"
 
     fabric: str
     routing: str
@@ -352,17 +362,15 @@ class NetworkPlan(Plan):
         rows = Plan.to_dicts(self)
         return [row | {"simulated_s": seconds} for row, seconds in zip(rows, self.simulated_s, strict=True)]
 
-    def _document(self) -> dict[str, Any]:
-        document = Plan._document(self)
-        for one, estimate, seconds in zip(document["layouts"], self.layouts, self.simulated_s, strict=True):
-            one |= {"layout_text": format_layout(estimate.layout), "simulated_s": seconds}
-        network = {
-            "fabric": self.fabric,
-            "routing": self.routing,
-            "transport": carrier(self.routing),
-            "first_choice_s": self.first_choice_s,
-        }
-        return document | network | {"proof": asdict(self.proof)}
+    @property
+    def transport(self) -> str:
+        return carrier(self.routing)
+
+    @property
+    def rows(self) -> tuple[RankedLayout, ...]:
+        """The ranked layouts with their simulated seconds."""
+        rows = zip(self._ranked(), self.simulated_s, strict=True)
+        return tuple(replace(row, simulated_s=seconds) for row, seconds in rows)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> NetworkPlan:
@@ -372,25 +380,13 @@ class NetworkPlan(Plan):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         found = Plan.from_dict(document, where=where)
-        proof = table_of(document.get("proof"), f"{where}: proof")
-        names = [one.name for one in fields(Proof) if one.name != "stopped_by"]
-        known = {name: number(proof.get(name), f"{where}: proof.{name}") for name in names}
+        own = {name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document}
+        network = decode(_Network, own, where)
+        simulated_s = [one.get("simulated_s") for one in document["layouts"]]
         return cls(
             **{one.name: getattr(found, one.name) for one in fields(found)},
-            fabric=str(document.get("fabric")),
-            routing=str(document.get("routing")),
-            simulated_s=tuple(
-                number(one.get("simulated_s"), f"{where}: layouts[{i}].simulated_s")
-                for i, one in enumerate(document["layouts"])
-            ),
-            first_choice_s=number(document.get("first_choice_s"), f"{where}: first_choice_s"),
-            proof=Proof(
-                evaluated=int(known["evaluated"]),
-                considered=int(known["considered"]),
-                bound_s=known["bound_s"],
-                gap=known["gap"],
-                stopped_by="budget" if proof.get("stopped_by") == "budget" else None,
-            ),
+            **{one.name: getattr(network, one.name) for one in fields(network)},
+            simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
         )
 
 

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
+from weft.codec import Coded, Document, Value, decode, table_of
 from weft.errors import BadInput, NothingFeasible
 from weft.estimation.frame import pinned_capacity
 from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
+from weft.estimation.training import TrainingRun
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
 from weft.model.job import Job
 from weft.model.resolve import even_batch
-from weft.records import Reader, number, table_of
+from weft.model.text import job_from_dict
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
 from weft.search.screen import Fold, Scale, Screen
-from weft.search.ties import Choice, Ease, Facts, Tie, held
+from weft.search.ties import Choice, Ease, Tie, held
 from weft.units import counted, format_bytes
-
-if TYPE_CHECKING:
-    from weft.estimation.training import TrainingRun
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
@@ -46,6 +45,39 @@ class Count:
     layouts: int
 
 
+def _counted(raw: object, where: str = "") -> tuple[Count, ...]:
+    counts = decode(Mapping[str, int], raw, where)  # type: ignore[type-abstract]
+    return tuple(Count(code=code, layouts=layouts) for code, layouts in counts.items())
+
+
+_CODES = Coded(_counted, lambda counts: {one.code: one.layouts for one in counts}, Mapping[str, int])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchBounds:
+    """What pinned and bounded a search, as documents say it."""
+
+    fixed: Mapping[str, tuple[str | int | bool, ...]]
+    maximum: Mapping[str, int]
+    memory_margin: float
+    per_mesh: bool
+    order: str = "time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedLayout(Document):
+    """A layout of a plan, with its rank, its tie, its whole run and its simulated seconds where they are known."""
+
+    DOCUMENT = "rank estimate.* group chance run? simulated_s?"
+
+    rank: int
+    estimate: Estimate
+    group: int | None
+    chance: float | None
+    run: TrainingRun | None
+    simulated_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """The layout that lacks least memory of those that would be faster than all that fit.
@@ -54,8 +86,8 @@ class Advice:
     None where no switch suffices.
     """
 
-    rejected: Estimate
     change: str
+    rejected: Estimate
     accepted: Estimate | None
 
 
@@ -76,6 +108,9 @@ class Plan(Result):
 
     SCHEMA = "weft.plan/1"
     COLUMNS = ("rank", "model", "cluster", *COLUMNS, *Tie.__slots__)
+    DOCUMENT = """
+        considered evaluated feasible rejected job cluster space=space.name search stack calibration=constants defaults
+        advice choice batch_that_runs layouts=rows pareto"""
 
     job: Job
     cluster: Cluster
@@ -88,7 +123,7 @@ class Plan(Result):
     considered: int
     evaluated: int
     feasible: int
-    rejected: tuple[Count, ...]
+    rejected: Annotated[tuple[Count, ...], _CODES]
     layouts: tuple[Estimate, ...]
     pareto: tuple[Estimate, ...]
     advice: Advice | None
@@ -126,35 +161,29 @@ class Plan(Result):
         unknown = dict.fromkeys(Tie.__slots__)
         return [asdict(one) for one in self.ties] + [unknown] * (len(self.layouts) - len(self.ties))
 
-    def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # loads only for files
-        from weft.model.text import job_to_dict
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """What was assumed of job and cluster."""
+        return (*self.job.defaults, *self.cluster.defaults)
 
-        layouts = [{"rank": rank} | one.to_dict() for rank, one in enumerate(self.layouts, 1)]
-        layouts = [layout | tie for layout, tie in zip(layouts, self._ties(), strict=True)]
-        for layout, run in zip(layouts, self.runs, strict=False):
-            layout["run"] = run.to_dict()
-        return {
-            "considered": self.considered,
-            "evaluated": self.evaluated,
-            "feasible": self.feasible,
-            "rejected": {count.code: count.layouts for count in self.rejected},
-            "job": job_to_dict(self.job),
-            "cluster": cluster_to_dict(self.cluster),
-            "space": self.space.name,
-            "search": self.space.bounds()
-            | {"memory_margin": self.memory_margin, "per_mesh": self.per_mesh, "order": self.order},
-            "stack": self.stack,
-            "calibration": asdict(self.constants),
-            "defaults": [*self.job.defaults, *self.cluster.defaults],
-            "advice": None if self.advice is None else _advice_to_dict(self.advice),
-            "choice": None
-            if self.choice is None
-            else asdict(self.choice) | {"fastest": self.choice.fastest.to_dict()},
-            "batch_that_runs": self.batch_that_runs,
-            "layouts": layouts,
-            "pareto": [one.to_dict() for one in self.pareto],
-        }
+    @property
+    def search(self) -> SearchBounds:
+        """What the search was bound to."""
+        return SearchBounds(
+            **self.space.bounds(), memory_margin=self.memory_margin, per_mesh=self.per_mesh, order=self.order
+        )
+
+    @property
+    def rows(self) -> tuple[RankedLayout, ...]:
+        """The ranked layouts with what is known of each."""
+        return self._ranked()
+
+    def _ranked(self) -> tuple[RankedLayout, ...]:
+        runs = self.runs or (None,) * len(self.layouts)
+        return tuple(
+            RankedLayout(rank=rank, estimate=estimate, run=run, **tie)
+            for rank, (estimate, tie, run) in enumerate(zip(self.layouts, self._ties(), runs, strict=True), 1)
+        )
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> Plan:
@@ -164,55 +193,56 @@ class Plan(Result):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         from weft.cluster.files import cluster_from_dict
-        from weft.estimation.training import TrainingRun
-        from weft.model.text import job_from_dict
 
         table_of(document, where)
         if missing := [name for name in _KEYS if name not in document]:
             raise BadInput(f"{missing[0]} is missing", where=where)
+
+        def read(kind: type[Value], name: str) -> Value:
+            return decode(kind, document[name], f"{where}: {name}")
+
         cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
-        search = table_of(document["search"], f"{where}: search")
-
-        def estimates(name: str) -> tuple[Estimate, ...]:
-            listed = document[name]
-            if not isinstance(listed, list):
-                raise BadInput("is not a list", where=f"{where}: {name}")
-            places = [f"{where}: {name}[{i}]" for i in range(len(listed))]
-            return tuple(
-                Estimate.from_dict(one, where=place, world=cluster.count)
-                for one, place in zip(listed, places, strict=True)
-            )
-
-        ranked = document["layouts"] if isinstance(document["layouts"], list) else []
-        runs = [one["run"] for one in ranked if isinstance(one, Mapping) and "run" in one]
-        batch = document.get("batch_that_runs")
-        counts = {name: int(number(document[name], f"{where}: {name}")) for name in _COUNTS}
-        return cls(
+        search = read(SearchBounds, "search")
+        ranked = read(tuple[Mapping[str, Any], ...], "layouts")
+        runs = [one["run"] for one in ranked if "run" in one]
+        ties = [{name: one.get(name) for name in Tie.__slots__} for one in ranked if one.get("group") is not None]
+        found = cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
-            space=Space.of_bounds(document["space"], search, where=f"{where}: search"),
-            memory_margin=number(search.get("memory_margin"), f"{where}: search.memory_margin"),
-            per_mesh=bool(search.get("per_mesh")),
-            constants=_PLAIN.read(Calibration, document["calibration"], f"{where}: calibration"),
+            space=Space.of_bounds(document["space"], document["search"], where=f"{where}: search"),
+            memory_margin=search.memory_margin,
+            per_mesh=search.per_mesh,
+            constants=read(Calibration, "calibration"),
             stack=str(document.get("stack", USUAL_STACK)),
-            order=str(search.get("order", "time")),
-            **counts,
-            rejected=tuple(
-                Count(code=str(code), layouts=int(number(count, f"{where}: rejected.{code}")))
-                for code, count in table_of(document["rejected"], f"{where}: rejected").items()
+            order=search.order,
+            considered=read(int, "considered"),
+            evaluated=read(int, "evaluated"),
+            feasible=read(int, "feasible"),
+            rejected=_counted(document["rejected"], f"{where}: rejected"),
+            layouts=tuple(
+                Estimate.from_dict(one, where=f"{where}: layouts[{i}]", world=cluster.count)
+                for i, one in enumerate(ranked)
             ),
-            layouts=estimates("layouts"),
-            pareto=estimates("pareto"),
-            advice=_advice_from_dict(document["advice"], cluster.count, f"{where}: advice"),
-            ties=tuple(
-                _PLAIN.read(Tie, {name: one.get(name) for name in Tie.__slots__}, f"{where}: layouts")
-                for one in ranked
-                if isinstance(one, Mapping) and one.get("group") is not None
-            ),
-            choice=_choice_from_dict(document.get("choice"), cluster.count, f"{where}: choice"),
-            batch_that_runs=None if batch is None else int(number(batch, f"{where}: batch_that_runs")),
-            runs=tuple(TrainingRun.from_dict(run, where=f"{where}: run") for run in runs),
+            pareto=read(tuple[Estimate, ...], "pareto"),
+            advice=None if document["advice"] is None else read(Advice, "advice"),
+            ties=decode(tuple[Tie, ...], ties, f"{where}: layouts"),
+            choice=None if document.get("choice") is None else read(Choice, "choice"),
+            batch_that_runs=None if document.get("batch_that_runs") is None else read(int, "batch_that_runs"),
+            runs=decode(tuple[TrainingRun, ...], runs, f"{where}: run"),
         )
+        for name, estimate in found._others():
+            if estimate.layout.world != cluster.count:
+                problem = f"{estimate.layout.world} ranks, but there are {cluster.count} accelerators"
+                raise BadInput(problem, where=f"{where}: {name}", remedy="change a degree")
+        return found
+
+    def _others(self) -> Iterator[tuple[str, Estimate]]:
+        """Layouts beside the ranked ones, with their places in the document."""
+        yield from ((f"pareto[{i}]", one) for i, one in enumerate(self.pareto))
+        if self.advice is not None:
+            yield from (("advice", one) for one in (self.advice.rejected, self.advice.accepted) if one is not None)
+        if self.choice is not None:
+            yield "choice", self.choice.fastest
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
@@ -224,39 +254,20 @@ class Plan(Result):
         return [{"rank": rank} | one.short_row() for rank, one in enumerate(self.layouts, 1)]
 
 
-_COUNTS = ("considered", "evaluated", "feasible")
-_KEYS = (*_COUNTS, "rejected", "job", "cluster", "space", "search", "calibration", "advice", "layouts", "pareto")
-_PLAIN = Reader(least=0)
-
-
-def _advice_to_dict(advice: Advice) -> dict[str, Any]:
-    accepted = advice.accepted
-    return {
-        "change": advice.change,
-        "rejected": advice.rejected.to_dict(),
-        "accepted": None if accepted is None else accepted.to_dict(),
-    }
-
-
-def _advice_from_dict(raw: object, world: int, where: str) -> Advice | None:
-    if raw is None:
-        return None
-    table = table_of(raw, where)
-    accepted = table.get("accepted")
-    return Advice(
-        rejected=Estimate.from_dict(table.get("rejected"), where=f"{where}.rejected", world=world),
-        change=str(table.get("change")),
-        accepted=None if accepted is None else Estimate.from_dict(accepted, where=f"{where}.accepted", world=world),
-    )
-
-
-def _choice_from_dict(raw: object, world: int, where: str) -> Choice | None:
-    if raw is None:
-        return None
-    table = table_of(raw, where)
-    fastest = Estimate.from_dict(table.get("fastest"), where=f"{where}.fastest", world=world)
-    facts = {name: value for name, value in table.items() if name != "fastest"}
-    return Choice(fastest=fastest, **asdict(_PLAIN.read(Facts, facts, where)))
+_KEYS = (
+    "considered",
+    "evaluated",
+    "feasible",
+    "rejected",
+    "job",
+    "cluster",
+    "space",
+    "search",
+    "calibration",
+    "advice",
+    "layouts",
+    "pareto",
+)
 
 
 def plan(

@@ -20,6 +20,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
+from weft.codec import encode
 from weft.collectives.groups import factors_of, part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
 from weft.collectives.schedules.bound import ideal_s
 from weft.collectives.schedules.chunks import Request, request
@@ -72,12 +73,27 @@ class Iteration:
         return self.iteration_s - self.compute_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRow:
+    """An iteration under one policy: seconds, speedup over the first policy, and the dimensions' busy seconds."""
+
+    policy: str
+    iteration_s: float
+    compute_s: float
+    exposed_s: float
+    speedup: float
+    busy_s: tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class WorkloadResult(Result):
     """A workload's iteration under each policy, over the dimensions of a network."""
 
     SCHEMA = "weft.workload/1"
     INDENT = None
+    DOCUMENT = """
+        workload=first.workload.name tasks compute_s=first.compute_s assumptions=every_assumption dimensions
+        policies"""
 
     runs: Mapping[str, Iteration]
     dimensions: tuple[Dimension, ...]
@@ -88,38 +104,33 @@ class WorkloadResult(Result):
         """The iteration to which the others are compared."""
         return next(iter(self.runs.values()))
 
+    @property
+    def policies(self) -> tuple[PolicyRow, ...]:
+        """The policies with their times."""
+        return tuple(
+            PolicyRow(
+                policy=name,
+                iteration_s=one.iteration_s,
+                compute_s=one.compute_s,
+                exposed_s=one.exposed_s,
+                speedup=ratio(self.first.iteration_s, one.iteration_s),
+                busy_s=tuple(one.busy_s.tolist()),
+            )
+            for name, one in self.runs.items()
+        )
+
+    @property
+    def tasks(self) -> int:
+        return len(self.first.workload.tasks)
+
+    @property
+    def every_assumption(self) -> tuple[str, ...]:
+        """Those of the workload and of its network."""
+        return (*self.first.workload.assumptions, *self.assumptions)
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a policy: seconds of the iteration, of computation and of waiting, and the speedup."""
-        return [
-            {
-                "policy": name,
-                "iteration_s": one.iteration_s,
-                "compute_s": one.compute_s,
-                "exposed_s": one.exposed_s,
-                "speedup": ratio(self.first.iteration_s, one.iteration_s),
-                "busy_s": one.busy_s.tolist(),
-            }
-            for name, one in self.runs.items()
-        ]
-
-    def _document(self) -> dict[str, Any]:
-        first = self.first
-        return {
-            "workload": first.workload.name,
-            "tasks": len(first.workload.tasks),
-            "compute_s": first.compute_s,
-            "assumptions": [*first.workload.assumptions, *self.assumptions],
-            "dimensions": [
-                {
-                    "kind": one.kind,
-                    "size": one.size,
-                    "bandwidth_Bps": one.bandwidth_Bps,
-                    "step_latency_s": one.latency_s,
-                }
-                for one in self.dimensions
-            ],
-            "policies": self.to_dicts(),
-        }
+        return [encode(one) for one in self.policies]
 
     def _facts(self) -> Sequence[str]:
         times = [f"{name} {format_seconds(one.iteration_s)}" for name, one in self.runs.items()]

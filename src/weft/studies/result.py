@@ -40,6 +40,7 @@ class Sweep(Result):
     """
 
     SCHEMA = "weft.sweep/1"
+    DOCUMENT = "study compute rows=table"
 
     def __init__(
         self, points: Points, kept: Kept, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
@@ -88,9 +89,18 @@ class Sweep(Result):
     ) -> None:
         self.close()
 
-    def _document(self) -> dict[str, Any]:
-        study = self.points.study
-        return {"study": study.name, "compute": study.computation.name, "rows": self.to_dicts()}
+    @property
+    def study(self) -> str:
+        return self.points.study.name
+
+    @property
+    def compute(self) -> str:
+        return self.points.study.computation.name
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The rows, each with all columns."""
+        return self.to_dicts()
 
     def _facts(self) -> Sequence[str]:
         study, counts = self.points.study, self.counts

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from weft.documents import parse_toml, validate
+from weft.codec import Document, Range, decode
+from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
-from weft.records import table_of
 
 SCHEMA = "weft.study/1"
 Value = str | int | float | bool
 MOST_VALUES = 100_000
-_Text = Annotated[str, Field(min_length=1, max_length=500)]
+_Text = Annotated[str, Range(1, 500)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Span:
     """Values from ``low`` to ``high``, evenly or by equal ratios; whole ones are multiples of ``multiple``."""
 
     low: float
@@ -94,24 +92,28 @@ class Study:
     document: Mapping[str, Any]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangeEntry(Document):
+    """Values of an axis by their ends and their number."""
 
+    DOCUMENT = "from=low to=high steps scale multiple"
 
-class _Range(_Strict):
-    low: str | float = Field(alias="from")
-    high: str | float = Field(alias="to")
-    steps: int = Field(ge=2, le=MOST_VALUES)
+    low: str | float
+    high: str | float
+    steps: Annotated[int, Range(2, MOST_VALUES)]
     scale: Literal["linear", "log"] = "linear"
-    multiple: int = Field(1, ge=1, le=10**9)
+    multiple: Annotated[int, Range(1, 10**9)] | None = None
 
 
-class _Study(_Strict):
-    format: Literal["weft.study/1"] = Field(alias="schema")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """A study file, whose axes are checked by what is computed."""
+
+    schema: Literal["weft.study/1"]
     name: _Text = "sweep"
     compute: _Text = "plan"
-    axes: dict[str, Any] = Field(min_length=1, max_length=64)
-    skip: list[dict[str, Any]] = Field(default_factory=list, max_length=64)
+    axes: Annotated[Mapping[str, Any], Range(1, 64)]
+    skip: Annotated[tuple[Mapping[str, Any], ...], Range(0, 64)] = ()
 
 
 def read_study(path: str | os.PathLike[str], computation: Callable[[str, str], Computation]) -> Study:
@@ -137,7 +139,7 @@ def study_from_dict(
         BadInput: a field is unknown, missing or wrong.
         UnknownName: no such computation or axis.
     """
-    given = validate(_Study, dict(table_of(mapping, where)), where)
+    given = decode(StudyFile, mapping, where)
     chosen = computation(given.compute, f"{where}: compute")
     axes: list[Axis] = []
     for written, values in given.axes.items():
@@ -174,7 +176,7 @@ def axis_name(written: str, computation: Computation, where: str) -> str:
 def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
     kind = computation.axes[name]
     if isinstance(values, dict):
-        return _range(name, kind, validate(_Range, values, where), where)
+        return _range(name, kind, decode(RangeEntry, values, where), where)
     listed = values if isinstance(values, list) else [values]
     if not listed:
         raise BadInput("has no values", where=where, remedy="give at least one")
@@ -186,7 +188,7 @@ def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
     return Axis(name=name, kind=kind, values=parsed)
 
 
-def _range(name: str, kind: AxisKind, given: _Range, where: str) -> Axis:
+def _range(name: str, kind: AxisKind, given: RangeEntry, where: str) -> Axis:
     if kind.form == "text":
         raise BadInput("has no order", where=where, remedy="list its values")
     low, high = (kind.parse(one, f"{where}.{end}") for one, end in ((given.low, "from"), (given.high, "to")))
@@ -196,10 +198,10 @@ def _range(name: str, kind: AxisKind, given: _Range, where: str) -> Axis:
         raise BadInput(f"goes from {low:g} to {high:g}", where=where, remedy="make to larger than from")
     if given.scale == "log" and low <= 0:
         raise BadInput("goes by ratios and begins at 0", where=where, remedy='begin above 0, or scale = "linear"')
-    if "multiple" in given.model_fields_set and kind.form != "whole":
+    if given.multiple is not None and kind.form != "whole":
         raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
-    multiple = given.multiple if kind.form == "whole" else None
-    between = Range(low=low, high=high, log=given.scale == "log", multiple=multiple)
+    multiple = (given.multiple or 1) if kind.form == "whole" else None
+    between = Span(low=low, high=high, log=given.scale == "log", multiple=multiple)
     steps = [between.at(i / (given.steps - 1)) for i in range(given.steps)]
     return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from multiprocessing import get_context
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
+from weft.codec import encode
 from weft.estimation.trust import Known, Traits, equal_shares, figures_of
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Mask
@@ -115,6 +116,17 @@ class Fit:
         return [(one.table, one.constant, value) for one, value in self.values.items()]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedConstant:
+    """A constant of a table before and after a fit, in its unit."""
+
+    table: str
+    constant: str
+    before: float
+    fitted: float
+    unit: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Fitted(Result):
     """Constants fitted to measured runs, and what they are worth.
@@ -127,6 +139,7 @@ class Fitted(Result):
     """
 
     SCHEMA = "weft.calibrate/1"
+    DOCUMENT = "source constants=changes errors=every_error"
 
     source: str
     rows: tuple[Prepared | Skipped, ...]
@@ -167,19 +180,24 @@ class Fitted(Result):
             for row, (seconds, by_kind, before) in zip(prepared, predicted, strict=True)
         )
 
+    @property
+    def changes(self) -> tuple[FittedConstant, ...]:
+        """The fitted constants, by table."""
+        units = {name: unit for name, unit, *_ in constants()}
+        return tuple(
+            FittedConstant(
+                table=table,
+                constant=constant,
+                before=self.before.value(table, constant),
+                fitted=value,
+                unit=units[constant],
+            )
+            for table, constant, value in sorted(self.fit.entries())
+        )
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a constant: its table, what it was and what was fitted, in its unit."""
-        units = {name: unit for name, unit, *_ in constants()}
-        return [
-            {
-                "table": table,
-                "constant": constant,
-                "before": self.before.value(table, constant),
-                "fitted": value,
-                "unit": units[constant],
-            }
-            for table, constant, value in sorted(self.fit.entries())
-        ]
+        return [encode(one) for one in self.changes]
 
     def by_family(self) -> tuple[tuple[Errors, ...], tuple[Errors, ...], tuple[Errors, ...]]:
         """Errors as fitted, by constants that had not seen a run's family, and nor any of its kind."""
@@ -187,14 +205,10 @@ class Fitted(Result):
         fitted, by_family, by_kind = (spread_errors(self.rows, one) for one in seconds)
         return fitted, by_family, by_kind
 
-    def _document(self) -> dict[str, Any]:
-        names = ("fitted", "source_left_out", "kind_left_out")
-        errors = zip(names, self.by_family(), strict=True)
-        return {
-            "source": self.source,
-            "constants": self.to_dicts(),
-            "errors": {name: [asdict(one) for one in families] for name, families in errors},
-        }
+    @property
+    def every_error(self) -> dict[str, tuple[Errors, ...]]:
+        """The errors by what the constants had seen."""
+        return dict(zip(("fitted", "source_left_out", "kind_left_out"), self.by_family(), strict=True))
 
     def _facts(self) -> Sequence[str]:
         return (counted(len(self.fit.values), "constant"), f"{counted(len(self.fit.seconds), 'run')} of {self.source}")

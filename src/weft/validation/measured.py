@@ -6,7 +6,7 @@ All fits are least squares of relative errors, so that small messages and produc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import inf, prod
 from operator import itemgetter
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from weft.cluster.calibration import Calibration, calibration, constants
-from weft.cluster.files import cluster_to_dict
 from weft.cluster.measurements import CollectiveTime, Measurements, ProductTime
 from weft.cluster.spec import Accelerator, Cluster, Tier
+from weft.codec import Document, encode
 from weft.collectives.cost import PROTOCOLS, Network, candidates
 from weft.collectives.stages import stage
 from weft.estimation.kernels import Kernels
@@ -34,7 +34,6 @@ from weft.runtime.measure.measured import (
     Rank,
     Sample,
     measured_axes,
-    measured_to_dict,
 )
 from weft.units import counted
 
@@ -326,6 +325,26 @@ ASSUMED_POWER_W = {"cpu": 100.0, "cuda": 500.0}
 """Power of a rank; only the energy of a training run depends on it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedSample(Document):
+    """A measured collective with the bandwidths of nccl-tests."""
+
+    DOCUMENT = "sample.* algorithm_Bps bus_Bps"
+
+    sample: Sample
+    algorithm_Bps: float
+    bus_Bps: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RatedProduct(Document):
+    """A measured product with its FLOP/s."""
+
+    DOCUMENT = "product.* achieved_flops=product.achieved_flops"
+
+    product: Product
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Described(Result):
     """A measurement, what was fitted to it, and the files made of that.
@@ -337,6 +356,9 @@ class Described(Result):
     """
 
     SCHEMA = "weft.bench-comm/1"
+    DOCUMENT = """
+        device=measured.device repeats=measured.repeats rank=measured.rank samples products layout=measured.layout
+        lines network kernels cluster calibration=constants notes"""
 
     measured: Measured
     lines: tuple[Line, ...]
@@ -375,26 +397,22 @@ class Described(Result):
         )
         return Measurements(products=products, collectives=collectives)
 
+    @property
+    def samples(self) -> tuple[RatedSample, ...]:
+        """The measured collectives with their bandwidths."""
+        return tuple(
+            RatedSample(sample=one, algorithm_Bps=one.bytes / one.seconds, bus_Bps=self.bus_Bps(one))
+            for one in self.measured.samples
+        )
+
+    @property
+    def products(self) -> tuple[RatedProduct, ...]:
+        """The measured products with their FLOP/s."""
+        return tuple(RatedProduct(product=one) for one in self.measured.products)
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a measured collective: bytes, seconds, and the bandwidths of nccl-tests in bytes/s."""
-        return [
-            asdict(one) | {"algorithm_Bps": one.bytes / one.seconds, "bus_Bps": self.bus_Bps(one)}
-            for one in self.measured.samples
-        ]
-
-    def _document(self) -> dict[str, Any]:
-        products = [asdict(one) | {"achieved_flops": one.achieved_flops} for one in self.measured.products]
-        return {
-            **measured_to_dict(self.measured),
-            "samples": self.to_dicts(),
-            "products": products,
-            "lines": [asdict(one) for one in self.lines],
-            "network": asdict(self.network),
-            "kernels": asdict(self.kernels),
-            "cluster": cluster_to_dict(self.cluster),
-            "calibration": self.constants,
-            "notes": list(self.notes),
-        }
+        return [encode(one) for one in self.samples]
 
     def _facts(self) -> Sequence[str]:
         return (f"{counted(self.measured.layout.world, 'rank')} of {self.measured.rank.name}", *self.notes)

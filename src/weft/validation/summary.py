@@ -5,11 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from weft.codec import Document
 from weft.estimation.trust import equal_shares
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
@@ -249,6 +250,19 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overall(Document):
+    """Errors of all runs, ``headline`` with every family counting alike."""
+
+    DOCUMENT = """
+        mape_over_families=headline runs=pooled.runs predicted=pooled.predicted mape=pooled.mape
+        median_ape=pooled.median_ape bias=pooled.bias max_ape=pooled.max_ape worst=pooled.worst
+        spearman=pooled.spearman memory_runs=pooled.memory_runs memory_mape=pooled.memory_mape"""
+
+    headline: float | None
+    pooled: Errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
     """Why so many runs of a family were skipped, or are in doubt."""
 
@@ -272,6 +286,8 @@ class Validation(Result):
         *("error", "measured_tflops", "predicted_tflops", "measured_bytes", "predicted_bytes", "memory_error"),
         *("skipped", "assumptions"),
     )
+
+    DOCUMENT = "overall families choices causes skipped=reasons warnings runs"
 
     headline: float | None
     pooled: Errors
@@ -303,18 +319,15 @@ class Validation(Result):
         )
         return dict(zip(self.COLUMNS, figures, strict=True))
 
-    def _document(self) -> dict[str, Any]:
-        overall = {"mape_over_families": self.headline} | asdict(self.pooled)
-        del overall["family"]
-        return {
-            "overall": overall,
-            "families": [asdict(one) for one in self.families],
-            "choices": [asdict(one) for one in self.choices],
-            "causes": [asdict(one) for one in self.causes],
-            "skipped": [asdict(one) for one in self.reasons],
-            "warnings": [asdict(one) for one in self.warnings],
-            "runs": self.to_dicts(),
-        }
+    @property
+    def overall(self) -> Overall:
+        """The errors of all runs."""
+        return Overall(headline=self.headline, pooled=self.pooled)
+
+    @property
+    def runs(self) -> list[dict[str, str | float | list[str] | None]]:
+        """The rows of the runs."""
+        return self.to_dicts()
 
     def _facts(self) -> Sequence[str]:
         mean = "no run predicted" if self.headline is None else f"mean error over families {self.headline:.1%}"

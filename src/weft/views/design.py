@@ -114,7 +114,7 @@ def _columns(study: DesignStudy) -> list[Column]:
 
 
 def _instead(study: DesignStudy) -> Iterator[Block]:
-    rows = study.instead()
+    rows = study.instead
     yield Heading(f"In place of {study.against}; $: {study.prices.contents}")
     columns = [
         Column(heading="network", cells=[one.kind for one in rows], left=True),

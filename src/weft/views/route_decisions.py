@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from weft.fabric.spec import ranks
-from weft.routing.telemetry import BEYOND, CLEAN, HOLD_S, LOSSY
+from weft.codec import Document, encode
+from weft.fabric.spec import Fabric, ranks
+from weft.routing.controller import Decision, Move
+from weft.routing.telemetry import BEYOND, CLEAN, HOLD_S, LOSSY, Kind
 from weft.units import format_seconds
 
-if TYPE_CHECKING:
-    from weft.fabric import Fabric
-    from weft.routing.controller import Decision
-
-SCHEMA = "weft.route-decision/1"
 _COLUMNS = (
     "event",
     "time",
@@ -81,45 +79,82 @@ def thresholds_line() -> str:
     )
 
 
-def decision_to_json(decision: Decision, fabric: Fabric, *, push: str | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedLink:
+    """What measurements changed of a link between two nodes."""
+
+    ends: tuple[str, ...]
+    kind: Kind
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedFlow:
+    """A flow's path and its path before, by the names of nodes and the number of each hop among parallel links."""
+
+    job: str
+    collective: str
+    source: str
+    target: str
+    queue_pair: int
+    path: tuple[str, ...]
+    old_path: tuple[str, ...]
+    links: tuple[int, ...]
+    old_links: tuple[int, ...]
+    new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionLine(Document):
+    """A decision with names of nodes; ``push`` says what became of it."""
+
+    SCHEMA = "weft.route-decision/1"
+    DOCUMENT = """
+        number=decision.number time_s=decision.time_s event=decision.kind routes=decision.how flows=decision.flows
+        placed=decision.placed moved=decision.moved cut=decision.cut alpha=decision.alpha
+        alpha_bound=decision.alpha_bound efficiency=decision.gain changes push? moves"""
+
+    decision: Decision
+    fabric: Fabric
+    push: Literal["none", "dry-run", "applied", "rolled-back"] | None = None
+
+    @property
+    def changes(self) -> tuple[ChangedLink, ...]:
+        names = self.fabric.names
+        return tuple(
+            ChangedLink(ends=tuple(names[node] for node in one.ends), kind=one.kind, value=one.value)
+            for one in self.decision.changes
+        )
+
+    @property
+    def moves(self) -> tuple[MovedFlow, ...]:
+        fabric = self.fabric
+        names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
+
+        def path(move: Move, links: Sequence[int]) -> tuple[str, ...]:
+            return (names[move.flow[2]], *(names[fabric.target[link]] for link in links))
+
+        return tuple(
+            MovedFlow(
+                job=move.flow[0],
+                collective=move.flow[1],
+                source=names[move.flow[2]],
+                target=names[move.flow[3]],
+                queue_pair=move.flow[4],
+                path=path(move, move.path),
+                old_path=path(move, move.old) if move.old else (),
+                links=tuple(beside[list(move.path)].tolist()),
+                old_links=tuple(beside[list(move.old)].tolist()),
+                new=move.new,
+            )
+            for move in self.decision.moves
+        )
+
+
+def decision_to_json(decision: Decision, fabric: Fabric, *, push: Any = None) -> str:
     """A decision as one line of JSON of schema ``weft.route-decision/1``; ``push`` says what became of it."""
-    document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "number": decision.number,
-        "time_s": decision.time_s,
-        "event": decision.kind,
-        "routes": decision.how,
-        "flows": decision.flows,
-        "placed": decision.placed,
-        "moved": decision.moved,
-        "cut": decision.cut,
-        "alpha": decision.alpha,
-        "alpha_bound": decision.alpha_bound,
-        "efficiency": asdict(decision.gain),
-        "changes": [
-            {"ends": [fabric.names[node] for node in change.ends], "kind": change.kind, "value": change.value}
-            for change in decision.changes
-        ],
-    }
-    if push is not None:
-        document["push"] = push
-    names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
-    document["moves"] = [
-        {
-            "job": move.flow[0],
-            "collective": move.flow[1],
-            "source": names[move.flow[2]],
-            "target": names[move.flow[3]],
-            "queue_pair": move.flow[4],
-            "path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.path)],
-            "old_path": [names[move.flow[2]], *(names[fabric.target[link]] for link in move.old)] if move.old else [],
-            "links": beside[list(move.path)].tolist(),
-            "old_links": beside[list(move.old)].tolist(),
-            "new": move.new,
-        }
-        for move in decision.moves
-    ]
-    return json.dumps(document, allow_nan=False)
+    line = DecisionLine(decision=decision, fabric=fabric, push=push)
+    return json.dumps({"schema": line.SCHEMA} | encode(line), allow_nan=False)
 
 
 def _line(cells: list[str]) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.codec import Document
 from weft.collectives.schedules import _ranks
 from weft.collectives.schedules.timing import TimedSchedule
 from weft.collectives.stages import STAGE_KINDS
@@ -22,8 +23,10 @@ MOST_STATE, MOST_STEPS = 1 << 28, 1 << 36
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankTimes:
+class RankTimes(Document):
     """When each rank has its result; ``alike_s`` is the time when all ranks are alike and none is late."""
+
+    DOCUMENT = "time_s finish_s"
 
     finish_s: Floats
     alike_s: float

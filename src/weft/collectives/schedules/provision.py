@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from weft.codec import Document
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import Request, stages_of
 from weft.collectives.schedules.themis import baseline
@@ -21,7 +22,7 @@ MOST_FACTOR = 100.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class Pair(Document):
     """A dimension against the one inside it: what it needs for the baseline's order to keep both equally
     busy, and what it has.  (For large dimensions that is the paper's BW(K) = P_K BW(K + 1).)
 
@@ -29,10 +30,21 @@ class Pair:
     baseline waits for it; where chunks come to it last already, no order helps.
     """
 
+    DOCUMENT = "inner=inner_number outer=outer_number needed_Bps bandwidth_Bps=Bps verdict"
+
     inner: int
     outer: int
     needed_Bps: float
     Bps: float
+
+    @property
+    def inner_number(self) -> int:
+        """From 1."""
+        return self.inner + 1
+
+    @property
+    def outer_number(self) -> int:
+        return self.outer + 1
 
     @property
     def verdict(self) -> Verdict:
@@ -42,15 +54,22 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Provision:
+class Provision(Document):
     """Pairs of neighbouring dimensions; the split of the same total bandwidth that is just enough for the
     baseline; and, where no mix of orders can use every dimension all the time, the dimensions that are too
     slow, with the bandwidths at which one could (None where none is found)."""
+
+    DOCUMENT = "pairs just_enough_Bps too_slow enough_Bps"
 
     pairs: tuple[Pair, ...]
     just_enough_Bps: Floats
     slow: tuple[int, ...]
     enough_Bps: Floats | None
+
+    @property
+    def too_slow(self) -> tuple[int, ...]:
+        """Numbers of the dimensions that are too slow, from 1."""
+        return tuple(i + 1 for i in self.slow)
 
 
 def provision(asked: Request) -> Provision:

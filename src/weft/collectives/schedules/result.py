@@ -8,13 +8,49 @@ from typing import Any
 
 import numpy as np
 
+from weft.codec import Document, encode
 from weft.collectives.schedules.bound import Shares
 from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
+from weft.fabric.dimension import Dimension
+from weft.fabric.spec import Ints
 from weft.results import Result
 from weft.units import counted, format_seconds, format_si
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DimensionRow(Document):
+    """A dimension, the algorithms that ran on it, and how busy it was."""
+
+    DOCUMENT = "number dimension.* algorithm sent_bytes busy_s idle_s utilization"
+
+    number: int
+    dimension: Dimension
+    algorithm: str
+    sent_bytes: float
+    busy_s: float
+    idle_s: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTime:
+    """What a policy takes, in so many chunks."""
+
+    policy: str
+    chunks: int
+    time_s: float
+    utilization: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCount:
+    """What the policies take in so many chunks."""
+
+    chunks: int
+    policies: tuple[PolicyTime, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -25,6 +61,12 @@ class ScheduleResult(Result):
     """
 
     SCHEMA = "weft.schedule/1"
+    DOCUMENT = """
+        collective=timed.schedule.request.kind bytes=timed.schedule.request.bytes
+        accelerators=timed.schedule.request.accelerators policy=timed.schedule.policy order=timed.rule chunks
+        active=timed.active time_s ideal_s bound_s bandwidth_bound_s=shares.bandwidth_s utilization=timed.utilization
+        assumptions=every_assumption dimensions orders gather_orders? chunk_bytes=timed.schedule.chunk_bytes provision
+        per_rank=ranks? policies? chunk_counts?"""
     INDENT = None
 
     timed: TimedSchedule
@@ -55,59 +97,54 @@ class ScheduleResult(Result):
             found.append(" + ".join(names) or "-")
         return found
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row a dimension, inner to outer: what it is, and how busy it was."""
+    @property
+    def dimensions(self) -> tuple[DimensionRow, ...]:
+        """The dimensions, inner to outer: what each is, and how busy it was."""
         timed = self.timed
         dimensions = timed.schedule.request.dimensions
         sent = per_dimension(timed.stages, timed.stages.sent_bytes, len(dimensions))
-        return [
-            {
-                "number": i + 1,
-                "kind": one.kind,
-                "size": one.size,
-                "bandwidth_Bps": one.bandwidth_Bps,
-                "step_latency_s": one.latency_s,
-                "algorithm": algorithm,
-                "sent_bytes": float(sent[i]),
-                "busy_s": float(timed.busy_s[i]),
-                "idle_s": float(timed.idle_s[i]),
-                "utilization": float(timed.dimension_utilization[i]),
-            }
+        return tuple(
+            DimensionRow(
+                number=i + 1,
+                dimension=one,
+                algorithm=algorithm,
+                sent_bytes=float(sent[i]),
+                busy_s=float(timed.busy_s[i]),
+                idle_s=float(timed.idle_s[i]),
+                utilization=float(timed.dimension_utilization[i]),
+            )
             for i, (one, algorithm) in enumerate(zip(dimensions, self.algorithms(), strict=True))
-        ]
+        )
 
-    def _document(self) -> dict[str, Any]:
-        schedule, asked = self.timed.schedule, self.timed.schedule.request
-        document: dict[str, Any] = {
-            "collective": asked.kind,
-            "bytes": asked.bytes,
-            "accelerators": asked.accelerators,
-            "policy": schedule.policy,
-            "order": self.timed.rule,
-            "chunks": len(schedule),
-            "active": self.timed.active,
-            "time_s": self.time_s,
-            "ideal_s": self.ideal_s,
-            "bound_s": self.shares.bound_s,
-            "bandwidth_bound_s": self.shares.bandwidth_s,
-            "utilization": self.timed.utilization,
-            "assumptions": [*asked.notes, *self.assumptions],
-            "dimensions": self.to_dicts(),
-            "orders": (schedule.orders + 1).tolist(),
-        }
-        if schedule.gathers is not None:
-            document["gather_orders"] = (schedule.gathers + 1).tolist()
-        document["chunk_bytes"] = schedule.chunk_bytes.tolist()
-        document["provision"] = _provision_to_dict(self.provision)
-        if self.ranks is not None:
-            document["per_rank"] = {"time_s": self.ranks.time_s, "finish_s": self.ranks.finish_s.tolist()}
-        if self.others is not None:
-            document["policies"] = _policies_to_list(self.others)
-        if self.counts:
-            document["chunk_counts"] = [
-                {"chunks": count, "policies": _policies_to_list(found)} for count, found in self.counts.items()
-            ]
-        return document
+    @property
+    def chunks(self) -> int:
+        return len(self.timed.schedule)
+
+    @property
+    def every_assumption(self) -> tuple[str, ...]:
+        return (*self.timed.schedule.request.notes, *self.assumptions)
+
+    @property
+    def orders(self) -> Ints:
+        """The dimensions' order of each chunk, from 1."""
+        return self.timed.schedule.orders + 1
+
+    @property
+    def gather_orders(self) -> list[list[int]] | None:
+        gathers = self.timed.schedule.gathers
+        return None if gathers is None else (gathers + 1).tolist()
+
+    @property
+    def policies(self) -> tuple[PolicyTime, ...] | None:
+        return None if self.others is None else _policy_times(self.others)
+
+    @property
+    def chunk_counts(self) -> tuple[ChunkCount, ...]:
+        return tuple(ChunkCount(chunks, _policy_times(times)) for chunks, times in self.counts.items())
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a dimension, inner to outer."""
+        return [encode(one) for one in self.dimensions]
 
     def _facts(self) -> Sequence[str]:
         asked = self.timed.schedule.request
@@ -116,26 +153,5 @@ class ScheduleResult(Result):
         return (what, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
 
 
-def _policies_to_list(found: Mapping[str, TimedSchedule]) -> list[dict[str, Any]]:
-    return [
-        {"policy": name, "chunks": len(one.schedule), "time_s": one.time_s, "utilization": one.utilization}
-        for name, one in found.items()
-    ]
-
-
-def _provision_to_dict(found: Provision) -> dict[str, Any]:
-    return {
-        "pairs": [
-            {
-                "inner": pair.inner + 1,
-                "outer": pair.outer + 1,
-                "needed_Bps": pair.needed_Bps,
-                "bandwidth_Bps": pair.Bps,
-                "verdict": pair.verdict,
-            }
-            for pair in found.pairs
-        ],
-        "just_enough_Bps": found.just_enough_Bps.tolist(),
-        "too_slow": [i + 1 for i in found.slow],
-        "enough_Bps": None if found.enough_Bps is None else found.enough_Bps.tolist(),
-    }
+def _policy_times(found: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
+    return tuple(PolicyTime(name, len(one.schedule), one.time_s, one.utilization) for name, one in found.items())

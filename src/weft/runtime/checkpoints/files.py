@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from zlib import crc32
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -34,7 +33,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
-from weft.documents import parse_json, validate
+from weft.codec import Coded, Range, decode, shown
+from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import read_text
 
@@ -271,7 +271,8 @@ def read_metadata(folder: Path, names: Iterable[str] | None = None) -> Metadata:
         table = parse_json(text, where)
     check_format(table, where)
     with damage():
-        tensors = {tensor.name: tensor for tensor in validate(_Index, table, where).tensors}
+        listed = decode(tuple[TensorEntry, ...], table.get("tensors"), f"{where}: tensors")
+        tensors = {tensor.name: tensor for tensor in listed}
     wanted = sorted(tensors if names is None else set(names))
     missing = [name for name in wanted if name not in tensors]
     if missing:
@@ -354,41 +355,37 @@ def checked_name(text: str) -> str:
     return text
 
 
-def _own_file(name: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,9}\.bin", name):
-        raise ValueError("is not the name of a checkpoint's file")
+def _own_file(name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[0-9]{1,9}\.bin", name):
+        raise BadInput(f"{shown(name)} is not the name of a checkpoint's file")
     return name
 
 
-_Size = Annotated[int, Field(ge=0, le=2**48)]
+_Size = Annotated[int, Range(0, 2**48)]
 
 
-class _Chunk(BaseModel):
-    model_config = ConfigDict(strict=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkEntry:
+    """A rectangle of a tensor, as an index has it."""
 
-    offsets: list[_Size]
-    sizes: list[Annotated[int, Field(ge=1, le=2**48)]]
-    file: Annotated[str, AfterValidator(_own_file)]
-    start: Annotated[int, Field(ge=0, le=2**62)]
-    crc32: Annotated[int, Field(ge=0, lt=2**32)]
+    offsets: tuple[_Size, ...]
+    sizes: tuple[Annotated[int, Range(1, 2**48)], ...]
+    file: Annotated[str, Coded(_own_file, shape=str)]
+    start: Annotated[int, Range(0, 2**62)]
+    crc32: Annotated[int, Range(0, 2**32, below=True)]
 
 
-class _Tensor(BaseModel):
-    model_config = ConfigDict(strict=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """A tensor, as an index has it."""
 
-    name: Annotated[str, AfterValidator(checked_name)]
+    name: Annotated[str, Range(1, LONGEST_NAME)]
     dtype: Literal["float64", "float32", "bfloat16", "float16"]
-    shape: Annotated[list[_Size], Field(min_length=1, max_length=2)]
-    chunks: list[_Chunk]
+    shape: Annotated[tuple[_Size, ...], Range(1, 2)]
+    chunks: tuple[ChunkEntry, ...]
 
 
-class _Index(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    tensors: list[_Tensor]
-
-
-def _check(tensor: _Tensor, folder: Path, lengths: dict[str, int]) -> None:
+def _check(tensor: TensorEntry, folder: Path, lengths: dict[str, int]) -> None:
     """Refuse a tensor that its files cannot hold; ``lengths`` of files are kept, in bytes."""
     if not _make_up(tensor.shape, tensor.chunks):
         shape = " x ".join(map(str, tensor.shape))
@@ -410,7 +407,7 @@ def _check(tensor: _Tensor, folder: Path, lengths: dict[str, int]) -> None:
             )
 
 
-def _make_up(shape: Sequence[int], chunks: Sequence[ChunkStorageMetadata | _Chunk]) -> bool:
+def _make_up(shape: Sequence[int], chunks: Sequence[ChunkStorageMetadata | ChunkEntry]) -> bool:
     """Whether the rectangles are the whole, each element once.
 
     A sum of rectangles is known by its corners, counted with alternating signs (its mixed derivative): those

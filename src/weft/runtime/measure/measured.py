@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
+from weft.codec import Count, Name, Range, decode, encode
 from weft.documents import parse_json
 from weft.layout.spec import Layout
-from weft.layout.text import layout_from_dict, layout_to_dict
-from weft.records import Reader, table_of
+from weft.layout.text import WrittenLayout
 from weft.runtime.core.grid import GRID_AXES
 
 _WHERE = "measurements"
@@ -18,16 +17,18 @@ MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
 KINDS: tuple[MeasuredKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
 MeasuredPrecision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[MeasuredPrecision, ...] = ("fp32", "bf16", "fp16")
+Verdict = Literal["holds", "fails", "seen"]
+"""``seen``: a figure that nothing is asked of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Median seconds of one collective among the ``ranks`` of a mesh axis; ``bytes`` of the full buffer."""
 
-    axis: str
+    axis: Name
     kind: MeasuredKind
-    ranks: int
-    bytes: int
+    ranks: Count
+    bytes: Annotated[int, Range(0, 2**62)]
     seconds: float
 
 
@@ -36,9 +37,9 @@ class Product:
     """Median seconds of one product (m x k) by (k x n)."""
 
     precision: MeasuredPrecision
-    m: int
-    n: int
-    k: int
+    m: Count
+    n: Count
+    k: Count
     seconds: float
 
     @property
@@ -61,9 +62,9 @@ class Rank:
         launch_s: host seconds to issue one small kernel.
     """
 
-    name: str
+    name: Name
     memory_bytes: float
-    multiprocessors: int
+    multiprocessors: Count
     copy_Bps: float
     best_copy_Bps: float
     host_Bps: float
@@ -71,19 +72,15 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rest:
-    device: str
-    repeats: int
+class Measured:
+    """All of it; samples by axis (inner to outer), collective and size."""
+
+    device: Name
+    repeats: Count
     rank: Rank
     samples: tuple[Sample, ...]
     products: tuple[Product, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(_Rest):
-    """All of it; samples by axis (inner to outer), collective and size."""
-
-    layout: Layout
+    layout: WrittenLayout
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -94,19 +91,25 @@ class Measured(_Rest):
         return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelftestFinding:
+    """One check on one grid: its verdict, what was found in words, and its figures (SI units)."""
+
+    check: str
+    grid: str
+    verdict: Verdict
+    found: str
+    figures: dict[str, float]
+
+
 def measured_axes(layout: Layout) -> tuple[str, ...]:
     """The axes of more than one rank, inner to outer."""
     return tuple(axis for axis in layout.order if axis in GRID_AXES and getattr(layout, axis) > 1)
 
 
-def measured_to_dict(measured: Measured) -> dict[str, Any]:
-    """With JSON types; ``measured_from_dict`` reads it back."""
-    return asdict(measured) | {"layout": layout_to_dict(measured.layout)}
-
-
 def measured_to_json(measured: Measured) -> str:
     """As text."""
-    return json.dumps(measured_to_dict(measured), allow_nan=False)
+    return json.dumps(encode(measured), allow_nan=False)
 
 
 def measured_from_json(text: str) -> Measured:
@@ -115,17 +118,4 @@ def measured_from_json(text: str) -> Measured:
     Raises:
         BadInput: the text is something else.
     """
-    return measured_from_dict(parse_json(text, _WHERE))
-
-
-def measured_from_dict(values: Mapping[str, Any]) -> Measured:
-    """What ``measured_to_dict`` made.
-
-    Raises:
-        BadInput: a field is unknown, missing or of the wrong kind.
-    """
-    table = table_of(values, _WHERE)
-    layout = layout_from_dict(table_of(table.get("layout"), f"{_WHERE}: layout"), where=f"{_WHERE}: layout")
-    rest = {name: value for name, value in table.items() if name != "layout"}
-    found = Reader(limits={"bytes": (0, 2**62)}).read(_Rest, rest, _WHERE)
-    return Measured(layout=layout, **{one.name: getattr(found, one.name) for one in fields(_Rest)})
+    return decode(Measured, parse_json(text, _WHERE), _WHERE)

@@ -7,10 +7,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,13 +30,12 @@ from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.precision import Precision
+from weft.runtime.measure.measured import SelftestFinding
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.session import RunSettings, Session
 from weft.units import counted
 
-Verdict = Literal["holds", "fails", "seen"]
-"""``seen``: a figure that nothing is asked of."""
 MOST_RANKS = 8
 LOSSES_DIFFER = 1e-9
 """Largest relative difference of losses in fp64 from one rank's."""
@@ -51,17 +50,6 @@ _GRIDS = {
     4: ("x=4", "z=4", "data=4", "x=2,y=2", "x=2,z=2", "z=2,data=2", "x=2,pipeline=2"),
     8: ("x=8", "z=8", "data=8", "x=2,y=2,z=2", "x=2,z=2,data=2", "x=4,z=2", "x=2,z=2,pipeline=2"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelftestFinding:
-    """One check on one grid: its verdict, what was found in words, and its figures (SI units)."""
-
-    check: str
-    grid: str
-    verdict: Verdict
-    found: str
-    figures: dict[str, float]
 
 
 def most_ranks(available: int) -> int:

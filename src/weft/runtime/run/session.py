@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from weft.checkpoints import last_checkpoint, set_aside, whole_folders
-from weft.documents import validate
+from weft.codec import Range, decode, encode
 from weft.errors import BadInput
 from weft.layout.check import check_trainable
 from weft.layout.mesh import ROWS
@@ -219,9 +218,7 @@ class Session:
         self.check_replicas()
         checked_s = perf_counter() - start
         self._saving = saving
-        return checked_s + (saving or CheckpointSaving()).save(
-            folder, self.optimizer.pieces(), self._state().model_dump()
-        )
+        return checked_s + (saving or CheckpointSaving()).save(folder, self.optimizer.pieces(), encode(self._state()))
 
     def check_replicas(self) -> None:
         """Refuse to go on where copies of a parameter differ; every rank calls it.
@@ -272,21 +269,7 @@ def _name(format_: torch.dtype) -> str:
     return str(format_).removeprefix("torch.")
 
 
-_Count = Annotated[int, Field(ge=0, lt=2**53)]
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class _Adam(_Strict):
-    rate: float
-    betas: Annotated[list[float], Field(min_length=2, max_length=2)]
-    epsilon: float
-    weight_decay: float
-    warmup: int
-    steps: int
-    clip: float | None
+_Number = Annotated[int, Range(0, 2**53, below=True)]
 
 
 _OPTIONS = {
@@ -313,18 +296,19 @@ def _given(option: str, value: Any) -> str:
     return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-class RunState(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
 
-    step: _Count
+    step: _Number
     seed: int
-    global_batch: _Count
-    sequence: _Count
+    global_batch: _Number
+    sequence: _Number
     model: str
     data: str
     details: dict[str, str | int | float | bool | None]
     precision: dict[str, str]
-    adam: _Adam
+    adam: AdamSettings
 
     @classmethod
     def read(cls, table: Mapping[str, Any], where: str) -> RunState:
@@ -333,7 +317,11 @@ class RunState(_Strict):
         Raises:
             BadInput: a field is missing or wrong.
         """
-        return validate(cls, dict(table), where)
+        state = decode(cls, {one.name: table[one.name] for one in fields(cls) if one.name in table}, where)
+        for one in fields(AdamSettings):
+            if one.name not in table["adam"]:
+                raise BadInput("is missing", where=f"{where}: adam.{one.name}", remedy="add it")
+        return state
 
     def check_goes_on(self, run: RunState, where: str) -> None:
         """Refuse to go on with another run.
@@ -352,13 +340,10 @@ class RunState(_Strict):
                     problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
                 raise BadInput(problem, where=where, remedy=f"give the same {option}, or begin anew")
 
-    def settings(self) -> AdamSettings:
-        """The optimizer's settings."""
-        values = self.adam.model_dump()
-        return AdamSettings(**values | {"betas": tuple(self.adam.betas)})
-
     def _fixed(self) -> Iterator[tuple[str, Any]]:
-        for name, value in self.model_dump(exclude={"step", "adam"}).items():
+        for name, value in encode(self).items():
+            if name in ("step", "adam"):
+                continue
             if isinstance(value, dict):
                 yield from ((f"{name}.{inner}", entry) for inner, entry in value.items())
             else:

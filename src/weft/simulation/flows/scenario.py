@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.codec import encode
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic, at_once
@@ -202,11 +203,29 @@ def _refuse(problems: list[tuple[int, str]], path: str | Path) -> None:
     raise BadInput(f"{words}{more}", where=str(path), remedy=_LAYOUT)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowEnd:
+    """A flow in time."""
+
+    begin_s: float
+    completion_s: float
+    bottleneck_link: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUse:
+    """Bytes over a link, and the share of its capacity that they took."""
+
+    bytes: float
+    utilization: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class ScenarioReport(Result):
     """Flows on links of ``capacity_Bps``, and when they ended."""
 
     SCHEMA = "weft.simulate/1"
+    DOCUMENT = "makespan_s flows links"
 
     capacity_Bps: Floats
     traffic: Traffic
@@ -222,19 +241,22 @@ class ScenarioReport(Result):
         able = self.capacity_Bps * self.result.makespan_s
         return np.divide(self.result.link_bytes, able, out=np.zeros_like(able), where=able > 0)
 
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row for every flow, in order."""
+    @property
+    def flows(self) -> tuple[FlowEnd, ...]:
+        """When each flow began and ended, and the link that held it back."""
         found = self.result
         columns = zip(found.begin_s.tolist(), found.completion_s.tolist(), found.bottleneck.tolist(), strict=True)
-        return [{"begin_s": begin, "completion_s": end, "bottleneck_link": link} for begin, end, link in columns]
+        return tuple(FlowEnd(begin_s=begin, completion_s=end, bottleneck_link=link) for begin, end, link in columns)
 
-    def _document(self) -> dict[str, Any]:
-        links = zip(self.result.link_bytes.tolist(), self.utilization.tolist(), strict=True)
-        return {
-            "makespan_s": self.makespan_s,
-            "flows": self.to_dicts(),
-            "links": [{"bytes": carried, "utilization": share} for carried, share in links],
-        }
+    @property
+    def links(self) -> tuple[LinkUse, ...]:
+        """What each link carried."""
+        columns = zip(self.result.link_bytes.tolist(), self.utilization.tolist(), strict=True)
+        return tuple(LinkUse(bytes=carried, utilization=share) for carried, share in columns)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row for every flow, in order."""
+        return [encode(flow) for flow in self.flows]
 
     def _facts(self) -> Sequence[str]:
         flows, links = len(self.traffic), len(self.capacity_Bps)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from weft.cluster.spec import Cluster
+from weft.codec import Document, encode
 from weft.fabric.spec import Fabric, Floats
 from weft.fabric.transport import carrier, crossing
 from weft.layout.spec import Layout
-from weft.layout.text import layout_to_dict
 from weft.model.job import Job
-from weft.model.text import job_to_dict
 from weft.results import Result
 from weft.units import format_seconds
 
@@ -20,7 +19,7 @@ SpanKind = Literal["forward", "backward", "weight-gradient", "send", "weights", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveRow:
+class CollectiveRow(Document):
     """One distinct collective: its groups over ``axes``, all of which run it at the same time.
 
     ``bytes`` is one call's full buffer as ``weft.layout.operations.Collective`` defines it (the mean over the
@@ -31,6 +30,10 @@ class CollectiveRow:
     one.  ``used`` is False for rows that are only shown beside: an all-to-all forwarded hop after hop.
     ``bottlenecks`` names the links that limit the slowest flows (source, then target).
     """
+
+    DOCUMENT = """
+        axes kind algorithm used bytes calls groups size ideal_s alone_s everybody_s closed_form_s simulated_s
+        bottlenecks slowdown"""
 
     axes: str
     kind: str
@@ -120,6 +123,11 @@ class IterationReport(Result):
     """One iteration of a layout at flow level on a fabric."""
 
     SCHEMA = "weft.simulate/1"
+    DOCUMENT = """
+        job cluster layout fabric=fabric.name routing=result.routing transport exact=result.exact slow failed
+        makespan_s=iteration_s iteration_s closed_form_s=result.closed_form_s scheduled_s=result.scheduled_s
+        lower_bound_s=result.lower_bound_s cross_rail_bytes=result.cross_rail_bytes collectives=result.collectives
+        busiest=result.busiest tiers=result.tiers"""
 
     job: Job
     cluster: Cluster
@@ -135,32 +143,11 @@ class IterationReport(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every collective."""
-        return [asdict(row) | {"slowdown": row.slowdown} for row in self.result.collectives]
+        return [encode(row) for row in self.result.collectives]
 
-    def _document(self) -> dict[str, Any]:
-        from weft.cluster.files import cluster_to_dict  # pydantic loads only for files
-
-        found = self.result
-        return {
-            "job": job_to_dict(self.job),
-            "cluster": cluster_to_dict(self.cluster),
-            "layout": layout_to_dict(self.layout),
-            "fabric": self.fabric.name,
-            "routing": found.routing,
-            "transport": carrier(found.routing),
-            "exact": found.exact,
-            "slow": list(self.slow),
-            "failed": list(self.failed),
-            "makespan_s": found.iteration_s,
-            "iteration_s": found.iteration_s,
-            "closed_form_s": found.closed_form_s,
-            "scheduled_s": found.scheduled_s,
-            "lower_bound_s": found.lower_bound_s,
-            "cross_rail_bytes": found.cross_rail_bytes,
-            "collectives": self.to_dicts(),
-            "busiest": [asdict(link) for link in found.busiest],
-            "tiers": [asdict(tier) for tier in found.tiers],
-        }
+    @property
+    def transport(self) -> str:
+        return carrier(self.result.routing)
 
     def _facts(self) -> Sequence[str]:
         found = self.result
