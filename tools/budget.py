@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "weft"
 BUDGET = ROOT / "budget.toml"
 LONGEST_FUNCTION = 80
-LONGEST_FILE = 700
+LONGEST_FILE = 1000
 NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER),

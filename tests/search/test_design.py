@@ -92,7 +92,7 @@ def test_larger_domains_come_nearer_to_one_domain() -> None:
 
 
 def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
-    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "tokens": "1T"}
+    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "tokens": "1T"}
     found = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, usd_per_hour=3.0, network_life="1y", **asked)
     for one in found.designs:
         alone = weft.goodput("llama-3.2-1b", CLUSTER, fabric=None, usd_per_hour=3.0, **asked)
@@ -112,9 +112,10 @@ def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
 
 
 def test_runs_take_as_long_as_their_simulated_iterations() -> None:
-    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "radix": 8, "tokens": "1T"}
-    found = weft.goodput("llama-3.2-1b", CLUSTER, fabric="fat-tree", **asked)
-    alone = weft.simulate("llama-3.2-1b", CLUSTER, RAIL_ALIGNED, fabric="fat-tree", batch=64, sequence=2048, radix=8)
+    asked = {"layout": RAIL_ALIGNED, "batch": 64, "sequence": 2048, "tokens": "1T"}
+    fabric = for_cluster("fat-tree", CLUSTER, radix=8)
+    found = weft.goodput("llama-3.2-1b", CLUSTER, fabric=fabric, **asked)
+    alone = weft.simulate("llama-3.2-1b", CLUSTER, RAIL_ALIGNED, fabric=fabric, batch=64, sequence=2048)
     assert found.iteration_s == alone.iteration_s
     assert found.run.training_s == pytest.approx(found.run.iterations * alone.iteration_s)
 

@@ -28,7 +28,7 @@ EXTRAS = {
     "parquet": ("sweeps as .parquet", ("pyarrow",)),
     "chakra": ("Chakra traces", ("protobuf",)),
     "ray": ("sweeps on a cluster", ("ray",)),
-    "runtime": ("weft train, weft bench-comm", ("torch",)),
+    "runtime": ("weft train, weft bench-comm", ("safetensors", "torch")),
     "tensorboard": ("weft train --tensorboard", ("tensorboard",)),
     "tokenizers": ("weft train on text", ("tokenizers",)),
 }
