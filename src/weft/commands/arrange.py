@@ -62,16 +62,16 @@ def arrange(
         BadInput: the file cannot be used, or its hosts and jobs do not fit together.
         NothingFeasible: a job is larger than what is free, or a limit cannot be kept; says the best reachable.
     """
-    asked = given_options(ArrangeOptions, options, given)
+    options = given_options(ArrangeOptions, options, given)
     from weft.arrangement.search import Search
     from weft.arrangement.site import Site, read_site
     from weft.units import parse_seconds
 
-    budget_s = parse_seconds(asked.budget, "--budget")
+    budget_s = parse_seconds(options.budget, "--budget")
     if not budget_s > 0:
-        raise BadInput(f"{asked.budget!r} is no time to search in", where="--budget", remedy="write it like 60s")
+        raise BadInput(f"{options.budget!r} is no time to search in", where="--budget", remedy="write it like 60s")
     read = site if isinstance(site, Site) else read_site(path_of(site, "SITE"))
-    arrangement = Search(read, budget_s=budget_s, seed=asked.seed, progress=progress, spent=spent).run()
+    arrangement = Search(read, budget_s=budget_s, seed=options.seed, progress=progress, spent=spent).run()
     worst = float(arrangement.best.slowdown.max())
     if read.max_slowdown is not None and worst > read.max_slowdown * (1 + 1e-9):
         name = read.jobs[int(arrangement.best.slowdown.argmax())].name

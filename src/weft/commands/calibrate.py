@@ -68,9 +68,9 @@ def calibrate(
     Raises:
         BadInput: a file or an option that cannot be used, or no run that tells anything.
     """
-    asked = given_options(CalibrateOptions, options, given)
-    if asked.trace is not None:
-        return _traced(asked, runs)
+    options = given_options(CalibrateOptions, options, given)
+    if options.trace is not None:
+        return _traced(options, runs)
     from weft.cluster.calibration import shipped_tables
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
@@ -81,7 +81,7 @@ def calibrate(
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
     if not predictor.runs:
         raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
-    start = asked.start or ("prior" if runs is None else "shipped")
+    start = options.start or ("prior" if runs is None else "shipped")
     tables = prior_tables() if start == "prior" else shipped_tables()
     found = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
     if not found.values:
@@ -93,13 +93,13 @@ def calibrate(
     return Fitted(source=Path(path).name, rows=rows, before=tables, fit=found)
 
 
-def _traced(asked: CalibrateOptions, runs: RunSource | None) -> Traced:
-    if runs is not None or asked.start is not None:
+def _traced(options: CalibrateOptions, runs: RunSource | None) -> Traced:
+    if runs is not None or options.start is not None:
         other = "RUNS.csv" if runs is not None else "--start"
         raise BadInput(f"goes without {other}: a trace is not fitted", where="--trace", remedy="leave one out")
     from weft.interop.kernel_times import read_kernel_times
 
-    return read_kernel_times(path_of(asked.trace, "--trace"))
+    return read_kernel_times(path_of(options.trace, "--trace"))
 
 
 @dataclass(frozen=True, kw_only=True)

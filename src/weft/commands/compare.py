@@ -71,16 +71,16 @@ def compare(
         BadInput: a name, a file or an option that cannot be used, or fewer than two sides.
         NothingFeasible: nothing fits where a side's layout is to be planned.
     """
-    asked = given_options(CompareOptions, options, given)
+    options = given_options(CompareOptions, options, given)
     from weft.search.comparison import compare as held
     from weft.units import parse_count
 
     results = [_result(one) for one in subjects]
     if any(one is not None for one in results):
-        sides = _of_results(subjects, results, asked)
+        sides = _of_results(subjects, results, options)
     else:
-        sides = _of_names(subjects, asked)
-    return held(_priced(sides, asked.usd_per_hour), parse_count(asked.tokens, "--tokens"))
+        sides = _of_names(subjects, options)
+    return held(_priced(sides, options.usd_per_hour), parse_count(options.tokens, "--tokens"))
 
 
 def _result(subject: Any) -> Plan | EstimateReport | None:
@@ -102,14 +102,14 @@ def _result(subject: Any) -> Plan | EstimateReport | None:
 
 
 def _of_results(
-    subjects: Sequence[Any], results: Sequence[Plan | EstimateReport | None], asked: CompareOptions
+    subjects: Sequence[Any], results: Sequence[Plan | EstimateReport | None], options: CompareOptions
 ) -> list[Side]:
     """The first layouts of plans, and estimates."""
-    kept = CompareOptions(usd_per_hour=asked.usd_per_hour, tokens=asked.tokens)
+    kept = CompareOptions(usd_per_hour=options.usd_per_hour, tokens=options.tokens)
     if any(one is None for one in results):
         odd = next(subject for subject, one in zip(subjects, results, strict=True) if one is None)
         raise BadInput(f"{str(odd)[:60]!r} stands beside results and is none", where="compare", remedy=USAGE)
-    if asked != kept:
+    if options != kept:
         raise BadInput("plans and estimates have all but --tokens and --usd-per-hour", where="compare", remedy=USAGE)
     _check_number(len(results))
     labels = [Path(one).stem if isinstance(one, str | os.PathLike) else "" for one in subjects]
@@ -149,28 +149,28 @@ def _of_result(found: Plan | EstimateReport, label: str) -> Side:
     )
 
 
-def _of_names(subjects: Sequence[Any], asked: CompareOptions) -> list[Side]:
+def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
     """The product of clusters, layouts, softwares and networks."""
     if len(subjects) < 2:
         raise BadInput("MODEL and CLUSTER are needed, or two plans", where="compare", remedy=USAGE)
     model, *clusters = subjects
     places = [cluster_of(one) for one in clusters]
     counts = {one.count for one in places}
-    job = job_of(model, asked, counts.pop() if len(counts) == 1 else 1)
-    _check_number(len(places) * max(len(asked.layout), 1) * max(len(asked.stack), 1) * max(len(asked.fabric), 1))
-    choices = itertools.product(places, asked.layout or (None,), asked.stack or (None,), asked.fabric or (None,))
+    job = job_of(model, options, counts.pop() if len(counts) == 1 else 1)
+    _check_number(len(places) * max(len(options.layout), 1) * max(len(options.stack), 1) * max(len(options.fabric), 1))
+    choices = itertools.product(places, options.layout or (None,), options.stack or (None,), options.fabric or (None,))
     found = []
     for cluster, layout, stack, fabric in choices:
-        cut = layout if layout is None or len(layout) <= LONGEST else f"layout {asked.layout.index(layout) + 1}"
+        cut = layout if layout is None or len(layout) <= LONGEST else f"layout {options.layout.index(layout) + 1}"
         words = [
             (cluster.name, len(places)),
-            (cut, len(asked.layout)),
-            (stack, len(asked.stack)),
-            (fabric, len(asked.fabric)),
+            (cut, len(options.layout)),
+            (stack, len(options.stack)),
+            (fabric, len(options.fabric)),
         ]
         label = " ".join(str(word) for word, count in words if count > 1) or cluster.name
         try:
-            found.append(_side(label, job, cluster, layout, stack, fabric, asked))
+            found.append(_side(label, job, cluster, layout, stack, fabric, options))
         except NothingFeasible as error:
             raise NothingFeasible(f"{label}: {error}") from None
         except BadInput as error:
@@ -181,7 +181,7 @@ def _of_names(subjects: Sequence[Any], asked: CompareOptions) -> list[Side]:
 
 def _side(
     label: str, job: Any, cluster: Any, layout: str | None, stack: str | None, fabric: str | None,
-    asked: CompareOptions,
+    options: CompareOptions,
 ) -> Side:  # fmt: skip
     """One side, its layout given or planned."""
     from weft.commands.plan import plan
@@ -196,7 +196,7 @@ def _side(
     elif fabric is None:
         found = plan(job, cluster, stack=stack, top=1).best
     else:
-        found = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=asked.routing).best
+        found = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=options.routing).best
     side = Side(
         label=label,
         job=job,
@@ -209,8 +209,8 @@ def _side(
     )
     if fabric is None:
         return side
-    run: Any = simulate(job, cluster, found.layout, fabric=fabric, routing=asked.routing)
-    name = fabric if asked.routing in ROUTINGS else f"{fabric}, {asked.routing} transport"
+    run: Any = simulate(job, cluster, found.layout, fabric=fabric, routing=options.routing)
+    name = fabric if options.routing in ROUTINGS else f"{fabric}, {options.routing} transport"
     return replace(side, fabric=name, simulated_s=run.iteration_s)
 
 

@@ -108,52 +108,52 @@ def design(
     Raises:
         BadInput: a name, a file or an option that cannot be used.
     """
-    asked = given_options(DesignOptions, options, given)
+    options = given_options(DesignOptions, options, given)
     from weft.search.design import Terms
     from weft.search.design import design as compare
     from weft.units import parse_seconds
 
     layout: Layout | None = None
-    if asked.plan is not None:
-        subject = subject_of(model, cluster, asked, asked, verb="design", usage=USAGE)
+    if options.plan is not None:
+        subject = subject_of(model, cluster, options, options, verb="design", usage=USAGE)
         job, where, layout = subject.job, subject.cluster, subject.layout
     elif model is None or cluster is None:
         raise BadInput("MODEL and CLUSTER are needed, or --plan", where="design", remedy=USAGE)
     else:
         where = cluster_of(cluster)
-        job = job_of(model, asked, where.count)
-        if asked.layout is not None:
-            layout = layout_of(asked.layout, job, where)
+        job = job_of(model, options, where.count)
+        if options.layout is not None:
+            layout = layout_of(options.layout, job, where)
     how = Terms(
-        prices=asked.price_list(),
-        radix=asked.radix,
+        prices=options.price_list(),
+        radix=options.radix,
         layout=layout,
-        routing=asked.routing,
-        simulate=not asked.no_simulate,
-        failures=not asked.no_failures,
-        run=_run(asked),
-        network_s=positive(parse_seconds(asked.network_life, "--network-life"), "--network-life"),
-        against=asked.against,
-        one_domain=bool(asked.sizes),
-        oversubscriptions=_ratios(asked),
+        routing=options.routing,
+        simulate=not options.no_simulate,
+        failures=not options.no_failures,
+        run=_run(options),
+        network_s=positive(parse_seconds(options.network_life, "--network-life"), "--network-life"),
+        against=options.against,
+        one_domain=bool(options.sizes),
+        oversubscriptions=_ratios(options),
     )
-    kinds = asked.fabrics.split(",") if isinstance(asked.fabrics, str) else asked.fabrics
+    kinds = options.fabrics.split(",") if isinstance(options.fabrics, str) else options.fabrics
     return compare(
         job,
         where,
         [kind.strip() for kind in kinds if kind.strip()],
         how,
-        domains=numbers_of(asked.sizes, "--sizes"),
-        batches=numbers_of(asked.batches, "--batches"),
+        domains=numbers_of(options.sizes, "--sizes"),
+        batches=numbers_of(options.batches, "--batches"),
         progress=progress,
     )
 
 
-def _ratios(asked: DesignOptions) -> tuple[float, ...]:
+def _ratios(options: DesignOptions) -> tuple[float, ...]:
     """Oversubscriptions, each once."""
-    given = asked.oversubscription
+    given = options.oversubscription
     if given is None:
-        given = () if asked.sizes or asked.batches or asked.against else OVERSUBSCRIPTIONS
+        given = () if options.sizes or options.batches or options.against else OVERSUBSCRIPTIONS
     if given == "none":
         return ()
     texts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
@@ -169,20 +169,20 @@ def _ratios(asked: DesignOptions) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _run(asked: DesignOptions) -> FailureTerms | None:
+def _run(options: DesignOptions) -> FailureTerms | None:
     """The whole run under failures, where ``tokens`` asks for it."""
-    if asked.tokens is None:
+    if options.tokens is None:
         return None
     from weft.reliability.recovery import parse_policy
     from weft.search.goodput import Terms
     from weft.units import parse_count
 
     return Terms(
-        book=book_of(asked.failures),
-        policy=parse_policy(asked.policy),
-        tokens=parse_count(asked.tokens, "--tokens"),
-        usd_per_hour=asked.usd_per_hour,
-        simulate=not asked.no_simulate,
+        book=book_of(options.failures),
+        policy=parse_policy(options.policy),
+        tokens=parse_count(options.tokens, "--tokens"),
+        usd_per_hour=options.usd_per_hour,
+        simulate=not options.no_simulate,
     )
 
 

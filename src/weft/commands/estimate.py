@@ -76,20 +76,20 @@ def estimate(
     Raises:
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot run the job.
     """
-    asked = given_options(EstimateOptions, options, given | ({} if layout is None else {"layout": layout}))
-    named = [name for name in ("layout", "run", "plan") if getattr(asked, name) is not None]
+    options = given_options(EstimateOptions, options, given | ({} if layout is None else {"layout": layout}))
+    named = [name for name in ("layout", "run", "plan") if getattr(options, name) is not None]
     if len(named) != 1:
         raise BadInput("give exactly one of --layout, --run and --plan", where="estimate", remedy=USAGE)
-    if asked.run is not None:
-        subject = _from_run(model, cluster, asked, asked.run)
+    if options.run is not None:
+        subject = _from_run(model, cluster, options, options.run)
     else:
-        subject = subject_of(model, cluster, asked, asked, verb="estimate", usage=USAGE)
+        subject = subject_of(model, cluster, options, options, verb="estimate", usage=USAGE)
     from weft.estimation import estimate as evaluate
     from weft.estimation.kernels import coverage
     from weft.estimation.report import EstimateReport, sensitivities
 
     job, where, cut = subject.job, subject.cluster, subject.layout
-    calibration = constants_of(asked, where, job)
+    calibration = constants_of(options, where, job)
     if calibration is not None and (covered := coverage(job, where, cut, calibration)) is not None:
         job = replace(job, defaults=(*job.defaults, covered))
     found = evaluate(job, where, [cut], calibration)[0]
@@ -98,7 +98,7 @@ def estimate(
         cluster=where,
         estimate=found,
         sensitivities=sensitivities(job, where, cut, calibration),
-        run=asked.training(found, job, where),
+        run=options.training(found, job, where),
     )
 
 
@@ -110,7 +110,7 @@ def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int 
     return recorded(found.job, found.cluster, found.layout, stage=stage, constants=constants)
 
 
-def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: EstimateOptions, path: str) -> Subject:
+def _from_run(model: JobSource | None, cluster: ClusterSource | None, options: EstimateOptions, path: str) -> Subject:
     from weft.interop.launch import read_run
     from weft.layout.check import check_layout
     from weft.model.resolve import changed_job, complete_job
@@ -121,9 +121,9 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, asked: Est
     if isinstance(cluster, str | os.PathLike) and os.fspath(cluster).endswith(".json") and stated is not None:
         cluster = f"{os.fspath(cluster)}:{stated}"
     where = cluster_of(cluster)
-    run = read_run(path, world=where.count, vocab=asked.vocab)
+    run = read_run(path, world=where.count, vocab=options.vocab)
     stated = _stated_world(path)
-    changes = run.changes() | asked.changes()
+    changes = run.changes() | options.changes()
     if model is not None:
         own = job_of(model, RecipeOptions(), where.count)
         job = changed_job(own, changes, origin=own.model.name)

@@ -52,10 +52,10 @@ def bill_of_materials(
     Raises:
         BadInput: a name, a file or an option that cannot be used, or no network to buy.
     """
-    asked = given_options(BillOptions, options, given)
+    options = given_options(BillOptions, options, given)
     from weft.fabric.cost import bill
 
-    spares = asked.spares
+    spares = options.spares
     try:
         share = float(spares[:-1]) / 100 if isinstance(spares, str) and spares.endswith("%") else float(spares)
     except ValueError:
@@ -63,8 +63,8 @@ def bill_of_materials(
     if not 0 <= share <= 1:
         problem = f"{str(spares)[:40]!r} is not a share"
         raise BadInput(problem, where="--spares", remedy="give it like 2%, at most 100%")
-    fabric, kind = network_of(network, asked.kind, asked.radix, spares=True)
-    found = bill(fabric, asked.price_list(), radix=asked.radix, kind=kind, spares_share=share)
+    fabric, kind = network_of(network, options.kind, options.radix, spares=True)
+    found = bill(fabric, options.price_list(), radix=options.radix, kind=kind, spares_share=share)
     if not found.lines:
         problem = "is one scale-up domain, with no network outside of it to buy"
         raise BadInput(problem, where=fabric.name, remedy="take more accelerators")
@@ -107,8 +107,8 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     Raises:
         BadInput: a file or an option that cannot be used, or no device of the design is there.
     """
-    asked = given_options(CheckOptions, options, given)
-    if asked.against is None:
+    options = given_options(CheckOptions, options, given)
+    if options.against is None:
         raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
     from weft.fabric.wiring import ends_of_accelerators
     from weft.fabric.wiring_check import WiringReport, differences
@@ -117,39 +117,39 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     from weft.interop.fabric_files import FabricFileHints, read_wiring
 
     where = path_of(as_built, "AS-BUILT")
-    built, _ = read_wiring(FabricFileHints(where=where, **left_out(asked)))
-    design, fabric = _design(asked)
+    built, _ = read_wiring(FabricFileHints(where=where, **left_out(options)))
+    design, fabric = _design(options)
     rails = None
     if fabric is not None:
         rails = dict(zip(ends_of_accelerators(fabric), fabric.rail.tolist(), strict=True))
     names = {}
-    if asked.names is not None:
-        names = read_names(read_text(asked.names, where=asked.names), where=asked.names)
+    if options.names is not None:
+        names = read_names(read_text(options.names, where=options.names), where=options.names)
     found = differences(built, design, names=names, rails=rails)
-    iteration = None if asked.plan is None else _timed(asked, found, design, fabric)
-    title = asked.against if isinstance(asked.against, str) else design.name
+    iteration = None if options.plan is None else _timed(options, found, design, fabric)
+    title = options.against if isinstance(options.against, str) else design.name
     return WiringReport(as_built=where, design=title, differences=found, iteration=iteration)
 
 
-def _design(asked: CheckOptions) -> tuple[Wiring, Fabric | None]:
+def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
     from weft.fabric.wiring import wiring_of_fabric
     from weft.interop.fabric_files import FabricFileHints, read_wiring
 
-    if isinstance(asked.against, str) and is_file(asked.against):
-        told = left_out(replace(asked, host_map=None, exclude=()))
-        found, fabric = read_wiring(FabricFileHints(where=asked.against, **told))
+    if isinstance(options.against, str) and is_file(options.against):
+        told = left_out(replace(options, host_map=None, exclude=()))
+        found, fabric = read_wiring(FabricFileHints(where=options.against, **told))
         speed = told["capacity_Bps"]
         cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
         return replace(found, cables=cables), fabric
-    if isinstance(asked.against, str) and asked.cluster is None:
-        problem = f"{asked.against!r} is no file, and a kind of network needs --cluster"
+    if isinstance(options.against, str) and options.cluster is None:
+        problem = f"{options.against!r} is no file, and a kind of network needs --cluster"
         raise BadInput(problem, where="--against", remedy="add --cluster, or give a fabric file")
-    cluster = None if asked.cluster is None else cluster_of(asked.cluster)
-    fabric = fabric_of(asked.against, cluster, asked.radix)
+    cluster = None if options.cluster is None else cluster_of(options.cluster)
+    fabric = fabric_of(options.against, cluster, options.radix)
     return wiring_of_fabric(fabric), fabric
 
 
-def _timed(asked: CheckOptions, found: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
+def _timed(options: CheckOptions, found: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
     """Times of an iteration on the design and as built."""
     from weft.commands.simulate import simulate
     from weft.fabric import wiring
@@ -157,14 +157,14 @@ def _timed(asked: CheckOptions, found: Differences, design: Wiring, fabric: Fabr
     from weft.simulation.iteration.result import IterationReport
 
     if fabric is None:  # a cabling plan, whose hosts inside are the cluster's
-        told = left_out(asked)
-        if told["scale_up_Bps"] is None and asked.cluster is not None:
-            told["scale_up_Bps"] = cluster_of(asked.cluster).tiers[0].bandwidth_Bps
+        told = left_out(options)
+        if told["scale_up_Bps"] is None and options.cluster is not None:
+            told["scale_up_Bps"] = cluster_of(options.cluster).tiers[0].bandwidth_Bps
         speeds = {name: told[name] for name in ("capacity_Bps", "scale_up_Bps")}
-        fabric = wiring.fabric_of(design, where=str(asked.against), **speeds)
+        fabric = wiring.fabric_of(design, where=str(options.against), **speeds)
 
     def timed(network: Fabric) -> IterationReport:
-        found = simulate(plan=asked.plan, fabric=network)
+        found = simulate(plan=options.plan, fabric=network)
         assert isinstance(found, IterationReport)
         return found
 

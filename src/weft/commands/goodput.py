@@ -91,28 +91,28 @@ def goodput(
         BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or failures that
             come too fast for any work to be saved.
     """
-    asked = given_options(GoodputOptions, options, given | ({} if layout is None else {"layout": layout}))
-    if asked.tokens is None:
+    options = given_options(GoodputOptions, options, given | ({} if layout is None else {"layout": layout}))
+    if options.tokens is None:
         raise BadInput("is missing", where="--tokens", remedy=USAGE)
     from weft.reliability.recovery import parse_policy
     from weft.search.goodput import Terms
     from weft.search.goodput import goodput as found
     from weft.units import parse_count
 
-    policy = parse_policy(asked.policy)
-    subject = subject_of(model, cluster, asked, asked, verb="goodput", usage=USAGE)
+    policy = parse_policy(options.policy)
+    subject = subject_of(model, cluster, options, options, verb="goodput", usage=USAGE)
     terms = Terms(
-        book=book_of(asked.failures),
+        book=book_of(options.failures),
         policy=policy,
-        tokens=parse_count(asked.tokens, "--tokens"),
-        spares=asked.spares,
-        usd_per_hour=asked.usd_per_hour,
-        simulate=asked.fabric is not None,
-        routing=asked.routing,
-        simultaneous=numbers_of(asked.simultaneous, "--simultaneous"),
+        tokens=parse_count(options.tokens, "--tokens"),
+        spares=options.spares,
+        usd_per_hour=options.usd_per_hour,
+        simulate=options.fabric is not None,
+        routing=options.routing,
+        simultaneous=numbers_of(options.simultaneous, "--simultaneous"),
     )
-    fabric = fabric_of(asked.fabric, subject.cluster)
-    constants = constants_of(asked, subject.cluster, subject.job)
+    fabric = fabric_of(options.fabric, subject.cluster)
+    constants = constants_of(options, subject.cluster, subject.job)
     return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
 
 

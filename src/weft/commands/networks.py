@@ -163,18 +163,20 @@ def _is_fabric(name: str) -> bool:
     return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
 
 
-def fabric_file(name: str | os.PathLike[str], asked: Options = _AS_IT_IS, *, cluster: Cluster | None = None) -> Fabric:
+def fabric_file(
+    name: str | os.PathLike[str], options: Options = _AS_IT_IS, *, cluster: Cluster | None = None
+) -> Fabric:
     """A fabric file, with options for what it leaves out; links without a speed have that of the cluster's NICs."""
     from weft.interop.fabric_files import read_fabric
 
-    path, options = path_of(name, "--fabric"), left_out(asked)
-    if cluster is None or options["capacity_Bps"] is not None:
-        return read_fabric(path, **options)
+    path, hints = path_of(name, "--fabric"), left_out(options)
+    if cluster is None or hints["capacity_Bps"] is not None:
+        return read_fabric(path, **hints)
     try:
-        return read_fabric(path, **options)
+        return read_fabric(path, **hints)
     except BadInput:
         speed = cluster.accelerator.nic_Bps
-        found = read_fabric(path, **options | {"capacity_Bps": speed})
+        found = read_fabric(path, **hints | {"capacity_Bps": speed})
     told = format_si(speed, "B/s")
     warnings.warn(
         f"{path}: assumed {told}, the NICs of {cluster.name}, for links without a speed", InDoubt, stacklevel=2
@@ -182,9 +184,9 @@ def fabric_file(name: str | os.PathLike[str], asked: Options = _AS_IT_IS, *, clu
     return found
 
 
-def left_out(asked: Options) -> dict[str, Any]:
+def left_out(options: Options) -> dict[str, Any]:
     """The options of fabric files as fields of ``FabricFileHints``."""
-    told = {one.name: getattr(asked, one.name, one.default) for one in options_of(FileOptions)}
+    told = {one.name: getattr(options, one.name, one.default) for one in options_of(FileOptions)}
     path = told["host_map"]
     if path is not None:
         from weft.files import read_text

@@ -98,31 +98,31 @@ def plan(
     Raises:
         BadInput: a name, a file or an option that cannot be used.
     """
-    asked = given_options(PlanOptions, options, given)
+    options = given_options(PlanOptions, options, given)
     from weft.search import SPACES, STANDARD, distinct, runnable
     from weft.search import plan as search
 
     where = cluster_of(cluster)
-    job = job_of(model, asked, where.count)
-    name = asked.space or job.space or STANDARD.name
+    job = job_of(model, options, where.count)
+    name = options.space or job.space or STANDARD.name
     if name not in SPACES:
         raise UnknownName("space", name, SPACES, where=f"recipe of {job.model.name}")
-    space = _constrain(SPACES[name], where.count, asked)
-    fabric = None if asked.fabric is None else fabric_of(asked.fabric, where, asked.radix)
-    placement = None if fabric is None else placement_of(asked.placement, fabric, where.count)
-    budget_s = None if asked.budget is None else parse_seconds(asked.budget, "--budget")
-    if asked.runnable:
+    space = _constrain(SPACES[name], where.count, options)
+    fabric = None if options.fabric is None else fabric_of(options.fabric, where, options.radix)
+    placement = None if fabric is None else placement_of(options.placement, fabric, where.count)
+    budget_s = None if options.budget is None else parse_seconds(options.budget, "--budget")
+    if options.runnable:
         space = runnable(space, job.model)
     found = search(
         job,
         where,
         space=space,
-        top=asked.top if asked.variants else SPARE * asked.top,
-        per_mesh=not asked.variants,
-        memory_margin=_share(asked.memory_margin, "--memory-margin"),
-        constants=constants_of(asked, where, job),
-        stack=stack_of(asked, job, where),
-        order=asked.order,
+        top=options.top if options.variants else SPARE * options.top,
+        per_mesh=not options.variants,
+        memory_margin=_share(options.memory_margin, "--memory-margin"),
+        constants=constants_of(options, where, job),
+        stack=stack_of(options, job, where),
+        order=options.order,
         progress=progress,
     )
     if not found.considered:
@@ -133,26 +133,26 @@ def plan(
         kept: Plan = plan_on_fabric(
             found,
             fabric,
-            routing=asked.routing,
+            routing=options.routing,
             placement=placement,
-            orders=asked.axis_order == "any",
-            top=asked.top,
-            per_mesh=not asked.variants,
+            orders=options.axis_order == "any",
+            top=options.top,
+            per_mesh=not options.variants,
             budget_s=budget_s,
         )
     else:
-        kept = found if asked.variants else distinct(found, asked.top)
-    runs = [asked.training(one, job, where) for one in kept.layouts]
+        kept = found if options.variants else distinct(found, options.top)
+    runs = [options.training(one, job, where) for one in kept.layouts]
     return replace(kept, runs=tuple(run for run in runs if run is not None))
 
 
-def _constrain(space: Space, count: int, asked: PlanOptions) -> Space:
+def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
     """The space with ``fix`` and ``max`` applied."""
     from weft.layout.spec import AXES
     from weft.layout.text import parse_layout
 
     fixed: dict[str, Any] = {}
-    for text in asked.fix:
+    for text in options.fix:
         part = parse_layout(text, where="--fix")
         if twice := sorted(set(fixed) & set(part.values)):
             raise BadInput(f"{twice[0]} is fixed twice", where="--fix", remedy="give it once")
@@ -167,7 +167,7 @@ def _constrain(space: Space, count: int, asked: PlanOptions) -> Space:
                 remedy="choose a divisor of the number of accelerators",
             )
     maximum: dict[str, int] = {}
-    for text in asked.max:
+    for text in options.max:
         part = parse_layout(text, where="--max")
         bounds = dict(part.values) | ({"data_parallel": part.data_parallel} if part.data_parallel else {})
         for name, value in bounds.items():

@@ -91,8 +91,8 @@ class _Verb:
     more: tuple[str, ...] = ()
 
 
-def _plan(asked: Asked) -> Row:
-    found = plan(asked.model, asked.cluster, top=1, **asked.given(*_RECIPE))
+def _plan(options: Asked) -> Row:
+    found = plan(options.model, options.cluster, top=1, **options.given(*_RECIPE))
     return _estimate_row(found, found.best, found.runs[0] if found.runs else None)
 
 
@@ -114,25 +114,25 @@ def _figures(document: Mapping[str, Any]) -> Row:
     return {name: one for name, one in document.items() if isinstance(one, plain) and name != "schema"}
 
 
-def _estimate(asked: Asked) -> Row:
-    given = asked.given("layout", *_RECIPE)
-    found = estimate(asked.model, asked.cluster, asked.layout, **given)
+def _estimate(options: Asked) -> Row:
+    given = options.given("layout", *_RECIPE)
+    found = estimate(options.model, options.cluster, options.layout, **given)
     return _estimate_row(found, found.estimate, found.run)
 
 
-def _simulate(asked: Asked) -> Row:
-    job = asked.model
-    found: Any = simulate(job, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
+def _simulate(options: Asked) -> Row:
+    job = options.model
+    found: Any = simulate(job, options.cluster, options.layout, **options.given("layout", *_RECIPE))
     tokens = job.recipe.global_batch * job.recipe.sequence
     speed = {"tokens_per_s": tokens / found.iteration_s}
     return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | speed
 
 
-def _design(asked: Asked) -> Row:
-    given = asked.given("layout", *_RECIPE) | {"fabrics": str(asked.values["fabric"]), "oversubscription": "none"}
-    if "layout" in asked.values:
-        given["layout"] = asked.layout
-    found = design(asked.model, asked.cluster, **given)
+def _design(options: Asked) -> Row:
+    given = options.given("layout", *_RECIPE) | {"fabrics": str(options.values["fabric"]), "oversubscription": "none"}
+    if "layout" in options.values:
+        given["layout"] = options.layout
+    found = design(options.model, options.cluster, **given)
     if found.rejected:
         raise NothingFeasible(found.rejected[0].reason)
     row = found.to_dicts()[0]
@@ -144,31 +144,31 @@ def _design(asked: Asked) -> Row:
     return row
 
 
-def _goodput(asked: Asked) -> Row:
-    found = goodput(asked.model, asked.cluster, asked.layout, **asked.given("layout", *_RECIPE))
+def _goodput(options: Asked) -> Row:
+    found = goodput(options.model, options.cluster, options.layout, **options.given("layout", *_RECIPE))
     run = {f"run_{name}": value for name, value in _figures(encode(found.run)).items()}
     days = {"days": found.run.days, "expected_days": found.run.expected_days}
     return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | run | days
 
 
-def _schedule(asked: Asked) -> Row:
-    given = asked.given("cluster")
-    if "cluster" in asked.values:
-        given["cluster"] = asked.cluster
-    found = schedule(str(asked.values["collective"]), float(asked.values["bytes"]), **given)
+def _schedule(options: Asked) -> Row:
+    given = options.given("cluster")
+    if "cluster" in options.values:
+        given["cluster"] = options.cluster
+    found = schedule(str(options.values["collective"]), float(options.values["bytes"]), **given)
     return _figures(found.to_dict())
 
 
-def _route(asked: Asked) -> Row:
-    cut = asked.layout
+def _route(options: Asked) -> Row:
+    cut = options.layout
     layout = cut if isinstance(cut, str) else format_layout(cut)
-    job = f"{asked.values['model']} {layout}"
-    found = route(cluster=asked.cluster, job=job, **asked.given("cluster", "job"))
+    job = f"{options.values['model']} {layout}"
+    found = route(cluster=options.cluster, job=job, **options.given("cluster", "job"))
     return {"layout_text": layout} | _figures(found.to_dict())
 
 
-def _arrange(asked: Asked) -> Row:
-    found = arrange(str(asked.values["site"]), **asked.given())
+def _arrange(options: Asked) -> Row:
+    found = arrange(str(options.values["site"]), **options.given())
     worst = float(found.best.slowdown.max())
     figures: Row = {"objective": found.objective, "bound": found.bound, "gap": found.gap, "worst_slowdown": worst}
     return figures | {f"policy_{name}": found.policy(name) for name in found.policies}

@@ -59,29 +59,29 @@ def make_report(
     from weft.search import Plan
     from weft.studies.result import Sweep
 
-    asked = given_options(ReportOptions, options, given)
+    options = given_options(ReportOptions, options, given)
     if isinstance(subject, Sweep):
-        return _study(subject, asked.form)
+        return _study(subject, options.form)
     if isinstance(subject, str | os.PathLike):
         if os.path.isdir(subject):
             with open_sweep(subject) as found:
-                return _study(found, asked.form)
+                return _study(found, options.form)
         path = os.fspath(subject)
         if path.lower().endswith((".csv", ".parquet")):
             problem = "is a table, which does not say what computed it"
             raise BadInput(problem, where=path, remedy="give the folder of weft sweep --state")
     if isinstance(subject, Arrangement):
-        return arrangement_page(subject, subject.to_dict(), "arranged.json", asked.form)
+        return arrangement_page(subject, subject.to_dict(), "arranged.json", options.form)
     if isinstance(subject, Plan):
-        return _planned(subject, asked.form)
+        return _planned(subject, options.form)
     where = os.fspath(subject)
     if schema_of(where) == Arrangement.SCHEMA:
         document = read_document(where)
-        return arrangement_page(arrangement_of(document, where), document, os.path.basename(where), asked.form)
+        return arrangement_page(arrangement_of(document, where), document, os.path.basename(where), options.form)
     plan = read(where)
     if not isinstance(plan, Plan):
         raise BadInput("is an estimate, not a plan", where=where, remedy="write a plan with weft plan --format json")
-    return _planned(plan, asked.form)
+    return _planned(plan, options.form)
 
 
 def _planned(plan: Plan, form: str) -> str:

@@ -68,17 +68,17 @@ def route(
         BadInput: no traffic, flows that cannot be routed, or an option that cannot be used.
         Unsupported: a router that does not apply.
     """
-    asked = given_options(RouteOptions, options, given | ({} if fabric is None else {"fabric": fabric}))
+    options = given_options(RouteOptions, options, given | ({} if fabric is None else {"fabric": fabric}))
     from weft.routing.plan import plan
     from weft.routing.report import RouteReport
 
-    names = [*asked.others(), asked.router]
-    network, flows = traffic_of(asked, *(() if traffic is None else (traffic,)))
+    names = [*options.others(), options.router]
+    network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
     *others, found = (
-        plan(network, flows, router=name, seed=asked.seed, split=asked.split, objective=asked.objective)
+        plan(network, flows, router=name, seed=options.seed, split=options.split, objective=options.objective)
         for name in names
     )
-    return RouteReport(plan=found, compared=tuple(others), paths=asked.paths)
+    return RouteReport(plan=found, compared=tuple(others), paths=options.paths)
 
 
 PATH_BITS = "path_bits.csv"
@@ -117,26 +117,26 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     Raises:
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
     """
-    asked = given_options(AuditOptions, options, given)
+    options = given_options(AuditOptions, options, given)
     from weft.routing.audit import audit
 
-    if asked.routes is None:
+    if options.routes is None:
         raise BadInput(
             "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables"
         )
-    return audit(*installed(asked, asked.routes), seed=asked.seed)
+    return audit(*installed(options, options.routes), seed=options.seed)
 
 
-def installed(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
+def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
     """The fabric, the flows of a file of installed routes or those that the options name, and the ways they have."""
     from weft.files import read_text
     from weft.interop.routes_json import read_paths
 
     flows: JobTraffic | None = None
-    if names_traffic(asked):
-        fabric, flows = traffic_of(asked)
+    if names_traffic(options):
+        fabric, flows = traffic_of(options)
     else:
-        fabric = failed(network_of(asked).fabric, asked.failed)
+        fabric = failed(network_of(options).fabric, options.failed)
     text = read_text(path, where=path)
     if "Unicast lids" not in text:
         return fabric, *read_paths(text, fabric, flows, where=path)
@@ -145,8 +145,8 @@ def installed(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Rou
     from weft.interop.opensm import read_tables
     from weft.interop.subnet import read_subnet
 
-    given = asked.fabric
-    if not isinstance(given, str) or asked.cluster is not None:
+    given = options.fabric
+    if not isinstance(given, str) or options.cluster is not None:
         raise BadInput("need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE")
     subnet = read_subnet(read_text(given, where=given), where=given)
     beside = Path(path).with_name(PATH_BITS)

@@ -67,35 +67,35 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
         deliver_chart(evaluation_chart(result), out.chart)
 
 
-def evaluation(asked: EvaluateOptions) -> Evaluation:
+def evaluation(options: EvaluateOptions) -> Evaluation:
     """What the options ask for."""
-    if not (asked.plan or asked.jobs or asked.generate or asked.flows or asked.job):
+    if not (options.plan or options.jobs or options.generate or options.flows or options.job):
         what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
         raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
     from weft.simulation.routes.replay import evaluate as run
 
-    routers = tuple(dict.fromkeys(asked.routers)) or DEFAULT_ROUTERS
+    routers = tuple(dict.fromkeys(options.routers)) or DEFAULT_ROUTERS
     for name in routers:
         if name not in ROUTERS:
             raise UnknownName("router", name, ROUTERS, where="--router")
-    network = network_of(asked)
+    network = network_of(options)
     fabric = network.fabric
-    given = workloads(asked, network)
+    given = workloads(options, network)
     with Progress("replays") as advance:
         return run(
             fabric,
             given,
             routers=routers,
-            failed_spines=tuple(sorted(set(asked.failed_spines))) or (0,),
-            epochs=asked.epochs,
-            seed=asked.seed,
-            events=_events(asked.events, fabric),
-            controller=asked.controller,
+            failed_spines=tuple(sorted(set(options.failed_spines))) or (0,),
+            epochs=options.epochs,
+            seed=options.seed,
+            events=_events(options.events, fabric),
+            controller=options.controller,
             progress=advance,
         )
 
 
-def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
+def workloads(options: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     """The jobs of each source, under its name (of a folder with that above)."""
     from weft.interop.flow_tables import read_csv
     from weft.interop.routing_jobs import numbering, read_jobs
@@ -106,13 +106,13 @@ def workloads(asked: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs]:
     fabric = network.fabric
     found = [
         NamedJobs(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
-        for folder in asked.jobs
+        for folder in options.jobs
     ]
-    for text in asked.generate:
-        traffic = generate(fabric, asked_jobs(text), seed=asked.seed)
+    for text in options.generate:
+        traffic = generate(fabric, asked_jobs(text), seed=options.seed)
         found.append(NamedJobs(name=text, traffic=traffic))
-    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, network.built)) for path in asked.flows]
-    if planned := jobs_of(asked, network):
+    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, network.built)) for path in options.flows]
+    if planned := jobs_of(options, network):
         found.append(NamedJobs(name="planned jobs", traffic=merged(planned)))
     names = [one.name for one in found]
     for name in names:

@@ -141,62 +141,62 @@ def schedule(
     Raises:
         BadInput: a name, a file or an option that cannot be used, or options that do not go together.
     """
-    asked = given_options(ScheduleOptions, options, given)
-    if asked.arrangement is not None:
+    options = given_options(ScheduleOptions, options, given)
+    if options.arrangement is not None:
         if collective is None:
-            return _arranged_schedules(asked)
-        collective, size, asked = _arranged_request(collective, size, asked)
-    if asked.whole:
+            return _arranged_schedules(options)
+        collective, size, options = _arranged_request(collective, size, options)
+    if options.whole:
         if collective is not None or size is not None:
             words = " ".join(str(one) for one in (collective, size) if one is not None)
             raise BadInput(f"{words} beside --workload", where="schedule", remedy="drop one of them")
-        return _iteration(asked)
+        return _iteration(options)
     from weft.collectives.schedules.bound import best_shares, ideal_s
     from weft.collectives.schedules.policies import compare
     from weft.collectives.schedules.provision import provision
     from weft.collectives.schedules.result import ScheduleResult
 
-    if asked.calibration is not None:
+    if options.calibration is not None:
         raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
-    timed, cluster, notes = _scheduled(collective, size, asked)
+    timed, cluster, notes = _scheduled(collective, size, options)
     request = timed.schedule.request
-    if asked.chunk_counts and asked.chunks is not None:
+    if options.chunk_counts and options.chunks is not None:
         raise BadInput("beside --chunks", where="--chunk-counts", remedy="drop one of them")
-    policies = partial(compare, request, active=timed.active, independent=asked.independent)
-    counts = sorted(set(numbers_of(asked.chunk_counts, "--chunk-counts")))
+    policies = partial(compare, request, active=timed.active, independent=options.independent)
+    counts = sorted(set(numbers_of(options.chunk_counts, "--chunk-counts")))
     return ScheduleResult(
         timed=timed,
         shares=best_shares(request),
         ideal_s=ideal_s(request),
         provision=provision(request),
         assumptions=notes,
-        ranks=_per_rank(timed, cluster, asked),
-        others=policies(chunks=asked.chunks) if asked.compare else None,
+        ranks=_per_rank(timed, cluster, options),
+        others=policies(chunks=options.chunks) if options.compare else None,
         counts={count: policies(chunks=count) for count in counts},
     )
 
 
-def _arranged_schedules(asked: ScheduleOptions) -> JobSchedules:
+def _arranged_schedules(options: ScheduleOptions) -> JobSchedules:
     """All collectives of a job of an arrangement."""
     from weft.arrangement.bundle import read_bundle
 
-    bundle = read_bundle(str(asked.arrangement))
-    return bundle.schedules(bundle.number(asked.job))
+    bundle = read_bundle(str(options.arrangement))
+    return bundle.schedules(bundle.number(options.job))
 
 
 def _arranged_request(
-    collective: str | None, axes: str | float | None, asked: ScheduleOptions
+    collective: str | None, axes: str | float | None, options: ScheduleOptions
 ) -> tuple[str, float, ScheduleOptions]:
     """Kind, bytes and options of the largest collective of a job of an arrangement that is named so."""
-    one = _arranged_schedules(asked).of(collective, None if axes is None else str(axes))
+    one = _arranged_schedules(options).of(collective, None if axes is None else str(axes))
     if not one.dimensions:
         problem = f"the groups of {one.name} lie unevenly on their hosts"
         raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
-    return one.kind, one.bytes, replace(asked, arrangement=None, job=None, dims=one.dimensions)
+    return one.kind, one.bytes, replace(options, arrangement=None, job=None, dims=one.dimensions)
 
 
 def _scheduled(
-    collective: str | None, size: str | float | None, asked: ScheduleOptions, *, executor: bool = False
+    collective: str | None, size: str | float | None, options: ScheduleOptions, *, executor: bool = False
 ) -> tuple[TimedSchedule, Cluster | None, tuple[str, ...]]:
     """A collective in time, the cluster, and what was assumed.
 
@@ -211,21 +211,21 @@ def _scheduled(
     from weft.collectives.stages import BALANCED_KINDS
     from weft.units import parse_bytes
 
-    asked = _with_system(collective, asked, executor=executor)
-    dimensions, cluster, notes = _dimensions(asked, None)
-    algorithms = None if asked.algorithms is None else parse_algorithms(asked.algorithms)
+    options = _with_system(collective, options, executor=executor)
+    dimensions, cluster, notes = _dimensions(options, None)
+    algorithms = None if options.algorithms is None else parse_algorithms(options.algorithms)
     if executor and algorithms is None:
         dimensions = tuple(replace(one, reduces=False) for one in dimensions)
     wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms)
-    if asked.policy == "themis" and wanted.kind not in BALANCED_KINDS:
+    if options.policy == "themis" and wanted.kind not in BALANCED_KINDS:
         notes = (*notes, f"Themis leaves {wanted.kind} to the baseline")
     timed = in_time(
         wanted,
-        asked.policy or "weft",
-        order=asked.order,
-        chunks=asked.chunks,
-        active=_active(asked.active),
-        independent=asked.independent,
+        options.policy or "weft",
+        order=options.order,
+        chunks=options.chunks,
+        active=_active(options.active),
+        independent=options.independent,
     )
     return timed, cluster, notes
 
@@ -236,40 +236,40 @@ def _system_of(path: str) -> AstraSystem:
     return read(read_text(path, where=path, largest=CONFIGURATION_BYTES), where=path)
 
 
-def _with_system(kind: str, asked: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
+def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
     """The options, those that were not given as ``system`` has them."""
     settings: dict[str, Any] = {"policy": "weft"}
-    if asked.system is not None:
-        system = _system_of(asked.system)
+    if options.system is not None:
+        system = _system_of(options.system)
         settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
-        if (asked.policy or system.policy) == "themis":
+        if (options.policy or system.policy) == "themis":
             settings["order"] = system.order
         if kind in system.algorithms:
             settings["algorithms"] = ",".join(system.algorithms[kind])
     if executor:
         settings.setdefault("chunks", EXPORTED_CHUNKS)
-    missing = {name: value for name, value in settings.items() if getattr(asked, name) is None}
-    return replace(asked, **missing)
+    missing = {name: value for name, value in settings.items() if getattr(options, name) is None}
+    return replace(options, **missing)
 
 
 def _dimensions(
-    asked: ScheduleOptions, planned: Cluster | None
+    options: ScheduleOptions, planned: Cluster | None
 ) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
     """The dimensions asked for, or those of a plan's cluster; the cluster; what was assumed."""
-    given = [name for name in ("cluster", "dims") if getattr(asked, name) is not None]
+    given = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
     if len(given) != (0 if planned is not None and not given else 1):
         raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
     from weft.collectives.dimensions import dimensions_of, parse_dimensions
 
-    if asked.dims is not None:
-        if isinstance(asked.dims, str) and asked.dims.endswith((".yml", ".yaml")):
+    if options.dims is not None:
+        if isinstance(options.dims, str) and options.dims.endswith((".yml", ".yaml")):
             from weft.interop.astra_network import read
 
-            text = read_text(asked.dims, where=asked.dims, largest=CONFIGURATION_BYTES)
-            return read(text, where=asked.dims), planned, ()
-        return parse_dimensions(asked.dims) if isinstance(asked.dims, str) else tuple(asked.dims), planned, ()
+            text = read_text(options.dims, where=options.dims, largest=CONFIGURATION_BYTES)
+            return read(text, where=options.dims), planned, ()
+        return parse_dimensions(options.dims) if isinstance(options.dims, str) else tuple(options.dims), planned, ()
 
-    cluster = planned if asked.cluster is None else cluster_of(asked.cluster)
+    cluster = planned if options.cluster is None else cluster_of(options.cluster)
     assert cluster is not None
     dimensions, notes = dimensions_of(cluster)
     return dimensions, cluster, notes
@@ -286,84 +286,84 @@ def _active(given: str | int | None) -> Active:
     return min(int(text[:40]), 10**9)
 
 
-def _per_rank(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions) -> RankTimes | None:
-    if asked.late is None and asked.slow is None and asked.fabric is None:
+def _per_rank(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOptions) -> RankTimes | None:
+    if options.late is None and options.slow is None and options.fabric is None:
         return None
     from weft.collectives.dimensions import parse_late, parse_slow
     from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
     from weft.simulation.dimension_rates import dimension_rates
 
     request = timed.schedule.request
-    if asked.fabric is None:
+    if options.fabric is None:
         speeds = rank_bandwidths(timed)
     else:
-        fabric = fabric_of(asked.fabric, cluster)
-        speeds = dimension_rates(request, fabric, routing=asked.routing)  # type: ignore[arg-type]
-    if asked.slow is not None:
-        for rank, dimension, share in parse_slow(asked.slow, request):
+        fabric = fabric_of(options.fabric, cluster)
+        speeds = dimension_rates(request, fabric, routing=options.routing)  # type: ignore[arg-type]
+    if options.slow is not None:
+        for rank, dimension, share in parse_slow(options.slow, request):
             speeds[dimension, rank] *= share
-    starts = None if asked.late is None else parse_late(asked.late, request)
+    starts = None if options.late is None else parse_late(options.late, request)
     return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
 
 
-def _iteration(asked: ScheduleOptions) -> WorkloadResult:
+def _iteration(options: ScheduleOptions) -> WorkloadResult:
     """One iteration of ``workload``, or of ``plan``, under every policy."""
     from weft.collectives.dimensions import parse_algorithms
     from weft.simulation.workload import WorkloadResult, run_policies
 
-    if asked.plan is not None and asked.workload is not None:
+    if options.plan is not None and options.workload is not None:
         raise BadInput("the plan has its own workload", where="--workload", remedy="drop one of them")
     planned = None
-    if asked.plan is not None:
-        planned = subject_of(None, None, asked, RecipeOptions(), verb="schedule", usage=USAGE)
-    asked = _with_system("", asked)
-    dimensions, cluster, notes = _dimensions(asked, None if planned is None else planned.cluster)
+    if options.plan is not None:
+        planned = subject_of(None, None, options, RecipeOptions(), verb="schedule", usage=USAGE)
+    options = _with_system("", options)
+    dimensions, cluster, notes = _dimensions(options, None if planned is None else planned.cluster)
     runs = run_policies(
-        _workload(dimensions, cluster, planned, asked),
+        _workload(dimensions, cluster, planned, options),
         dimensions,
-        order=asked.order,
-        chunks=64 if asked.chunks is None else asked.chunks,
-        active=_active(asked.active),
-        algorithms=None if asked.algorithms is None else parse_algorithms(asked.algorithms),
+        order=options.order,
+        chunks=64 if options.chunks is None else options.chunks,
+        active=_active(options.active),
+        algorithms=None if options.algorithms is None else parse_algorithms(options.algorithms),
     )
     return WorkloadResult(runs=runs, dimensions=tuple(dimensions), assumptions=notes)
 
 
 def _workload(
-    dimensions: tuple[Dimension, ...], cluster: Cluster | None, planned: Subject | None, asked: ScheduleOptions
+    dimensions: tuple[Dimension, ...], cluster: Cluster | None, planned: Subject | None, options: ScheduleOptions
 ) -> Workload:
     """The iteration of a plan, of a model with a layout, of a trace, or of Themis' evaluation."""
     from weft.model import names
     from weft.model.workload import Workload, workload
 
-    name, path = str(asked.workload), Path(str(asked.workload))
-    if planned is None and isinstance(asked.workload, Workload):
-        return asked.workload
-    if planned is None and asked.groups is not None and path.suffix != ".et":
+    name, path = str(options.workload), Path(str(options.workload))
+    if planned is None and isinstance(options.workload, Workload):
+        return options.workload
+    if planned is None and options.groups is not None and path.suffix != ".et":
         raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
-    if planned is None and asked.layout is not None:
+    if planned is None and options.layout is not None:
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
-        planned = subject_of(name, cluster, asked, RecipeOptions(), verb="schedule", usage=USAGE)
+        planned = subject_of(name, cluster, options, RecipeOptions(), verb="schedule", usage=USAGE)
     if planned is not None:
         from weft.simulation.workload import job_workload
 
-        constants = constants_of(asked, planned.cluster, planned.job)
+        constants = constants_of(options, planned.cluster, planned.job)
         return job_workload(planned.job, planned.cluster, planned.layout, constants=constants)
-    if asked.calibration is not None:
+    if options.calibration is not None:
         raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
     from weft.interop.chakra import holds_graph, read_groups, read_trace
 
     if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
         # FLOP/s and bytes/s of computations that a trace gives as work
         peak_flops = memory_Bps = None
-        if asked.system is not None:
-            system = _system_of(asked.system)
+        if options.system is not None:
+            system = _system_of(options.system)
             peak_flops, memory_Bps = system.peak_flops, system.local_memory_Bps
         elif cluster is not None:
             chip = cluster.accelerator
             peak_flops, memory_Bps = chip.bf16_flops or chip.fp16_flops, chip.memory_Bps
-        groups = None if asked.groups is None else read_groups(asked.groups)
+        groups = None if options.groups is None else read_groups(options.groups)
         sizes = [one.size for one in dimensions]
         return read_trace(path, sizes=sizes, peak_flops=peak_flops, memory_Bps=memory_Bps, groups=groups)
     if name.endswith((".json", ".json.gz")):
@@ -383,7 +383,7 @@ MSCCL_CHUNKS = 32_767
 FORMATS = tuple(formats_of("schedule"))
 
 
-def _exported(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOptions, form: str) -> str:
+def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOptions, form: str) -> str:
     """A schedule as text in one of ``FORMATS`` but chakra."""
     wanted = timed.schedule.request
     if form == "msccl":
@@ -403,7 +403,7 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, asked: ScheduleOpti
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
         whole = (cluster, cluster.count // cluster.tiers[0].size, cluster.count)
-        return write_tuner([whole], calibration=constants_of(asked, cluster))
+        return write_tuner([whole], calibration=constants_of(options, cluster))
     from weft.interop import astra_network, astra_system
 
     if form == "logical-topology":

@@ -232,26 +232,26 @@ def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
     return found
 
 
-def constants_of(asked: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
+def constants_of(options: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
     """The calibration of ``calibration`` on top of the accelerator's and the software's own; None: the shipped one."""
     from weft.cluster.calibration import Calibration, calibration, read_calibration, usual_stack
 
-    stack = stack_of(asked, job, cluster)
-    if asked.calibration is None and stack == usual_stack(cluster.accelerator.name):
+    stack = stack_of(options, job, cluster)
+    if options.calibration is None and stack == usual_stack(cluster.accelerator.name):
         return None
-    if isinstance(asked.calibration, Calibration):
-        return asked.calibration
+    if isinstance(options.calibration, Calibration):
+        return options.calibration
     named = (cluster.accelerator.name, stack)
-    if asked.calibration is None:
+    if options.calibration is None:
         return calibration(*named)
-    return read_calibration(path_of(asked.calibration, "--calibration"), *named)
+    return read_calibration(path_of(options.calibration, "--calibration"), *named)
 
 
-def stack_of(asked: CalibrationOptions, job: Job | None, cluster: Cluster) -> str:
+def stack_of(options: CalibrationOptions, job: Job | None, cluster: Cluster) -> str:
     """The software that is asked for, else that of the job's recipe, else the usual one on such accelerators."""
     from weft.cluster.calibration import stack_names, usual_stack
 
-    stack = asked.stack if isinstance(asked, ConstantsOptions) else None
+    stack = options.stack if isinstance(options, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
         raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info stacks")
     return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)

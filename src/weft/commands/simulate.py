@@ -79,56 +79,56 @@ def simulate(
             without a path or a route.
         NothingFeasible: the failed parts cut accelerators of the job off.
     """
-    asked = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
-    if asked.flows is not None:
-        return _scenario(model, cluster, asked, asked.flows)
-    if asked.mode != "fair":
+    options = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
+    if options.flows is not None:
+        return _scenario(model, cluster, options, options.flows)
+    if options.mode != "fair":
         raise BadInput("--mode goes with --flows only", where="simulate", remedy="drop it")
-    if asked.arrangement is not None:
-        return _arranged(model, cluster, asked, asked.arrangement)
-    if asked.job is not None:
+    if options.arrangement is not None:
+        return _arranged(model, cluster, options, options.arrangement)
+    if options.job is not None:
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
-    subject = subject_of(model, cluster, asked, asked, verb="simulate", usage=USAGE)
+    subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
     from weft.reliability.parts import USUAL_HOST, part_name
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
     from weft.simulation.routes.traffic import planned_routes
 
     job, where, cut = subject.job, subject.cluster, subject.layout
-    fabric, constants = fabric_of(asked.fabric, where, asked.radix), constants_of(asked, where, job)
-    placement = placement_of(asked.placement, fabric, cut.world)
+    fabric, constants = fabric_of(options.fabric, where, options.radix), constants_of(options, where, job)
+    placement = placement_of(options.placement, fabric, cut.world)
     failed: tuple[Failed, ...] = ()
-    if asked.failed:
-        fabric, failed = _degraded(fabric, asked, cut.world, placement)
-    planned, routes = asked.routing == "planned", None
-    if asked.routes is not None:
-        if asked.routing in (*ROUTINGS[1:], "planned"):
-            raise BadInput("goes without --routes", where=f"--routing {asked.routing}", remedy="drop one of them")
-        routes = routes_of(asked.routes, fabric)
+    if options.failed:
+        fabric, failed = _degraded(fabric, options, cut.world, placement)
+    planned, routes = options.routing == "planned", None
+    if options.routes is not None:
+        if options.routing in (*ROUTINGS[1:], "planned"):
+            raise BadInput("goes without --routes", where=f"--routing {options.routing}", remedy="drop one of them")
+        routes = routes_of(options.routes, fabric)
     elif planned:
-        routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=asked.seed)
+        routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=options.seed)
     size = min(int((fabric.domain == 0).sum()), USUAL_HOST)
     found = simulate_iteration(
         job,
         where,
         cut,
         fabric,
-        slow=parse_slow(asked.slow, cut.world, size, seed=asked.seed) if asked.slow else None,
-        routing="ecmp" if planned else asked.routing,
-        seed=asked.seed,
+        slow=parse_slow(options.slow, cut.world, size, seed=options.seed) if options.slow else None,
+        routing="ecmp" if planned else options.routing,
+        seed=options.seed,
         constants=constants,
         placement=placement,
         routes=routes,
-        full=asked.full,
+        full=options.full,
     )
     parts = tuple(part_name(fabric, one) for one in failed)
     return IterationReport(
-        job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=asked.slow, failed=parts
+        job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=options.slow, failed=parts
     )
 
 
 def _degraded(
-    fabric: Fabric, asked: SimulateOptions, ranks: int, placement: Placement | None
+    fabric: Fabric, options: SimulateOptions, ranks: int, placement: Placement | None
 ) -> tuple[Fabric, tuple[Failed, ...]]:
     """The fabric with ``--failed`` parts down, and these."""
     import numpy as np
@@ -136,26 +136,26 @@ def _degraded(
     from weft.reliability.classes import preset
     from weft.reliability.parts import broken, drawn_failures, part_name, stranded_accelerators
 
-    failed = drawn_failures(fabric, preset("llama-3"), asked.failed, seed=asked.seed, where="--failed")
+    failed = drawn_failures(fabric, preset("llama-3"), options.failed, seed=options.seed, where="--failed")
     left = broken(fabric, failed)
     used = np.arange(ranks) if placement is None else placement.accelerators
     lost = stranded_accelerators(left, used)
     if len(lost):
         some = ", ".join(part_name(fabric, one) for one in failed[:5]) + (", ..." if len(failed) > 5 else "")
         raise NothingFeasible(
-            f"--failed {asked.failed}: {len(lost):,} of the job's {ranks:,} accelerators are cut off by {some}"
+            f"--failed {options.failed}: {len(lost):,} of the job's {ranks:,} accelerators are cut off by {some}"
             " -- draw other parts with --seed, give fewer, or a network with other ways"
         )
     return left, failed
 
 
 def _arranged(
-    model: JobSource | None, cluster: ClusterSource | None, asked: SimulateOptions, path: str
+    model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> IterationReport:
     """A job alone on the hosts and routes that an arrangement gives it."""
     own = ("arrangement", "job", "full", "calibration", "seed")
     beside = [one for one in options_of(SimulateOptions) if one.name not in own]
-    if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
+    if model is not None or cluster is not None or any(getattr(options, one.name) != one.default for one in beside):
         problem = "--arrangement goes with --job, --full, --calibration, --format and -o only"
         raise BadInput(problem, where="simulate", remedy="drop the rest: they are in the arrangement")
     from weft.arrangement.bundle import read_bundle
@@ -163,7 +163,7 @@ def _arranged(
     from weft.simulation.iteration.simulate import simulate_iteration
 
     bundle = read_bundle(path)
-    number = bundle.number(asked.job)
+    number = bundle.number(options.job)
     site, job = bundle.site, bundle.site.jobs[number]
     found = simulate_iteration(
         job.job,
@@ -171,25 +171,25 @@ def _arranged(
         job.layout,
         site.fabric,
         routing="spray" if bundle.choice.router == "spray" else "ecmp",
-        constants=constants_of(asked, site.cluster, job.job),
+        constants=constants_of(options, site.cluster, job.job),
         placement=bundle.placement(number),
         routes=bundle.routes,
-        full=asked.full,
+        full=options.full,
     )
     return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=found)
 
 
 def _scenario(
-    model: JobSource | None, cluster: ClusterSource | None, asked: SimulateOptions, path: str
+    model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> ScenarioReport:
     beside = [one for one in options_of(SimulateOptions) if one.name not in ("flows", "mode")]
-    if model is not None or cluster is not None or any(getattr(asked, one.name) != one.default for one in beside):
+    if model is not None or cluster is not None or any(getattr(options, one.name) != one.default for one in beside):
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
     from weft.simulation.flows.scenario import ScenarioReport, read_scenario
 
     capacity_Bps, traffic, routes = read_scenario(path)
-    result = run(capacity_Bps, traffic, routes, mode=asked.mode)
+    result = run(capacity_Bps, traffic, routes, mode=options.mode)
     return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)
 
 

@@ -82,29 +82,29 @@ def sweep(
         BadInput: the study, an option or the state cannot be used.
         MissingExtra: Ray is not installed.
     """
-    asked = given_options(SweepOptions, options, given)
+    options = given_options(SweepOptions, options, given)
     from weft.studies.result import Sweep
     from weft.studies.runners import runner
 
     with ExitStack() as stack:
-        run, temporary = _run(study, asked, stack, progress)
+        run, temporary = _run(study, options, stack, progress)
         if len(run.missing):
-            ray = str(asked.workers).startswith("ray")
-            with closing(runner(asked.workers if len(run.missing) > 1 or ray else 1)) as chosen:
+            ray = str(options.workers).startswith("ray")
+            with closing(runner(options.workers if len(run.missing) > 1 or ray else 1)) as chosen:
                 run.go(chosen)
         stack.pop_all()
         return Sweep(run.points, run.kept, run.keys, run.counts, temporary)
 
 
-def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, asked: SweepOptions) -> Forecast:
+def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: SweepOptions) -> Forecast:
     """Count the points of a study and time a few of them; nothing is kept."""
     from weft.studies.run import Forecast, spread
     from weft.studies.work import answer
 
-    if asked.state is not None and not os.path.isdir(asked.state):
-        asked = SweepOptions(**{**vars(asked), "state": None})
+    if options.state is not None and not os.path.isdir(options.state):
+        options = SweepOptions(**{**vars(options), "state": None})
     with ExitStack() as stack:
-        run, _ = _run(study, asked, stack, None)
+        run, _ = _run(study, options, stack, None)
         chosen = list(spread(run.missing, TIMED))
         if chosen:
             answer(run.task(chosen[:1]))  # loads what all points need
@@ -154,7 +154,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
 
 
 def _run(
-    study: Any, asked: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
+    study: Any, options: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
 ) -> tuple[Run, str | None]:
     """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
     from weft.studies.kept import Kept
@@ -162,40 +162,40 @@ def _run(
     from weft.studies.run import Run
     from weft.studies.work import version
 
-    read = _study(study, asked)
+    read = _study(study, options)
     points, temporary = Points(read), None
-    if asked.state is None:
+    if options.state is None:
         temporary = tempfile.mkdtemp(prefix="weft-sweep-")
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
     stamps = {"study": read.name, "computation": read.computation.name, "version": version()}
-    kept = stack.enter_context(closing(Kept(asked.state or str(temporary), stamps)))
+    kept = stack.enter_context(closing(Kept(options.state or str(temporary), stamps)))
     kept.note("last", json.dumps({"study": read.document, "files": points.files}))
     return Run(points=points, kept=kept, compute=COMPUTE, progress=progress), temporary
 
 
-def _study(study: Any, asked: SweepOptions) -> Study:
+def _study(study: Any, options: SweepOptions) -> Study:
     """The study of a file or of a mapping, or that of the options."""
     from weft.commands.points import computation
     from weft.studies.study import SCHEMA, read_study, study_from_dict
 
     axes: dict[str, Any] = {
-        name: _values(getattr(asked, name), ",") for name in ("models", "clusters") if getattr(asked, name)
+        name: _values(getattr(options, name), ",") for name in ("models", "clusters") if getattr(options, name)
     }
-    for text in asked.axis:
+    for text in options.axis:
         name, sign, values = text.partition("=")
         if not sign or not values.strip():
             raise BadInput(f"{text[:60]!r} is no axis", where="--axis", remedy="write it like radix=32,64")
         if name.strip() in axes:
             raise BadInput(f"{name.strip()[:60]} is given twice", where="--axis", remedy="give it once")
         axes[name.strip()] = _values(values, ";" if ";" in values or name.strip() in ("layout", "layouts") else ",")
-    short = bool(axes or asked.compute)
+    short = bool(axes or options.compute)
     if (study is None) != short:
         needed, beside = "a study file is needed, or --models and --clusters", "axes stand beside a study file"
         problem = needed if study is None else beside
         raise BadInput(problem, where="sweep", remedy=USAGE)
     if study is None:
         document: dict[str, Any] = {"schema": SCHEMA, "axes": axes}
-        return study_from_dict(document | {"compute": asked.compute or "plan"}, computation, where="sweep")
+        return study_from_dict(document | {"compute": options.compute or "plan"}, computation, where="sweep")
     if isinstance(study, Mapping):
         return study_from_dict({"schema": SCHEMA} | dict(study), computation)
     from weft.commands.shared import path_of

@@ -86,19 +86,19 @@ class RoutedFabric:
     subjects: tuple[Subject, ...] = ()
 
 
-def network_of(asked: JobOptions) -> RoutedFabric:
+def network_of(options: JobOptions) -> RoutedFabric:
     """The fabric, with links at their calibrated share of capacity where the accelerators are known."""
-    plans: tuple[str | Plan, ...] = asked.plan
+    plans: tuple[str | Plan, ...] = options.plan
     subjects = tuple(planned_subject(plan, 1) for plan in plans)
-    cluster = None if asked.cluster is None else cluster_of(asked.cluster)
+    cluster = None if options.cluster is None else cluster_of(options.cluster)
     if cluster is None and subjects:
         cluster = subjects[0].cluster
         if len(subjects) > 1 and (
-            asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
+            options.fabric is None or (isinstance(options.fabric, str) and not is_file(options.fabric))
         ):
             problem = f"{len(subjects)} plans need one network"
             raise BadInput(problem, where="--plan", remedy="add --cluster, or a fabric file")
-    fabric = network_alone(asked, cluster)
+    fabric = network_alone(options, cluster)
     if cluster is None:
         return RoutedFabric(built=fabric, fabric=fabric, cluster=None)
     from weft.cluster.calibration import calibration
@@ -108,23 +108,23 @@ def network_of(asked: JobOptions) -> RoutedFabric:
     return RoutedFabric(built=fabric, fabric=whole, cluster=cluster, subjects=subjects)
 
 
-def network_alone(asked: NetworkOptions, cluster: Cluster | None) -> Fabric:
+def network_alone(options: NetworkOptions, cluster: Cluster | None) -> Fabric:
     """The fabric at the speed of its links."""
-    built = asked.fabric is None or (isinstance(asked.fabric, str) and not is_file(asked.fabric))
+    built = options.fabric is None or (isinstance(options.fabric, str) and not is_file(options.fabric))
     if built:
-        needs_a_file(asked)
-    if asked.radix != RadixOptions.radix and not (built and cluster):
+        needs_a_file(options)
+    if options.radix != RadixOptions.radix and not (built and cluster):
         raise BadInput("says nothing of a network that is not built", where="--radix", remedy="drop it, or --cluster")
-    if asked.fabric is None and cluster is None:
+    if options.fabric is None and cluster is None:
         from weft.interop.routing_jobs import paper_fabric
 
         return paper_fabric()
-    if isinstance(asked.fabric, str) and not built:
-        return fabric_file(asked.fabric, asked, cluster=cluster)
-    return fabric_of(asked.fabric, cluster, asked.radix)
+    if isinstance(options.fabric, str) and not built:
+        return fabric_file(options.fabric, options, cluster=cluster)
+    return fabric_of(options.fabric, cluster, options.radix)
 
 
-def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
+def jobs_of(options: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said."""
     from weft.fabric.placement import Placement
     from weft.layout.text import parse_layout
@@ -135,14 +135,14 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
     free = 0
     for number, subject in enumerate(found.subjects):
         world = subject.layout.world
-        given = asked.placement[number] if number < len(asked.placement) else None
+        given = options.placement[number] if number < len(options.placement) else None
         placement = placement_of(given, found.fabric, world) or Placement.in_order(world, first=free)
         name = subject.job.model.name if len(found.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
         parts.append(
             planned_traffic(subject.job, subject.cluster, subject.layout, found.fabric, placement=placement, name=name)
         )
         free = int(placement.accelerators.max()) + 1
-    for number, text in enumerate(asked.job):
+    for number, text in enumerate(options.job):
         if found.cluster is None or not _NUMBERED.fullmatch(text):
             raise BadInput(
                 f"{text!r} is no planned job",
@@ -159,44 +159,44 @@ def jobs_of(asked: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
     return parts
 
 
-def names_traffic(asked: TrafficOptions) -> bool:
+def names_traffic(options: TrafficOptions) -> bool:
     """Whether any flows are named."""
-    return any(getattr(asked, name) for name in ("arrangement", "plan", "job", "generate", "flows"))
+    return any(getattr(options, name) for name in ("arrangement", "plan", "job", "generate", "flows"))
 
 
-def traffic_of(asked: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
+def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
     """The fabric with what is down, and all traffic asked for."""
     from weft.interop.flow_tables import read_csv
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
 
-    if asked.job and asked.cluster is None and not asked.plan:
+    if options.job and options.cluster is None and not options.plan:
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
-    if asked.arrangement is not None:
-        return _arranged(asked, asked.arrangement)
-    found = network_of(asked)
+    if options.arrangement is not None:
+        return _arranged(options, options.arrangement)
+    found = network_of(options)
     whole = found.fabric
-    parts = [*more, *(read_csv(path, found.built) for path in asked.flows)]
-    if asked.generate:
-        parts.append(generate(whole, asked_jobs(",".join(asked.generate)), seed=asked.seed))
-    parts += jobs_of(asked, found)
+    parts = [*more, *(read_csv(path, found.built) for path in options.flows)]
+    if options.generate:
+        parts.append(generate(whole, asked_jobs(",".join(options.generate)), seed=options.seed))
+    parts += jobs_of(options, found)
     if not parts:
         raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
-    return failed(whole, asked.failed), merged(parts)
+    return failed(whole, options.failed), merged(parts)
 
 
-def _arranged(asked: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
+def _arranged(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
     """The fabric and the flows of an arrangement."""
     from weft.arrangement.bundle import read_bundle
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
     for name in ("plan", "job", "generate", "flows", "cluster", "fabric"):
-        if getattr(asked, name):
+        if getattr(options, name):
             raise BadInput(f"--{name} beside --arrangement", where="weft route", remedy="drop one of them")
     bundle = read_bundle(path)
     fabric = reached(bundle.site.fabric, calibration(bundle.site.cluster.accelerator.name))
-    return failed(fabric, asked.failed), bundle.flows()
+    return failed(fabric, options.failed), bundle.flows()
 
 
 def failed(fabric: Fabric, names: Sequence[str]) -> Fabric:

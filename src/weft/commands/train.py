@@ -181,43 +181,43 @@ def train(
     Raises:
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot be trained.
     """
-    asked = given_options(TrainOptions, options, given)
+    options = given_options(TrainOptions, options, given)
     adopt_launcher()
     with said_once():
-        _check_files(model, asked)
-        if asked.arrangement is None:
-            job, layout, planned = _subject(model, asked)
+        _check_files(model, options)
+        if options.arrangement is None:
+            job, layout, planned = _subject(model, options)
         else:
             from weft.arrangement.bundle import read_bundle
 
             if model is not None:
                 raise BadInput("the arrangement already has a model", where="train --arrangement", remedy=USAGE)
-            bundle = read_bundle(asked.arrangement)
-            number = bundle.number(asked.job)
+            bundle = read_bundle(options.arrangement)
+            number = bundle.number(options.job)
             arranged = bundle.site.jobs[number]
-            job, layout, planned = arranged.job, _overlapped(arranged.layout, asked), bundle.subcluster(number)
-        if asked.dry_run:
-            return _dry_run(job, layout, asked)
-        layouts = _for_launched([layout, *(_layout(text, job, asked) for text in asked.restart_layout)])
-        request, *others = (_request(model, asked, job, one, planned, quiet=quiet) for one in layouts)
-        if asked.arrangement is not None:
-            request = replace(request, start=_start_of(bundle, number, asked), tuner=bundle.tuners[number])
+            job, layout, planned = arranged.job, _overlapped(arranged.layout, options), bundle.subcluster(number)
+        if options.dry_run:
+            return _dry_run(job, layout, options)
+        layouts = _for_launched([layout, *(_layout(text, job, options) for text in options.restart_layout)])
+        request, *others = (_request(model, options, job, one, planned, quiet=quiet) for one in layouts)
+        if options.arrangement is not None:
+            request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.tuners[number])
     from weft.commands.train_rank import run_attempts
     from weft.runtime.core.precision import DETERMINISTIC
     from weft.runtime.run.arranged import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        if quiet and asked.out is None:
+        if quiet and options.out is None:
             request = replace(request, metrics=str(Path(folder) / "metrics.jsonl"))
-        settings = dict(DETERMINISTIC) if asked.deterministic else {}
-        if asked.compile:
+        settings = dict(DETERMINISTIC) if options.deterministic else {}
+        if options.compile:
             settings |= COMPILING
         if request.start is not None:
             settings |= dict(request.start.settings)
             if request.tuner:
                 write_text(Path(folder) / TUNER, request.tuner)
                 settings[TUNER_KEY] = str(Path(folder) / TUNER)
-            request = replace(request, seen=str(Path(asked.out or folder) / SEEN))
+            request = replace(request, seen=str(Path(options.out or folder) / SEEN))
         with environment(settings):
             layout = run_attempts(request, others)
         metrics, seen = request.metrics_path, request.seen
@@ -232,7 +232,7 @@ def train(
 
 
 def _request(
-    model: JobSource | None, asked: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
+    model: JobSource | None, options: TrainOptions, job: Job, layout: Layout, planned: Cluster | None, *, quiet: bool
 ) -> TrainingRequest:
     import weft.runtime  # noqa: F401 - where torch is missing, it names the extra
     from weft.commands.train_rank import TrainingRequest
@@ -250,23 +250,23 @@ def _request(
             remedy=f"launch {layout.world} ranks, or take another layout",
         )
     check_trainable(job, layout)
-    data = _parse_data(asked.data, "--data")
-    if asked.tokenizer is not None and all(is_tokens(path) for path, _ in data):
+    data = _parse_data(options.data, "--data")
+    if options.tokenizer is not None and all(is_tokens(path) for path, _ in data):
         raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
-    device = default_device(layout.world) if asked.device == "auto" else asked.device
-    described = None if asked.cluster is None else cluster_of(asked.cluster)
+    device = default_device(layout.world) if options.device == "auto" else options.device
+    described = None if options.cluster is None else cluster_of(options.cluster)
     cluster = described or (planned if device == "cuda" else None)
-    if asked.calibration is not None and cluster is None:
+    if options.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
-    details, assumed, config = _of_model(asked.weights or model, job, asked)
+    details, assumed, config = _of_model(options.weights or model, job, options)
     settings = replace(
-        _settings(job, layout, asked, details),
-        slow=_slow(asked, layout.world, device),
-        weights=asked.weights,
-        compiled="inductor" if asked.compile else None,
+        _settings(job, layout, options, details),
+        slow=_slow(options, layout.world, device),
+        weights=options.weights,
+        compiled="inductor" if options.compile else None,
     )
     return TrainingRequest(
-        options=asked,
+        options=options,
         job=job,
         config=config,
         layout=layout,
@@ -276,18 +276,18 @@ def _request(
         described=described,
         planned_for=planned.name if planned else None,
         assumed=assumed,
-        calibration=constants_of(asked, cluster, job) if cluster else None,
+        calibration=constants_of(options, cluster, job) if cluster else None,
         data=data,
-        eval_data=_parse_data(asked.eval_data, "--eval-data"),
-        resume=asked.resume or (asked.restart != "never" and latest(str(asked.out)) is not None),
-        resume_from=asked.resume_from,
-        profile_steps=_parse_steps(asked.profile_steps, asked.steps),
-        profile_ranks=parse_ranks(asked.profile_ranks, layout.world, fewer=bool(asked.restart_layout)),
+        eval_data=_parse_data(options.eval_data, "--eval-data"),
+        resume=options.resume or (options.restart != "never" and latest(str(options.out)) is not None),
+        resume_from=options.resume_from,
+        profile_steps=_parse_steps(options.profile_steps, options.steps),
+        profile_ranks=parse_ranks(options.profile_ranks, layout.world, fewer=bool(options.restart_layout)),
         quiet=quiet,
     )
 
 
-def _of_model(model: JobSource | None, job: Job, asked: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
+def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
     """The model's numbers of its config.json, else the catalogue's or usual ones, which are noted; and the text of
     that file, which ``weft export-checkpoint --to hf`` needs."""
     from weft.model import catalogue
@@ -305,15 +305,15 @@ def _of_model(model: JobSource | None, job: Job, asked: TrainOptions) -> tuple[D
         modelled = table is not None and table.get("model_type") in DEFAULTS
         details = details_of(table, f"catalogue: {job.model.name}") if modelled else Details()
         assumed = (f"{in_words(details, job.model)} (a config.json would say)",)
-    if asked.document_end is not None and asked.document_end >= job.model.vocab:
-        problem = f"token {asked.document_end} is outside the vocabulary of {job.model.name}"
+    if options.document_end is not None and options.document_end >= job.model.vocab:
+        problem = f"token {options.document_end} is outside the vocabulary of {job.model.name}"
         raise BadInput(problem, where="--document-end", remedy=f"give 0 to {job.model.vocab - 1}")
-    wanted = {"balance": asked.expert_balance, "expert_capacity": asked.expert_capacity}
+    wanted = {"balance": options.expert_balance, "expert_capacity": options.expert_capacity}
     given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if given and not any(kind.moe for kind in job.model.kinds):
         where = "--expert-balance" if "balance" in given else "--expert-capacity"
         raise BadInput(f"{job.model.name} has no experts", where=where, remedy="drop it")
-    details = replace(details, document_end=asked.document_end, **given)
+    details = replace(details, document_end=options.document_end, **given)
     return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
 
 
@@ -363,9 +363,9 @@ def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[i
     return tuple(rank for rank in ranks if rank < world)
 
 
-def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
+def _slow(options: TrainOptions, world: int, device: str) -> tuple[float, ...]:
     """How many times longer each rank computes; nothing where all compute alike."""
-    if not asked.slow:
+    if not options.slow:
         return ()
     if device != "cpu":
         remedy = "give --device cpu; weft simulate --slow predicts GPUs"
@@ -373,23 +373,23 @@ def _slow(asked: TrainOptions, world: int, device: str) -> tuple[float, ...]:
     from weft.runtime.run.ranks import local_ranks
     from weft.simulation.iteration.simulate import parse_slow
 
-    return tuple(parse_slow(asked.slow, world, local_ranks(world), seed=asked.seed).tolist())
+    return tuple(parse_slow(options.slow, world, local_ranks(world), seed=options.seed).tolist())
 
 
-def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
+def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     from weft.layout.mesh import groups
     from weft.layout.step import StepOptions, step_collectives
     from weft.runtime.measure.trace import extrapolate
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
-    settings = _settings(job, layout, asked)
-    options = StepOptions(weight_cache=asked.weight_cache)
+    settings = _settings(job, layout, options)
+    step_options = StepOptions(weight_cache=options.weight_cache)
     ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
     ends = []
     for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
         found = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
-        predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
+        predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=step_options)
         ends.append(
             TracedRank(
                 rank=rank,
@@ -406,62 +406,62 @@ def _dry_run(job: Job, layout: Layout, asked: TrainOptions) -> DryRun:
 _READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
 
 
-def _check_files(model: JobSource | None, asked: TrainOptions) -> None:
+def _check_files(model: JobSource | None, options: TrainOptions) -> None:
     """Refuse files that could not be written, or that would be written over one that is read."""
-    profile, out = asked.profile, asked.out
+    profile, out = options.profile, options.out
     if profile and (os.path.isdir(profile) or not os.path.isdir(Path(profile).absolute().parent)):
         raise BadInput("cannot be written there", where=profile, remedy="name a file in a folder that exists")
     if out and os.path.exists(out) and not os.path.isdir(out):
         raise BadInput("is not a folder", where=out, remedy="name a folder for checkpoints")
-    if asked.weights is not None and not os.path.isdir(asked.weights):
+    if options.weights is not None and not os.path.isdir(options.weights):
         raise BadInput(
-            "no such folder", where=os.fspath(asked.weights), remedy="give a folder of the Hugging Face hub"
+            "no such folder", where=os.fspath(options.weights), remedy="give a folder of the Hugging Face hub"
         )
-    if asked.resume:
+    if options.resume:
         last_checkpoint(Path(str(out)))
-    if asked.resume_from:
-        check_checkpoint(Path(asked.resume_from))
-    told = ((asked.data, "--data"), (asked.eval_data, "--eval-data"))
-    given = [one for one in (model, *(getattr(asked, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
+    if options.resume_from:
+        check_checkpoint(Path(options.resume_from))
+    told = ((options.data, "--data"), (options.eval_data, "--eval-data"))
+    given = [one for one in (model, *(getattr(options, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
     given += [path for files, option in told for path, _ in _parse_data(files, option)]
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     if profile is not None and os.path.realpath(profile) in taken:
         raise BadInput("--profile would overwrite a file of this run", where=profile, remedy="name another file")
 
 
-def _subject(model: JobSource | None, asked: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
+def _subject(model: JobSource | None, options: TrainOptions) -> tuple[Job, Layout, Cluster | None]:
     """Job and layout from a name or from a plan, and the plan's cluster."""
 
-    if asked.plan is not None:
-        if model is not None or asked.layout is not None:
+    if options.plan is not None:
+        if model is not None or options.layout is not None:
             raise BadInput("the plan already has a model and a layout", where="train --plan", remedy=USAGE)
-        planned = planned_subject(asked.plan, asked.rank or 1, asked)
-        _check_planned(planned.job, planned.layout, asked)
-        return planned.job, _overlapped(planned.layout, asked), planned.cluster
-    if asked.weights is not None:
+        planned = planned_subject(options.plan, options.rank or 1, options)
+        _check_planned(planned.job, planned.layout, options)
+        return planned.job, _overlapped(planned.layout, options), planned.cluster
+    if options.weights is not None:
         if model is not None:
             raise BadInput("the folder of --from already has a model", where="train --from", remedy=USAGE)
-        model = asked.weights
+        model = options.weights
     if model is None:
         raise BadInput("one MODEL needed", where="train", remedy=USAGE)
-    job = job_of(model, asked)
-    if isinstance(asked.layout, Layout):
-        return job, _overlapped(asked.layout, asked), None
-    return job, _layout(asked.layout or "x=1", job, asked), None
+    job = job_of(model, options)
+    if isinstance(options.layout, Layout):
+        return job, _overlapped(options.layout, options), None
+    return job, _layout(options.layout or "x=1", job, options), None
 
 
-def _layout(text: str, job: Job, asked: TrainOptions) -> Layout:
+def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     """A layout as it is trained; what is left out follows from the job, and from the ranks that were launched."""
     from weft.layout.text import parse_layout
 
     partial = parse_layout(text)
-    layout = partial.complete(None if asked.restart_layout else launched_world())
+    layout = partial.complete(None if options.restart_layout else launched_world())
     if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
         share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
         parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
         size = share // parts if share and not rest and share % parts == 0 else 1
         layout = replace(layout, micro_batch=size)
-    return _overlapped(layout, asked)
+    return _overlapped(layout, options)
 
 
 def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
@@ -469,7 +469,7 @@ def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
     return layouts if not launched() else [next((one for one in layouts if one.world == launched_world()), layouts[0])]
 
 
-def _start_of(bundle: Bundle, number: int, asked: TrainOptions) -> JobStart:
+def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
     """What the ranks of a job need to know of the arrangement."""
     from weft.runtime.run.arranged import JobStart
     from weft.units import parse_moment
@@ -482,33 +482,33 @@ def _start_of(bundle: Bundle, number: int, asked: TrainOptions) -> JobStart:
         traffic_class=bundle.classes()[number],
         offset_s=bundle.choice.offset_s[number],
         period_s=bundle.promised_s[number],
-        start_at_s=None if asked.start_at is None else parse_moment(asked.start_at, "--start-at"),
+        start_at_s=None if options.start_at is None else parse_moment(options.start_at, "--start-at"),
         settings=bundle.settings(number),
         routes=bundle.paths(number),
     )
 
 
-def _overlapped(layout: Layout, asked: TrainOptions) -> Layout:
+def _overlapped(layout: Layout, options: TrainOptions) -> Layout:
     """The layout, with ``no_overlap`` without its overlaps."""
     from weft.layout.spec import TensorOverlap
 
-    if not asked.no_overlap:
+    if not options.no_overlap:
         return layout
     return replace(layout, overlap_tensor=TensorOverlap.NONE, overlap_reduce=False, overlap_gather=False)
 
 
-def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
+def _check_planned(job: Job, layout: Layout, options: TrainOptions) -> None:
     """Refuse a planned layout that cannot be trained, naming the first of the plan that can."""
     from weft.layout.check import check_runnable
 
     try:
         check_runnable(job.model, layout)
     except BadInput as error:
-        assert asked.plan is not None
+        assert options.plan is not None
         advice = "weft plan --runnable plans others"
         with suppress(BadInput):  # the plan has no more layouts
             for rank in range(1, TRIED + 1):
-                other = planned_subject(asked.plan, rank, asked).layout
+                other = planned_subject(options.plan, rank, options).layout
                 with suppress(BadInput):
                     check_runnable(job.model, other)
                     advice = f"--rank {rank} of this plan can be trained"
@@ -517,7 +517,7 @@ def _check_planned(job: Job, layout: Layout, asked: TrainOptions) -> None:
         raise
 
 
-def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | None = None) -> RunSettings:
+def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details | None = None) -> RunSettings:
     import torch
 
     from weft.layout.check import PRECISIONS
@@ -544,11 +544,11 @@ def _settings(job: Job, layout: Layout, asked: TrainOptions, details: Details | 
     if recipe.gradient_bytes == 2:
         precision = replace(precision, reduce=torch.bfloat16)
     return RunSettings(
-        seed=asked.seed,
-        adam=AdamSettings(rate=asked.rate, warmup=asked.warmup, steps=asked.steps, clip=asked.clip),
+        seed=options.seed,
+        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
         details=details or Details(),
         precision=precision,
-        switches=replace(Switches.of(layout), weight_cache=asked.weight_cache),
+        switches=replace(Switches.of(layout), weight_cache=options.weight_cache),
     )
 
 

@@ -58,18 +58,18 @@ def validate(runs: RunSource | None = None, options: ValidateOptions | None = No
     Raises:
         BadInput: a file or an option that cannot be used.
     """
-    asked = given_options(ValidateOptions, options, given)
+    options = given_options(ValidateOptions, options, given)
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
     from weft.validation.summary import validation
 
-    constants = _constants(asked.calibration)
+    constants = _constants(options.calibration)
     rows, source = rows_of(runs)
     known = sorted({row.family for row in rows})
-    for name in asked.family:
+    for name in options.family:
         if name not in known:
             raise BadInput(f"no run of family {name!r}", where=source, remedy=f"there are: {', '.join(known)}")
-    prepared = prepare_all(row for row in rows if not asked.family or row.family in asked.family)
+    prepared = prepare_all(row for row in rows if not options.family or row.family in options.family)
     predictor = Predictor(row for row in prepared if isinstance(row, Prepared))
     return validation(prepared, predictor.predict(constants))
 
