@@ -96,10 +96,10 @@ def check_free(folder: Path, after: int | None) -> None:
 
 def last_checkpoint(folder: Path) -> Path:
     """The checkpoint with which a run goes on."""
-    found = latest(folder)
-    if found is None:
+    result = latest(folder)
+    if result is None:
         raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
-    return found
+    return result
 
 
 def check_checkpoint(folder: Path) -> None:

@@ -36,10 +36,10 @@ _HALVES = re.compile("[\ud800-\udfff]")
 def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
     """What a JSON text holds; keys may be given once, and every number is finite."""
     try:
-        found = json.loads(
+        result = json.loads(
             text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
         )
-        return _usable(found) if any(_is_escape(text, odd.start()) for odd in _ODD.finditer(text)) else found
+        return _usable(result) if any(_is_escape(text, odd.start()) for odd in _ODD.finditer(text)) else result
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
 

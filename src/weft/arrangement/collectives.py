@@ -291,24 +291,24 @@ def _listed(
     chunks = held_chunks(step.model, job.layout)
     for stage in range(job.layout.pipeline):
         held = [chunk for chunk in chunks if chunk.stage == stage]
-        found: Counter[tuple[CollectiveKind, tuple[str, ...], float]] = Counter()
+        result: Counter[tuple[CollectiveKind, tuple[str, ...], float]] = Counter()
         for chunk in held:
             for call in (*step.inside(chunk), *step.between(chunk)):
-                _count(found, job, call, rounds)
+                _count(result, job, call, rounds)
         for call in step.once(HeldChunk.together(held)):
-            _count(found, job, call, 1.0)
-        most |= found
+            _count(result, job, call, 1.0)
+        most |= result
     order = sorted(most.items(), key=lambda one: (-one[0][2] * one[1], one[0]))
     return [(*key, calls) for key, calls in order]
 
 
-def _count(found: Counter[Any], job: SiteJob, call: Call, rounds: float) -> None:
+def _count(result: Counter[Any], job: SiteJob, call: Call, rounds: float) -> None:
     """Add a call, unless it is empty or of a rank alone."""
     axes = real_axes(job.layout, call.axes)
     bytes_, times = float(np.max(call.bytes)), float(np.max(call.times)) * rounds
     if bytes_ > 0 and times > 0 and axes and rank_groups(job.layout, axes).shape[1] > 1:
         wide = tuple(axis for axis in axes if getattr(job.layout, axis, 2) > 1)
-        found[call.kind, wide, bytes_] += times  # type: ignore[assignment]
+        result[call.kind, wide, bytes_] += times  # type: ignore[assignment]
 
 
 class _CollectiveCosts:
@@ -404,8 +404,8 @@ class _CollectiveCosts:
 
 def _nccl(kind: CollectiveKind, bytes_: float, group: Spread, network: Network) -> dict[str, float]:
     """Seconds of NCCL's algorithms with their protocols, launch included."""
-    found = candidates(kind, np.array([bytes_]), group, network)
-    times = {" ".join(name): float(seconds[0]) + network.launch_s for name, seconds in found.items()}
+    result = candidates(kind, np.array([bytes_]), group, network)
+    times = {" ".join(name): float(seconds[0]) + network.launch_s for name, seconds in result.items()}
     return {name: seconds for name, seconds in times.items() if np.isfinite(seconds)}
 
 

@@ -115,8 +115,8 @@ class Layouts:
         job = clock.site.jobs[number]
         # Three sources, as each misses what another sees: alone, on its hosts, and as slow as it is beside the others.
         felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
-        found = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
-        others = [one for one in dict.fromkeys(found) if one != job.layout]
+        result = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
+        others = [one for one in dict.fromkeys(result) if one != job.layout]
         closed = Estimator(job.job, felt.cluster, felt.constants)
         seconds = [float(closed.evaluate(LayoutTable.of([one])).iteration_s[0]) for one in others]
         yield from (others[at] for at in np.argsort(seconds, kind="stable").tolist())
@@ -129,7 +129,7 @@ class Layouts:
         return 1.0 + max(0.0, float(now.iteration_s[number]) - one.alone_s) / one.network_s
 
     def _planned(self, job: SiteJob, cluster: Cluster) -> Plan:
-        found = plan(
+        result = plan(
             job.job,
             cluster,
             space=job.space,
@@ -139,12 +139,12 @@ class Layouts:
             constants=calibration(cluster.accelerator.name),
             order="time",
         )
-        if not found.layouts:
+        if not result.layouts:
             raise NothingFeasible(
-                f"{job.name} on {counted(job.layout.world, 'accelerator')}: {found.shortage}"
+                f"{job.name} on {counted(job.layout.world, 'accelerator')}: {result.shortage}"
                 " -- give it more accelerators, or loosen what is fixed"
             )
-        return found
+        return result
 
     def _capacity(self) -> float:
         return (1 - MARGIN) * self.site.cluster.accelerator.memory_bytes
@@ -160,7 +160,7 @@ class Layouts:
             bound_s = min(seconds[order[0]], closed.layouts[0].iteration_s)
             layouts = tuple(first[at] for at in order)
             return Ranked(layouts=layouts, reference=Reference(seconds=seconds[order[0]], bound_s=bound_s))
-        found = search_on_fabric(
+        result = search_on_fabric(
             _AloneEvaluator(job, cluster, self),
             job.space,
             capacity_bytes=self._capacity(),
@@ -171,13 +171,13 @@ class Layouts:
             budget_s=self.left_s(),
             clock=process_time,
         )
-        best = Reference(seconds=found.layouts[0][1], bound_s=found.proof.bound_s)
-        return Ranked(layouts=tuple(layout for layout, _ in found.layouts), reference=best)
+        best = Reference(seconds=result.layouts[0][1], bound_s=result.proof.bound_s)
+        return Ranked(layouts=tuple(layout for layout, _ in result.layouts), reference=best)
 
     def _here(self, clock: Clock, now: Timed, number: int) -> list[Layout]:
         """The layouts that ``weft plan --fabric`` finds fastest on the hosts of a job."""
         job, choice = clock.site.jobs[number], now.choice
-        found = search_on_fabric(
+        result = search_on_fabric(
             Evaluator(
                 job.job,
                 _own(job, self.site.cluster),
@@ -194,7 +194,7 @@ class Layouts:
             budget_s=self.left_s(),
             clock=process_time,
         )
-        return [layout for layout, _ in found.layouts]
+        return [layout for layout, _ in result.layouts]
 
 
 def _own(job: SiteJob, cluster: Cluster) -> Cluster:

@@ -31,10 +31,10 @@ def as_given(site: Site) -> Hosts:
     kept = [bool(job.hosts) and all(site.usable[host] for host in job.hosts) for job in site.jobs]
     held = {host for job, stays in zip(site.jobs, kept, strict=True) if stays for host in job.hosts}
     free = iter([host for host, up in enumerate(site.usable) if up and host not in held])
-    found = [
+    result = [
         job.hosts if stays else tuple(islice(free, job.domains)) for job, stays in zip(site.jobs, kept, strict=True)
     ]
-    return tuple(found)
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -91,18 +91,18 @@ class Places:
     def packed(self, given: Hosts) -> list[Hosts]:
         """Jobs that may move on hosts in a row: the largest first, and in the order of the site."""
         largest = sorted(self.moving, key=lambda job: -self.site.jobs[job].domains)
-        found = (self._filled(given, order) for order in (largest, self.moving) if order)
-        return list(dict.fromkeys(found))
+        result = (self._filled(given, order) for order in (largest, self.moving) if order)
+        return list(dict.fromkeys(result))
 
     def candidates(self, given: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
         """Placements worth a closer look, the given one first, without repetition, while there are seconds left."""
-        found: dict[Hosts, float] = {}
-        for hosts in self._drawn(given, seed, left_s, found):
-            if hosts not in found:
-                found[hosts] = self.cost(self.busy(hosts))
+        result: dict[Hosts, float] = {}
+        for hosts in self._drawn(given, seed, left_s, result):
+            if hosts not in result:
+                result[hosts] = self.cost(self.busy(hosts))
                 yield hosts
 
-    def _drawn(self, given: Hosts, seed: int, left_s: LeftS, found: dict[Hosts, float]) -> Iterator[Hosts]:
+    def _drawn(self, given: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``found`` has the cost of those before."""
         # From cheap to dear: as given, in order of units, in rows, by the integer program, by local search from the
         # best.
@@ -112,7 +112,7 @@ class Places:
         for begin, at in ((None, seed), (self.sorted(given), seed + 1)):
             if not left_s():
                 return
-            yield self.improved(begin or min(found, key=found.__getitem__), at, left_s)
+            yield self.improved(begin or min(result, key=result.__getitem__), at, left_s)
 
     def busy(self, hosts: Hosts) -> list[Floats]:
         """``seconds`` of every job."""
@@ -168,12 +168,12 @@ class Places:
     def _filled(self, given: Hosts, order: list[int]) -> Hosts:
         """Jobs that may move one behind the other, the largest first."""
         free, at = self._free(given), 0
-        found = list(self.sorted(given))
+        result = list(self.sorted(given))
         for job in order:
             count = self.site.jobs[job].domains
-            found[job] = tuple(free[at : at + count])
+            result[job] = tuple(free[at : at + count])
             at += count
-        return tuple(found)
+        return tuple(result)
 
     def _packings(self, given: Hosts, left_s: LeftS) -> Iterator[Floats]:
         """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least
@@ -208,15 +208,15 @@ class Places:
         pools: dict[int, list[int]] = {}
         for host in self._free(given):
             pools.setdefault(int(inner[host]), []).append(host)
-        found = list(self.sorted(given))
+        result = list(self.sorted(given))
         for row, job in enumerate(self.moving):
             held: list[int] = []
             for unit, count in enumerate(counts[row].tolist()):
                 pool = pools.get(unit, [])
                 held += pool[: int(count)]
                 pools[unit] = pool[int(count) :]
-            found[job] = tuple(sorted(held, key=self._place))
-        return tuple(found)
+            result[job] = tuple(sorted(held, key=self._place))
+        return tuple(result)
 
 
 def _packed(

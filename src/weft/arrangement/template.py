@@ -65,10 +65,10 @@ class Template:
 
     def between_hosts(self, size: int) -> Floats:
         """Bytes of an iteration from each host of the job (row) to each other."""
-        found = np.zeros((self.domains, self.domains))
+        result = np.zeros((self.domains, self.domains))
         if self.traffic is not None:
-            np.add.at(found, (self.traffic.source // size, self.traffic.target // size), self.traffic.bytes)
-        return found
+            np.add.at(result, (self.traffic.source // size, self.traffic.target // size), self.traffic.bytes)
+        return result
 
 
 def template(job: SiteJob, cluster: Cluster) -> Template:

@@ -73,16 +73,16 @@ def system_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str)
     """
     networks = _networks(values, where)
     matrix = table_of(values["matrix"], f"{where}: matrix")
-    found = {"memory_efficiency": _curve(values["mem1"], "MB_efficiency", f"{where}: mem1")}
-    found |= {"host_efficiency": _curve(values["mem2"], "MB_efficiency", f"{where}: mem2")}
+    result = {"memory_efficiency": _curve(values["mem1"], "MB_efficiency", f"{where}: mem1")}
+    result |= {"host_efficiency": _curve(values["mem2"], "MB_efficiency", f"{where}: mem2")}
     for name, constant in (("float16", "gemm_efficiency"), ("float8", "low_precision_efficiency")):
         if name in matrix:
-            found[constant] = _curve(matrix[name], "gflops_efficiency", f"{where}: matrix.{name}")
+            result[constant] = _curve(matrix[name], "gflops_efficiency", f"{where}: matrix.{name}")
     for i, constant in ((0, "scale_up_efficiency"), (-1, "scale_out_efficiency")):
-        found[constant] = positive(networks[i].get("efficiency"), f"{where}: networks.efficiency")
-    found["collective_s"] = number(networks[0].get("latency"), f"{where}: networks[0].latency")
-    found["overlap_cost"] = number(networks[0].get("processor_usage"), f"{where}: networks[0].processor_usage")
-    return {name: min(max(value, ranges[name][0]), ranges[name][1]) for name, value in found.items()}
+        result[constant] = positive(networks[i].get("efficiency"), f"{where}: networks.efficiency")
+    result["collective_s"] = number(networks[0].get("latency"), f"{where}: networks[0].latency")
+    result["overlap_cost"] = number(networks[0].get("processor_usage"), f"{where}: networks[0].processor_usage")
+    return {name: min(max(value, ranges[name][0]), ranges[name][1]) for name, value in result.items()}
 
 
 def _networks(values: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
@@ -103,9 +103,9 @@ def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[T
         spans.append(min(int(size), count))
     if spans[-1] < count:
         raise BadInput(f"joins {spans[-1]:,} accelerators, fewer than {count:,}", where=f"{where}: networks")
-    found: list[Tier] = []
+    result: list[Tier] = []
     for i, (network, (inner, outer)) in enumerate(zip(networks, pairwise(spans), strict=True)):
-        if outer == inner and found:
+        if outer == inner and result:
             continue
         if outer % inner:
             raise BadInput(
@@ -116,17 +116,17 @@ def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[T
         place = f"{where}: networks[{i}]"
         ops = table_of(network.get("ops"), f"{place}.ops").get("all_reduce")
         passed = number(ops[0], f"{place}.ops.all_reduce") if isinstance(ops, list) and ops else REDUCED
-        found.append(
+        result.append(
             Tier(
                 name=f"network-{i}",
                 size=outer // inner,
                 kind="switch",
                 bandwidth_Bps=1e9 * positive(network.get("bandwidth"), f"{place}.bandwidth"),
-                latency_s=catalogue.RAIL_LATENCY_S if found else catalogue.SCALE_UP_LATENCY_S,
+                latency_s=catalogue.RAIL_LATENCY_S if result else catalogue.SCALE_UP_LATENCY_S,
                 in_network_reduction=passed < REDUCED,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _peak(values: Mapping[str, Any], kind: str, where: str) -> float:

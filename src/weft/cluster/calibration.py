@@ -201,17 +201,17 @@ class Tables:
     def _family(self, accelerator: str, before: str) -> list[str]:
         """The chain of the table with the longest beginning of an accelerator's name, behind ``before``."""
         named = (name.removeprefix(before) for name in self.tables if name.startswith(before))
-        found = max((name for name in named if accelerator.lower().startswith(name)), key=len, default=None)
-        return [] if found is None else self._chain(before + found)
+        result = max((name for name in named if accelerator.lower().startswith(name)), key=len, default=None)
+        return [] if result is None else self._chain(before + result)
 
     def _chain(self, name: str) -> list[str]:
-        found = [name]
-        while "like" in self.tables[found[0]]:
-            base = str(self.tables[found[0]]["like"])
-            if base not in self.tables or base in found:
-                raise BadInput(f"[{found[0]}] is like {base!r}, which is no other table", where=self.where)
-            found.insert(0, base)
-        return found
+        result = [name]
+        while "like" in self.tables[result[0]]:
+            base = str(self.tables[result[0]]["like"])
+            if base not in self.tables or base in result:
+                raise BadInput(f"[{result[0]}] is like {base!r}, which is no other table", where=self.where)
+            result.insert(0, base)
+        return result
 
     def value(self, table: str, constant: str) -> float:
         """A constant of a table, or of what it is like."""
@@ -219,10 +219,10 @@ class Tables:
 
     def last(self, names: Iterable[str], constant: str) -> float:
         """A constant of the last of some tables that has it; the default where none has."""
-        found = getattr(Calibration(), constant)
+        result = getattr(Calibration(), constant)
         for name in names:
-            found = self.tables[name].get(constant, found)
-        return float(found)
+            result = self.tables[name].get(constant, result)
+        return float(result)
 
     def replaced(self, values: Iterable[tuple[str, str, float | str]]) -> Tables:
         """With other values of (table, field)."""
@@ -272,18 +272,18 @@ def _tables(raw: Mapping[str, Any], where: str) -> Tables:
 
 def calibration_from(tables: Tables, accelerator: str, stack: str | None = None) -> Calibration:
     """The constants of an accelerator and of a training software (those of any where it has no table)."""
-    found = Calibration()
+    result = Calibration()
     for name in tables.used(accelerator, stack):
         table = tables.tables[name]
-        known = table.get("provenance", found.provenance)
-        found = replace(found, name=f"{found.name}, {name}" if found.name != "default" else name)
-        software = table.get("software", found.software)
+        known = table.get("provenance", result.provenance)
+        result = replace(result, name=f"{result.name}, {name}" if result.name != "default" else name)
+        software = table.get("software", result.software)
         if software not in SOFTWARES:
             raise UnknownName("software", str(software), SOFTWARES, where=f"{tables.where} [{name}]")
-        found = with_constants(
-            replace(found, provenance=known, software=software), table, where=f"{tables.where} [{name}]"
+        result = with_constants(
+            replace(result, provenance=known, software=software), table, where=f"{tables.where} [{name}]"
         )
-    return found
+    return result
 
 
 def usual_stack(accelerator: str) -> str:
@@ -331,8 +331,8 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
     name = Path(path).stem
     if any(isinstance(value, dict) for value in values.values()):
         tables = _tables(values, path).over(shipped_tables())
-        found = calibration_from(tables, accelerator, usual_stack(accelerator) if stack == USUAL else stack)
-        return replace(found, name=name, provenance="calibrated")
+        result = calibration_from(tables, accelerator, usual_stack(accelerator) if stack == USUAL else stack)
+        return replace(result, name=name, provenance="calibrated")
     base = replace(calibration(accelerator, stack), name=name, provenance="calibrated", shipped=False)
     return with_constants(base, values, where=path)
 

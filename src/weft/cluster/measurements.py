@@ -102,10 +102,10 @@ def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
     return decode(Measurements, {name: values[name] for name in PARTS if name in values}, where)
 
 
-def measurements_to_toml(found: Measurements) -> Iterator[str]:
+def measurements_to_toml(result: Measurements) -> Iterator[str]:
     """Lines that ``measurements_from`` reads back: a list a part, an entry a line, without what is default."""
     for part in PARTS:
-        entries: Sequence[Any] = getattr(found, part)
+        entries: Sequence[Any] = getattr(result, part)
         if entries:
             yield ""
             yield f"{part} = ["

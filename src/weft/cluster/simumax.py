@@ -69,14 +69,14 @@ def simumax_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str
     chip = table_of(values["accelerator"], f"{where}: accelerator")
     ops = table_of(chip.get("op"), f"{where}: accelerator.op")
     memory = table_of(chip.get("bandwidth"), f"{where}: accelerator.bandwidth")
-    found: dict[str, Any] = {"source": f"SimuMax {values.get('sys_name', 'system.json')}"}
+    result: dict[str, Any] = {"source": f"SimuMax {values.get('sys_name', 'system.json')}"}
     for name, value in _constants(ops, memory, f"{where}: accelerator"):
-        found[name] = min(max(value, ranges[name][0]), ranges[name][1])
-    found["products"] = list(_products(ops, f"{where}: accelerator.op"))
-    found["attention"] = list(_attention(ops, f"{where}: accelerator.op"))
-    found["memory"] = list(_memory(memory, f"{where}: accelerator.bandwidth"))
-    found["collectives"] = list(_collectives(values, where))
-    return found
+        result[name] = min(max(value, ranges[name][0]), ranges[name][1])
+    result["products"] = list(_products(ops, f"{where}: accelerator.op"))
+    result["attention"] = list(_attention(ops, f"{where}: accelerator.op"))
+    result["memory"] = list(_memory(memory, f"{where}: accelerator.bandwidth"))
+    result["collectives"] = list(_collectives(values, where))
+    return result
 
 
 def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) -> Iterator[tuple[str, float]]:

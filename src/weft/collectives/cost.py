@@ -103,16 +103,16 @@ class Network:
 
 
 def _measured_in(cluster: Cluster, calibration: Calibration) -> tuple[CollectiveTime, ...]:
-    found = calibration.measured.collectives if calibration.measured is not None else ()
+    result = calibration.measured.collectives if calibration.measured is not None else ()
     known = dict.fromkeys((SCALE_UP, SCALE_OUT, *(tier.name for tier in cluster.tiers)))
-    for one in found:
+    for one in result:
         if one.scope not in known:
             raise BadInput(
                 f"collectives were measured on {one.scope!r}, which is no tier of {cluster.name}",
                 where=f"calibration {calibration.name}",
                 remedy=f"give the cluster that was measured, or a scope of {', '.join(known)}",
             )
-    return tuple(sorted(found, key=lambda one: (one.scope not in (SCALE_UP, SCALE_OUT), one.ranks > 0)))
+    return tuple(sorted(result, key=lambda one: (one.scope not in (SCALE_UP, SCALE_OUT), one.ranks > 0)))
 
 
 def collective_s(
@@ -204,17 +204,17 @@ def candidates(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Net
     Without the launch; infinite where the group cannot use the algorithm.  ``kind`` is all-reduce, all-gather
     or reduce-scatter.
     """
-    found = {}
+    result = {}
     for protocol in PROTOCOLS:
-        found["ring", protocol.name] = _ring(kind, bytes_, group, network, protocol)
+        result["ring", protocol.name] = _ring(kind, bytes_, group, network, protocol)
         if kind == "all-reduce":
-            found["tree", protocol.name] = _tree(bytes_, group, network, protocol)
+            result["tree", protocol.name] = _tree(bytes_, group, network, protocol)
     simple = PROTOCOLS[-1].name
     if network.reduces[0]:
-        found["nvls", simple] = _in_switch(kind, bytes_, group, network)
+        result["nvls", simple] = _in_switch(kind, bytes_, group, network)
     if kind == "all-reduce" and len(network.spans) > 1 and all(network.reduces):
-        found["collnet", simple] = _in_network(bytes_, group, network)
-    return found
+        result["collnet", simple] = _in_network(bytes_, group, network)
+    return result
 
 
 def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Floats | float:

@@ -25,16 +25,16 @@ def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, .
     share each accelerator's NIC, so those that follow each other are one dimension: inside it a collective
     goes from tier to tier, so that its time and latency are those of the tiers one after the other.
     """
-    found, notes = [_alone(cluster.tiers[0])], list[str]()
+    result, notes = [_alone(cluster.tiers[0])], list[str]()
     for switched, run in groupby(cluster.tiers[1:], key=lambda tier: tier.kind == "switch"):
         tiers = list(run)
         if not switched or len(tiers) == 1:
-            found += [_alone(tier) for tier in tiers]
+            result += [_alone(tier) for tier in tiers]
             continue
-        found.append(_together(tiers))
+        result.append(_together(tiers))
         names = " and ".join(tier.name for tier in tiers)
-        notes.append(f"{names} share the NIC: one dimension of {found[-1].size}")
-    return tuple(found), tuple(notes)
+        notes.append(f"{names} share the NIC: one dimension of {result[-1].size}")
+    return tuple(result), tuple(notes)
 
 
 def _alone(tier: Tier) -> Dimension:
@@ -140,17 +140,17 @@ def parse_slow(text: str, asked: Request) -> list[tuple[int, int, float]]:
     Raises:
         BadInput: a part is none, there is no such rank or dimension, or the share is not above 0.
     """
-    found: list[tuple[int, int, float]] = []
+    result: list[tuple[int, int, float]] = []
     for rank, (dimension, share) in _per_rank(text, 3, asked, "--slow", "17:2:0.5"):
         number = _whole(dimension, "--slow: dimension")
         if not 1 <= number <= len(asked.dimensions):
             problem = f"there is no dimension {number}"
             raise BadInput(problem, where="--slow", remedy=f"give 1 to {len(asked.dimensions)}")
-        if any(known[:2] == (rank, number - 1) for known in found):
+        if any(known[:2] == (rank, number - 1) for known in result):
             what = f"dimension {number} of rank {rank} is given twice"
             raise BadInput(what, where="--slow", remedy="give each once")
-        found.append((rank, number - 1, _share(share)))
-    return found
+        result.append((rank, number - 1, _share(share)))
+    return result
 
 
 def _per_rank(text: str, parts: int, asked: Request, where: str, example: str) -> Iterator[tuple[int, list[str]]]:

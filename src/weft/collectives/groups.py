@@ -35,7 +35,7 @@ def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[t
         BadInput: the group does not fit on the dimensions.
         Unsupported: a factor cuts a dimension unevenly, or takes ranks apart on a ring or line.
     """
-    found = []
+    result = []
     for size, distance in factors:
         if size <= 1:
             continue
@@ -45,13 +45,13 @@ def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[t
             high = low * one.size
             if left > 1 and low <= begin < high:
                 part = _inside(left, begin, low, high)
-                found.append((number, _partial(one, part, apart=begin > low)))
+                result.append((number, _partial(one, part, apart=begin > low)))
                 left, begin = left // part, high
             low = high
         if left > 1:
             shape = " x ".join(str(one.size) for one in dimensions)
             raise BadInput(f"{size} ranks {distance} apart do not fit on {shape}", where="group")
-    return found
+    return result
 
 
 def _inside(left: int, begin: int, low: int, high: int) -> int:
@@ -109,12 +109,12 @@ def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -
     count = prod(one.size for one in dimensions)
     if not (0 <= source < count and 0 <= target < count):
         raise BadInput(f"ranks {source} and {target} of {count}", where="message", remedy="count from 0")
-    found = []
+    result = []
     for number, one in enumerate(dimensions):
         if source % one.size != target % one.size:
-            found.append((number, one))
+            result.append((number, one))
         source, target = source // one.size, target // one.size
-    return found
+    return result
 
 
 def _partial(one: Dimension, size: int, *, apart: bool) -> Dimension:
@@ -137,7 +137,7 @@ def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
     Raises:
         Unsupported: the ranks are not regularly spaced.
     """
-    rest, found = list(ranks), list[tuple[int, int]]()
+    rest, result = list(ranks), list[tuple[int, int]]()
     while len(rest) > 1:
         distance, size = rest[1] - rest[0], 2
         while size < len(rest) and rest[size] - rest[size - 1] == distance:
@@ -146,6 +146,6 @@ def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
         shape = [one - rest[0] for one in blocks[0]]
         if distance <= 0 or any([one - block[0] for one in block] != shape for block in blocks):
             raise Unsupported("a group of ranks that are not regularly spaced", where="group")
-        found.append((size, distance))
+        result.append((size, distance))
         rest = [block[0] for block in blocks]
-    return tuple(found)
+    return tuple(result)

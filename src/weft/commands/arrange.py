@@ -110,18 +110,18 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
         if screen.is_terminal:
             screen.print(f"objective {value:.6g}, bound {bound:.6g}", style="dim")
 
-    found = arrange(site, options, progress=progress)
+    result = arrange(site, options, progress=progress)
     if out.output is not None:
-        deliver(found.to_json(), out.output)
+        deliver(result.to_json(), out.output)
     if out.form == "json":
         if out.output is None:
-            deliver(found.to_json(), None)
+            deliver(result.to_json(), None)
     else:
         from weft.views.arrangement import arrangement_view
         from weft.views.terminal import print_blocks
 
-        print_blocks(arrangement_view(found))
+        print_blocks(arrangement_view(result))
     if out.chart is not None:
         from weft.views.charts.arrangement import CHARTS
 
-        deliver_chart(CHARTS["all"](found), out.chart)
+        deliver_chart(CHARTS["all"](result), out.chart)

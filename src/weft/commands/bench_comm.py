@@ -120,18 +120,18 @@ def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
 
 def parse_sizes(text: str) -> tuple[int, ...]:
     """Bytes, increasing, from "4KiB,1MiB" and ranges like "4KiB:1GiB" in steps of four."""
-    found: set[int] = set()
+    result: set[int] = set()
     for item in text.split(","):
         first, colon, last = item.partition(":")
         size, end = _size(first), _size(last if colon else first)
         if size > end:
             raise BadInput(f"{item.strip()[:40]} is empty", where="--sizes", remedy="give the smaller first")
         while size <= end:
-            found.add(size)
+            result.add(size)
             size *= STEP
-    if len(found) > MOST_SIZES:
-        raise BadInput(f"{len(found)} are too many", where="--sizes", remedy=f"give at most {MOST_SIZES}")
-    return tuple(sorted(found))
+    if len(result) > MOST_SIZES:
+        raise BadInput(f"{len(result)} are too many", where="--sizes", remedy=f"give at most {MOST_SIZES}")
+    return tuple(sorted(result))
 
 
 def _size(text: str) -> int:
@@ -143,30 +143,30 @@ def _size(text: str) -> int:
     return int(size)
 
 
-def _deliver(found: Described, options: BenchOptions) -> None:
+def _deliver(result: Described, options: BenchOptions) -> None:
     from weft.views.validation import described_view
 
-    _write(found, options.output, options.calibration_output)
+    _write(result, options.output, options.calibration_output)
     if options.form == "json":
-        click.echo(found.to_json(), nl=False)
+        click.echo(result.to_json(), nl=False)
     else:
-        show(described_view(found), None)
+        show(described_view(result), None)
     if options.output is not None:
         constants = options.calibration_output
         more = "" if constants is None else f" --calibration {constants}"
         click.echo(f"next: weft plan MODEL {options.output}{more}", err=True)
 
 
-def _write(found: Described, cluster: str | None, constants: str | None) -> None:
+def _write(result: Described, cluster: str | None, constants: str | None) -> None:
     """Write the files that plans read, once the cluster has proved readable."""
     from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
     from weft.views.validation import cluster_file
 
     if cluster is not None:
-        text = cluster_file(found, constants=constants)
+        text = cluster_file(result, constants=constants)
         read_cluster(text, where=cluster)
         deliver(text, cluster)
     if constants is not None:
-        source = f"weft bench-comm on {found.cluster.name}"
-        deliver(write_calibration(found.constants, source=source, measured=found.by_shape()), constants)
+        source = f"weft bench-comm on {result.cluster.name}"
+        deliver(write_calibration(result.constants, source=source, measured=result.by_shape()), constants)

@@ -83,14 +83,14 @@ def calibrate(
         raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
     start = options.start or ("prior" if runs is None else "shipped")
     tables = prior_tables() if start == "prior" else shipped_tables()
-    found = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
-    if not found.values:
+    result = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
+    if not result.values:
         raise BadInput(
             "no constant to fit: none is known of these accelerators and this software",
             where=path,
             remedy="give constants with --calibration",
         )
-    return Fitted(source=Path(path).name, rows=rows, before=tables, fit=found)
+    return Fitted(source=Path(path).name, rows=rows, before=tables, fit=result)
 
 
 def _traced(options: CalibrateOptions, runs: RunSource | None) -> Traced:
@@ -130,19 +130,19 @@ def calibrate_command(runs: str | None, options: CalibrateOptions, out: Calibrat
         check_folder(path, flag)
     if options.trace is not None and out.errors is not None:
         raise BadInput("goes without --trace: a trace tells no run's error", where="--errors", remedy="leave it out")
-    found = calibrate(runs, options, progress=lambda words: click.echo(words, err=True))
+    result = calibrate(runs, options, progress=lambda words: click.echo(words, err=True))
     from weft.estimation.trust import runs_to_json
     from weft.interop.kernel_times import Traced
     from weft.views.terminal import print_blocks
     from weft.views.validation import calibration_view, fit_view, traced_view
 
-    if isinstance(found, Traced):
-        print_blocks(traced_view(found))
+    if isinstance(result, Traced):
+        print_blocks(traced_view(result))
         if out.output is not None:
-            deliver(found.to_toml(), out.output)
+            deliver(result.to_toml(), out.output)
         return
-    print_blocks(chain(fit_view(found), calibration_view(found)))
+    print_blocks(chain(fit_view(result), calibration_view(result)))
     if out.output is not None:
-        deliver(found.to_toml(), out.output)
+        deliver(result.to_toml(), out.output)
     if out.errors is not None:
-        deliver(runs_to_json(found.errors()), out.errors)
+        deliver(runs_to_json(result.errors()), out.errors)

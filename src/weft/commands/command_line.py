@@ -82,9 +82,9 @@ def offered(
     param: click.Parameter, incomplete: str, known: tuple[str, ...], *, file: bool = False
 ) -> list[CompletionItem]:
     """What a shell may put in place of a word that is not whole; a file where one is meant and no name fits."""
-    found = [CompletionItem(one) for one in known if one.startswith(incomplete)]
+    result = [CompletionItem(one) for one in known if one.startswith(incomplete)]
     file = file or any(word in (param.metavar or "") for word in ("FILE", "DIR", "FOLDER"))
-    return found or ([CompletionItem(incomplete, type="file")] if file else [])
+    return result or ([CompletionItem(incomplete, type="file")] if file else [])
 
 
 def completing(command: click.Command) -> click.Command:

@@ -95,10 +95,10 @@ def _result(subject: Any) -> Plan | EstimateReport | None:
         return None
     if not os.path.isfile(subject) or not schema_of(subject).startswith("weft."):
         return None
-    found = read(subject)
-    if not isinstance(found, Plan | EstimateReport):
+    result = read(subject)
+    if not isinstance(result, Plan | EstimateReport):
         raise BadInput("holds neither a plan nor an estimate", where=os.fspath(subject), remedy=USAGE)
-    return found
+    return result
 
 
 def _of_results(
@@ -121,30 +121,30 @@ def _of_results(
     ]
 
 
-def _of_result(found: Plan | EstimateReport, label: str) -> Side:
+def _of_result(result: Plan | EstimateReport, label: str) -> Side:
     from weft.estimation.report import EstimateReport
     from weft.search.comparison import Side
 
-    label = label or found.cluster.name
-    if isinstance(found, EstimateReport):
+    label = label or result.cluster.name
+    if isinstance(result, EstimateReport):
         usual = ConstantsOptions()
         return Side(
             label=label,
-            job=found.job,
-            cluster=found.cluster,
-            estimate=found.estimate,
-            constants=constants_of(usual, found.cluster, found.job),
-            stack=stack_of(usual, found.job, found.cluster),
+            job=result.job,
+            cluster=result.cluster,
+            estimate=result.estimate,
+            constants=constants_of(usual, result.cluster, result.job),
+            stack=stack_of(usual, result.job, result.cluster),
         )
-    simulated = getattr(found, "simulated_s", None)
+    simulated = getattr(result, "simulated_s", None)
     return Side(
         label=label,
-        job=found.job,
-        cluster=found.cluster,
-        estimate=found.best,
-        constants=found.constants,
-        stack=found.stack,
-        fabric=getattr(found, "fabric", None),
+        job=result.job,
+        cluster=result.cluster,
+        estimate=result.best,
+        constants=result.constants,
+        stack=result.stack,
+        fabric=getattr(result, "fabric", None),
         simulated_s=simulated[0] if simulated else None,
     )
 
@@ -159,7 +159,7 @@ def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
     job = job_of(model, options, counts.pop() if len(counts) == 1 else 1)
     _check_number(len(places) * max(len(options.layout), 1) * max(len(options.stack), 1) * max(len(options.fabric), 1))
     choices = itertools.product(places, options.layout or (None,), options.stack or (None,), options.fabric or (None,))
-    found = []
+    result = []
     for cluster, layout, stack, fabric in choices:
         cut = layout if layout is None or len(layout) <= LONGEST else f"layout {options.layout.index(layout) + 1}"
         words = [
@@ -170,13 +170,13 @@ def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
         ]
         label = " ".join(str(word) for word, count in words if count > 1) or cluster.name
         try:
-            found.append(_side(label, job, cluster, layout, stack, fabric, options))
+            result.append(_side(label, job, cluster, layout, stack, fabric, options))
         except NothingFeasible as error:
             raise NothingFeasible(f"{label}: {error}") from None
         except BadInput as error:
             error.where = f"{label}: {error.where}" if error.where else label
             raise
-    return found
+    return result
 
 
 def _side(
@@ -192,16 +192,16 @@ def _side(
     software = ConstantsOptions(stack=stack)
     constants = constants_of(software, cluster, job)
     if layout is not None:
-        found = estimate(job, cluster, [layout_of(layout, job, cluster)], constants)[0]
+        result = estimate(job, cluster, [layout_of(layout, job, cluster)], constants)[0]
     elif fabric is None:
-        found = plan(job, cluster, stack=stack, top=1).best
+        result = plan(job, cluster, stack=stack, top=1).best
     else:
-        found = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=options.routing).best
+        result = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=options.routing).best
     side = Side(
         label=label,
         job=job,
         cluster=cluster,
-        estimate=found,
+        estimate=result,
         constants=constants,
         stack=stack_of(software, job, cluster),
         fabric=None,
@@ -209,7 +209,7 @@ def _side(
     )
     if fabric is None:
         return side
-    run: Any = simulate(job, cluster, found.layout, fabric=fabric, routing=options.routing)
+    run: Any = simulate(job, cluster, result.layout, fabric=fabric, routing=options.routing)
     name = fabric if options.routing in ROUTINGS else f"{fabric}, {options.routing} transport"
     return replace(side, fabric=name, simulated_s=run.iteration_s)
 
@@ -252,12 +252,12 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
     estimates that --format json wrote. The first side is the one that the others are held against.
     """
     check_chart(out.chart)
-    found = compare(*names, options=options)
+    result = compare(*names, options=options)
 
     from weft.views.comparison import comparison_view
 
-    report(found, out, comparison_view(found))
+    report(result, out, comparison_view(result))
     if out.chart is not None:
         from weft.views.charts.layouts import comparison_chart
 
-        deliver_chart(comparison_chart(found), out.chart)
+        deliver_chart(comparison_chart(result), out.chart)

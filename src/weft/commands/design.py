@@ -157,7 +157,7 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
     if given == "none":
         return ()
     texts = given.split(",") if isinstance(given, str) else [str(one) for one in given]
-    found: dict[float, None] = {}
+    result: dict[float, None] = {}
     for text in filter(None, (one.strip().removesuffix(":1") for one in texts)):
         try:
             ratio = round(float(text), 3)
@@ -165,8 +165,8 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
             ratio = 0.0
         if not 1 <= ratio < 1000:
             raise BadInput(f"{text[:40]!r} is no oversubscription", where="--oversubscription", remedy="give 1 to 999")
-        found[ratio] = None
-    return tuple(found)
+        result[ratio] = None
+    return tuple(result)
 
 
 def _run(options: DesignOptions) -> FailureTerms | None:
@@ -207,11 +207,11 @@ def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOu
     check_count(names, 2, "design", USAGE)
     model, cluster = (*names, None, None)[:2]
     with Progress("simulating networks") as progress:
-        found = design(model, cluster, options, progress=progress)
-    report(found, out, design_view(found))
-    if not found.designs:
-        raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in found.rejected))
+        result = design(model, cluster, options, progress=progress)
+    report(result, out, design_view(result))
+    if not result.designs:
+        raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))
     if out.chart is not None:
         from weft.views.charts.designs import design_chart
 
-        deliver_chart(design_chart(found), out.chart)
+        deliver_chart(design_chart(result), out.chart)

@@ -92,22 +92,22 @@ def estimate(
     calibration = constants_of(options, where, job)
     if calibration is not None and (covered := coverage(job, where, cut, calibration)) is not None:
         job = replace(job, defaults=(*job.defaults, covered))
-    found = evaluate(job, where, [cut], calibration)[0]
+    result = evaluate(job, where, [cut], calibration)[0]
     return EstimateReport(
         job=job,
         cluster=where,
-        estimate=found,
+        estimate=result,
         sensitivities=sensitivities(job, where, cut, calibration),
-        run=options.training(found, job, where),
+        run=options.training(result, job, where),
     )
 
 
-def memory_timeline(found: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
+def memory_timeline(result: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
     """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration."""
     from weft.simulation.iteration.memory import memory_timeline as recorded
 
-    constants = constants_of(options, found.cluster, found.job)
-    return recorded(found.job, found.cluster, found.layout, stage=stage, constants=constants)
+    constants = constants_of(options, result.cluster, result.job)
+    return recorded(result.job, result.cluster, result.layout, stage=stage, constants=constants)
 
 
 def _from_run(model: JobSource | None, cluster: ClusterSource | None, options: EstimateOptions, path: str) -> Subject:
@@ -179,9 +179,9 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
         raise BadInput("goes with --timeline", where="--stage", remedy="name a file: --timeline memory.json")
     check_folder(out.timeline, "--timeline")
     *model, cluster = names if names else (None,)
-    found = estimate(model[0] if model else None, cluster, options=options)
-    timeline = None if out.timeline is None else memory_timeline(found, options, out.stage)
-    report(found, out, _view(found, out, timeline))
+    result = estimate(model[0] if model else None, cluster, options=options)
+    timeline = None if out.timeline is None else memory_timeline(result, options, out.stage)
+    report(result, out, _view(result, out, timeline))
     if timeline is not None and out.timeline is not None:
         from weft.views.breakdown import write_memory_timeline
 
@@ -189,19 +189,19 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     if out.chart is not None:
         from weft.views.charts.layouts import estimate_chart
 
-        title = f"{found.job.model.name} on {found.cluster.name}"
-        deliver_chart(estimate_chart(found.estimate, title), out.chart)
+        title = f"{result.job.model.name} on {result.cluster.name}"
+        deliver_chart(estimate_chart(result.estimate, title), out.chart)
 
 
-def _view(found: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
+def _view(result: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view, peak_view
     from weft.views.ranking import launch_view
     from weft.views.training import training_view
 
-    yield from estimate_view(found)
+    yield from estimate_view(result)
     if timeline is not None:
         yield from peak_view(timeline)
-    if found.run is not None:
-        yield from training_view(found.run)
+    if result.run is not None:
+        yield from training_view(result.run)
     if out.launch:
-        yield from launch_view(launch_arguments(out.launch, found.job, found.cluster, found.layout))
+        yield from launch_view(launch_arguments(out.launch, result.job, result.cluster, result.layout))

@@ -64,11 +64,11 @@ def bill_of_materials(
         problem = f"{str(spares)[:40]!r} is not a share"
         raise BadInput(problem, where="--spares", remedy="give it like 2%, at most 100%")
     fabric, kind = network_of(network, options.kind, options.radix, spares=True)
-    found = bill(fabric, options.price_list(), radix=options.radix, kind=kind, spares_share=share)
-    if not found.lines:
+    result = bill(fabric, options.price_list(), radix=options.radix, kind=kind, spares_share=share)
+    if not result.lines:
         problem = "is one scale-up domain, with no network outside of it to buy"
         raise BadInput(problem, where=fabric.name, remedy="take more accelerators")
-    return found
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,10 +125,10 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     names = {}
     if options.names is not None:
         names = read_names(read_text(options.names, where=options.names), where=options.names)
-    found = differences(built, design, names=names, rails=rails)
-    iteration = None if options.plan is None else _timed(options, found, design, fabric)
+    result = differences(built, design, names=names, rails=rails)
+    iteration = None if options.plan is None else _timed(options, result, design, fabric)
     title = options.against if isinstance(options.against, str) else design.name
-    return WiringReport(as_built=where, design=title, differences=found, iteration=iteration)
+    return WiringReport(as_built=where, design=title, differences=result, iteration=iteration)
 
 
 def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
@@ -137,10 +137,10 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
 
     if isinstance(options.against, str) and is_file(options.against):
         told = left_out(replace(options, host_map=None, exclude=()))
-        found, fabric = read_wiring(FabricFileHints(where=options.against, **told))
+        result, fabric = read_wiring(FabricFileHints(where=options.against, **told))
         speed = told["capacity_Bps"]
-        cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in found.cables)
-        return replace(found, cables=cables), fabric
+        cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in result.cables)
+        return replace(result, cables=cables), fabric
     if isinstance(options.against, str) and options.cluster is None:
         problem = f"{options.against!r} is no file, and a kind of network needs --cluster"
         raise BadInput(problem, where="--against", remedy="add --cluster, or give a fabric file")
@@ -149,7 +149,7 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
     return wiring_of_fabric(fabric), fabric
 
 
-def _timed(options: CheckOptions, found: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
+def _timed(options: CheckOptions, result: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
     """Times of an iteration on the design and as built."""
     from weft.commands.simulate import simulate
     from weft.fabric import wiring
@@ -164,14 +164,14 @@ def _timed(options: CheckOptions, found: Differences, design: Wiring, fabric: Fa
         fabric = wiring.fabric_of(design, where=str(options.against), **speeds)
 
     def timed(network: Fabric) -> IterationReport:
-        found = simulate(plan=options.plan, fabric=network)
-        assert isinstance(found, IterationReport)
-        return found
+        result = simulate(plan=options.plan, fabric=network)
+        assert isinstance(result, IterationReport)
+        return result
 
     designed = timed(fabric)
     times = IterationTimes(job=designed.job.model.name, designed_s=designed.iteration_s, as_built_s=None)
     try:
-        return replace(times, as_built_s=timed(fabric_as_built(fabric, found.as_built, "as built")).iteration_s)
+        return replace(times, as_built_s=timed(fabric_as_built(fabric, result.as_built, "as built")).iteration_s)
     except WeftError as error:
         return replace(times, stuck=str(error))
 
@@ -247,8 +247,8 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
     """
     from weft.views.fabric import bill_view
 
-    found = bill_of_materials(network, options)
-    report(found, out, bill_view(found))
+    result = bill_of_materials(network, options)
+    report(result, out, bill_view(result))
 
 
 @fabric_command.command()
@@ -265,6 +265,6 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
     """
     from weft.views.fabric import wiring_view
 
-    found = check_fabric(as_built, options)
-    report(found, out, wiring_view(found))
-    ctx.exit(1 if found.differences.findings else 0)
+    result = check_fabric(as_built, options)
+    report(result, out, wiring_view(result))
+    ctx.exit(1 if result.differences.findings else 0)

@@ -96,7 +96,7 @@ def goodput(
         raise BadInput("is missing", where="--tokens", remedy=USAGE)
     from weft.reliability.recovery import parse_policy
     from weft.search.goodput import Terms
-    from weft.search.goodput import goodput as found
+    from weft.search.goodput import goodput as goodput_of
     from weft.units import parse_count
 
     policy = parse_policy(options.policy)
@@ -113,7 +113,9 @@ def goodput(
     )
     fabric = fabric_of(options.fabric, subject.cluster)
     constants = constants_of(options, subject.cluster, subject.job)
-    return found(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress)
+    return goodput_of(
+        subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants, progress=progress
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,9 +139,9 @@ def goodput_command(names: tuple[str, ...], options: GoodputOptions, out: Goodpu
     check_count(names, 2, "goodput", USAGE)
     model, cluster = (*names, None, None)[:2]
     with Progress("simulating failures") as progress:
-        found = goodput(model, cluster, options=options, progress=progress)
-    report(found, out, goodput_view(found))
+        result = goodput(model, cluster, options=options, progress=progress)
+    report(result, out, goodput_view(result))
     if out.chart is not None:
         from weft.views.charts.goodput import goodput_chart
 
-        deliver_chart(goodput_chart(found), out.chart)
+        deliver_chart(goodput_chart(result), out.chart)

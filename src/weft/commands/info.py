@@ -27,10 +27,10 @@ def _models(word: str | None) -> None:
     from weft.model import load, names
     from weft.units import format_count
 
-    found = [name for name in names() if word is None or word.lower() in name]
-    if not found:
+    result = [name for name in names() if word is None or word.lower() in name]
+    if not result:
         raise UnknownName("model", str(word), names(), listed="weft info models")
-    for name in found:
+    for name in result:
         entry = load(name)
         recipe = entry.recipe
         shown = f"{recipe.global_batch} x {recipe.sequence} {recipe.precision}" if recipe else "-"

@@ -176,12 +176,12 @@ def fabric_file(
         return read_fabric(path, **hints)
     except BadInput:
         speed = cluster.accelerator.nic_Bps
-        found = read_fabric(path, **hints | {"capacity_Bps": speed})
+        result = read_fabric(path, **hints | {"capacity_Bps": speed})
     told = format_si(speed, "B/s")
     warnings.warn(
         f"{path}: assumed {told}, the NICs of {cluster.name}, for links without a speed", InDoubt, stacklevel=2
     )
-    return found
+    return result
 
 
 def left_out(options: Options) -> dict[str, Any]:

@@ -154,13 +154,13 @@ def _options(record: Any) -> tuple[Option, ...]:
     owners = [name for base in record.__mro__ for name in inspect.get_annotations(base)]
     modules = [vars(sys.modules[base.__module__]) for base in record.__mro__]
     types = get_type_hints(record, localns=ChainMap(vars(builtins), *modules, _Unloaded()))
-    found = []
+    result = []
     for one in sorted(fields(record), key=lambda one: owners.index(one.name)):
         hint = types[one.name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
         told = dict(one.metadata)
-        found.append(
+        result.append(
             Option(
                 name=one.name,
                 flags=told.pop("flags") or (f"--{one.name.replace('_', '-')}",),
@@ -171,7 +171,7 @@ def _options(record: Any) -> tuple[Option, ...]:
                 **told,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 _Record = TypeVar("_Record", bound=Options)

@@ -147,15 +147,15 @@ class LayoutOutput(RowsOutput):
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-def report(found: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:
+def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:
     """Print or write a result in the form that was asked for; ``view`` is what people see."""
     if out.form == "json":
-        deliver(found.to_json(), out.output)
+        deliver(result.to_json(), out.output)
     elif out.form == "csv":
         from weft.views.files.csv_out import rows_to_csv
 
-        rows = found.to_dicts()
-        deliver(rows_to_csv(rows, found.COLUMNS or tuple(rows[0])), out.output)
+        rows = result.to_dicts()
+        deliver(rows_to_csv(rows, result.COLUMNS or tuple(rows[0])), out.output)
     else:
         show(view, out.output)
 

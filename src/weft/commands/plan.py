@@ -113,7 +113,7 @@ def plan(
     budget_s = None if options.budget is None else parse_seconds(options.budget, "--budget")
     if options.runnable:
         space = runnable(space, job.model)
-    found = search(
+    result = search(
         job,
         where,
         space=space,
@@ -125,13 +125,13 @@ def plan(
         order=options.order,
         progress=progress,
     )
-    if not found.considered:
+    if not result.considered:
         raise BadInput("the constraints exclude every layout", where="--fix and --max", remedy="drop or loosen one")
-    if fabric is not None and found.layouts:
+    if fabric is not None and result.layouts:
         from weft.search.network_plan import plan_on_fabric
 
         kept: Plan = plan_on_fabric(
-            found,
+            result,
             fabric,
             routing=options.routing,
             placement=placement,
@@ -141,7 +141,7 @@ def plan(
             budget_s=budget_s,
         )
     else:
-        kept = found if options.variants else distinct(found, options.top)
+        kept = result if options.variants else distinct(result, options.top)
     runs = [options.training(one, job, where) for one in kept.layouts]
     return replace(kept, runs=tuple(run for run in runs if run is not None))
 
@@ -211,28 +211,28 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     """
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
-        found = plan(model, cluster, options, progress=progress)
-    report(found, out, _view(found, out))
-    if not found.layouts:
+        result = plan(model, cluster, options, progress=progress)
+    report(result, out, _view(result, out))
+    if not result.layouts:
         from weft.views.words import advice_sentence
 
-        advice = "see weft info codes CODE" if found.advice is None else advice_sentence(found.advice)
-        raise NothingFeasible(f"{found.shortage} -- {advice}")
+        advice = "see weft info codes CODE" if result.advice is None else advice_sentence(result.advice)
+        raise NothingFeasible(f"{result.shortage} -- {advice}")
     if out.chart is not None:
         from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
-        deliver_chart((pareto_chart if out.pareto else breakdown_chart)(found), out.chart)
+        deliver_chart((pareto_chart if out.pareto else breakdown_chart)(result), out.chart)
 
 
-def _view(found: Plan, out: PlanOutput) -> Iterator[Block]:
+def _view(result: Plan, out: PlanOutput) -> Iterator[Block]:
     from weft.views.ranking import plan_view
     from weft.views.training import training_view
 
-    if "simulated_s" in found.COLUMNS:
+    if "simulated_s" in result.COLUMNS:
         from weft.views.ranking import network_plan_view
 
-        yield from network_plan_view(cast("NetworkPlan", found))
+        yield from network_plan_view(cast("NetworkPlan", result))
     else:
-        yield from plan_view(found, pareto=out.pareto)
-    if found.runs:
-        yield from training_view(found.runs[0])
+        yield from plan_view(result, pareto=out.pareto)
+    if result.runs:
+        yield from training_view(result.runs[0])

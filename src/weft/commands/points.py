@@ -92,19 +92,19 @@ class _Verb:
 
 
 def _plan(options: Asked) -> Row:
-    found = plan(options.model, options.cluster, top=1, **options.given(*_RECIPE))
-    return _estimate_row(found, found.best, found.runs[0] if found.runs else None)
+    result = plan(options.model, options.cluster, top=1, **options.given(*_RECIPE))
+    return _estimate_row(result, result.best, result.runs[0] if result.runs else None)
 
 
-def _estimate_row(found: Any, best: Any, run: Any) -> Row:
+def _estimate_row(result: Any, best: Any, run: Any) -> Row:
     """The figures of an estimate, of the whole run where one was asked for, and what the network adds."""
 
     row: Row = {"layout_text": format_layout(best.layout)} | best.row()
     if run is not None:
         row |= {f"run_{name}": value for name, value in _figures(encode(run)).items()}
         row |= {"days": run.days, "expected_days": run.expected_days}
-    if getattr(found, "simulated_s", ()):
-        row["simulated_s"] = found.simulated_s[0]
+    if getattr(result, "simulated_s", ()):
+        row["simulated_s"] = result.simulated_s[0]
     return row
 
 
@@ -116,62 +116,62 @@ def _figures(document: Mapping[str, Any]) -> Row:
 
 def _estimate(options: Asked) -> Row:
     given = options.given("layout", *_RECIPE)
-    found = estimate(options.model, options.cluster, options.layout, **given)
-    return _estimate_row(found, found.estimate, found.run)
+    result = estimate(options.model, options.cluster, options.layout, **given)
+    return _estimate_row(result, result.estimate, result.run)
 
 
 def _simulate(options: Asked) -> Row:
     job = options.model
-    found: Any = simulate(job, options.cluster, options.layout, **options.given("layout", *_RECIPE))
+    result: Any = simulate(job, options.cluster, options.layout, **options.given("layout", *_RECIPE))
     tokens = job.recipe.global_batch * job.recipe.sequence
-    speed = {"tokens_per_s": tokens / found.iteration_s}
-    return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | speed
+    speed = {"tokens_per_s": tokens / result.iteration_s}
+    return {"layout_text": format_layout(result.layout)} | _figures(result.to_dict()) | speed
 
 
 def _design(options: Asked) -> Row:
     given = options.given("layout", *_RECIPE) | {"fabrics": str(options.values["fabric"]), "oversubscription": "none"}
     if "layout" in options.values:
         given["layout"] = options.layout
-    found = design(options.model, options.cluster, **given)
-    if found.rejected:
-        raise NothingFeasible(found.rejected[0].reason)
-    row = found.to_dicts()[0]
-    worst = max((one.slowdown or float("inf") for one in found.designs[0].failures), default=None)
+    result = design(options.model, options.cluster, **given)
+    if result.rejected:
+        raise NothingFeasible(result.rejected[0].reason)
+    row = result.to_dicts()[0]
+    worst = max((one.slowdown or float("inf") for one in result.designs[0].failures), default=None)
     row["worst_slowdown"] = None if worst == float("inf") else worst
-    row["stranded"] = max((one.stranded for one in found.designs[0].failures), default=None)
+    row["stranded"] = max((one.stranded for one in result.designs[0].failures), default=None)
     row["layout_text"] = row.pop("layout")
     del row["pareto"]
     return row
 
 
 def _goodput(options: Asked) -> Row:
-    found = goodput(options.model, options.cluster, options.layout, **options.given("layout", *_RECIPE))
-    run = {f"run_{name}": value for name, value in _figures(encode(found.run)).items()}
-    days = {"days": found.run.days, "expected_days": found.run.expected_days}
-    return {"layout_text": format_layout(found.layout)} | _figures(found.to_dict()) | run | days
+    result = goodput(options.model, options.cluster, options.layout, **options.given("layout", *_RECIPE))
+    run = {f"run_{name}": value for name, value in _figures(encode(result.run)).items()}
+    days = {"days": result.run.days, "expected_days": result.run.expected_days}
+    return {"layout_text": format_layout(result.layout)} | _figures(result.to_dict()) | run | days
 
 
 def _schedule(options: Asked) -> Row:
     given = options.given("cluster")
     if "cluster" in options.values:
         given["cluster"] = options.cluster
-    found = schedule(str(options.values["collective"]), float(options.values["bytes"]), **given)
-    return _figures(found.to_dict())
+    result = schedule(str(options.values["collective"]), float(options.values["bytes"]), **given)
+    return _figures(result.to_dict())
 
 
 def _route(options: Asked) -> Row:
     cut = options.layout
     layout = cut if isinstance(cut, str) else format_layout(cut)
     job = f"{options.values['model']} {layout}"
-    found = route(cluster=options.cluster, job=job, **options.given("cluster", "job"))
-    return {"layout_text": layout} | _figures(found.to_dict())
+    result = route(cluster=options.cluster, job=job, **options.given("cluster", "job"))
+    return {"layout_text": layout} | _figures(result.to_dict())
 
 
 def _arrange(options: Asked) -> Row:
-    found = arrange(str(options.values["site"]), **options.given())
-    worst = float(found.best.slowdown.max())
-    figures: Row = {"objective": found.objective, "bound": found.bound, "gap": found.gap, "worst_slowdown": worst}
-    return figures | {f"policy_{name}": found.policy(name) for name in found.policies}
+    result = arrange(str(options.values["site"]), **options.given())
+    worst = float(result.best.slowdown.max())
+    figures: Row = {"objective": result.objective, "bound": result.bound, "gap": result.gap, "worst_slowdown": worst}
+    return figures | {f"policy_{name}": result.policy(name) for name in result.policies}
 
 
 _PLANS = ("rank", "plan")
@@ -255,9 +255,9 @@ _Items = tuple[tuple[str, Value], ...]
 
 def _some(values: Mapping[str, Value], names: tuple[str, ...]) -> _Items:
     """Some values of a point, and of the files among them when they were written: what is kept in memory follows."""
-    found = tuple((name, values[name]) for name in names if name in values)
-    stamps = ((f"{name} written", _written(str(value))) for name, value in found if name in ("model", "cluster"))
-    return found + tuple((name, stamp) for name, stamp in stamps if stamp)
+    result = tuple((name, values[name]) for name in names if name in values)
+    stamps = ((f"{name} written", _written(str(value))) for name, value in result if name in ("model", "cluster"))
+    return result + tuple((name, stamp) for name, stamp in stamps if stamp)
 
 
 def _written(name: str) -> int:
@@ -291,17 +291,17 @@ def _cluster(items: _Items) -> Cluster:
     oversubscription = values.pop("oversubscription", None)
     latencies = {name.removesuffix("_latency_s"): values.pop(name, None) for name in _LATENCIES.values()}
     if count is None or is_file(name):
-        found = cluster_of(name)
+        result = cluster_of(name)
     else:
         match = _COUNT.fullmatch(name)
-        found = cluster_of(f"{match['family'] if match else name}-{count}")
-    if count is not None and found.count != count:
-        found = resized(found, count)
+        result = cluster_of(f"{match['family'] if match else name}-{count}")
+    if count is not None and result.count != count:
+        result = resized(result, count)
     if values:
-        found = with_parameters(found, values)
-    if oversubscription is not None and len(found.tiers) > 1:
-        found = oversubscribed(found, oversubscription)
-    return with_latency(found, **{f"{name}_s": one for name, one in latencies.items()})
+        result = with_parameters(result, values)
+    if oversubscription is not None and len(result.tiers) > 1:
+        result = oversubscribed(result, oversubscription)
+    return with_latency(result, **{f"{name}_s": one for name, one in latencies.items()})
 
 
 @lru_cache(_KEPT)
@@ -324,12 +324,12 @@ def _option(one: Option, value: Any, where: str) -> Value:
         value = parse_count(value, where)
     elif one.kind == "switch":
         value = {"true": True, "false": False}.get(str(value).lower(), value)
-    found = _placed(one.checked, value, where)
-    if isinstance(found, tuple):
-        found = found[0]
-    if not isinstance(found, str | int | float):
+    result = _placed(one.checked, value, where)
+    if isinstance(result, tuple):
+        result = result[0]
+    if not isinstance(result, str | int | float):
         raise BadInput(f"{str(value)[:60]!r} cannot be used", where=where, remedy="give a name or a number")
-    return found
+    return result
 
 
 def _placed(read: Callable[[Any], Any], value: Any, where: str) -> Any:
@@ -402,17 +402,17 @@ def _bytes(value: Any, where: str) -> float:
 
 
 def _count(value: Any, where: str) -> int:
-    found = parse_whole(value, where)
-    if not 1 <= found <= 10**9:
-        raise BadInput(f"{found} is out of range", where=where, remedy="give 1 to 1,000,000,000")
-    return found
+    result = parse_whole(value, where)
+    if not 1 <= result <= 10**9:
+        raise BadInput(f"{result} is out of range", where=where, remedy="give 1 to 1,000,000,000")
+    return result
 
 
 def _ratio(value: Any, where: str) -> float:
-    found = parse_count(value, where)
-    if not 1 <= found <= MOST_OVERSUBSCRIBED:
-        raise BadInput(f"{found:g} is out of range", where=where, remedy=f"give 1 to {MOST_OVERSUBSCRIBED}")
-    return found
+    result = parse_count(value, where)
+    if not 1 <= result <= MOST_OVERSUBSCRIBED:
+        raise BadInput(f"{result:g} is out of range", where=where, remedy=f"give 1 to {MOST_OVERSUBSCRIBED}")
+    return result
 
 
 _LATENCIES = {"scale_up_latency": "scale_up_latency_s", "nic_latency": "nic_latency_s"}

@@ -107,10 +107,10 @@ def schema_of(path: str | os.PathLike[str]) -> str:
 
 def _document(path: str | os.PathLike[str], where: str) -> Mapping[str, Any]:
     text = read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE)
-    found = parse_json(text, where, remedy=_WRITE_ONE)
-    if not isinstance(found, Mapping):
+    result = parse_json(text, where, remedy=_WRITE_ONE)
+    if not isinstance(result, Mapping):
         raise BadInput("is not a table of fields", where=where, remedy=_WRITE_ONE)
-    return found
+    return result
 
 
 def _no_schema(schema: object, wanted: str, where: str) -> BadInput:

@@ -64,8 +64,8 @@ def make_report(
         return _study(subject, options.form)
     if isinstance(subject, str | os.PathLike):
         if os.path.isdir(subject):
-            with open_sweep(subject) as found:
-                return _study(found, options.form)
+            with open_sweep(subject) as result:
+                return _study(result, options.form)
         path = os.fspath(subject)
         if path.lower().endswith((".csv", ".parquet")):
             problem = "is a table, which does not say what computed it"
@@ -96,11 +96,11 @@ def _planned(plan: Plan, form: str) -> str:
     return _page(f"{plan.job.model.name} on {plan.cluster.name}", plan_report(plan, launch, LAUNCHERS), form)
 
 
-def arrangement_page(found: Arrangement, document: Mapping[str, Any], file: str, form: str = "html") -> str:
+def arrangement_page(result: Arrangement, document: Mapping[str, Any], file: str, form: str = "html") -> str:
     """An arrangement as a page ("html") or as Markdown ("md"); ``document`` are its fields as ``file`` has them."""
     from weft.views.reports import arrangement_report
 
-    return _page(f"Arrangement of {found.site.name}", arrangement_report(found, document, file), form)
+    return _page(f"Arrangement of {result.site.name}", arrangement_report(result, document, file), form)
 
 
 def _page(title: str, blocks: Iterable[Block], form: str) -> str:
@@ -110,10 +110,10 @@ def _page(title: str, blocks: Iterable[Block], form: str) -> str:
     return to_markdown(printable(title), blocks) if form == "md" else to_page(printable(title), blocks)
 
 
-def _study(found: Sweep, form: str) -> str:
+def _study(result: Sweep, form: str) -> str:
     from weft.views.study import Look, StudyReport
 
-    report = StudyReport(found, Look())
+    report = StudyReport(result, Look())
     return _page(report.title, report.blocks(), form)
 
 

@@ -74,11 +74,11 @@ def route(
 
     names = [*options.others(), options.router]
     network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
-    *others, found = (
+    *others, result = (
         plan(network, flows, router=name, seed=options.seed, split=options.split, objective=options.objective)
         for name in names
     )
-    return RouteReport(plan=found, compared=tuple(others), paths=options.paths)
+    return RouteReport(plan=result, compared=tuple(others), paths=options.paths)
 
 
 PATH_BITS = "path_bits.csv"
@@ -213,13 +213,13 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     from weft.views.route import plan_view
 
     check_picture(out.picture)
-    found = route(options=options)
-    report(found, out, plan_view(found))
+    result = route(options=options)
+    report(result, out, plan_view(result))
     if out.picture is not None:
         from weft.views.charts.fabric import routes_svg
         from weft.views.charts.palette import alone
 
-        deliver(alone(routes_svg([*found.compared, found.plan])), out.picture)
+        deliver(alone(routes_svg([*result.compared, result.plan])), out.picture)
 
 
 @route_command.command()
@@ -237,5 +237,5 @@ def audit(options: AuditOptions, out: RowsOutput) -> None:
     """
     from weft.views.route import audit_view
 
-    found = audit_routes(options=options)
-    report(found, out, audit_view(found))
+    result = audit_routes(options=options)
+    report(result, out, audit_view(result))

@@ -96,7 +96,7 @@ def _routed(options: ExportOptions) -> RoutePlan:
     return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
 
 
-def _route_files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[str, str]:
+def _route_files(kind: str, result: RoutePlan, options: ExportOptions) -> dict[str, str]:
     """The texts of a plan in a format, by file name."""
     more: dict[str, object] = {}
     if options.switch_hash is not None or options.probes is not None:
@@ -118,7 +118,7 @@ def _route_files(kind: str, found: RoutePlan, options: ExportOptions) -> dict[st
             "subnet": read_subnet(read_text(discovered, where=discovered), where=discovered, exclude=options.exclude)
         }
     form = KINDS[kind]
-    written = form.write(found.fabric, found.traffic, found.routes, **more)
+    written = form.write(result.fabric, result.traffic, result.routes, **more)
     return {form.file: written} if isinstance(written, str) else written
 
 

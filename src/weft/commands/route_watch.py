@@ -154,8 +154,8 @@ class _RouteFeed:
 
         events: list[tuple[str, Event]] = []
         for path in self.options.counters:
-            found = read_counters(read_text(path, where=path), self.controller.whole, where=path)
-            events += [(f"{path}: at {event.time_s:g} s", event) for event in found]
+            result = read_counters(read_text(path, where=path), self.controller.whole, where=path)
+            events += [(f"{path}: at {event.time_s:g} s", event) for event in result]
         return sorted(events, key=lambda each: each[1].time_s)
 
     def _installed(self, path: str) -> Event:

@@ -16,8 +16,7 @@ from weft.commands.command_line import takes
 from weft.commands.options import Options, option
 from weft.commands.output import Output, report
 from weft.errors import BadInput
-from weft.results import Result
-from weft.runtime.measure.measured import SelftestFinding
+from weft.results import Result, SelftestFinding
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -134,26 +133,26 @@ def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) 
     PyTorch's own parallelism; on GPUs also overlap in a trace, and memory against the estimate.
     Exit code 1 if a check fails; --format json -o FILE is one file to hand in.
     """
-    found = selftest(options)
-    report(found, out, _view(found))
-    ctx.exit(0 if found.ok else 1)
+    result = selftest(options)
+    report(result, out, _view(result))
+    ctx.exit(0 if result.ok else 1)
 
 
-def _view(found: Selftest) -> Iterator[Block]:
+def _view(result: Selftest) -> Iterator[Block]:
     from weft.views.blocks import Column, Grid, Heading, Paragraph
 
-    facts = ", ".join(f"{name} {value}" for name, value in found.facts.items())
-    yield Paragraph(f"{counted(found.ranks, 'rank')} on {found.device}: {facts}")
+    facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
+    yield Paragraph(f"{counted(result.ranks, 'rank')} on {result.device}: {facts}")
     yield Heading("Checks")
     verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
     yield Grid(
         [
-            Column(heading="grid", cells=[one.grid for one in found.findings], left=True),
-            Column(heading="", cells=[verdicts[one.verdict] for one in found.findings], left=True),
-            Column(heading="check", cells=[one.check for one in found.findings], left=True),
-            Column(heading="found", cells=[one.found for one in found.findings], left=True),
+            Column(heading="grid", cells=[one.grid for one in result.findings], left=True),
+            Column(heading="", cells=[verdicts[one.verdict] for one in result.findings], left=True),
+            Column(heading="check", cells=[one.check for one in result.findings], left=True),
+            Column(heading="found", cells=[one.found for one in result.findings], left=True),
         ]
     )
-    failed = sum(one.verdict == "fails" for one in found.findings)
-    held = sum(one.verdict == "holds" for one in found.findings)
+    failed = sum(one.verdict == "fails" for one in result.findings)
+    held = sum(one.verdict == "holds" for one in result.findings)
     yield Paragraph(f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")

@@ -227,9 +227,9 @@ def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
     from weft.layout.check import check_layout
     from weft.layout.text import parse_layout
 
-    found = layout if isinstance(layout, Layout) else parse_layout(_text(layout)).complete(cluster.count)
-    check_layout(job, cluster.count, found)
-    return found
+    result = layout if isinstance(layout, Layout) else parse_layout(_text(layout)).complete(cluster.count)
+    check_layout(job, cluster.count, result)
+    return result
 
 
 def constants_of(options: CalibrationOptions, cluster: Cluster, job: Job | None = None) -> Calibration | None:
@@ -274,10 +274,10 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
     listed = [given] if isinstance(given, int) else given
     parts = listed.split(",") if isinstance(listed, str) else [str(one) for one in listed]
     parts = [part.strip() for part in parts if part.strip()]
-    found = tuple(parse_whole(part, where) for part in parts)
-    if (given and not parts) or not all(0 < one <= 10**7 for one in found):
+    result = tuple(parse_whole(part, where) for part in parts)
+    if (given and not parts) or not all(0 < one <= 10**7 for one in result):
         raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
-    return found
+    return result
 
 
 def bandwidth_of(given: str | float | None, where: str) -> float | None:

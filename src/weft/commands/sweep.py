@@ -109,10 +109,10 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: 
         if chosen:
             answer(run.task(chosen[:1]))  # loads what all points need
         begin = time.perf_counter()
-        found = answer(run.task(chosen)) if chosen else None
+        result = answer(run.task(chosen)) if chosen else None
         taken = time.perf_counter() - begin
-        if found is not None and found.problem:
-            raise BadInput(found.problem, where="sweep", remedy="begin anew")
+        if result is not None and result.problem:
+            raise BadInput(result.problem, where="sweep", remedy="begin anew")
         return Forecast(
             study=run.points.study.name,
             points=run.counts.points,
@@ -291,10 +291,10 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
             bar(counts.computed, counts.computed + counts.left, rate=rate, failures=failures)
 
         computed = sweep(study, options, progress=tell)
-    with computed as found:
+    with computed as result:
         if out.output is not None:
-            _write(found, out.output)
-        show(sweep_view(found, written=out.output), None)
+            _write(result, out.output)
+        show(sweep_view(result, written=out.output), None)
 
 
 @sweep_command.command(name="show")
@@ -307,14 +307,14 @@ def show_results(folder: str, options: ShowOptions) -> None:
     from weft.views.study import rows_view, telling
 
     check_chart(options.chart)
-    with open_sweep(folder) as found:
-        columns = found.columns()
-        rows = filtered(found.rows(), options.where, columns)
+    with open_sweep(folder) as result:
+        columns = result.columns()
+        rows = filtered(result.rows(), options.where, columns)
         names = list(columns)
         if options.columns is not None:
             names = chosen(options.columns, columns, "--columns")
         elif options.form == "table":
-            names = telling(rows, found.points.columns)
+            names = telling(rows, result.points.columns)
         if options.form == "table":
             show(rows_view(rows, names), options.output)
         else:
@@ -328,7 +328,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
             for place in ("x", "y", "colour", "facet"):
                 name = getattr(options, place)
                 places[place] = None if name is None else chosen(name, columns, f"--{place}")[0]
-            points = found.points
+            points = result.points
             chart = sweep_chart(rows, columns, points.columns, **places, title=points.study.name)
             deliver_chart(chart, options.chart)
 
@@ -349,16 +349,16 @@ def _check_output(path: str | None) -> None:
         check_parquet("--output")
 
 
-def _write(found: Sweep, path: str) -> None:
+def _write(result: Sweep, path: str) -> None:
     """The rows as a file, as they come from the disk."""
     from weft.views.files.csv_out import write_csv
     from weft.views.files.parquet_out import write_parquet
 
     with writing(path) as file:
         if Path(path).suffix.lower() == ".parquet":
-            write_parquet(file, found.rows(), found.columns())
+            write_parquet(file, result.rows(), result.columns())
             return
         text = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        write_csv(text, found.rows(), list(found.columns()))
+        write_csv(text, result.rows(), list(result.columns()))
         text.flush()
         text.detach()

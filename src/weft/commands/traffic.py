@@ -124,7 +124,7 @@ def network_alone(options: NetworkOptions, cluster: Cluster | None) -> Fabric:
     return fabric_of(options.fabric, cluster, options.radix)
 
 
-def jobs_of(options: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
+def jobs_of(options: JobOptions, result: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said."""
     from weft.fabric.placement import Placement
     from weft.layout.text import parse_layout
@@ -133,17 +133,19 @@ def jobs_of(options: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
 
     parts: list[JobTraffic] = []
     free = 0
-    for number, subject in enumerate(found.subjects):
+    for number, subject in enumerate(result.subjects):
         world = subject.layout.world
         given = options.placement[number] if number < len(options.placement) else None
-        placement = placement_of(given, found.fabric, world) or Placement.in_order(world, first=free)
-        name = subject.job.model.name if len(found.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
+        placement = placement_of(given, result.fabric, world) or Placement.in_order(world, first=free)
+        name = subject.job.model.name if len(result.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
         parts.append(
-            planned_traffic(subject.job, subject.cluster, subject.layout, found.fabric, placement=placement, name=name)
+            planned_traffic(
+                subject.job, subject.cluster, subject.layout, result.fabric, placement=placement, name=name
+            )
         )
         free = int(placement.accelerators.max()) + 1
     for number, text in enumerate(options.job):
-        if found.cluster is None or not _NUMBERED.fullmatch(text):
+        if result.cluster is None or not _NUMBERED.fullmatch(text):
             raise BadInput(
                 f"{text!r} is no planned job",
                 where="--job",
@@ -154,7 +156,7 @@ def jobs_of(options: JobOptions, found: RoutedFabric) -> list[JobTraffic]:
         layout, name = parse_layout(words[1]).complete(), f"job {number}: {words[0]}"
         placement = Placement.in_order(layout.world, first=first)
         job = resolve_job(words[0])
-        parts.append(planned_traffic(job, found.cluster, layout, found.fabric, placement=placement, name=name))
+        parts.append(planned_traffic(job, result.cluster, layout, result.fabric, placement=placement, name=name))
         free = first + layout.world
     return parts
 
@@ -174,12 +176,12 @@ def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobT
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
     if options.arrangement is not None:
         return _arranged(options, options.arrangement)
-    found = network_of(options)
-    whole = found.fabric
-    parts = [*more, *(read_csv(path, found.built) for path in options.flows)]
+    result = network_of(options)
+    whole = result.fabric
+    parts = [*more, *(read_csv(path, result.built) for path in options.flows)]
     if options.generate:
         parts.append(generate(whole, asked_jobs(",".join(options.generate)), seed=options.seed))
-    parts += jobs_of(options, found)
+    parts += jobs_of(options, result)
     if not parts:
         raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
     return failed(whole, options.failed), merged(parts)

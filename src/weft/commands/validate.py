@@ -122,11 +122,11 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
 
     check_chart(out.plot, "--plot")
     check_folder(out.output, "--output")
-    found = validate(runs, options)
+    result = validate(runs, options)
 
-    shown = cause_view(found) if out.by == "cause" else validation_view(found)
-    report(found, out, chain(shown, choice_view(found) if out.regret else ()))
+    shown = cause_view(result) if out.by == "cause" else validation_view(result)
+    report(result, out, chain(shown, choice_view(result) if out.regret else ()))
     if out.plot is not None:
         from weft.views.charts.validation import validation_chart
 
-        deliver_chart(validation_chart(found), out.plot)
+        deliver_chart(validation_chart(result), out.plot)

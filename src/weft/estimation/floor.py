@@ -76,7 +76,7 @@ class Floor:
         ahead = cost * table.overlap_gather * np.minimum(shown * totals.gather_s, least[0])
         after = cost * table.overlap_reduce * np.minimum(shown * totals.reduce_s, least[1])
         passes = frame.virtual * (2.0 * whole * beside + ahead + np.where(every, whole, 1.0) * after)
-        found = frame.zeros()
+        result = frame.zeros()
         for j in range(lines.place.shape[1]):
             counts = self._counts(frame, lines, line, j)
             index = lines.place[line, j]
@@ -88,14 +88,14 @@ class Floor:
             work = work + np.where(every, (whole * frame.virtual - 1.0) * behind, 0.0)
             there = early + index * (hop + beside + ahead)
             back = np.where(split, 0.0, late + index * (hop + beside + after))
-            found = np.maximum(found, there + work + back)
+            result = np.maximum(result, there + work + back)
         # The last reduction waits for all that was before; where passes are split, other passes may hide it.
         tail = np.where(split, 0.0, behind)
         tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.meshes.tied_s))
         once = estimates.optimizer_s + totals.single_s + estimates.offload_s + estimates.host_s
         # Before anything runs, the first parameters must be there.
         first = np.where(table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
-        return first * totals.gather_s + found + tail + tied + once
+        return first * totals.gather_s + result + tail + tied + once
 
     def _counts(self, frame: Frame, lines: _Lines, line: Index, j: int) -> list[Floats]:
         """Blocks of each kind (those that are replayed, then those that are not, where some are), embedding, head."""
@@ -150,15 +150,15 @@ class Floor:
             model_chunks(model.block_sequence(), pipeline, virtual, wraps=wraps, behind=model.prediction_layers)
         )
         before = np.zeros(kinds + 2)
-        found: dict[tuple[tuple[int, ...], tuple[int, int]], _Stage] = {}
+        result: dict[tuple[tuple[int, ...], tuple[int, int]], _Stage] = {}
         for index in range(pipeline):
             mine = [chunk for chunk in chunks if chunk.stage == index]
             blocks = tuple(kind for chunk in mine for kind in chunk.blocks)
             ends = int(any(chunk.embedding for chunk in mine)), int(any(chunk.head for chunk in mine))
-            found[blocks, ends] = _Stage(index, blocks, ends, before.copy())
+            result[blocks, ends] = _Stage(index, blocks, ends, before.copy())
             before[:kinds] += np.bincount(np.array(chunks[index].blocks, dtype=np.int64), minlength=kinds)
             before[kinds] += chunks[index].embedding
-        return list(found.values()), min(len(chunk.blocks) for chunk in chunks)
+        return list(result.values()), min(len(chunk.blocks) for chunk in chunks)
 
 
 def _least(passes: list[Floats]) -> Floats:

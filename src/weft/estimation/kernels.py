@@ -96,8 +96,8 @@ class ShapeTable:
         """By what modelled seconds of shapes are to be multiplied: the ratio of the nearest measured shape (itself
         where it was measured), 1 where none is within ``REACH``."""
         distance, nearest = self._nearest(sides)
-        found: Floats = np.where(np.isfinite(distance), self.ratios[nearest] if len(self.ratios) else 1.0, 1.0)
-        return found
+        result: Floats = np.where(np.isfinite(distance), self.ratios[nearest] if len(self.ratios) else 1.0, 1.0)
+        return result
 
     def distance(self, sides: Sequence[Floats]) -> Floats:
         """How far the nearest measured shape is, in powers of two over all sides; infinite beyond ``REACH``."""
@@ -208,9 +208,9 @@ class Kernels:
         return _attention_table(self, operation.phase), _attention_sides(operation.shape)
 
     def _attention(self, operation: FlashAttention) -> Floats:
-        found = self._lookup(operation)
+        result = self._lookup(operation)
         seconds = self._modelled_attention(operation)
-        return seconds if found is None else seconds * found[0].scale(found[1])
+        return seconds if result is None else seconds * result[0].scale(result[1])
 
     def _modelled_attention(self, operation: FlashAttention) -> Floats:
         share = self.calibration.attention_efficiency * self.calibration.attention_share
@@ -232,8 +232,8 @@ class Kernels:
     def _gemm(self, gemm: Gemm) -> Floats:
         reduced = self._reduced(gemm)
         seconds = self._modelled_product(gemm)
-        if (found := self._lookup(gemm)) is not None:
-            seconds = seconds * found[0].scale(found[1])
+        if (result := self._lookup(gemm)) is not None:
+            seconds = seconds * result[0].scale(result[1])
         if reduced:
             cast = gemm.copies * (gemm.m + gemm.n) * gemm.k * CAST_BYTES[self.precision] / 2.0
             seconds = seconds + cast / self._memory_Bps()
@@ -362,18 +362,18 @@ def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration)
     if constants.measured is None:
         return None
     kernels = Kernels(cluster.accelerator, constants, job.recipe.precision)
-    found: dict[object, str] = {}
+    result: dict[object, str] = {}
     for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
         for one in part.computations:
             if isinstance(one, Gemm):
                 sides = (float(one.m[0]), float(one.n[0]), float(one.k[0]))
-                found[one.phase, *sides, str(one.copies), one.role] = kernels.origin(one)
+                result[one.phase, *sides, str(one.copies), one.role] = kernels.origin(one)
             elif isinstance(one, FlashAttention):
-                found[one.phase, float(one.flops[0]), float(one.bytes[0])] = kernels.origin(one)
-    counts = Counter(found.values())
+                result[one.phase, float(one.flops[0]), float(one.bytes[0])] = kernels.origin(one)
+    counts = Counter(result.values())
     scopes = " and ".join(dict.fromkeys(one.scope for one in constants.measured.collectives))
     return (
-        f"of {len(found)} shapes of products and attention {counts['measured']} as measured,"
+        f"of {len(result)} shapes of products and attention {counts['measured']} as measured,"
         f" {counts['near']} from near ones, {counts['modelled']} by the closed form ({constants.name})"
         + (f"; collectives of {scopes} as measured" if scopes else "")
     )

@@ -34,11 +34,11 @@ def sensitivities(
 ) -> tuple[Sensitivity, ...]:
     """What twice each hardware figure would do to the iteration time of a layout."""
     base = estimate(job, cluster, [layout], constants)[0].iteration_s
-    found = []
+    result = []
     for change, changed, changed_constants in _variants(cluster, constants):
         seconds = estimate(job, changed, [layout], changed_constants)[0].iteration_s
-        found.append(Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds))
-    return tuple(found)
+        result.append(Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds))
+    return tuple(result)
 
 
 def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple[str, Cluster, Calibration | None]]:

@@ -214,8 +214,8 @@ class Estimate(Result):
             BadInput: a field is missing or of the wrong kind, or the layout is not for ``world`` accelerators.
         """
         table = table_of(mapping, where)
-        found = decode(cls, {one.name: table[one.name] for one in entries(cls) if one.name in table}, where)
-        return replace(found, layout=layout_from_dict(table["layout"], where=where, world=world))
+        result = decode(cls, {one.name: table[one.name] for one in entries(cls) if one.name in table}, where)
+        return replace(result, layout=layout_from_dict(table["layout"], where=where, world=world))
 
     def row(self) -> dict[str, Any]:
         """The layout's fields, totals and parts side by side, under ``COLUMNS``."""

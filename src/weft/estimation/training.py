@@ -146,8 +146,8 @@ def training_run(
     if failing is None and mtbf_s is not None:
         failing = _alike(job, count, mtbf_s, (checkpoint_bytes, checkpoint_Bps, restart_s), defaults)
     if failing is not None:
-        failures, _, found = failures_of(failing, count, (estimate.iteration_s, iterations))
-        expected_s = training_s / found.goodput
+        failures, _, result = failures_of(failing, count, (estimate.iteration_s, iterations))
+        expected_s = training_s / result.goodput
         defaults.taken += failing.defaults
     price = _price(usd_per_accelerator_hour, cluster, defaults)
     hours = paid * expected_s / 3600.0
@@ -197,7 +197,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
     process, saving = failing.process, failing.saving
     iteration_s, iterations = run
     steps, best = best_saving(process, saving, iteration_s, iterations)
-    found = outcome(process, best)
+    result = outcome(process, best)
     job_mtbf_s, stall_s = 1.0 / process.rate, best.segment_s - best.interval_s
     failures = Failures(
         mtbf_s=count * job_mtbf_s,
@@ -209,14 +209,14 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         daly_interval_s=daly_interval(stall_s, job_mtbf_s),
         interval_iterations=steps,
         interval_s=best.interval_s,
-        expected_failures=found.stops * iterations * iteration_s / found.goodput,
-        goodput=found.goodput,
-        checkpoint_share=found.saving,
-        rework_share=found.rework,
-        restart_share=found.restart,
-        other_share=max(0.0, 1.0 - found.goodput - found.saving - found.rework - found.restart),
+        expected_failures=result.stops * iterations * iteration_s / result.goodput,
+        goodput=result.goodput,
+        checkpoint_share=result.saving,
+        rework_share=result.rework,
+        restart_share=result.restart,
+        other_share=max(0.0, 1.0 - result.goodput - result.saving - result.rework - result.restart),
     )
-    return failures, best, found
+    return failures, best, result
 
 
 def checkpoint_size(job: Job) -> float:

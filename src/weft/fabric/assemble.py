@@ -106,17 +106,17 @@ def levels(starts: Sequence[int], count: int, pairs: Sequence[tuple[int, int]]) 
     for a, b in pairs:
         beside[a].append(b)
         beside[b].append(a)
-    found = [-1] * count
+    result = [-1] * count
     for start in starts:
-        found[start] = 0
+        result[start] = 0
     queue = deque(starts)
     while queue:
         node = queue.popleft()
         for other in beside[node]:
-            if found[other] < 0:
-                found[other] = found[node] + 1
+            if result[other] < 0:
+                result[other] = result[node] + 1
                 queue.append(other)
-    return found
+    return result
 
 
 def _index(nodes: Sequence[Node], accelerators: int, links: int, where: str) -> dict[str, int]:
@@ -179,14 +179,14 @@ def _tiers(nodes: Sequence[Node], links: Sequence[Cable], source: Ints, target: 
     inside = [SCALE_UP_SWITCH in (nodes[a].role, nodes[b].role) for a, b in pairs]
     starts = [i for i, node in enumerate(nodes) if node.role == ACCELERATOR]
     level = levels(starts, len(nodes), [pair for pair, within in zip(pairs, inside, strict=True) if not within])
-    found = []
+    result = []
     for (a, b), within, i in zip(pairs, inside, of, strict=True):
         given = links[i].tier
         together = nodes[a].domain is not None and nodes[a].domain == nodes[b].domain
         within = within or (nodes[a].role == nodes[b].role == ACCELERATOR and together)
         tier = SCALE_UP if within else max(1, 1 + min(level[a], level[b]))
-        found.append(tier if given is None else given)
-    return np.array(found, dtype=np.int64)
+        result.append(tier if given is None else given)
+    return np.array(result, dtype=np.int64)
 
 
 def _domains(accelerators: Sequence[Node], source: Ints, target: Ints, tier: Ints, count: int) -> Ints:
@@ -204,22 +204,22 @@ def _domains(accelerators: Sequence[Node], source: Ints, target: Ints, tier: Int
         root[max(find(a), find(b))] = min(find(a), find(b))
     free = 1 + max((n.domain for n in accelerators if n.domain is not None), default=-1)
     numbers: dict[int, int] = {}
-    found = []
+    result = []
     for i, node in enumerate(accelerators):
         if node.domain is not None:
-            found.append(node.domain)
+            result.append(node.domain)
         else:
-            found.append(numbers.setdefault(find(i), free + len(numbers)))
-    return np.array(found, dtype=np.int64)
+            result.append(numbers.setdefault(find(i), free + len(numbers)))
+    return np.array(result, dtype=np.int64)
 
 
 def _rails(accelerators: Sequence[Node], domain: Ints) -> Ints:
     seen: Counter[int] = Counter()
-    found = []
+    result = []
     for node, number in zip(accelerators, domain.tolist(), strict=True):
-        found.append(seen[number] if node.rail is None else node.rail)
+        result.append(seen[number] if node.rail is None else node.rail)
         seen[number] += 1
-    return np.array(found, dtype=np.int64)
+    return np.array(result, dtype=np.int64)
 
 
 def finite(value: object, what: str, where: str) -> float:

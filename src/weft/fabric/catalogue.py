@@ -168,8 +168,8 @@ def parse_kind(text: str) -> tuple[str, float | None]:
         UnknownName: no such kind.
         BadInput: the kind takes no oversubscription, or it is below 1.
     """
-    found = _RATIO.fullmatch(text)
-    kind, ratio = (text, None) if found is None else (found["kind"], float(found["ratio"]))
+    result = _RATIO.fullmatch(text)
+    kind, ratio = (text, None) if result is None else (result["kind"], float(result["ratio"]))
     if kind not in _KINDS:
         raise UnknownName("kind of fabric", text, kinds())
     if ratio is not None and (kind not in TREES or ratio < 1):

@@ -115,15 +115,15 @@ def _refined(fabric: Fabric, source: Ints, target: Ints, label: Ints) -> _Colour
         np.add.at(around, source, mixed(colour[target] ^ out))
         np.add.at(around, target, mixed(colour[source] ^ into))
         colour[switch] = mixed(mixed(colour[switch]) + around[switch])
-        found = len(np.unique(colour[switch]))
-        if found == classes:
+        result = len(np.unique(colour[switch]))
+        if result == classes:
             return colour
-        classes = found
+        classes = result
 
 
 def mixed(values: _Colours) -> _Colours:
     """The finalizer of splitmix64 (``weft.fabric._walk.mix``), for arrays."""
-    found = values + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return found ^ (found >> np.uint64(31))
+    result = values + np.uint64(0x9E3779B97F4A7C15)
+    result = (result ^ (result >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    result = (result ^ (result >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return result ^ (result >> np.uint64(31))

@@ -303,15 +303,15 @@ class Paths:
     def _striped(self, stripes: tuple[Ints, Ints, Ints, Floats], flows: int, seed: int) -> Routes:
         """Sprayed routes of flows from those of their legs."""
         source, target, flow, share = stripes
-        found = self._routed(source, target, np.zeros(len(source), dtype=np.int64), seed, "spray")
-        legs = np.repeat(np.arange(len(source)), np.diff(found.indptr))
-        pair, at = np.unique(flow[legs] * self.fabric.links + found.links, return_inverse=True)
+        result = self._routed(source, target, np.zeros(len(source), dtype=np.int64), seed, "spray")
+        legs = np.repeat(np.arange(len(source)), np.diff(result.indptr))
+        pair, at = np.unique(flow[legs] * self.fabric.links + result.links, return_inverse=True)
         counts = np.bincount(pair // self.fabric.links, minlength=flows)
         return Routes(
             indptr=np.concatenate([[0], np.cumsum(counts)]),
             links=pair % self.fabric.links,
-            usage=np.bincount(at.reshape(-1), found.usage * share[legs]).astype(np.float64),
-            latency_s=np.bincount(flow, found.latency_s * share, minlength=flows).astype(np.float64),
+            usage=np.bincount(at.reshape(-1), result.usage * share[legs]).astype(np.float64),
+            latency_s=np.bincount(flow, result.latency_s * share, minlength=flows).astype(np.float64),
         )
 
     @property

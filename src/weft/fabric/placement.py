@@ -68,11 +68,11 @@ def host_names(fabric: Fabric) -> tuple[str, ...]:
     """
     names = fabric.names[: fabric.accelerators]
     sizes = np.bincount(fabric.domain)
-    found = []
+    result = []
     for name, domain in zip(names, fabric.domain.tolist(), strict=True):
         host, cut, _ = name.rpartition("/")
-        found.append(host if cut else name if sizes[domain] == 1 else f"host-{domain}")
-    return tuple(found)
+        result.append(host if cut else name if sizes[domain] == 1 else f"host-{domain}")
+    return tuple(result)
 
 
 def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> Placement:
@@ -135,9 +135,9 @@ def _lines(text: str, where: str) -> list[_HostLine]:
 
 
 def _line(line: str, where: str) -> _HostLine:
-    found = _SLOTS.match(line)
-    if found is not None:
-        return _HostLine(found["name"], int(found["slots"]), where)
+    result = _SLOTS.match(line)
+    if result is not None:
+        return _HostLine(result["name"], int(result["slots"]), where)
     if len(line.split()) > 1 or "," in line:
         raise BadInput(f"{line[:60]!r} is no host with slots", where=where, remedy="write it like node-1 slots=8")
     return _HostLine(line, None, where)

@@ -123,10 +123,10 @@ class Trees:
         fabric = self.fabric
         inside = fabric.up & (fabric.tier == SCALE_UP) & (fabric.target >= fabric.accelerators)
         own = np.flatnonzero(inside & (fabric.source < fabric.accelerators))
-        found = np.full(fabric.accelerators, -1, dtype=np.int64)
-        found[fabric.source[own]] = fabric.target[own]
-        found[np.bincount(fabric.source[own], minlength=fabric.accelerators) != 1] = -1
-        return found
+        result = np.full(fabric.accelerators, -1, dtype=np.int64)
+        result[fabric.source[own]] = fabric.target[own]
+        result[np.bincount(fabric.source[own], minlength=fabric.accelerators) != 1] = -1
+        return result
 
     def _tree(self, ranks: Ints, number: int) -> tuple[Ints, Floats]:
         """Links of the trees that join ranks of different domains, up and down, and the share that takes each."""
@@ -189,15 +189,15 @@ class Trees:
     def _distance(self, switch: int) -> Ints:
         """Hops between switches of the scale-out network from one to every node; ``nodes`` where there is no way."""
         if switch not in self._known:
-            found = np.full(self.fabric.nodes, self.fabric.nodes, dtype=np.int64)
-            found[switch], front = 0, np.array([switch])
+            result = np.full(self.fabric.nodes, self.fabric.nodes, dtype=np.int64)
+            result[switch], front = 0, np.array([switch])
             for hops in range(1, self.fabric.nodes):
                 near = self._neighbours(front)
-                front = np.unique(near[found[near] == self.fabric.nodes])
+                front = np.unique(near[result[near] == self.fabric.nodes])
                 if not len(front):
                     break
-                found[front] = hops
-            self._known[switch] = found
+                result[front] = hops
+            self._known[switch] = result
         return self._known[switch]
 
     def _neighbours(self, nodes: Ints) -> Ints:

@@ -19,9 +19,9 @@ outwards."""
 def ranks(key: Ints) -> Ints:
     """How many equal keys stand before each."""
     order = np.argsort(key, kind="stable")
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order)) - np.searchsorted(key[order], key[order])
-    return found
+    result = np.empty_like(order)
+    result[order] = np.arange(len(order)) - np.searchsorted(key[order], key[order])
+    return result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -43,13 +43,13 @@ def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: 
     beyond = np.flatnonzero(fabric.domain[source] != fabric.domain[target])
     draw = _draws(source[beyond], target[beyond], key[beyond], seed)
     if mode == "dimension-order":
-        found, good = _dimension_order(paths, source[beyond], target[beyond], draw[:, 0])
+        result, good = _dimension_order(paths, source[beyond], target[beyond], draw[:, 0])
     else:
-        found, good = _dragonfly(fabric, source[beyond], target[beyond], mode, draw)
+        result, good = _dragonfly(fabric, source[beyond], target[beyond], mode, draw)
     own = beyond[good]
     other = np.setdiff1d(np.arange(len(source)), own)
     usual = paths.routes(source[other], target[other], seed=seed, key=key[other])
-    return joined([usual, found]).of(np.argsort(np.concatenate([other, own]), kind="stable"))
+    return joined([usual, result]).of(np.argsort(np.concatenate([other, own]), kind="stable"))
 
 
 def _single(fabric: Fabric, table: Ints) -> Routes:
@@ -107,9 +107,9 @@ def grid_of(fabric: Fabric) -> Grid:
     if regular and (not len(target) or (source.max() < hosts and target.max() < hosts)):
         beside = np.unique(fabric.domain[target[source == 0]]).tolist()
         for dims, wraps in _grids(domains, frozenset(beside)):
-            found = Grid(dims=dims, wraps=wraps)
-            if np.array_equal(made, _keys(found, hosts, fabric.nodes)):
-                return found
+            result = Grid(dims=dims, wraps=wraps)
+            if np.array_equal(made, _keys(result, hosts, fabric.nodes)):
+                return result
     raise BadInput(
         "is no torus, so that it has no dimensions",
         where=f"fabric {fabric.name}: routing",
@@ -236,9 +236,9 @@ class _Groups:
                 where=f"fabric {fabric.name}: routing",
                 remedy="take ecmp or spray",
             )
-        found = np.full(fabric.nodes, -1, dtype=np.int64)
-        found[switches] = number.reshape(-1)
-        return found, len(names)
+        result = np.full(fabric.nodes, -1, dtype=np.int64)
+        result[switches] = number.reshape(-1)
+        return result, len(names)
 
     def gateway(self, a: Ints, b: Ints, draw: Ints) -> Ints:
         """A global link from a group to another; -1 where there is none."""

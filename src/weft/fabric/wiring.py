@@ -94,14 +94,14 @@ def wiring_of(
             if other != number:
                 problem = f"{end[0]} {end[1]} has two cables ({cables[other].place} and {cable.place})"
                 raise BadInput(problem, where=where, remedy="remove the one that is gone")
-    found, unknown = set(), ""
+    result, unknown = set(), ""
     for device in dict.fromkeys(end[0] for cable in cables for end in cable.ends):
         is_host = is_any(device, hosts) if hosts else told.get(device, host_by_name(device))
         if is_host is None:
             unknown = unknown or device
         elif is_host:
-            found.add(device)
-    return Wiring(name=name, cables=tuple(cables), hosts=frozenset(found), unknown=unknown)
+            result.add(device)
+    return Wiring(name=name, cables=tuple(cables), hosts=frozenset(result), unknown=unknown)
 
 
 def host_by_name(text: str) -> bool | None:
@@ -167,16 +167,16 @@ def fabric_of(
 def ends_of_accelerators(fabric: Fabric) -> list[End]:
     """Host and port of every accelerator: of a name "host/port", else nodeI and nicR of a generator's."""
     width = len(str(int(fabric.domain.max())))
-    found = []
+    result = []
     for i, name in enumerate(fabric.names[: fabric.accelerators]):
         host, slash, port = name.rpartition("/")
         if slash and host and port:
-            found.append((host, port))
+            result.append((host, port))
         elif _GENERATED.fullmatch(name):
-            found.append((f"node{int(fabric.domain[i]):0{width}}", f"nic{int(fabric.rail[i])}"))
+            result.append((f"node{int(fabric.domain[i]):0{width}}", f"nic{int(fabric.rail[i])}"))
         else:
-            found.append((name, ""))
-    return found
+            result.append((name, ""))
+    return result
 
 
 def wiring_of_fabric(fabric: Fabric, *, ports: bool = False) -> Wiring:

@@ -214,12 +214,12 @@ def _of_its_kinds(built: Wiring, design: Wiring, comparable: frozenset[str]) -> 
 
 def _ports(wiring: Wiring) -> dict[str, set[str]]:
     """Names of the ports of each device."""
-    found: dict[str, set[str]] = {device: set() for device in wiring.devices}
+    result: dict[str, set[str]] = {device: set() for device in wiring.devices}
     for cable in wiring.cables:
         for device, port in cable.ends:
             if port:
-                found[device].add(port)
-    return found
+                result[device].add(port)
+    return result
 
 
 def _ports_by_order(built: Wiring, design: Wiring) -> tuple[Wiring, list[str]]:
@@ -290,7 +290,7 @@ def _places(left: list[PortCable], extra: list[PortCable], comparable: frozenset
     ends: list[dict[_Slot, End]] = []
     for cables in (left, extra):
         used: Counter[str] = Counter()
-        found: list[tuple[_Cable, PortCable]] = []
+        result: list[tuple[_Cable, PortCable]] = []
         names: dict[_Slot, End] = {}
         for cable in cables:
             slots = []
@@ -299,8 +299,8 @@ def _places(left: list[PortCable], extra: list[PortCable], comparable: frozenset
                 used[device] += not named
                 slots.append((device, port, 0) if named else (device, "", used[device]))
                 names[slots[-1]] = (device, port)
-            found.append(((slots[0], slots[1]), cable))
-        sides.append(found)
+            result.append(((slots[0], slots[1]), cable))
+        sides.append(result)
         ends.append(names)
     return _Places(wanted=sides[0], there=sides[1], designed=ends[0], built=ends[1])
 
@@ -378,12 +378,12 @@ def _rails(design: Wiring) -> dict[End, int]:
 
 
 def _rails_of_switches(design: Wiring, rails: Mapping[End, int]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
+    result: dict[str, set[int]] = defaultdict(set)
     for cable in design.cables:
         for end, other in (cable.ends, cable.ends[::-1]):
             if end in rails:
-                found[other[0]].add(rails[end])
-    return found
+                result[other[0]].add(rails[end])
+    return result
 
 
 def _finding(kind: str, design: PortCable, built: PortCable | None) -> Finding:
@@ -479,9 +479,9 @@ class WiringReport(Result):
         return [encode(one) for one in self.differences.findings]
 
     def _facts(self) -> Sequence[str]:
-        found = self.differences
+        result = self.differences
         kinds = [f"{count:,} {kind}" for kind, count in self.counts.items() if count]
-        return f"{found.right:,} of {found.designed:,} cables between the ports of the design", *(
+        return f"{result.right:,} of {result.designed:,} cables between the ports of the design", *(
             kinds or ["nothing to mend"]
         )
 
@@ -532,9 +532,9 @@ def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[End, int])
     latest = max(late.values(), default=0.0)
     ends = []
     for cable in cables:
-        found = [index.get(end, index.get((end[0], ""))) for end in cable.ends]
-        if None not in found and found[0] != found[1] and cable.capacity_Bps:
-            a, b = sorted(node for node in found if node is not None)
+        result = [index.get(end, index.get((end[0], ""))) for end in cable.ends]
+        if None not in result and result[0] != result[1] and cable.capacity_Bps:
+            a, b = sorted(node for node in result if node is not None)
             ends.append((a, b, cable.capacity_Bps))
     for a, b, speed in sorted(ends):
         yield Cable(

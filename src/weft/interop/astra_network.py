@@ -83,7 +83,7 @@ def _lists(text: str, where: str) -> dict[str, list[str]]:
     for key in table:
         if key not in KEYS:
             raise UnknownName("key", key, KEYS, where=where)
-    found = {}
+    result = {}
     for key in KEYS:
         if key not in table:
             raise BadInput("is missing", where=f"{where}: {key}", remedy="add it")
@@ -91,11 +91,11 @@ def _lists(text: str, where: str) -> dict[str, list[str]]:
         texts = [item for item in values if isinstance(item, str)] if isinstance(values, list) else []
         if len(texts) != len(values) or not 0 < len(texts) <= MOST_DIMENSIONS:
             raise BadInput("is not a list of values", where=f"{where}: {key}", remedy="give one value per dimension")
-        found[key] = texts
-    if len({len(values) for values in found.values()}) > 1:
-        lengths = ", ".join(f"{key} {len(values)}" for key, values in found.items())
+        result[key] = texts
+    if len({len(values) for values in result.values()}) > 1:
+        lengths = ", ".join(f"{key} {len(values)}" for key, values in result.items())
         raise BadInput(f"lists differ in length: {lengths}", where=where, remedy="give one value per dimension")
-    return found
+    return result
 
 
 def _dimension(row: tuple[str, ...], number: int, where: str) -> Dimension:

@@ -164,7 +164,7 @@ def write(system: AstraSystem, version: str = "2") -> str:
 
 def _lines(text: str, where: str) -> dict[str, Any]:
     """Lines of version 1.0; lists are joined by "_", and numbers become numbers."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -172,17 +172,17 @@ def _lines(text: str, where: str) -> dict[str, Any]:
         if not (key and colon and value) or len(value) > 1000:
             problem = f"{line[:40]!r} is not 'key: value'"
             raise BadInput(problem, where=f"{where}: line {number}", remedy="give ASTRA-sim's system file")
-        if key in found:
+        if key in result:
             raise BadInput(f"{key[:60]} is given twice", where=f"{where}: line {number}", remedy="remove one")
         if key.endswith("-implementation"):
-            found[key] = value.split("_")
+            result[key] = value.split("_")
         elif re.fullmatch(r"-?[0-9]{1,18}", value):
-            found[key] = int(value)
+            result[key] = int(value)
         else:
-            found[key] = float(value) if _FLOAT.fullmatch(value) else value
-    if not found:
+            result[key] = float(value) if _FLOAT.fullmatch(value) else value
+    if not result:
         raise BadInput("is empty", where=where, remedy="give ASTRA-sim's system file")
-    return found
+    return result
 
 
 def _algorithms(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:

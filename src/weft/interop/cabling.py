@@ -81,7 +81,7 @@ def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:
 
     It is the file that ``ibnetdiscover --node-name-map`` takes; the first word of a name is the host.
     """
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     for number, raw in enumerate(text.splitlines(), start=1):
         line, place = raw.partition("#")[0].strip()[:1000], f"{where}: line {number}"
         if not line:
@@ -89,7 +89,7 @@ def read_host_map(text: str, *, where: str = "host map") -> dict[int, str]:
         match = _MAPPED.fullmatch(line)
         if match is None or not match[3].strip():
             raise BadInput(f"{line[:60]!r} is no GUID and name", where=place, remedy='write 0x2c903000abcde "node7"')
-        if int(match[1], 16) in found:
+        if int(match[1], 16) in result:
             raise BadInput(f"{match[1]} is given twice", where=place, remedy="remove one")
-        found[int(match[1], 16)] = device_name(match[3].split()[0], place)
-    return found
+        result[int(match[1], 16)] = device_name(match[3].split()[0], place)
+    return result

@@ -38,13 +38,13 @@ class Format:
 
     @property
     def read(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = resolve_name(f"weft.{self.reader}")
-        return found
+        result: Callable[..., Any] = resolve_name(f"weft.{self.reader}")
+        return result
 
     @property
     def write(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = resolve_name(f"weft.{self.writer}")
-        return found
+        result: Callable[..., Any] = resolve_name(f"weft.{self.writer}")
+        return result
 
 
 def _of(noun: str, *rows: tuple[str, ...]) -> tuple[Format, ...]:

@@ -159,13 +159,13 @@ def read(
             they name.
         exclude: patterns of names of adapters that are no accelerator's, as those of storage.
     """
-    found = Discovered(text, where, exclude)
-    names, kept, adapters = found.names, found.kept, found.adapters
+    result = Discovered(text, where, exclude)
+    names, kept, adapters = result.names, result.kept, result.adapters
     if not adapters:
         raise BadInput(
             "has no adapter" + " left" * bool(exclude), where=where, remedy="discover again, or exclude less"
         )
-    hosts = found.hosts(host_map or {})
+    hosts = result.hosts(host_map or {})
     cables = [
         Cable(
             source=names[guid],
@@ -174,7 +174,7 @@ def read(
             latency_s=LATENCY_S,
             place=f"line {port.line}",
         )
-        for guid, _, port, rate_back in found.cables(kept)
+        for guid, _, port, rate_back in result.cables(kept)
     ]
     if not cables:
         remedy = "run ibnetdiscover on a host whose port is active"
@@ -207,17 +207,17 @@ def read_wiring(
     Args:
         host_map: as for ``read``, like ``exclude``.
     """
-    found = Discovered(text, where, exclude)
-    hosts = found.hosts(host_map or {})
+    result = Discovered(text, where, exclude)
+    hosts = result.hosts(host_map or {})
 
     def end(guid: str, number: int) -> End:
         if guid not in hosts:
-            return infiniband_end(found.names[guid], str(number))
-        adapter = found.names[guid].partition(" ")[2] or found.names[guid]
+            return infiniband_end(result.names[guid], str(number))
+        adapter = result.names[guid].partition(" ")[2] or result.names[guid]
         return hosts[guid], adapter if number == 1 else f"{adapter}/{number}"
 
     cables = []
-    for guid, number, port, rate_back in found.cables(found.kept):
+    for guid, number, port, rate_back in result.cables(result.kept):
         slow, fast = sorted((port.rate_Bps, rate_back))
         (device, one), (other, two) = end(guid, number), end(port.other, port.other_port)
         cables.append(
@@ -231,7 +231,7 @@ def read_wiring(
                 place=f"line {port.line}",
             )
         )
-    told = {end(guid, 1)[0]: guid in hosts for guid in found.kept}
+    told = {end(guid, 1)[0]: guid in hosts for guid in result.kept}
     return wiring_of("InfiniBand fabric", cables, told=told, hosts=(), where=where)
 
 
@@ -294,13 +294,13 @@ def _parsed(text: str, where: str) -> dict[str, DiscoveredDevice]:
 
 
 def _rate(line: str, place: str) -> float:
-    found = _RATE.findall(line.rpartition('"')[2]) or _RATE.findall(line)
-    if not found or found[-1][1] not in LANE_Gbps:
+    result = _RATE.findall(line.rpartition('"')[2]) or _RATE.findall(line)
+    if not result or result[-1][1] not in LANE_Gbps:
         known = ", ".join(LANE_Gbps)
         raise BadInput(
             f"{line[-30:]!r} ends without width and speed", where=place, remedy=f"expected like 4xNDR; known: {known}"
         )
-    lanes, speed = found[-1]
+    lanes, speed = result[-1]
     if int(lanes) < 1:
         raise BadInput(f"{lanes}x has no lanes", where=place)
     return int(lanes) * LANE_Gbps[speed] * 1e9 / 8

@@ -66,21 +66,21 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
 
 def lint(text: str) -> tuple[str, ...]:
     """What is wrong with a file: unknown keys, values that are no numbers of their range, repeated keys."""
-    found, seen = [], set()
+    result, seen = [], set()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#") or not line:
             if "=" in line:
-                found.append(f"line {number}: older NCCL takes a comment with = for a setting")
+                result.append(f"line {number}: older NCCL takes a comment with = for a setting")
             continue
         match = re.fullmatch(r"([A-Z0-9_]+)=(-?[0-9]{1,10})", line)
         if match is None:
-            found.append(f"line {number}: {line[:60]!r} is not KEY=NUMBER")
+            result.append(f"line {number}: {line[:60]!r} is not KEY=NUMBER")
         elif match[1] not in KEYS:
-            found.append(f"line {number}: {match[1][:60]} is not known")
+            result.append(f"line {number}: {match[1][:60]} is not known")
         else:
             low, high = KEYS[match[1]]
             if not low <= int(match[2]) <= high:
-                found.append(f"line {number}: {match[1]} is {match[2]}, not in {low} to {high}")
-            found += [f"line {number}: {match[1]} is given twice"] if match[1] in seen else []
+                result.append(f"line {number}: {match[1]} is {match[2]}, not in {low} to {high}")
+            result += [f"line {number}: {match[1]} is given twice"] if match[1] in seen else []
             seen.add(match[1])
-    return tuple(found)
+    return tuple(result)

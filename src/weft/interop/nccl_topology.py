@@ -104,11 +104,11 @@ def read(text: str, *, where: str = "NCCL topology") -> Fabric:
     server = _walk(root, where)
     if len({cpu.attributes.get("host_hash", "") for cpu in root.children if cpu.tag == "cpu"}) > 1:
         raise Unsupported("describes several servers", where=where, remedy="give the dump of one server")
-    found = (len(server.accelerators), len(server.interfaces), len(server.cpus))
-    if max(found) > MOST_PARTS:
-        raise BadInput(f"has {max(found)} parts of a kind, more than a server", where=where)
+    result = (len(server.accelerators), len(server.interfaces), len(server.cpus))
+    if max(result) > MOST_PARTS:
+        raise BadInput(f"has {max(result)} parts of a kind, more than a server", where=where)
     # Devices without a number keep the order of the file, which the sort leaves.
-    server.accelerators.sort(key=lambda found: 0 if found[0].tag == "pci" else _whole(found[0], "dev", where))
+    server.accelerators.sort(key=lambda result: 0 if result[0].tag == "pci" else _whole(result[0], "dev", where))
     nodes = [
         Node(name=f"gpu{i}", role=ACCELERATOR, domain=0, rail=i, place=f"line {gpu.line}")
         for i, (gpu, _, _) in enumerate(server.accelerators)

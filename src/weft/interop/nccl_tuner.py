@@ -84,9 +84,9 @@ def _ranges(kind: CollectiveKind, group: Spread, network: Network) -> list[tuple
     """Least and most bytes of each choice; neighbours with the same choice are one, what is left out is NCCL's."""
     ends = np.array([1, *SIZES, LARGEST_BYTES], dtype=np.float64)
     bounds = [0, *SIZES, LARGEST_BYTES + 1]
-    found = candidates(kind, ends, group, network)
-    names = list(found)
-    seconds = np.stack([np.broadcast_to(found[name], ends.shape) for name in names])
+    result = candidates(kind, ends, group, network)
+    names = list(result)
+    seconds = np.stack([np.broadcast_to(result[name], ends.shape) for name in names])
     sure = seconds <= np.minimum(seconds.min(axis=0), others_s(kind, ends, group, network))
     ranges: list[tuple[int, int, tuple[str, str]]] = []
     for i, (least, above) in enumerate(pairwise(bounds)):

@@ -104,11 +104,11 @@ def read_jobs(folder: str | os.PathLike[str], numbering: Numbering | None = None
         names = sorted(os.listdir(where))
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=where, remedy="give a folder of job files") from None
-    found = sorted((int(match[1]), match[2], match[0]) for name in names if (match := _NAME.fullmatch(name)))
-    if not found:
+    result = sorted((int(match[1]), match[2], match[0]) for name in names if (match := _NAME.fullmatch(name)))
+    if not result:
         raise BadInput("holds no job file", where=where, remedy="name them like job_0-BLOOM.txt")
     form = numbering or Numbering()
-    paths = [(Path(where, file), f"job_{number}-{model}") for number, model, file in found]
+    paths = [(Path(where, file), f"job_{number}-{model}") for number, model, file in result]
     return merged([parse_job(read_text(path, where=str(path)), name, form, str(path)) for path, name in paths])
 
 

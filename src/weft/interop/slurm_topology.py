@@ -101,8 +101,8 @@ def _conf_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
 
 def _yaml_rows(text: str, where: str) -> tuple[list[Row], bool, str]:
     """The same of the topology of a ``topology.yaml`` that is the cluster's default, else of the first."""
-    found = parse_yaml(text, where=where)
-    entries = found if isinstance(found, list) else [found]
+    result = parse_yaml(text, where=where)
+    entries = result if isinstance(result, list) else [result]
     tables = [entry for entry in entries if isinstance(entry, dict) and "topology" in entry]
     if not tables or len(tables) < len(entries):
         raise BadInput("is not a list of topologies", where=where, remedy="write it like - topology: name")
@@ -181,7 +181,7 @@ def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
     """The names of a host list, in its order."""
     if len(text) > LONGEST_LIST:
         raise BadInput("the host list is too long", where=where)
-    found: list[str] = []
+    result: list[str] = []
     position, more = 0, ","
     while more:
         match = _HOST.match(text, position)
@@ -194,11 +194,11 @@ def expand(text: str, *, where: str, most: int = MOST_NAMES) -> list[str]:
             ends = _ranged(part[1:-1], where, most) if part[0] == "[" else [part]
             if len(names[0]) + len(ends[0]) > LONGEST_HOST:
                 raise BadInput(f"{item[:40]!r} is longer than {LONGEST_HOST} characters", where=where)
-            if len(names) * len(ends) + len(found) > most:
+            if len(names) * len(ends) + len(result) > most:
                 raise BadInput(f"{item[:40]!r} stands for more than {most:,} names", where=where)
             names = [name + end for name in names for end in ends]
-        found += names
-    return found
+        result += names
+    return result
 
 
 def _ranged(text: str, where: str, most: int) -> list[str]:

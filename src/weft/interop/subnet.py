@@ -98,11 +98,11 @@ def read_subnet(text: str, *, where: str = "ibnetdiscover", exclude: Sequence[st
 
     Adapters that match ``exclude`` are none of the fabric's, as aggregation nodes are.
     """
-    found = Discovered(text, where, exclude)
-    index = {guid: i for i, guid in enumerate(found.devices)}
+    result = Discovered(text, where, exclude)
+    index = {guid: i for i, guid in enumerate(result.devices)}
     wires = tuple(
         Wire(device=index[guid], port=port, other=index[p.other], other_port=p.other_port)
-        for guid, port, p, _ in found.cables(found.devices)
+        for guid, port, p, _ in result.cables(result.devices)
     )
     times = Counter(end for wire in wires for end in ((wire.device, wire.port), (wire.other, wire.other_port)))
     wrong = [f"port {port}" for (_, port), count in times.items() if count > 1 or not 1 <= port <= 254]
@@ -111,37 +111,37 @@ def read_subnet(text: str, *, where: str = "ibnetdiscover", exclude: Sequence[st
         raise BadInput(problem, where=where, remedy="give ibnetdiscover's output")
     devices = (
         Device(
-            name=found.names[guid],
-            kind=_KINDS[device.kind] if guid in found.kept else AGGREGATION,
+            name=result.names[guid],
+            kind=_KINDS[device.kind] if guid in result.kept else AGGREGATION,
             guid=int(guid[2:], 16),
         )
-        for guid, device in found.devices.items()
+        for guid, device in result.devices.items()
     )
-    return Subnet(where=where, devices=tuple(devices), ends=tuple(_ends(found, wires)), wires=wires)
+    return Subnet(where=where, devices=tuple(devices), ends=tuple(_ends(result, wires)), wires=wires)
 
 
-def _ends(found: Discovered, wires: tuple[Wire, ...]) -> Iterator[End]:
+def _ends(result: Discovered, wires: tuple[Wire, ...]) -> Iterator[End]:
     """Port 0 of the switches and the joined ports of the others, by device and port."""
-    keys, seen = list(found.devices), set()
+    keys, seen = list(result.devices), set()
     joined = {(w.device, w.port): (w.other, w.other_port) for w in wires}
     joined |= {there: here for here, there in joined.items()}
-    switches = {i for i, d in enumerate(found.devices.values()) if d.kind == "Switch"}
+    switches = {i for i, d in enumerate(result.devices.values()) if d.kind == "Switch"}
     for i, port in sorted([(i, 0) for i in switches] + [end for end in joined if end[0] not in switches]):
-        device = found.devices[keys[i]]
+        device = result.devices[keys[i]]
         if i in switches:
             guid, lid, lmc = device.guid or keys[i][2:], device.lid, 0
         else:
             # The port's own line tells all of it; the line of the other end has its GUID and LID, too.
             (other, other_port), here = joined[i, port], device.ports.get(port)
-            back = found.devices[keys[other]].ports.get(other_port)
+            back = result.devices[keys[other]].ports.get(other_port)
             guid, lid, lmc = (here.guid, here.lid, here.lmc) if here else ("", 0, 0)
             guid, lid = (guid or back.other_guid, lid or back.other_lid) if back else (guid, lid)
         is_guid = _GUID.fullmatch(guid)
         if not is_guid or int(guid, 16) in seen:
-            problem = f"port {port} of {found.names[keys[i]]} has " + (
+            problem = f"port {port} of {result.names[keys[i]]} has " + (
                 "a GUID that another port has" if is_guid else "no GUID"
             )
-            place = f"{found.where}: line {device.line}"
+            place = f"{result.where}: line {device.line}"
             raise BadInput(problem, where=place, remedy="give the output of ibnetdiscover as it is")
         seen.add(int(guid, 16))
         yield End(device=i, port=port, guid=int(guid, 16), lid=lid, lmc=lmc)

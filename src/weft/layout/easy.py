@@ -73,12 +73,12 @@ def easy_collectives(
         element_bytes: width of activations and gathered weights, ``gradient_bytes`` of reduced gradients.
         clip: whether the norm of the gradients is bounded.
     """
-    found: Counter[Issue] = Counter()
+    result: Counter[Issue] = Counter()
 
     def issue(kind: CollectiveKind, axes: Sequence[str], elements: int, times: int, width: int) -> None:
         across = wide_axes(layout, axes)
         if across and elements and times:
-            found[Issue(kind, across, elements, width)] += times
+            result[Issue(kind, across, elements, width)] += times
 
     at_rest = 0
     for layer in layers:
@@ -94,7 +94,7 @@ def easy_collectives(
         issue("all-gather", ("data",), bucket, int(layout.zero > 0), element_bytes)
     issue("all-reduce", ("x", "y", *ROWS), whole, 1, gradient_bytes)
     issue("all-reduce", ("x", "y", *ROWS), 1, int(clip), SCALAR_BYTES)
-    return found
+    return result
 
 
 def _around(layer: EasyLayer, layout: Layout) -> Iterator[tuple[CollectiveKind, str, int, int]]:

@@ -80,11 +80,11 @@ def groups(layout: Layout, axis: str) -> Ints:
 
 def coordinates(layout: Layout, rank: int) -> dict[str, int]:
     """Mesh coordinates of a rank, by axis."""
-    found, rest = {}, rank
+    result, rest = {}, rank
     for axis in layout.order:
-        found[axis] = rest % getattr(layout, axis)
+        result[axis] = rest % getattr(layout, axis)
         rest //= getattr(layout, axis)
-    return found
+    return result
 
 
 @dataclass(frozen=True, slots=True)

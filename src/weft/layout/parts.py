@@ -113,11 +113,11 @@ def _with_whole_logits(head: Operations, model: Model, recipe: Recipe, sizes: Si
         name="logits", kind="all-gather", axes=("x",), phase="forward", elements=sizes.tokens * model.vocab / sizes.y
     )
     more = Operations(computations=(), collectives=(gathered,)).in_width(recipe)
-    found = tuple(
+    result = tuple(
         replace(one, axes=("y",)) if one.name.startswith("cross-entropy.") else one for one in head.collectives
     )
     gathers = more.collectives * (1 + model.prediction_layers)
-    return Operations(computations=computations, collectives=(*found, *gathers))
+    return Operations(computations=computations, collectives=(*result, *gathers))
 
 
 def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:
@@ -264,14 +264,14 @@ def part_matrices(model: Model, sizes: Sizes, *, separate: bool = False) -> tupl
 
 def separate_outputs(block: Block) -> dict[str, tuple[int, ...]]:
     """Outputs of the layers that a block's fused ones are in most plain models, by the name of the fused one."""
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     if isinstance(block.attention, Attention):
         keys = block.attention.kv_heads * block.attention.head_dim
         queries = next(linear.outputs for linear in block.linears() if linear.name == "qkv") - 2 * keys
-        found["qkv"] = queries, keys, keys
+        result["qkv"] = queries, keys, keys
     if isinstance(block.feed_forward, FeedForward) and block.feed_forward.gated:
-        found["fc1"] = (block.feed_forward.intermediate,) * 2
-    return found
+        result["fc1"] = (block.feed_forward.intermediate,) * 2
+    return result
 
 
 def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int, ...]]) -> Matrices:
@@ -293,12 +293,12 @@ def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int
 
 def _biases(block: Block, kind: str, sizes: Sizes) -> Floats:
     """Elements on one rank of the biases of a block's linear layers of a kind."""
-    found: Iterator[Floats] = (
+    result: Iterator[Floats] = (
         linear.outputs / split(linear, sizes)[1] * np.ones_like(sizes.x)
         for linear in block.linears()
         if linear.bias and linear.kind == kind
     )
-    return sum(found, np.zeros_like(sizes.x))
+    return sum(result, np.zeros_like(sizes.x))
 
 
 N = TypeVar("N", int, Ints)

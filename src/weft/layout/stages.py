@@ -196,13 +196,13 @@ def _held(
     pipeline, virtual, wraps = cut
     chunks = list(model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=behind))
     left = dict.fromkeys(range(pipeline), again)
-    found = []
+    result = []
     for i, chunk in enumerate(chunks):
         replayed = chunk.blocks[: left[chunk.stage]]
         left[chunk.stage] -= len(replayed)
         beside = [other.stage != chunk.stage for other in chunks[max(i - 1, 0) : i + 2] if other is not chunk]
         last = i + 1 == len(chunks)
-        found.append(
+        result.append(
             HeldChunk(
                 stage=chunk.stage,
                 counts=(*_by_kind(chunk.blocks, kinds), float(chunk.embedding), float(chunk.head)),
@@ -211,7 +211,7 @@ def _held(
                 receives=0 if i == 0 else int(beside[0]),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _by_kind(blocks: Sequence[int], kinds: int) -> tuple[float, ...]:
@@ -356,18 +356,18 @@ def _wave(layout: Layout, stage: int, count: int) -> Order:
     near, far, filled = stage, 2 * stages - 1 - stage, max(count, 2 * stages - 1)
     forth, back, weight = ((near, 0), (near, 1), (near, 2))
     far_forth, far_back, far_weight = ((far, 0), (far, 1), (far, 2))
-    found = [forth] * (2 * (stages - stage) - 1) + [far_forth, forth] * stage
-    found += [far_forth, far_back, far_weight] * (stages - stage)
+    result = [forth] * (2 * (stages - stage) - 1) + [far_forth, forth] * stage
+    result += [far_forth, far_back, far_weight] * (stages - stage)
     # From here to the drain the stage is full: each forward pass follows a weight gradient that made room.
     turn = [back, weight, far_forth, far_back, far_weight]
     left, more = filled - stages, max(filled - 2 * stages + stage + 1, 0)
-    found += [forth, *turn] * min(more, left) + turn * max(left - more, 0)
-    found += [back, far_back] * stage + [back, weight] * (stages - stage)
+    result += [forth, *turn] * min(more, left) + turn * max(left - more, 0)
+    result += [back, far_back] * stage + [back, weight] * (stages - stage)
     for chunk in (far, near):
-        found += [(chunk, 2)] * (filled - found.count((chunk, 2)))
-    chunk, what = np.array(found, dtype=np.int64).T
-    micro_batch = np.zeros(len(found), dtype=np.int64)
-    for kind in set(found):
+        result += [(chunk, 2)] * (filled - result.count((chunk, 2)))
+    chunk, what = np.array(result, dtype=np.int64).T
+    micro_batch = np.zeros(len(result), dtype=np.int64)
+    for kind in set(result):
         mine = (chunk == kind[0]) & (what == kind[1])
         micro_batch[mine] = np.arange(np.count_nonzero(mine))
     kept = micro_batch < count

@@ -268,15 +268,15 @@ class Step:
     @cached_property
     def collectives(self) -> tuple[tuple[Collective, ...], ...]:
         """The collectives of ``operations``; where products are separate, their outputs are summed separately."""
-        found = [part.collectives for part in self.operations]
+        result = [part.collectives for part in self.operations]
         for index, kind in enumerate(self.model.kinds if self.separate else ()):
             names = {f"{name}.output": outputs for name, outputs in separate_outputs(kind).items()}
-            found[index] = tuple(
+            result[index] = tuple(
                 replace(one, elements=one.elements * part / sum(names.get(one.name, (1,))))
-                for one in found[index]
+                for one in result[index]
                 for part in names.get(one.name, (1,))
             )
-        return tuple(found)
+        return tuple(result)
 
     @cached_property
     def boundary(self) -> tuple[Collective, ...]:
@@ -448,15 +448,15 @@ class Step:
             HeldChunk(stage=0, counts=(*blocks, *ends), replayed=none, passes_on=1, receives=1)
             for ends in ((1.0, 0.0), (0.0, 1.0))
         )
-        found: dict[tuple[Use, tuple[str, ...]], Mask] = {}
+        result: dict[tuple[Use, tuple[str, ...]], Mask] = {}
         every = np.ones(len(self.table), dtype=bool)
         within = (*self.inside(first), *self.inside(last), *self.once(last))
         piped = self.table.pipeline > 1
         for call, there in (*((one, every) for one in within), *((one, piped) for one in self.between(last))):
             if call.when != "scalar":
                 here = there & (call.elements > 0) & (call.times > 0)
-                found[call.kind, call.axes] = found.get((call.kind, call.axes), ~every) | here
-        return found | {("scalar", ("copies",)): every, ("scalar", AXES): every}
+                result[call.kind, call.axes] = result.get((call.kind, call.axes), ~every) | here
+        return result | {("scalar", ("copies",)): every, ("scalar", AXES): every}
 
     def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
         width = self.recipe.element_bytes if kind == "all-gather" else self.recipe.gradient_bytes
@@ -584,16 +584,16 @@ def step_collectives(
     chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
     whole = HeldChunk.together(chunks)
     rounds = int(step.micro_batches[0])
-    found: Counter[Issue] = Counter()
+    result: Counter[Issue] = Counter()
     for chunk in chunks:
         for call in (*step.inside(chunk, cached=options.weight_cache), *step.between(chunk)):
-            _count(found, call, layout, rounds)
+            _count(result, call, layout, rounds)
     if options.weight_cache:
         for call in _gathered_once(step, whole):
-            _count(found, call, layout)
+            _count(result, call, layout)
     for call in step.once(whole, clip=options.clip, loss=options.loss):
-        _count(found, call, layout)
-    return found
+        _count(result, call, layout)
+    return result
 
 
 def _gathered_once(step: Step, stage: HeldChunk) -> Iterator[Call]:
@@ -606,7 +606,7 @@ def _gathered_once(step: Step, stage: HeldChunk) -> Iterator[Call]:
             yield step._weights("all-gather", unit, "forward", count)
 
 
-def _count(found: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -> None:
+def _count(result: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -> None:
     """Add a call's issues, except empty ones and those of a rank alone."""
     axes = ("pipeline",) if call.axes == ("tied",) else wide_axes(layout, real_axes(layout, call.axes))
     times, elements = float(np.max(call.times)), float(np.max(call.elements))
@@ -615,20 +615,20 @@ def _count(found: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -
     calls = round(times)
     if call.when in ("reduce", "gather"):
         for size in _evenly(round(elements * times), calls, call.multiple):
-            found[Issue(call.kind, axes, size, int(call.element_bytes))] += 1
+            result[Issue(call.kind, axes, size, int(call.element_bytes))] += 1
         return
-    found[Issue(call.kind, axes, _whole(call.elements, call.name), int(call.element_bytes))] += calls * rounds
+    result[Issue(call.kind, axes, _whole(call.elements, call.name), int(call.element_bytes))] += calls * rounds
 
 
 def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
     """The given axes that have more than one rank, in the order of ``AXES`` and then of ``EXPERT_GROUPS``."""
     wanted = set(axes)
-    found = tuple(axis for axis in AXES if axis in wanted and getattr(layout, axis) > 1)
+    result = tuple(axis for axis in AXES if axis in wanted and getattr(layout, axis) > 1)
     routed = [axis for axis in EXPERT_GROUPS if axis in wanted]
     if not routed:
-        return found
+        return result
     table = LayoutTable.of([layout])
-    return (*found, *(axis for axis in routed if degrees(table, axis)[0] > 1))
+    return (*result, *(axis for axis in routed if degrees(table, axis)[0] > 1))
 
 
 def _whole(elements: Floats | float, what: str) -> int:

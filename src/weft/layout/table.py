@@ -85,11 +85,11 @@ class LayoutTable:
 
     def scheduled(self, trait: str) -> Mask:
         """The rows whose schedule has a trait: ``splits_backward``, ``wraps``, ``rounds`` or ``blocks``."""
-        found = np.zeros(len(self), dtype=bool)
+        result = np.zeros(len(self), dtype=bool)
         for code, one in enumerate(PipelineSchedule):
             if getattr(one, trait):
-                found |= self.schedule == code
-        return found
+                result |= self.schedule == code
+        return result
 
     @property
     def world(self) -> Ints:

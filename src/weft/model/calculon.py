@@ -52,8 +52,8 @@ def read_application(path: Path) -> tuple[Model, int] | None:
     values = parse_json(text, where)
     if not is_application(values):
         return None
-    found = application_from(values, where=where)
-    return application_model(found, path.stem), found.seq_size
+    result = application_from(values, where=where)
+    return application_model(result, path.stem), result.seq_size
 
 
 def application_from(values: Mapping[str, Any], *, where: str) -> Application:

@@ -140,12 +140,12 @@ def read_config_noted(
 def _config_file(path: Path) -> Path:
     """The path itself, or ``config.json`` within a folder."""
     try:
-        found = path / "config.json" if os.path.isdir(path) else path
-        if os.path.isfile(found):
-            return found
+        result = path / "config.json" if os.path.isdir(path) else path
+        if os.path.isfile(result):
+            return result
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot be opened ({error})", where=reprlib.repr(str(path))) from None
-    raise BadInput("no such file", where=str(found), remedy="give a config.json or a folder that holds one")
+    raise BadInput("no such file", where=str(result), remedy="give a config.json or a folder that holds one")
 
 
 def _build(data: Mapping[str, object], name: str, where: str, stand_in: bool) -> ReadModel:

@@ -387,11 +387,11 @@ class Arguments:
 
     def fields(self, options: Sequence[Option]) -> dict[str, Any]:
         """The values of options, by field."""
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for flag, field, default in options:
             number = self.has(flag) if default is False else self.optional_integer(flag)
-            found[field] = default if number is None else number
-        return found
+            result[field] = default if number is None else number
+        return result
 
     def integer(self, flag: str, default: int | None = None, *, least: int = 1, most: int = LARGEST_VALUE) -> int:
         """Like ``optional_integer``, with a default; without one the flag is required."""

@@ -87,11 +87,11 @@ class Workload:
 
 def followers(tasks: Sequence[Task]) -> list[list[int]]:
     """The tasks that wait for each task."""
-    found: list[list[int]] = [[] for _ in tasks]
+    result: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):
         for other in task.waits:
-            found[other].append(number)
-    return found
+            result[other].append(number)
+    return result
 
 
 def _at(workload: Workload, number: int) -> str:

@@ -138,14 +138,14 @@ def failing_job(
     for one in book.classes:
         hosts = min(hosts_taken(fabric, one, counted.host_size), int(counted.counts["host"]))
         survives = one.takes == "nothing" or (one.takes == "fabric" and hosts == 0)
-        found = one.speed if one.speed is not None else (speeds or {}).get(one.name, 1.0)
+        result = one.speed if one.speed is not None else (speeds or {}).get(one.name, 1.0)
         classes.append(
             JobClass(
                 known=one,
                 components=counted.counts[one.component],
                 rate=counted.rate(one),
                 hosts=0 if survives else hosts,
-                speed=found if survives else None,
+                speed=result if survives else None,
             )
         )
     chip = cluster.accelerator

@@ -197,7 +197,7 @@ class Spread:
 def spread(process: Process, saving: Saving, work_s: float, *, runs: int, seed: int) -> Spread:
     """What chance does to a run: ``runs`` draws with seeds that follow from ``seed``."""
     dice = random.Random(seed)
-    found = [play(process, saving, work_s, seed=dice.getrandbits(48)) for _ in range(runs)]
-    mean = math.fsum(found) / runs
-    variance = math.fsum((one - mean) ** 2 for one in found) / max(1, runs - 1)
+    result = [play(process, saving, work_s, seed=dice.getrandbits(48)) for _ in range(runs)]
+    mean = math.fsum(result) / runs
+    variance = math.fsum((one - mean) ** 2 for one in result) / max(1, runs - 1)
     return Spread(runs=runs, mean_s=mean, deviation_s=math.sqrt(variance))

@@ -45,13 +45,13 @@ def peak(load: Any, inverse: Any, links: Any, way: int, demand: float, worst: fl
 @jit
 def total(load: Any, inverse: Any, links: Any, way: int, demand: float) -> float:
     """What a flow adds to the sum of squared loads of a way's links."""
-    found = 0.0
+    result = 0.0
     for column in range(links.shape[1]):
         link = links[way, column]
         if link >= 0:
             more = demand * inverse[link]
-            found += more * (2.0 * load[link] + more)
-    return found
+            result += more * (2.0 * load[link] + more)
+    return result
 
 
 @jit
@@ -173,12 +173,12 @@ def lift(net: Any, ways: Any, flow: int) -> None:
 @jit
 def excess(net: Any, links: Any, way: int, demand: float, target: float) -> float:
     """How much has to leave the links of a way for a flow to fit below ``target``."""
-    found = 0.0
+    result = 0.0
     for column in range(links.shape[1]):
         link = links[way, column]
         if link >= 0:
-            found += max(net.load[link] + demand * net.inverse[link] - target, 0.0)
-    return found
+            result += max(net.load[link] + demand * net.inverse[link] - target, 0.0)
+    return result
 
 
 @jit
@@ -210,13 +210,13 @@ def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
 @jit
 def latest(net: Any, ways: Any, a: int, b: int) -> Any:
     """The last stamp of a path's links."""
-    found = np.int64(0)
+    result = np.int64(0)
     width = ways.up.shape[1]
     for column in range(2 * width):
         link = ways.up[a, column] if column < width else ways.down[b, column - width]
         if link >= 0:
-            found = max(found, net.stamp[link])
-    return found
+            result = max(result, net.stamp[link])
+    return result
 
 
 @jit
@@ -253,7 +253,7 @@ def displace(net: Any, ways: Any, links: Any, way: int, keep: int, target: float
 @jit
 def victim(net: Any, ways: Any, link: int, keep: int, over: float) -> int:
     """The flow to leave a link: the smallest that is enough, otherwise the largest; -1 if none may."""
-    found, size, width = -1, np.inf, 2 * ways.up.shape[1]
+    result, size, width = -1, np.inf, 2 * ways.up.shape[1]
     place = net.head[link]
     while place >= 0:
         flow = place // width
@@ -263,9 +263,9 @@ def victim(net: Any, ways: Any, link: int, keep: int, over: float) -> int:
             # first, so that few have to.
             cost = demand if demand >= over * (1 - TIE) else 1e18 / max(demand, 1e-30)
             if cost < size:
-                found, size = flow, cost
+                result, size = flow, cost
         place = net.after[place]
-    return found
+    return result
 
 
 @jit

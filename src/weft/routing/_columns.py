@@ -44,7 +44,7 @@ def list_all(ways: Any, flows: Any, up: Any, down: Any) -> None:
 
 
 @jit
-def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) -> None:
+def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, result: Any) -> None:
     """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
     for at in range(len(first)):
         # Step 1: bisect for the first way with the top (a slice is sorted by top).
@@ -62,7 +62,7 @@ def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, found: Any) ->
             for column in range(links.shape[1]):
                 same = same and ways.up[low, column] == links[at, column]
             if same:
-                found[at] = low
+                result[at] = low
                 break
             low += 1
 

@@ -110,8 +110,8 @@ class RouteAudit(Result):
     def moves(self) -> list[dict[str, Any]]:
         return self.to_dicts()
 
-    def _flows(self, found: RoutePlan) -> list[dict[str, Any]]:
-        return list(flow_rows(found.fabric, found.traffic, found.routes))
+    def _flows(self, result: RoutePlan) -> list[dict[str, Any]]:
+        return list(flow_rows(result.fabric, result.traffic, result.routes))
 
     def _facts(self) -> Sequence[str]:
         jobs = counted(len(self.installed.jobs), "job")
@@ -146,8 +146,8 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
     choice.place(np.flatnonzero(choice.up < 0), smooth=True)
     improve(choice, low)
     choice.keep(*former, max(choice.congestion, low))
-    found = RouterResult(routes=problem.routes(choice.up, choice.down), bound=low)
-    repaired = judged(problem, found, router="repaired")
+    result = RouterResult(routes=problem.routes(choice.up, choice.down), bound=low)
+    repaired = judged(problem, result, router="repaired")
     if repaired.alpha > installed.alpha:
         repaired = installed
     return RouteAudit(installed=installed, repaired=repaired, anew=anew)

@@ -169,10 +169,10 @@ def lp_bound(problem: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) 
 
 def solve(problem: Problem, paths: CommodityPaths) -> tuple[float, Floats]:
     """The least congestion, and the Bps on every path."""
-    found = least_congestion(problem, paths)
-    if not found.optimal:
+    result = least_congestion(problem, paths)
+    if not result.optimal:
         raise Unsupported("HiGHS found no optimum", where="LP bound", remedy="use the closed form: --bound cuts")
-    return float(found.values[-1]), found.values[:-1] * paths.demand_Bps[paths.owner]
+    return float(result.values[-1]), result.values[:-1] * paths.demand_Bps[paths.owner]
 
 
 def least_congestion(problem: Problem, paths: CommodityPaths, **options: Any) -> lp.Solution:

@@ -63,9 +63,9 @@ def coloured(problem: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
         right[going] = fabric.target[links[1, going, layer - 1]]
     lost |= left != right
     up, down = np.full(len(flows), -1, dtype=np.int64), np.full(len(flows), -1, dtype=np.int64)
-    found = np.flatnonzero(~lost)
-    up[flows[found]] = _numbers(problem, flows[found], left[found], links[0, found], 0)
-    down[flows[found]] = _numbers(problem, flows[found], left[found], links[1, found], 1)
+    result = np.flatnonzero(~lost)
+    up[flows[result]] = _numbers(problem, flows[result], left[result], links[0, result], 0)
+    down[flows[result]] = _numbers(problem, flows[result], left[result], links[1, result], 1)
     return up, down
 
 
@@ -130,9 +130,9 @@ def _numbers(problem: Problem, flows: Ints, top: Ints, links: Ints, side: int) -
 
     ways = problem.ways
     first, end = (ways.up_first, ways.up_end) if side == 0 else (ways.down_first, ways.down_end)
-    found = np.full(len(flows), -1, dtype=np.int64)
-    _columns.locate(ways, first[flows], end[flows], top, links, found)
-    return found
+    result = np.full(len(flows), -1, dtype=np.int64)
+    _columns.locate(ways, first[flows], end[flows], top, links, result)
+    return result
 
 
 def _unsupported(why: str) -> Unsupported:

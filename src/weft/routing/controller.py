@@ -190,7 +190,7 @@ class Controller:
         try:
             changes = self._note(event)
             fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
-            found = self._routed(event.time_s, fresh=fresh)
+            result = self._routed(event.time_s, fresh=fresh)
         except BaseException:
             self.jobs, self.links, self.down, self._fabric, self.planned_s = before
             self.telemetry = health
@@ -201,16 +201,16 @@ class Controller:
             number=self.count,
             time_s=event.time_s,
             kind=event.kind,
-            how=found.how,
+            how=result.how,
             flows=sum(len(links) for links in self.links.values()),
             cut=sum(int((links[:, 0] < 0).sum()) for links in self.links.values()),
-            alpha=found.alpha,
-            alpha_bound=found.low,
-            placed=sum(move.new for move in found.moves),
-            moved=sum(not move.new for move in found.moves),
-            moves=found.moves,
+            alpha=result.alpha,
+            alpha_bound=result.low,
+            placed=sum(move.new for move in result.moves),
+            moved=sum(not move.new for move in result.moves),
+            moves=result.moves,
             solve_s=seconds,
-            gain=self._gain(found),
+            gain=self._gain(result),
             changes=tuple(changes),
         )
 
@@ -377,19 +377,19 @@ class Controller:
             links=links,
         )
 
-    def _gain(self, found: _Routed) -> Gain:
+    def _gain(self, result: _Routed) -> Gain:
         """The efficiency before and after a decision."""
-        if found.problem is None:
+        if result.problem is None:
             return Gain()
-        problem, standing = found.problem, replace(self._fabric, up=self._standing().up)
+        problem, standing = result.problem, replace(self._fabric, up=self._standing().up)
         figures = []
-        for links in (found.had, found.links):
+        for links in (result.had, result.links):
             there = np.flatnonzero(links[:, 0] >= 0)
             live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]
             rates = np.zeros(len(links))
             rates[live] = flow_rates(standing, problem.traffic.select(live), routes_on(standing, links[live]))
             pace = rates[there] / problem.demand_Bps[there]
-            figures.append((len(there), efficiency(problem.traffic.select(there), pace, found.low)))
+            figures.append((len(there), efficiency(problem.traffic.select(there), pace, result.low)))
         (had, before), (_, after) = figures
         return Gain(
             before=round(before.value, DIGITS) if had else None,

@@ -69,11 +69,11 @@ def _groups(fabric: Fabric) -> dict[int, list[Ints]]:
     nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
     hosts, first = np.unique(fabric.source[nics], return_index=True)
     leaf = fabric.target[nics[first]]
-    found = {}
+    result = {}
     for switch in np.unique(leaf).tolist():
         below = hosts[leaf == switch]
-        found[switch] = [below[i : i + GROUP] for i in range(0, len(below) - GROUP + 1, GROUP)]
-    return found
+        result[switch] = [below[i : i + GROUP] for i in range(0, len(below) - GROUP + 1, GROUP)]
+    return result
 
 
 def _placed(free: dict[int, list[Ints]], stages: int, copies: int, draw: np.random.Generator, fabric: Fabric) -> Ints:

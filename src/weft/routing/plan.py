@@ -113,14 +113,14 @@ def plan(
     problem, chosen = _asked(fabric, traffic, router, split)
     _load_kernels()
     begun = time.perf_counter()
-    found = chosen(problem, seed)
+    result = chosen(problem, seed)
     seconds = time.perf_counter() - begun
-    return judged(problem, found, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
+    return judged(problem, result, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
 
 
 def judged(
     problem: Problem,
-    found: routers.RouterResult,
+    result: routers.RouterResult,
     *,
     router: str,
     seed: int = 0,
@@ -133,17 +133,17 @@ def judged(
     Raises:
         UnknownName: there is no such objective.
     """
-    load = problem.loads(found.routes)
+    load = problem.loads(result.routes)
     alpha = round(float(load.max(initial=0.0)), DIGITS)
-    low, proof = _bound(problem, found, alpha, bound)
-    rates = flow_rates(problem.fabric, problem.traffic, found.routes)
+    low, proof = _bound(problem, result, alpha, bound)
+    rates = flow_rates(problem.fabric, problem.traffic, result.routes)
     reached = efficiency(problem.traffic, rates / problem.demand_Bps, low, objective)
     return RoutePlan(
         fabric=problem.fabric,
         traffic=problem.traffic,
         router=router,
         seed=seed,
-        routes=found.routes,
+        routes=result.routes,
         alpha=alpha,
         alpha_bound=low,
         bound_by=proof,
@@ -183,13 +183,13 @@ def _asked(
     return problem, routers.ROUTERS[router]
 
 
-def _bound(problem: Problem, found: routers.RouterResult, alpha: float, wanted: str) -> tuple[float, str]:
+def _bound(problem: Problem, result: routers.RouterResult, alpha: float, wanted: str) -> tuple[float, str]:
     """The best bound and what proves it; of whole flows, unless they are sprayed."""
-    whole = bool(np.all(found.routes.usage == 1.0))
+    whole = bool(np.all(result.routes.usage == 1.0))
     # Cheapest proof first: cuts, what the router itself proved, and an LP only where routes are above both.
     low, proof = closed_bound(problem, whole=whole), "cuts"
-    if found.bound > low:
-        low, proof = found.bound, "ilp"
+    if result.bound > low:
+        low, proof = result.bound, "ilp"
     above = alpha > low * (1 + 1e-9)
     if wanted == "lp" or (wanted == "auto" and above):
         most = MOST_COLUMNS if wanted == "lp" else LP_WHEN_AUTO
@@ -293,11 +293,11 @@ def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[Jo
     """What comes of every job, in order."""
     slowest = 1.0 / by_job(traffic, rates / demand_Bps)
     flows = np.bincount(traffic.flow_job, minlength=len(traffic.jobs))
-    found = []
+    result = []
     now, alone = _all_reduce_s(traffic, rates), _all_reduce_s(traffic, demand_Bps)
     for job, name in enumerate(traffic.jobs):
         pause = float(traffic.pause_s[job])
-        found.append(
+        result.append(
             JobOutcome(
                 job=name,
                 flows=int(flows[job]),
@@ -308,7 +308,7 @@ def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[Jo
                 alone_iteration_s=float(alone[job]) + pause,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
@@ -316,13 +316,13 @@ def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
     round_s = np.zeros(len(traffic.job))
     # All flows of a round end before the next begins: a round is as long as its slowest flow.
     np.maximum.at(round_s, traffic.collective, traffic.bytes / rates)
-    found = np.zeros(len(traffic.jobs))
-    np.maximum.at(found, traffic.job, round_s * traffic.rounds)
-    return found
+    result = np.zeros(len(traffic.jobs))
+    np.maximum.at(result, traffic.job, round_s * traffic.rounds)
+    return result
 
 
 def _least(pace: Floats, group: Ints, count: int) -> Floats:
-    found = np.ones(count)
+    result = np.ones(count)
     held = np.full(count, np.inf)
     np.minimum.at(held, group, pace)
-    return np.where(np.isfinite(held), held, found)
+    return np.where(np.isfinite(held), held, result)

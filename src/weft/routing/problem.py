@@ -98,12 +98,12 @@ def routing_problem(
     """
     if not checked:
         check_traffic(fabric, traffic)
-    found = table or climbs(fabric)
+    result = table or climbs(fabric)
     return Problem(
         fabric=fabric,
         traffic=traffic,
-        climbs=found,
-        ways=ways_of(fabric, traffic.source, traffic.target, found, paths=paths),
+        climbs=result,
+        ways=ways_of(fabric, traffic.source, traffic.target, result, paths=paths),
         demand_Bps=demands(fabric, traffic) if demand_Bps is None else demand_Bps,
         narrowed=paths is not None,
     )

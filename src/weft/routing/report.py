@@ -47,11 +47,11 @@ class RouteReport(Result):
         return flow_rows(self.plan.fabric, self.plan.traffic, self.plan.routes)
 
     def _facts(self) -> Sequence[str]:
-        found = self.plan
+        result = self.plan
         return (
-            f"{counted(len(found.traffic), 'flow')} of {counted(len(found.jobs), 'job')} on {found.fabric.name}",
-            f"router {found.router}",
-            f"congestion {found.alpha:g}, at least {found.alpha_bound:g}",
+            f"{counted(len(result.traffic), 'flow')} of {counted(len(result.jobs), 'job')} on {result.fabric.name}",
+            f"router {result.router}",
+            f"congestion {result.alpha:g}, at least {result.alpha_bound:g}",
         )
 
     def _shown(self) -> list[dict[str, Any]]:
@@ -102,12 +102,12 @@ def cables_of(row: dict[str, Any]) -> str:
 def _collectives(traffic: JobTraffic) -> list[str]:
     """Names of the collectives, with a number behind where a job has the name already."""
     taken: set[tuple[int, str]] = set()
-    found = []
+    result = []
     for job, name in zip(traffic.job.tolist(), traffic.names, strict=True):
         number, unique = 1, name
         while (job, unique) in taken:
             number += 1
             unique = f"{name} #{number}"
         taken.add((job, unique))
-        found.append(unique)
-    return found
+        result.append(unique)
+    return result

@@ -100,12 +100,12 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
     @cache
     def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
         try:
-            found = outer.every(a, b, PER_RAIL**2)
+            result = outer.every(a, b, PER_RAIL**2)
         except BadInput:
             return ()
         # Some from each part of the list, and of parallel cables not the first at every switch.
-        step = -(-len(found) // PER_RAIL)
-        return tuple(found[low + low // step % step] for low in range(0, len(found) - step + 1, step))
+        step = -(-len(result) // PER_RAIL)
+        return tuple(result[low + low // step % step] for low in range(0, len(result) - step + 1, step))
 
     def within(a: int, b: int) -> tuple[int, ...]:
         return () if a == b else inside.every(a, b, 1)[0]
@@ -115,12 +115,12 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
         if fabric.domain[source] == fabric.domain[target]:
             return inside.every(source, target, PER_RAIL)
         own = int(fabric.rail[target])
-        found = [
+        result = [
             within(source, here[rail]) + middle + within(there[rail], target)
             for rail in sorted(here.keys() & there.keys(), key=lambda r: (r != own, r))
             for middle in over(here[rail], there[rail])
         ]
-        return found or inside.every(source, target, PER_RAIL)
+        return result or inside.every(source, target, PER_RAIL)
 
     return paths
 
@@ -336,7 +336,7 @@ def solve_ilp(
             f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
         )
     # The repaired routes are a first incumbent: the solver never returns anything worse.
-    found = least_congestion(
+    result = least_congestion(
         problem,
         paths,
         integer=[True] * len(paths.owner) + [False],
@@ -345,10 +345,10 @@ def solve_ilp(
         seed=seed,
         gap=0.0,
     )
-    if not len(found.values):
+    if not len(result.values):
         return Solved(up=up, down=down, bound=0.0)
-    chosen_up, chosen_down = _dealt(paths, np.round(found.values[:-1]).astype(np.int64))
-    proved = 0.0 if problem.limited else found.bound
+    chosen_up, chosen_down = _dealt(paths, np.round(result.values[:-1]).astype(np.int64))
+    proved = 0.0 if problem.limited else result.bound
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 

@@ -152,10 +152,10 @@ def _text(traffic: JobTraffic) -> str:
 
 
 def _listed(text: str) -> list[Any]:
-    found = json.loads(text)
-    if not isinstance(found, list):
+    result = json.loads(text)
+    if not isinstance(result, list):
         raise ValueError("is no list")
-    return found
+    return result
 
 
 def _word(value: object) -> str:
@@ -189,9 +189,9 @@ def _traffic(text: str, fabric: Fabric) -> JobTraffic:
             raise ValueError(f"{name} is out of range")
     if not all(np.all(np.isfinite(arrays[name]) & (arrays[name] >= 0)) for name in ("start_s", "pause_s")):
         raise ValueError("a time is out of range")
-    found = JobTraffic(**arrays, names=names, jobs=jobs)
-    check_traffic(fabric, found, "traffic")
-    return found
+    result = JobTraffic(**arrays, names=names, jobs=jobs)
+    check_traffic(fabric, result, "traffic")
+    return result
 
 
 def _check_paths(fabric: Fabric, traffic: JobTraffic, links: Ints) -> None:

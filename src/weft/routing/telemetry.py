@@ -115,10 +115,10 @@ class Telemetry:
     @cached_property
     def _between(self) -> Mapping[Ends, Ints]:
         """The links from each node to each other."""
-        found: dict[Ends, list[int]] = defaultdict(list)
+        result: dict[Ends, list[int]] = defaultdict(list)
         for link, ends in enumerate(zip(self.whole.source.tolist(), self.whole.target.tolist(), strict=True)):
-            found[ends].append(link)
-        return {ends: np.array(links) for ends, links in found.items()}
+            result[ends].append(link)
+        return {ends: np.array(links) for ends, links in result.items()}
 
     def after(
         self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
@@ -139,9 +139,9 @@ class Telemetry:
                 now, change = self._load_counted(now, sample.ends, float(known_Bps[links].sum()) / capacity)
                 changes += change
             health[sample.ends] = now
-        found = replace(self, health=health)
-        found.__dict__["_between"] = self._between  # of the same fabric: kept, as it takes longer than the rest
-        return found, changes
+        result = replace(self, health=health)
+        result.__dict__["_between"] = self._between  # of the same fabric: kept, as it takes longer than the rest
+        return result, changes
 
     @staticmethod
     def _loss_counted(now: Health, time_s: float) -> Health:
@@ -174,12 +174,12 @@ class Telemetry:
 
     def lossy(self) -> dict[Ends, float]:
         """The ends (lower first) of links that lose packets in either direction, and the share that they lose."""
-        found: dict[Ends, float] = {}
+        result: dict[Ends, float] = {}
         for (a, b), one in self.health.items():
             if one.lossy:
                 ends = min(a, b), max(a, b)
-                found[ends] = max(found.get(ends, 0.0), one.loss)
-        return found
+                result[ends] = max(result.get(ends, 0.0), one.loss)
+        return result
 
     def avoided(self, fabric: Fabric) -> frozenset[Ends]:
         """The ends (lower first) of lossy links that nothing needs: the worst first, never the last that joins."""
@@ -209,11 +209,11 @@ class Telemetry:
 
     def _on(self, pairs: Mapping[Ends, float] | frozenset[Ends]) -> Mask:
         """The links between pairs of nodes, both ways."""
-        found = np.zeros(self.whole.links, dtype=bool)
+        result = np.zeros(self.whole.links, dtype=bool)
         for a, b in pairs:
             for ends in ((a, b), (b, a)):
-                found[self._between.get(ends, [])] = True
-        return found
+                result[self._between.get(ends, [])] = True
+        return result
 
     def applied(self, fabric: Fabric) -> Fabric:
         """The fabric without what is avoided, with the capacity that others leave."""
@@ -252,5 +252,5 @@ def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: f
     if sample.loss is not None:
         figures["lost_share"] = sample.loss
     time = {"time_s": time_s} if "load" in figures or sample.sent_bytes is not None else {}
-    found: Health = replace(before, **figures, **time)  # type: ignore[arg-type]
-    return found
+    result: Health = replace(before, **figures, **time)  # type: ignore[arg-type]
+    return result

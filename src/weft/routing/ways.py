@@ -165,26 +165,26 @@ def ways_of(
     Raises:
         BadInput: a flow has no path, or an end is no accelerator.
     """
-    found = table or climbs(fabric)
+    result = table or climbs(fabric)
     one_domain = (fabric.domain[source] == fabric.domain[target]) & _joined_inside(fabric)[fabric.domain[source]]
-    a, b = _attached(found, fabric, source), _attached(found, fabric, target)
+    a, b = _attached(result, fabric, source), _attached(result, fabric, target)
     bounds = np.zeros((4, len(source)), dtype=np.int64)
-    open_ = found.sound & ~one_domain & (a >= 0) & (b >= 0)
+    open_ = result.sound & ~one_domain & (a >= 0) & (b >= 0)
     # Shortest paths meet on the lowest level where a way up of one end has the same top as one of the other: heights
     # are tried from below, and a pair that has met is left out above.
-    for height, slices in enumerate(found.slices):
+    for height, slices in enumerate(result.slices):
         at = np.flatnonzero(open_)
         if height == 0 or not len(at):
             continue
         limits = np.stack([slices[a[at]], slices[a[at] + 1], slices[b[at]], slices[b[at] + 1]])
-        met = _meeting(found.top, limits)
+        met = _meeting(result.top, limits)
         bounds[:, at[met]] = limits[:, met]
         open_[at[met]] = False
     apart = np.flatnonzero(bounds[1] == 0)
-    first, last = found.nic[source].copy(), found.reverse[found.nic[target]].copy()
-    last[found.nic[target] < 0] = -1
+    first, last = result.nic[source].copy(), result.reverse[result.nic[target]].copy()
+    last[result.nic[target] < 0] = -1
     first[apart], last[apart] = -1, -1
-    shared = Ways(found.top, found.up, found.down, bounds[0], bounds[1], bounds[2], bounds[3], first, last)
+    shared = Ways(result.top, result.up, result.down, bounds[0], bounds[1], bounds[2], bounds[3], first, last)
     return _listed(fabric, source, target, shared, apart, paths) if len(apart) else shared
 
 

@@ -126,49 +126,49 @@ class Traced:
     def reach(self, axes: tuple[str, ...]) -> tuple[str, float] | None:
         """The tier that the groups of some axes reach, and its bytes/s per accelerator; None for groups of one."""
         spans = np.cumprod([tier.size for tier in self.cluster.tiers]).tolist()
-        found = spread(LayoutTable.of([self.layout]), axes, spans)
-        size = float(found.size[0])
+        result = spread(LayoutTable.of([self.layout]), axes, spans)
+        size = float(result.size[0])
         if size <= 1:
             return None
-        reached = zip(self.cluster.tiers, found.members, strict=True)
+        reached = zip(self.cluster.tiers, result.members, strict=True)
         tier = next((tier for tier, members in reached if float(members[0]) >= size), self.cluster.tiers[-1])
         return tier.name, tier.effective_Bps
 
 
 def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
     """What differs between two layouts that a part of the time or memory depends on, weightiest first."""
-    found = []
+    result = []
     if part in _COMPUTE:
-        found += _computing(one, other)
+        result += _computing(one, other)
     if part in _GROUPS:
         a, b = (each.reach(_GROUPS[part]) for each in (one, other))
         ends = ["no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b)]
-        found += [" -> ".join(ends)] if a != b else []
+        result += [" -> ".join(ends)] if a != b else []
     if part == "optimizer_s" or part in _COMPUTE:
         slow, fast = (each.cluster.accelerator.memory_Bps for each in (one, other))
-        found += [] if slow == fast else [f"HBM {format_si(slow, 'B/s')} -> {format_si(fast, 'B/s')}"]
+        result += [] if slow == fast else [f"HBM {format_si(slow, 'B/s')} -> {format_si(fast, 'B/s')}"]
     before, after = one.settings, other.settings
     names = _FIELDS["recompute_s"] if part == "recompute_s" else ()
     names += _FIELDS["compute" if part in _COMPUTE else part]
-    found += [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
-    found += _recipe(one, other)
+    result += [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
+    result += _recipe(one, other)
     if one.stack != other.stack:
-        found.append(f"software {one.stack} -> {other.stack}")
-    return tuple(found)
+        result.append(f"software {one.stack} -> {other.stack}")
+    return tuple(result)
 
 
 def _computing(one: Traced, other: Traced) -> list[str]:
     """The work of an accelerator, and how fast it does it."""
-    found = []
+    result = []
     work, rate = other.flops / one.flops, other.rate_flops / one.rate_flops
     if abs(work - 1) > SMALL:
         count = f" ({one.layout.world:,} -> {counted(other.layout.world, 'accelerator')})"
-        found.append(f"{work:.2f}x the FLOPs per accelerator" + count * (one.layout.world != other.layout.world))
+        result.append(f"{work:.2f}x the FLOPs per accelerator" + count * (one.layout.world != other.layout.world))
     if abs(rate - 1) > SMALL:
         shown = f"{one.rate_flops / 1e12:,.0f} -> {other.rate_flops / 1e12:,.0f} TFLOP/s while it computes"
         peaks = [each.cluster.accelerator.peak_flops(each.job.recipe.precision) / 1e12 for each in (one, other)]
-        found.append(shown + (f" (peak {peaks[0]:,.0f} -> {peaks[1]:,.0f})" if peaks[0] != peaks[1] else ""))
-    return found
+        result.append(shown + (f" (peak {peaks[0]:,.0f} -> {peaks[1]:,.0f})" if peaks[0] != peaks[1] else ""))
+    return result
 
 
 def _recipe(one: Traced, other: Traced) -> list[str]:
@@ -356,8 +356,8 @@ def compare(sides: Sequence[Side], tokens: float) -> Comparison:
     if len(sides) < 2:
         raise BadInput("there is one side only", where="compare", remedy="name two clusters, layouts or plans")
     first = sides[0]
-    found = tuple(_difference(first, other, tokens) for other in sides[1:])
-    return Comparison(sides=tuple(sides), tokens=tokens, differences=found)
+    result = tuple(_difference(first, other, tokens) for other in sides[1:])
+    return Comparison(sides=tuple(sides), tokens=tokens, differences=result)
 
 
 def _difference(one: Side, other: Side, tokens: float) -> Difference:
@@ -419,18 +419,18 @@ def _chance(ratio: float, error: float) -> float:
 
 def _turns(one: Side, other: Side, tokens: float) -> tuple[Turn, ...]:
     """Where the order turns, the layouts held: in batch, NIC bandwidth, and price."""
-    found = []
+    result = []
     if one.simulated_s is None and other.simulated_s is None:
-        found.append(_batch_turn(one, other))
+        result.append(_batch_turn(one, other))
         if any(len(each.cluster.tiers) > 1 for each in (one, other)):
-            found.append(_network_turn(one, other))
+            result.append(_network_turn(one, other))
     prices = [each.run(tokens) for each in (one, other)]
     if all(run.usd for run in prices):
         paid = prices[1].usd_per_accelerator_hour or 0.0
         equal = (prices[0].usd or 0.0) / prices[1].accelerator_hours
         if abs(equal / paid - 1) <= SAME:
-            return tuple(found)
-        found.append(
+            return tuple(result)
+        result.append(
             Turn(
                 figure=f"price of {other.label}",
                 factor=equal / paid,
@@ -438,7 +438,7 @@ def _turns(one: Side, other: Side, tokens: float) -> tuple[Turn, ...]:
                 within="",
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _batch_turn(one: Side, other: Side) -> Turn:
@@ -498,11 +498,11 @@ def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster
         first, second = changed(one), changed(other)
         layouts = [side.estimate.layout for side in (one, other)]
         if first == second and one.constants is other.constants:
-            found = estimate(*first, layouts, one.constants)
+            result = estimate(*first, layouts, one.constants)
         else:
             held = estimate(*first, layouts[:1], one.constants)
-            found = held + estimate(*second, layouts[1:], other.constants)
+            result = held + estimate(*second, layouts[1:], other.constants)
     except BadInput:
         return None
-    margin = math.log(found[0].tokens_per_s / found[1].tokens_per_s)
+    margin = math.log(result[0].tokens_per_s / result[1].tokens_per_s)
     return margin if abs(margin) > SAME else 0.0

@@ -432,12 +432,12 @@ def _design(
 
 def _after(network: DegradedNetwork, total_usd: float, terms: FailureTerms, network_s: float) -> AfterFailures:
     """A whole run on a network, failures counted."""
-    found = goodput(network.job, network.cluster, network.layout, network.fabric, terms, network=network)
-    run, share = found.run, total_usd * found.run.expected_s / network_s
+    result = goodput(network.job, network.cluster, network.layout, network.fabric, terms, network=network)
+    run, share = result.run, total_usd * result.run.expected_s / network_s
     usd = None if run.usd is None else run.usd + share
     return AfterFailures(
-        goodput=found.goodput,
-        spares=found.spares,
+        goodput=result.goodput,
+        spares=result.spares,
         expected_s=run.expected_s,
         accelerator_hours=run.accelerator_hours,
         network_usd=share,
@@ -455,10 +455,10 @@ def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
         top = BEGUN
         if len(cluster.tiers) > 1:
             tried = [oversubscribed(cluster, one) for one in OVERSUBSCRIPTIONS]
-    found = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
-    if not found:
+    result = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
+    if not result:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(result))
 
 
 def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
@@ -471,7 +471,7 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
 
 def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[Failure]:
     """One component of each kind down, one at a time."""
-    fabric, found = network.fabric, []
+    fabric, result = network.fabric, []
     for number, component in enumerate(COMPONENTS):
         tell(0.6 + 0.4 * number / len(COMPONENTS))
         if component == "NIC":
@@ -484,7 +484,7 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
             left = fabric.failed(links=links, nodes=switches)
             stranded = len(stranded_accelerators(left))
             seconds = None if stranded else network.iteration_s(left)
-            found.append(
+            result.append(
                 Failure(
                     component=component,
                     affected=affected,
@@ -493,7 +493,7 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
                     slowdown=None if seconds is None else seconds / network.healthy_s,
                 )
             )
-    return found
+    return result
 
 
 def nic_links(fabric: Fabric, accelerator: int) -> Ints:

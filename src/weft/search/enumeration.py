@@ -382,11 +382,11 @@ class Frames:
 
     def rejected(self) -> Ints:
         """How many layouts each code rejects."""
-        found = np.zeros(len(CODES), dtype=np.int64)
+        result = np.zeros(len(CODES), dtype=np.int64)
         for verdict, width in zip(self._verdicts, self.switches.widths, strict=True):
             broken = verdict >= 0
-            np.add.at(found, verdict[broken], width[broken])
-        return found
+            np.add.at(result, verdict[broken], width[broken])
+        return result
 
     def valid(self) -> Ints:
         """Layouts of each frame that no code rejects."""

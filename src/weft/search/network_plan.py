@@ -231,15 +231,17 @@ class _Search:
     def in_orders(self, promising: _Candidates) -> _Candidates:
         """Candidates in every order of the axes."""
         table = promising.table
-        found = _Candidates(table.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), promising.left_out_s)
+        result = _Candidates(
+            table.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), promising.left_out_s
+        )
         for place, order in enumerate(self.orders):
             rows = np.flatnonzero((promising.floor_s < self.limit_s()) & self._differs(table, order))
             if len(rows) and self.late():
-                found = replace(found, left_out_s=min(found.left_out_s, float(promising.floor_s[rows].min())))
+                result = replace(result, left_out_s=min(result.left_out_s, float(promising.floor_s[rows].min())))
             elif len(rows):
-                found = _joined(found, self._below(table.take(rows), place, order)).least()
+                result = _joined(result, self._below(table.take(rows), place, order)).least()
             self._tell("orders", 0.0)
-        return found
+        return result
 
     # 3 and 4: groups of layouts with the same collectives ----------------------------------------------
 
@@ -379,19 +381,19 @@ class NetworkPlan(Plan):
         Raises:
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
-        found = Plan.from_dict(document, where=where)
+        result = Plan.from_dict(document, where=where)
         own = {name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document}
         network = decode(_Network, own, where)
         simulated_s = [one.get("simulated_s") for one in document["layouts"]]
         return cls(
-            **{one.name: getattr(found, one.name) for one in fields(found)},
+            **{one.name: getattr(result, one.name) for one in fields(result)},
             **{one.name: getattr(network, one.name) for one in fields(network)},
             simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
         )
 
 
 def plan_on_fabric(
-    found: Plan,
+    result: Plan,
     fabric: Fabric,
     *,
     routing: str = "ecmp",
@@ -416,22 +418,22 @@ def plan_on_fabric(
         UnknownName: there is no such routing.
     """
     evaluator = Evaluator(
-        found.job, found.cluster, fabric, routing=routing, seed=seed, constants=found.constants, placement=placement
+        result.job, result.cluster, fabric, routing=routing, seed=seed, constants=result.constants, placement=placement
     )
     made = search_on_fabric(
         evaluator,
-        found.space,
-        capacity_bytes=(1 - found.memory_margin) * found.cluster.accelerator.memory_bytes,
-        first=[one.layout for one in found.layouts[:BEGUN]],
+        result.space,
+        capacity_bytes=(1 - result.memory_margin) * result.cluster.accelerator.memory_bytes,
+        first=[one.layout for one in result.layouts[:BEGUN]],
         orders=orders,
         top=top,
         per_mesh=per_mesh,
         budget_s=budget_s,
         progress=progress,
     )
-    estimator = Estimator(found.job, found.cluster, found.constants)
+    estimator = Estimator(result.job, result.cluster, result.constants)
     layouts = [layout for layout, _ in made.layouts]
-    kept = {one.name: getattr(found, one.name) for one in fields(found)}
+    kept = {one.name: getattr(result, one.name) for one in fields(result)}
     ranked = tuple(estimate_of(estimator, one, estimator.evaluate(LayoutTable.of([one])), 0) for one in layouts)
     return NetworkPlan(
         **kept | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},

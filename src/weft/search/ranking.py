@@ -206,7 +206,7 @@ class Plan(Result):
         ranked = read(tuple[Mapping[str, Any], ...], "layouts")
         runs = [one["run"] for one in ranked if "run" in one]
         ties = [{name: one.get(name) for name in Tie.__slots__} for one in ranked if one.get("group") is not None]
-        found = cls(
+        result = cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
             space=Space.of_bounds(document["space"], document["search"], where=f"{where}: search"),
@@ -230,11 +230,11 @@ class Plan(Result):
             batch_that_runs=None if document.get("batch_that_runs") is None else read(int, "batch_that_runs"),
             runs=decode(tuple[TrainingRun, ...], runs, f"{where}: run"),
         )
-        for name, estimate in found._others():
+        for name, estimate in result._others():
             if estimate.layout.world != cluster.count:
                 problem = f"{estimate.layout.world} ranks, but there are {cluster.count} accelerators"
                 raise BadInput(problem, where=f"{where}: {name}", remedy="change a degree")
-        return found
+        return result
 
     def _others(self) -> Iterator[tuple[str, Estimate]]:
         """Layouts beside the ranked ones, with their places in the document."""
@@ -317,7 +317,7 @@ def plan(
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
     kept = _Found(estimator, screen.fold)
-    found = Plan(
+    result = Plan(
         job=job,
         cluster=cluster,
         space=space,
@@ -335,11 +335,11 @@ def plan(
         advice=kept.advice(),
     )
     batch = even_batch(job.recipe.global_batch, cluster.count)
-    if not found.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
+    if not result.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
         even = replace(job, recipe=replace(job.recipe, global_batch=batch))
         if plan(even, cluster, space=space, top=1, memory_margin=memory_margin, constants=constants).layouts:
-            found = replace(found, batch_that_runs=batch)
-    return _judged(found)
+            result = replace(result, batch_that_runs=batch)
+    return _judged(result)
 
 
 def _counts(rejected: Ints) -> tuple[Count, ...]:
@@ -352,20 +352,20 @@ def _ease(job: Job, cluster: Cluster, stack: str, memory_margin: float) -> Ease:
     return Ease(job, cluster, stack, (1 - memory_margin) * cluster.accelerator.memory_bytes)
 
 
-def _judged(found: Plan) -> Plan:
+def _judged(result: Plan) -> Plan:
     """A plan with its ties and its choice; what comes first by ease but is told apart from the fastest, does not."""
-    if not found.layouts or not found.constants.shipped:
-        return found
-    fastest = found.pareto[0]
-    ease = _ease(found.job, found.cluster, found.stack, found.memory_margin)
-    against = held(found.layouts, fastest)
+    if not result.layouts or not result.constants.shipped:
+        return result
+    fastest = result.pareto[0]
+    ease = _ease(result.job, result.cluster, result.stack, result.memory_margin)
+    against = held(result.layouts, fastest)
     if against is None:
-        return found
-    order = list(range(len(found.layouts)))
-    if found.order == "ease":
+        return result
+    order = list(range(len(result.layouts)))
+    if result.order == "ease":
         ahead = next((i for i, tie in enumerate(against.ties) if tie.group == 1), 0)
         order.insert(0, order.pop(ahead))
-    layouts = tuple(found.layouts[i] for i in order)
+    layouts = tuple(result.layouts[i] for i in order)
     ties = tuple(against.ties[i] for i in order if i < len(against.ties))
     own = ease.does(layouts[0].layout)
     spared = sorted((habit for habit in ease.does(fastest.layout) if habit not in own), key=lambda one: -one.price)
@@ -380,24 +380,24 @@ def _judged(found: Plan) -> Plan:
         reasons=tuple(habit.words for habit in spared if habit.price),
         unusual=tuple(habit.words for habit in own if habit.unusual),
     )
-    return replace(found, layouts=layouts, ties=ties, choice=choice)
+    return replace(result, layouts=layouts, ties=ties, choice=choice)
 
 
-def distinct(found: Plan, top: int) -> Plan:
+def distinct(result: Plan, top: int) -> Plan:
     """A plan with at most ``top`` layouts, without those that only deal the same ranks differently.
 
     A layout is left out that shares tensor, pipeline and expert degrees with one ahead of it, differs in how the
     other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
     kept: list[int] = []
-    for i, one in enumerate(found.layouts):
+    for i, one in enumerate(result.layouts):
         alike = (
             _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
-            for other in (found.layouts[j] for j in kept)
+            for other in (result.layouts[j] for j in kept)
         )
         if len(kept) < top and not any(alike):
             kept.append(i)
-    return _judged(replace(found, layouts=tuple(found.layouts[i] for i in kept)))
+    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in kept)))
 
 
 def _family(layout: Layout) -> tuple[int, ...]:

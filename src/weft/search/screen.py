@@ -57,8 +57,8 @@ class Kept:
 
     def least_bytes(self, seconds: Floats) -> Floats:
         """On a frontier by time, the least memory of what takes at most so long; infinite where nothing does."""
-        found: Floats = np.array([np.inf, *self.bytes_])[np.searchsorted(self.keys, seconds, side="right")]
-        return found
+        result: Floats = np.array([np.inf, *self.bytes_])[np.searchsorted(self.keys, seconds, side="right")]
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +287,11 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
     axes = range(len(values), 0, -1)
     columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
     switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
-    found = np.full((len(Recompute), len(whole)), np.inf)
-    found[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
+    result = np.full((len(Recompute), len(whole)), np.inf)
+    result[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
         axis=tuple(range(1, len(values)))
     )
-    return found
+    return result
 
 
 def _members(setting: Index, place: Index, times: Ints) -> tuple[Index, Index]:

@@ -349,13 +349,13 @@ class _Sums:
 def _buckets_of(weights: Sequence[_Weight], sizes: Sequence[int]) -> dict[_Weight, list[int]]:
     """The buckets, one after the other, that each of the weights, one after the other, lies in."""
     ends = np.cumsum(sizes)
-    found, start = {}, 0
+    result, start = {}, 0
     for weight in weights:
         stop = start + weight.at_rest
         first, last = np.searchsorted(ends, (start, stop - 1), side="right")
-        found[weight] = list(range(int(first), int(last) + 1))
+        result[weight] = list(range(int(first), int(last) + 1))
         start = stop
-    return found
+    return result
 
 
 # The step ----------------------------------------------------------------------------------------
@@ -615,11 +615,11 @@ def predict_on(
         return float(cost_of(kind, np.array([float(bytes_)]), spread(table, axes, network.spans), network)[0])
 
     once = fixed.iteration_s + float(step_totals(estimator.frame(table)).update_s[0])
-    found = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
-    hidden = fsum(found.busy_s.values()) - fsum(found.exposed_s.values())
+    result = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
+    hidden = fsum(result.busy_s.values()) - fsum(result.exposed_s.values())
     slowed = fixed.overlap_cost * hidden
     if slow is None:
-        return replace(found, seconds=found.seconds + slowed, other_s=once + slowed)
+        return replace(result, seconds=result.seconds + slowed, other_s=once + slowed)
     ranks = Ranks.of(layout, slow)
     return play(program, computation_s=computation_s, collective_s=collective_s, other_s=once + slowed, ranks=ranks)
 

@@ -253,8 +253,8 @@ class _Planner:
 
     def settle(self, workload: Workload, active: Active) -> None:
         """Decide how many chunks are active in a dimension."""
-        found = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
-        asked = [one for one in found if one is not None]
+        result = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
+        asked = [one for one in result if one is not None]
         if self.policy == IDEAL:
             self.active = None
         elif active != "auto":
@@ -272,9 +272,9 @@ class _Planner:
             return None
         if asked not in self.known:
             self.known[asked] = self._plan(asked, task.communication.kind)
-        found = self.known[asked]
-        key = found.key + number if self.policy == WEFT else found.key
-        return found._replace(dimension=places[found.dimension], key=key)
+        result = self.known[asked]
+        key = result.key + number if self.policy == WEFT else result.key
+        return result._replace(dimension=places[result.dimension], key=key)
 
     def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""

@@ -44,10 +44,10 @@ class Kept:
     def keys(self) -> NDArray[np.void]:
         """Keys of all results, sorted."""
         with self._state.readable():
-            found = b"".join(key for (key,) in self._state.base.execute("select key from results order by key"))
-        if len(found) % KEY_BYTES:
+            result = b"".join(key for (key,) in self._state.base.execute("select key from results order by key"))
+        if len(result) % KEY_BYTES:
             raise self._state.damaged("a key has another length")
-        return np.frombuffer(found, dtype=f"V{KEY_BYTES}")
+        return np.frombuffer(result, dtype=f"V{KEY_BYTES}")
 
     def add(self, results: Sequence[tuple[bytes, str]]) -> None:
         """Keep results; they are on the disk when this returns."""
@@ -66,13 +66,13 @@ class Kept:
             marks = ",".join("?" * len(wanted))
             with self._state.readable():
                 query = f"select key, result from results where key in ({marks})"
-                found = dict(self._state.base.execute(query, wanted))
+                result = dict(self._state.base.execute(query, wanted))
             for key in wanted:
                 try:
-                    row = json.loads(found[key]) if key in found else None
+                    row = json.loads(result[key]) if key in result else None
                 except (ValueError, TypeError, RecursionError):
                     raise self._state.damaged("a result is no JSON") from None
-                if key in found and not isinstance(row, dict):
+                if key in result and not isinstance(row, dict):
                     raise self._state.damaged("a result is no row")
                 yield row
 

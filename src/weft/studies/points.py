@@ -74,17 +74,17 @@ class Points:
     def keys(self, version: str) -> NDArray[np.void]:
         """What tells points apart, also between studies: the hash of all that a result follows from."""
         same = {"version": version, "compute": self.study.computation.name}
-        found = bytearray()
+        result = bytearray()
         for number in range(len(self)):
             values = self.table(number)
             files = {name: self.files[text] for name, text in values.items() if text in self.files}
             text = json.dumps(same | {"values": values, "files": files}, sort_keys=True)
-            found += hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
-        return np.frombuffer(bytes(found), dtype=f"V{KEY_BYTES}")
+            result += hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
+        return np.frombuffer(bytes(result), dtype=f"V{KEY_BYTES}")
 
     def _values(self, raw: int) -> tuple[Value, ...]:
-        found = []
+        result = []
         for axis in reversed(self.study.axes):
             raw, index = divmod(raw, len(axis.values))
-            found.append(axis.values[index])
-        return tuple(reversed(found))
+            result.append(axis.values[index])
+        return tuple(reversed(result))

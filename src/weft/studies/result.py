@@ -60,11 +60,11 @@ class Sweep(Result):
     def columns(self) -> Mapping[str, type]:
         """Names of all columns with the type of their values: bool, int, float or str."""
         if not self._columns:
-            found: dict[str, type] = dict.fromkeys((*self.points.columns, *OUTCOME), type(None))
+            result: dict[str, type] = dict.fromkeys((*self.points.columns, *OUTCOME), type(None))
             for row in self.rows():
                 for name, value in row.items():
-                    found[name] = _wider(found.get(name, type(None)), type(value))
-            self._columns = {name: str if kind is type(None) else kind for name, kind in found.items()}
+                    result[name] = _wider(result.get(name, type(None)), type(value))
+            self._columns = {name: str if kind is type(None) else kind for name, kind in result.items()}
         return self._columns
 
     def failures(self) -> dict[str, int]:

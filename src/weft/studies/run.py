@@ -160,9 +160,9 @@ class _Waiting:
             fast = BATCH_S * self._points / max(self._seconds, 1e-9)
             fair = (len(self._numbers) - self._at) / (2 * AHEAD * self._workers)
             size = max(int(min(fast, fair, LARGEST_BATCH)), 1)
-        found: list[int] = self._numbers[self._at : self._at + size].tolist()
-        self._at += len(found)
-        return found
+        result: list[int] = self._numbers[self._at : self._at + size].tolist()
+        self._at += len(result)
+        return result
 
     def again(self, numbers: list[int]) -> None:
         """Points whose worker died."""

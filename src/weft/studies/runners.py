@@ -120,21 +120,21 @@ class Processes(Runner):
 
     def answers(self) -> list[tuple[int, Answer | None]]:
         done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-        found: list[tuple[int, Answer | None]] = []
+        result: list[tuple[int, Answer | None]] = []
         for future in sorted(done, key=self._running.__getitem__):
             number = self._running.pop(future)
             try:
-                found.append((number, future.result()))
+                result.append((number, future.result()))
             except (BrokenProcessPool, MemoryError):
-                found.append((number, None))
-        self._losses = self._losses + 1 if all(one is None for _, one in found) else 0
-        if any(one is None for _, one in found):
-            found += [(number, None) for number in sorted(self._running.values())]
+                result.append((number, None))
+        self._losses = self._losses + 1 if all(one is None for _, one in result) else 0
+        if any(one is None for _, one in result):
+            result += [(number, None) for number in sorted(self._running.values())]
             self.close()
             # What starts workers is not seen dead at once on a busy machine; pools begun meanwhile would die with it.
             time.sleep(PAUSE_S * (2**self._losses - 1))
             self._begin()
-        return found
+        return result
 
     def close(self) -> None:
         self._alive.close()
@@ -222,7 +222,7 @@ class RayRunner(Runner):
     def _result(self, reference: Any) -> Answer | None:
         failures = self._ray.exceptions
         try:
-            found: Answer = self._ray.get(reference)
+            result: Answer = self._ray.get(reference)
         except failures.RayTaskError as error:
             if isinstance(error.cause, MemoryError):
                 return None
@@ -233,7 +233,7 @@ class RayRunner(Runner):
             return None
         except Exception as error:
             raise self._unreachable(error) from None
-        return found
+        return result
 
     def close(self) -> None:
         for reference in self._running:

@@ -211,12 +211,12 @@ def _skip(
 ) -> Mapping[int, tuple[Value, ...]]:
     """Values by the place of their axis; a point that has one of each is left out."""
     names = [one.name for one in axes]
-    found = {}
+    result = {}
     for written, values in given.items():
         name = axis_name(written, computation, where)
         if name not in names:
             raise BadInput(f"{name} is no axis of the study", where=where, remedy="remove it")
-        found[names.index(name)] = _axis(name, values, computation, f"{where}.{written}").values
-    if not found:
+        result[names.index(name)] = _axis(name, values, computation, f"{where}.{written}").values
+    if not result:
         raise BadInput("has no axes", where=where, remedy='write it like { fabric = "fat-tree", radix = [32, 64] }')
-    return found
+    return result

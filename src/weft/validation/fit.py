@@ -274,7 +274,7 @@ class _Clock:
     def seconds(self, task: tuple[Floats, Sequence[int]]) -> Floats:
         """Times of the runs of some groups, by number; those of the others are 1 s."""
         log_values, chosen = task
-        found = np.ones(self.runs)
+        result = np.ones(self.runs)
         values = self.values(log_values).items()
         tables = self.prior.replaced((one.table, one.constant, value) for one, value in values)
         known: dict[tuple[str, str], Calibration] = {}
@@ -282,8 +282,8 @@ class _Clock:
             key = (group.cluster.accelerator.name, group.stack)
             if key not in known:
                 known[key] = calibration_from(tables, *key)
-            found[group.rows] = group.estimated(known[key]).iteration_s
-        return found
+            result[group.rows] = group.estimated(known[key]).iteration_s
+        return result
 
 
 _Task = tuple[Floats, Sequence[int]]
@@ -346,10 +346,10 @@ class _Problem:
         for turn in range(ROUNDS):
             cost = self._cost(log_values, seconds)
             progress(f"round {turn + 1}: cost {cost:.4f}")
-            found = self._better(log_values, seconds, slopes, cost, damping)
-            settled = found is None
-            if found is not None:
-                ahead, reached, better, damping = found
+            result = self._better(log_values, seconds, slopes, cost, damping)
+            settled = result is None
+            if result is not None:
+                ahead, reached, better, damping = result
                 slopes = _secant(slopes, ahead - log_values, np.log(reached / seconds))
                 log_values, seconds = ahead, reached
                 worse = self._by_family(seconds) > (1.0 + WORSE) * unfitted
@@ -392,10 +392,10 @@ class _Problem:
             holding = [i for i, group in enumerate(self.clock.groups) if own[group.rows].any()]
             owners.append(own)
             tasks.append((np.clip(log_values + step, self.low, self.high), holding))
-        found = np.zeros(len(seconds))
+        result = np.zeros(len(seconds))
         for own, others in zip(owners, self.timed(tasks), strict=True):
-            found = np.where(own, others, found)
-        return found
+            result = np.where(own, others, result)
+        return result
 
     def _beside_job(self, values: Floats) -> Floats:
         """Values of runs less the mean over the runs of their job."""
@@ -434,11 +434,11 @@ class _Problem:
         tables, groups = self.clock.prior, self.clock.groups
         met = [[i for i, group in enumerate(groups) if _meets(tables, one, group)] for one in self.parameters]
         tasks = [(log_values + step, chosen) for step, chosen in zip(steps, met, strict=True)]
-        found = np.zeros((len(seconds), len(self.parameters)))
+        result = np.zeros((len(seconds), len(self.parameters)))
         for column, (chosen, changed) in enumerate(zip(met, self.timed(tasks), strict=True)):
             rows = np.concatenate([groups[number].rows for number in chosen])
-            found[rows, column] = signs[column] * np.log(changed[rows] / seconds[rows]) / np.log1p(STEP)
-        return found
+            result[rows, column] = signs[column] * np.log(changed[rows] / seconds[rows]) / np.log1p(STEP)
+        return result
 
     def seconds(self, log_values: Floats) -> Floats:
         """Times of all runs."""

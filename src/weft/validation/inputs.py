@@ -103,10 +103,10 @@ def _prepared(run: Run, known: dict[object, Setting | str]) -> Prepared | Skippe
             known[key] = _setting(run)
         except BadInput as error:
             known[key] = error.what
-    found = known[key]
-    if isinstance(found, str):
-        return Skipped(name=run.name, family=run.family, reason=found)
-    stack, job, cluster, layout, assumptions = found
+    result = known[key]
+    if isinstance(result, str):
+        return Skipped(name=run.name, family=run.family, reason=result)
+    stack, job, cluster, layout, assumptions = result
     measured, note = stated_seconds(run, job)
     derived = measured is None
     if measured is None:
@@ -203,14 +203,14 @@ def named_accelerator(text: str) -> Accelerator:
 def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
     """The accelerator with the memory, its bandwidth and the power that the name states."""
     stated = chip
-    if found := _GIGABYTES.search(run.gpu):
-        memory = float(found[1]) * 1e9
+    if result := _GIGABYTES.search(run.gpu):
+        memory = float(result[1]) * 1e9
         if abs(memory / chip.memory_bytes - 1) > SAME:
             stated = replace(stated, memory_bytes=USABLE * memory)
-    if found := _MEMORY_SPEED.search(run.gpu):
-        stated = replace(stated, memory_Bps=float(found[1]) * 1e12)
-    if found := _POWER.search(run.gpu):
-        stated = replace(stated, power_w=float(found[1]))
+    if result := _MEMORY_SPEED.search(run.gpu):
+        stated = replace(stated, memory_Bps=float(result[1]) * 1e12)
+    if result := _POWER.search(run.gpu):
+        stated = replace(stated, power_w=float(result[1]))
     if stated != chip:
         assumed.append(f"{chip.name} but for the memory and power that the accelerator's name states")
     return stated
@@ -221,11 +221,11 @@ def _nic(run: Run, chip: Accelerator, assumed: list[str]) -> float:
     node = chip.scale_up_size
     if (run.gpus or 1) <= node:
         return chip.nic_Bps
-    found = _NETWORK.search(f"{run.notes}; {run.gpu}")
-    if found is None:
+    result = _NETWORK.search(f"{run.notes}; {run.gpu}")
+    if result is None:
         assumed.append(f"network of {chip.nic_Bps * 8e-9:g} Gb/s an accelerator (as {chip.name}; not stated)")
         return chip.nic_Bps
-    links, speed, unit, owner = found.groups()
+    links, speed, unit, owner = result.groups()
     Bps = float(links or 1) * float(speed) * (1e9 if unit[1] == "B" else 1.25e8)
     return Bps / (node if owner.lower() in ("node", "server", "host") else 1)
 
@@ -350,9 +350,9 @@ def _batch(run: Run, replicas: int, sequence: int, assumed: list[str]) -> int:
         batch = max(round(seconds * run.tokens_s_gpu * run.gpus / sequence / replicas), 1) * replicas
         assumed.append(f"global batch {batch} (from time and tokens/s)")
         return batch
-    found = _ACCUMULATION.search(run.notes)
-    steps = int(found[1]) if found else 4 * (run.pp or 1) if (run.pp or 1) > 1 else 1
+    result = _ACCUMULATION.search(run.notes)
+    steps = int(result[1]) if result else 4 * (run.pp or 1) if (run.pp or 1) > 1 else 1
     batch = (run.micro_batch or 1) * replicas * steps
-    why = "stated" if found else "assumed"
+    why = "stated" if result else "assumed"
     assumed.append(f"global batch {batch} ({steps} micro-batches a rank, {why})")
     return batch

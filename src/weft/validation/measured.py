@@ -105,21 +105,21 @@ def bounded_least_squares(matrix: Floats, target: Floats, low: Floats, high: Flo
     Unknowns that leave their bounds are put onto them for good, the farthest first, until the rest stays
     inside: exact where at most one is bounded, near where more are.
     """
-    found = np.clip(np.zeros(matrix.shape[1]), low, high)
+    result = np.clip(np.zeros(matrix.shape[1]), low, high)
     free = low < high
     while free.any():
-        rest = target - matrix[:, ~free] @ found[~free]
+        rest = target - matrix[:, ~free] @ result[~free]
         scale = np.linalg.norm(matrix[:, free], axis=0)
         scale = np.where(scale > 0, scale, 1.0)
-        found[free] = np.linalg.lstsq(matrix[:, free] / scale, rest, rcond=None)[0] / scale
-        inside = np.clip(found, low, high)
-        outside = np.abs(found - inside) * np.linalg.norm(matrix, axis=0)
+        result[free] = np.linalg.lstsq(matrix[:, free] / scale, rest, rcond=None)[0] / scale
+        inside = np.clip(result, low, high)
+        outside = np.abs(result - inside) * np.linalg.norm(matrix, axis=0)
         if not outside.any():
             break
         worst = int(outside.argmax())
-        found[worst] = inside[worst]
+        result[worst] = inside[worst]
         free[worst] = False
-    return found
+    return result
 
 
 # Lines -------------------------------------------------------------------------------------------
@@ -189,13 +189,13 @@ def fit_network(samples: Sequence[Sample], layout: Layout, *, low_launch_s: floa
     """
     axes = measured_axes(layout)
     terms = [_terms([one for one in samples if one.axis == axis], layout, axis) for axis in axes]
-    found, count = [], LAUNCHES if low_launch_s < high_launch_s else 1
+    result, count = [], LAUNCHES if low_launch_s < high_launch_s else 1
     for launch_s in np.geomspace(low_launch_s, high_launch_s, count):
         for start in range(len(PROTOCOLS) + 1):
             choices = [one.rings(start) for one in terms]
             _, _, near = _descend(terms, choices, launch_s, launch_s)
-            found.append(_descend(terms, near, low_launch_s, high_launch_s))
-    _, best, _ = min(found, key=itemgetter(0))
+            result.append(_descend(terms, near, low_launch_s, high_launch_s))
+    _, best, _ = min(result, key=itemgetter(0))
     fitted = tuple(
         AxisFit(
             axis=axis,
@@ -218,11 +218,11 @@ def _descend(terms: Sequence[_Terms], choices: list[Index], low_s: float, high_s
     """Fit the unknowns to the choices, choose anew, and so on; the best of the rounds."""
     trials: list[_Trial] = []
     for _ in range(ROUNDS):
-        found = _solve(terms, choices, low_s, high_s)
-        made = [one.modelled(found[0], *pair) for one, pair in zip(terms, _pairs(found), strict=True)]
+        result = _solve(terms, choices, low_s, high_s)
+        made = [one.modelled(result[0], *pair) for one, pair in zip(terms, _pairs(result), strict=True)]
         errors = np.concatenate([one.errors(each) for one, each in zip(terms, made, strict=True)])
         chosen = [each.argmin(axis=0) for each in made]
-        trials.append((float(np.sum(errors**2)), found, chosen))
+        trials.append((float(np.sum(errors**2)), result, chosen))
         if all(np.array_equal(new, old) for new, old in zip(chosen, choices, strict=True)):
             break
         choices = chosen
@@ -256,9 +256,9 @@ def _terms(samples: Sequence[Sample], layout: Layout, axis: str) -> _Terms:
     for latency_s, Bps in ((0.0, inf), (1.0, inf), (0.0, 1.0)):
         network = _plain_network(layout, latency_s, Bps)
         group = spread(LayoutTable.of([layout]), (axis,), network.spans)
-        found = [candidates(one.kind, np.array([float(one.bytes)]), group, network) for one in samples]
-        names = sorted({name for each in found for name in each})
-        tables.append(np.array([[float(each[n][0]) if n in each else inf for each in found] for n in names]))
+        result = [candidates(one.kind, np.array([float(one.bytes)]), group, network) for one in samples]
+        names = sorted({name for each in result for name in each})
+        tables.append(np.array([[float(each[n][0]) if n in each else inf for each in result] for n in names]))
     fixed = tables[0]
     never = np.isinf(fixed)
     hops, paces = (np.where(never, 0.0, table - np.where(never, 0.0, fixed)) for table in tables[1:])
@@ -297,13 +297,13 @@ def fit_kernels(products: Sequence[Product], chip: Accelerator) -> KernelFit:
     (worst_share, best_share), deepest = ranges["gemm_efficiency"], ranges["gemm_depth"][1]
     low = np.array([1.0 / best_share, 0.0, ranges["kernel_s"][0]])
     high = np.array([1.0 / worst_share, deepest / worst_share, ranges["kernel_s"][1]])
-    found = bounded_least_squares(matrix, np.ones_like(seconds), low, high)
-    found[1] = min(found[1], deepest * found[0])
+    result = bounded_least_squares(matrix, np.ones_like(seconds), low, high)
+    result[1] = min(result[1], deepest * result[0])
     return KernelFit(
-        gemm_efficiency=float(1.0 / found[0]),
-        gemm_depth=float(found[1] / found[0]),
-        kernel_s=float(found[2]),
-        worst=float(np.max(np.abs(matrix @ found - 1.0))),
+        gemm_efficiency=float(1.0 / result[0]),
+        gemm_depth=float(result[1] / result[0]),
+        kernel_s=float(result[2]),
+        worst=float(np.max(np.abs(matrix @ result - 1.0))),
     )
 
 
@@ -436,7 +436,7 @@ def describe(measured: Measured, *, with_constants: bool) -> Described:
     memory_efficiency = min(max(measured.rank.copy_Bps / measured.rank.best_copy_Bps, least), most)
     chip = _accelerator(measured, tiers, measured.rank.copy_Bps / memory_efficiency)
     kernels = fit_kernels(measured.products, chip)
-    found = {
+    result = {
         "gemm_efficiency": kernels.gemm_efficiency,
         "gemm_depth": kernels.gemm_depth,
         "memory_efficiency": memory_efficiency,
@@ -460,11 +460,11 @@ def describe(measured: Measured, *, with_constants: bool) -> Described:
             tiers=tiers,
             defaults=(f"accelerator.power: {chip.power_w:g} W, was not measured", *alone),
         ),
-        constants={name: _rounded(value) for name, value in found.items()},
+        constants={name: _rounded(value) for name, value in result.items()},
         notes=tuple(
-            f"{name} = {found[name]:g} s is the most that is plausible; what was measured is longer"
+            f"{name} = {result[name]:g} s is the most that is plausible; what was measured is longer"
             for name in LIMITED
-            if found[name] >= ranges[name][1]
+            if result[name] >= ranges[name][1]
         ),
     )
 

@@ -80,10 +80,10 @@ class Predictor:
         seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
         for group in self.groups:
             chosen = constants(group.cluster.accelerator.name, group.stack)
-            found, counted = group.estimated(chosen), self.counted[group.rows]
-            seconds[group.rows] = found.iteration_s
-            own = found.memory_bytes - found.communicators_bytes
-            kinds = [found.memory_bytes, own - chosen.reserved_bytes]
-            allocated = own - found.reserve_bytes
+            result, counted = group.estimated(chosen), self.counted[group.rows]
+            seconds[group.rows] = result.iteration_s
+            own = result.memory_bytes - result.communicators_bytes
+            kinds = [result.memory_bytes, own - chosen.reserved_bytes]
+            allocated = own - result.reserve_bytes
             held[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
         return Predictions(seconds=seconds, memory_bytes=held)

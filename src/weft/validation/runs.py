@@ -102,7 +102,7 @@ def recognise(run: Run) -> Stack:
         places.insert(0, f"{run.software}; on {run.gpu}")
     elif _is_baseline(run):
         places.insert(0, run.notes)
-    stack = next((found for place in places if (found := _named(place))), known[UNKNOWN])
+    stack = next((result for place in places if (result := _named(place))), known[UNKNOWN])
     ran = known[stack.sharded_by] if run.zero == 3 and stack.sharded_by else stack
     words = f"{run.kernels}; {run.notes}"
     stated = {name: value for pattern, name, value in STATED if _found(pattern, words)}

@@ -48,13 +48,13 @@ def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
     known = list(runs)
     errors = np.array([error for _, error in known])
     families = np.array([run.run.family for run, _ in known])
-    found: list[Cause] = []
+    result: list[Cause] = []
     for cause, value_of in CAUSES.items():
         values = np.array([value_of(run) for run, _ in known])
         for value in sorted(set(values)) if len(set(values)) > 1 else ():
             own = values == value
             shares = equal_shares(families[own])
-            found.append(
+            result.append(
                 Cause(
                     cause=cause,
                     value=str(value),
@@ -65,7 +65,7 @@ def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
                     excess=_excess(own, np.abs(errors), families),
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
@@ -160,12 +160,12 @@ def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
     jobs: dict[str, dict[object, list[Timed]]] = {}
     for run, predicted_s in runs:
         jobs.setdefault(run.run.family, {}).setdefault(run.same_job, []).append((run, predicted_s))
-    found = []
+    result = []
     for family, groups in sorted(jobs.items()):
         several = [group for group in groups.values() if len({run.layout for run, _ in group}) > 1]
         if several:
-            found.append(_choice(family, several))
-    return tuple(found)
+            result.append(_choice(family, several))
+    return tuple(result)
 
 
 def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
@@ -417,25 +417,25 @@ def _family(row: Outcome | Skipped) -> str:
 
 
 def _errors(family: str, rows: Sequence[Outcome | Skipped]) -> Errors:
-    found = [row for row in rows if isinstance(row, Outcome)]
-    if not found:
+    result = [row for row in rows if isinstance(row, Outcome)]
+    if not result:
         nothing = dict.fromkeys(("mape", "median_ape", "bias", "max_ape", "spearman", "memory_mape"))
         return Errors(family=family, runs=len(rows), predicted=0, worst=None, memory_runs=0, **nothing)
-    pairs = [(one.prepared.measured_s, one.predicted_s) for one in found]
-    if any(one.prepared.derived for one in found):
-        pairs = [(one.measured_tflops, one.predicted_tflops) for one in found]
-    signed = np.array([one.error for one in found])
+    pairs = [(one.prepared.measured_s, one.predicted_s) for one in result]
+    if any(one.prepared.derived for one in result):
+        pairs = [(one.measured_tflops, one.predicted_tflops) for one in result]
+    signed = np.array([one.error for one in result])
     sizes = np.abs(signed)
-    memory = [abs(one.memory_error) for one in found if one.memory_error is not None]
+    memory = [abs(one.memory_error) for one in result if one.memory_error is not None]
     return Errors(
         family=family,
         runs=len(rows),
-        predicted=len(found),
+        predicted=len(result),
         mape=float(sizes.mean()),
         median_ape=float(np.median(sizes)),
         bias=float(signed.mean()),
         max_ape=float(sizes.max()),
-        worst=found[int(sizes.argmax())].prepared.run.name,
+        worst=result[int(sizes.argmax())].prepared.run.name,
         spearman=spearman(*np.array(pairs).T),
         memory_runs=len(memory),
         memory_mape=float(np.mean(memory)) if memory else None,

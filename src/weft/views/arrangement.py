@@ -49,50 +49,50 @@ BUSIEST = 3
 """Busiest links that the table of loads lists, before and after."""
 
 
-def arrangement_view(found: Arrangement) -> Iterator[Block]:
+def arrangement_view(result: Arrangement) -> Iterator[Block]:
     """What an arrangement reaches, and who sits where."""
-    site, certificate = found.site, found.certificate
+    site, certificate = result.site, result.certificate
     up = sum(site.usable)
     yield Paragraph(
         f"Site: {site.name}, {counted(len(site.jobs), 'job')} on {counted(up, 'host')}"
         f" of {site.domain_size} {site.cluster.accelerator.name}"
         f" ({len(site.usable) - up} drained or not there), {site.fabric.name}"
     )
-    verdict = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    text, beyond = found.clock.objective.text, "above" if site.objective == "utilization" else "below"
+    verdict = "optimal within the model" if result.gap == 0 else f"gap {result.gap:.2%}"
+    text, beyond = result.clock.objective.text, "above" if site.objective == "utilization" else "below"
     yield Paragraph(
-        f"Objective ({KINDS[site.objective]}): {text(found.best.score)}, no arrangement {beyond}"
+        f"Objective ({KINDS[site.objective]}): {text(result.best.score)}, no arrangement {beyond}"
         f" {text(certificate.objective)} (by {HOLDS[certificate.proof]}): {verdict}"
     )
-    layouts = f" {found.layouts} other layouts," if found.layouts else ""
+    layouts = f" {result.layouts} other layouts," if result.layouts else ""
     yield Paragraph(
-        f"Search: {found.evaluations:,} arrangements stepped,{layouts} {found.placements}"
-        f" placements; {ENDS[found.ended]}"
+        f"Search: {result.evaluations:,} arrangements stepped,{layouts} {result.placements}"
+        f" placements; {ENDS[result.ended]}"
     )
-    yield Paragraph(found.verification)
+    yield Paragraph(result.verification)
     yield Heading("Policies on this site (slowdown against a 1:1 network)")
-    names = list(found.policies)
-    slow = [found.policies[name].slowdown for name in names]
+    names = list(result.policies)
+    slow = [result.policies[name].slowdown for name in names]
     yield Grid(
         [
             Column(heading="policy", cells=names, left=True),
-            Column(heading="objective", cells=[text(found.policies[name].score) for name in names]),
+            Column(heading="objective", cells=[text(result.policies[name].score) for name in names]),
             Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
             Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
             Column(heading="what", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
         ]
     )
-    yield from _jobs(found)
-    yield from _seats(found)
-    yield from _loads(found)
+    yield from _jobs(result)
+    yield from _seats(result)
+    yield from _loads(result)
     yield Heading("Assumed")
-    for line in found.assumptions():
+    for line in result.assumptions():
         yield Paragraph(f"- {line}", indent=2, hang=2)
 
 
-def _jobs(found: Arrangement) -> Iterator[Block]:
-    rows = found.to_dicts()
-    yield Heading(f"Jobs ({ROUTERS[found.best.choice.router]})")
+def _jobs(result: Arrangement) -> Iterator[Block]:
+    rows = result.to_dicts()
+    yield Heading(f"Jobs ({ROUTERS[result.best.choice.router]})")
     yield Grid(
         [
             Column(heading="job", cells=[row["name"] for row in rows], left=True),
@@ -110,27 +110,27 @@ def _jobs(found: Arrangement) -> Iterator[Block]:
         yield Paragraph(f"{row['name']}: {row['layout_text']}{before}", indent=2, hang=2)
 
 
-def seat_of(found: Arrangement) -> dict[int, tuple[int, int]]:
+def seat_of(result: Arrangement) -> dict[int, tuple[int, int]]:
     """The job of each host that has one, and the place of the host in it."""
-    return {host: (number, at) for number, held in enumerate(found.best.choice.hosts) for at, host in enumerate(held)}
+    return {host: (number, at) for number, held in enumerate(result.best.choice.hosts) for at, host in enumerate(held)}
 
 
-def router_words(found: Arrangement, policy: str) -> str:
+def router_words(result: Arrangement, policy: str) -> str:
     """Where hosts are and how routes are chosen under a policy."""
     hosts = "hosts as given" if policy != "arrange" else "arranged"
-    return f"{hosts}, {ROUTERS[found.policies[policy].choice.router]}"
+    return f"{hosts}, {ROUTERS[result.policies[policy].choice.router]}"
 
 
-def loads_before_after(found: Arrangement) -> tuple[LinkLoads, LinkLoads]:
+def loads_before_after(result: Arrangement) -> tuple[LinkLoads, LinkLoads]:
     """Loads of links with hashed routes on the hosts as given, and as arranged."""
-    before, after = (link_loads(found.clock_of(name), found.policies[name]) for name in ("hashed", "arrange"))
+    before, after = (link_loads(result.clock_of(name), result.policies[name]) for name in ("hashed", "arrange"))
     return before, after
 
 
-def link_rows(found: Arrangement) -> list[dict[str, object]]:
+def link_rows(result: Arrangement) -> list[dict[str, object]]:
     """A row for each of the busiest links before or after, the busiest before first: the mean share of what it can
     carry, and how many jobs use it."""
-    fabric, loads = found.clock.fabric, loads_before_after(found)
+    fabric, loads = result.clock.fabric, loads_before_after(result)
     chosen = dict.fromkeys(link for one in loads for link in one.busiest(BUSIEST).tolist())
     before, after = loads
     return [
@@ -146,11 +146,11 @@ def link_rows(found: Arrangement) -> list[dict[str, object]]:
     ]
 
 
-def seats(found: Arrangement) -> list[dict[str, object]]:
+def seats(result: Arrangement) -> list[dict[str, object]]:
     """A row for every unit (leaf) and job: how many hosts of the job lie there; also free and drained ones."""
-    site, cuts = found.site, found.cuts
+    site, cuts = result.site, result.cuts
     unit = cuts.unit[0] if cuts.unit else np.zeros(len(site.host_names), dtype=np.int64)
-    taken = {host: number for host, (number, _) in seat_of(found).items()}
+    taken = {host: number for host, (number, _) in seat_of(result).items()}
     rows: list[dict[str, object]] = []
     for at in range(int(unit.max()) + 1):
         here = np.flatnonzero(unit == at).tolist()
@@ -166,12 +166,12 @@ def seats(found: Arrangement) -> list[dict[str, object]]:
     return rows
 
 
-def _seats(found: Arrangement) -> Iterator[Block]:
+def _seats(result: Arrangement) -> Iterator[Block]:
     yield Heading("Who sits where (hosts of each job in each leaf or scalable unit)")
-    rows = seats(found)
+    rows = seats(result)
     units = sorted({int(str(row["unit"])) for row in rows})
     count = {(row["unit"], row["job"]): row["hosts"] for row in rows}
-    jobs = [*(job.name for job in found.site.jobs), "free", "down"]
+    jobs = [*(job.name for job in result.site.jobs), "free", "down"]
     shown = [job for job in jobs if any((unit, job) in count for unit in units)]
     columns = [Column(heading="unit", cells=[str(unit) for unit in units[:SHOWN]])]
     for at, job in enumerate(shown):
@@ -182,8 +182,8 @@ def _seats(found: Arrangement) -> Iterator[Block]:
         yield Paragraph(f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")
 
 
-def _loads(found: Arrangement) -> Iterator[Block]:
-    rows = link_rows(found)
+def _loads(result: Arrangement) -> Iterator[Block]:
+    rows = link_rows(result)
     if not rows:
         return
     yield Heading("Busiest links (mean share of what they can carry; before: hosts as given, ECMP)")

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from weft.simulation.iteration.memory import MemoryTimeline
 
 
-def estimate_view(found: EstimateReport) -> Iterator[Block]:
+def estimate_view(result: EstimateReport) -> Iterator[Block]:
     """One estimate in full."""
-    estimate = found.estimate
-    yield from subject(found.job, found.cluster)
+    estimate = result.estimate
+    yield from subject(result.job, result.cluster)
     yield Fact("Layout:", format_layout(estimate.layout, whole=True))
-    if line := words.straddling([estimate.layout], found.cluster):
+    if line := words.straddling([estimate.layout], result.cluster):
         yield Paragraph(line, hang=9)
     yield from totals(estimate)
-    if estimate.error is not None and (line := words.published(found.job, found.cluster, estimate.mfu)):
+    if estimate.error is not None and (line := words.published(result.job, result.cluster, estimate.mfu)):
         yield Paragraph(line)
     yield from time(estimate)
     yield from memory(estimate)
     yield from bound(estimate)
-    if found.sensitivities:
-        yield from sensitivities(estimate, found.sensitivities)
+    if result.sensitivities:
+        yield from sensitivities(estimate, result.sensitivities)
 
 
 def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]:

@@ -115,8 +115,8 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule]) ->
 
 
 def _counts(outcome: ScheduleResult) -> Iterator[Block]:
-    found = list(outcome.counts.values())
-    rows = [(name, [policies[name] for policies in found]) for name in found[0]]
+    result = list(outcome.counts.values())
+    rows = [(name, [policies[name] for policies in result]) for name in result[0]]
     columns = [Column(heading="policy", cells=[name for name, _ in rows], left=True)]
     for i, count in enumerate(outcome.counts):
         cells = [f"{one[i].utilization:.1%}" for _, one in rows]
@@ -161,11 +161,11 @@ def order_groups(schedule: Schedule) -> list[tuple[list[int], list[int] | None, 
     counts = np.bincount(which, minlength=len(unique))
     shares = np.bincount(which, weights=schedule.chunk_bytes, minlength=len(unique)) / schedule.request.bytes
     width = schedule.orders.shape[1]
-    found = []
+    result = []
     for i in np.argsort(-shares, kind="stable"):
         gather = None if schedule.gathers is None else unique[i][width:].tolist()
-        found.append((unique[i][:width].tolist(), gather, int(counts[i]), float(shares[i])))
-    return found
+        result.append((unique[i][:width].tolist(), gather, int(counts[i]), float(shares[i])))
+    return result
 
 
 def _order_columns(schedule: Schedule) -> list[Column]:
@@ -191,33 +191,33 @@ def order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
     return there if gather is None else f"{there} | {' '.join(str(i + 1) for i in gather)}"
 
 
-def _provision(found: Provision) -> Iterator[Block]:
-    if found.pairs:
+def _provision(result: Provision) -> Iterator[Block]:
+    if result.pairs:
         yield Heading("Bandwidths")
-    for line in provision_words(found):
+    for line in provision_words(result):
         yield Paragraph(line, indent=2)
 
 
-def provision_words(found: Provision) -> tuple[str, ...]:
+def provision_words(result: Provision) -> tuple[str, ...]:
     """What the bandwidths of dimensions are worth beside each other, in sentences; none for one dimension."""
-    if not found.pairs:
+    if not result.pairs:
         return ()
     lines = [
         f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
         f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}."
-        for pair in found.pairs
+        for pair in result.pairs
     ]
-    split = ", ".join(format_si(one, "B/s") for one in found.just_enough_Bps)
+    split = ", ".join(format_si(one, "B/s") for one in result.just_enough_Bps)
     lines.append(f"Just enough for the baseline, of the same total: {split}.")
-    if found.slow:
-        lines.append(f"No mix of orders keeps all dimensions busy{_remedy(found)}.")
+    if result.slow:
+        lines.append(f"No mix of orders keeps all dimensions busy{_remedy(result)}.")
     return tuple(lines)
 
 
-def _remedy(found: Provision) -> str:
-    if found.enough_Bps is None:
+def _remedy(result: Provision) -> str:
+    if result.enough_Bps is None:
         return ""
-    faster = [f"dimension {i + 1} at {format_si(float(found.enough_Bps[i]), 'B/s')}" for i in found.slow]
+    faster = [f"dimension {i + 1} at {format_si(float(result.enough_Bps[i]), 'B/s')}" for i in result.slow]
     return f"; one could with {' and '.join(faster)}"
 
 
@@ -246,10 +246,10 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
     write_trace(path, slices, counters)
 
 
-def schedules_view(found: JobSchedules) -> Iterator[Block]:
+def schedules_view(result: JobSchedules) -> Iterator[Block]:
     """Every collective: what the prediction takes for a call, and the best that is known, with its bound."""
-    rows = found.collectives
-    yield Heading(f"Collectives of {found.job}, most bytes first (seconds of one call)")
+    rows = result.collectives
+    yield Heading(f"Collectives of {result.job}, most bytes first (seconds of one call)")
     between = ["-" if one.reached_Bps is None else f"{one.reached_Bps / 1e9:.3g} GB/s" for one in rows]
     yield Grid(
         [

@@ -22,29 +22,29 @@ NOTHING = 1e-6
 """Share of the larger side's total that is no difference."""
 
 
-def comparison_view(found: Comparison) -> Iterator[Block]:
+def comparison_view(result: Comparison) -> Iterator[Block]:
     """The sides, then each held against the first."""
     yield Heading("Side by side")
-    yield Grid(_sides(found))
-    for side in found.sides:
+    yield Grid(_sides(result))
+    for side in result.sides:
         yield Paragraph(f"{side.label}: {_cut(side)}", indent=2, hang=2, style="dim")
         if line := straddling([side.estimate.layout], side.cluster):
             yield Paragraph(line, indent=2, hang=2)
-    spares = "; +: spares, paid for" if any(one.cluster.spares for one in found.sides) else ""
+    spares = "; +: spares, paid for" if any(one.cluster.spares for one in result.sides) else ""
     yield Paragraph(
-        f"time, cost, energy: of {format_count(found.tokens)} tokens without failures; cost of accelerator-hours at"
+        f"time, cost, energy: of {format_count(result.tokens)} tokens without failures; cost of accelerator-hours at"
         f" their price, which may have a network in it; energy of the accelerators at their board limit{spares}.",
         indent=2,
         hang=2,
         style="dim",
     )
-    for side, difference in zip(found.sides[1:], found.differences, strict=True):
-        yield from _difference(found.sides[0], side, difference)
+    for side, difference in zip(result.sides[1:], result.differences, strict=True):
+        yield from _difference(result.sides[0], side, difference)
 
 
-def _sides(found: Comparison) -> list[Column]:
-    sides, runs = found.sides, found.runs
-    ratios = [1.0, *(one.ratio for one in found.differences)]
+def _sides(result: Comparison) -> list[Column]:
+    sides, runs = result.sides, result.runs
+    ratios = [1.0, *(one.ratio for one in result.differences)]
     return [
         Column(heading="side", cells=[one.label for one in sides], left=True),
         Column(

@@ -63,9 +63,9 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
     Args:
         link: the address of a row of a grid by its value; without it rows lead nowhere.
     """
-    found, names, room = [Section()], {""}, FIGURES_BYTES
+    result, names, room = [Section()], {""}, FIGURES_BYTES
     for block in blocks:
-        parts = found[-1].parts
+        parts = result[-1].parts
         match block:
             case Heading(text=text, top=top):
                 name = stem = re.sub(r"[^a-z0-9]+", "-", re.split(r"[:,(]", text)[0].lower()).strip("-") or "section"
@@ -74,7 +74,7 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                     number += 1
                     name = f"{stem}-{number}"
                 names.add(name)
-                found.append(Section(text, name, top))
+                result.append(Section(text, name, top))
             case Fact():
                 if not parts or parts[-1][0] != "facts":
                     parts.append(("facts", []))
@@ -85,7 +85,7 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                 parts.append(("bars", _bars(columns)))
             case Grid(columns=columns):
                 tables = sum(kind == "table" for kind, _ in parts)
-                name = f"{found[-1].name or 'first'}-table{tables or ''}"
+                name = f"{result[-1].name or 'first'}-table{tables or ''}"
                 parts.append(("table", {"name": name, "columns": columns, "rows": list(_rows(columns, link))}))
             case Figure(chart=chart):
                 drawn = _drawn(chart)
@@ -98,7 +98,7 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                     parts.append(("paragraph", Paragraph(f"Not drawn, {why}: {block.caption}")))
             case Copied():
                 parts.append(("copied", (block.text.strip("\n"), block.label)))
-    return [section for section in found if section.name or section.parts]
+    return [section for section in result if section.name or section.parts]
 
 
 def to_page(title: str, blocks: Iterable[Block]) -> str:

@@ -82,31 +82,31 @@ def compared_layouts(plan: Plan) -> Comparison | None:
     return compare(sides, _TOKENS) if len(sides) > 1 else None
 
 
-def arrangement_report(found: Arrangement, document: Mapping[str, Any], file: str) -> Iterator[Block]:
+def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: str) -> Iterator[Block]:
     """An arrangement in full; ``document`` has its fields as ``file`` has them, which commands name."""
-    yield from arrangement_view(found)
-    yield from arrangement_figures(found)
+    yield from arrangement_view(result)
+    yield from arrangement_figures(result)
     yield Heading("Launch", top=True)
     for row in document["jobs"]:
         yield from _start(row, file)
     text = json.dumps(document, indent=Result.INDENT, allow_nan=False) + "\n"
     yield Heading("Provenance", top=True)
     yield Fact("Weft:", __version__)
-    yield Fact("Seed:", str(found.seed))
-    yield Fact("Constants:", f"shipped, of {found.site.cluster.accelerator.name}")
+    yield Fact("Seed:", str(result.seed))
+    yield Fact("Constants:", f"shipped, of {result.site.cluster.accelerator.name}")
     yield Fact(f"{file}, SHA-256:", sha256(text.encode()).hexdigest())
     yield Copied(_inputs(document), "Inputs")
 
 
-def arrangement_figures(found: Arrangement) -> Iterator[Block]:
+def arrangement_figures(result: Arrangement) -> Iterator[Block]:
     """Seats, links before and after, and one common period."""
     from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
 
     yield Heading("Charts", top=True)
-    yield Figure(partial(seats_chart, found), "Who sits where: a square is a host, a number and a colour a job")
-    yield Figure(partial(loads_chart, found), "How busy links are before and after")
+    yield Figure(partial(seats_chart, result), "Who sits where: a square is a host, a number and a colour a job")
+    yield Figure(partial(loads_chart, result), "How busy links are before and after")
     yield Figure(
-        partial(timeline_chart, found), "One common period: when jobs send, and the busiest link that they share"
+        partial(timeline_chart, result), "One common period: when jobs send, and the busiest link that they share"
     )
 
 

@@ -36,16 +36,16 @@ def plan_view(report: RouteReport) -> Iterator[Block]:
     yield from _links(plan)
 
 
-def audit_view(found: RouteAudit) -> Iterator[Block]:
+def audit_view(result: RouteAudit) -> Iterator[Block]:
     """How good installed routes are, beside those after few moves and those of a new plan."""
-    installed = found.installed
+    installed = result.installed
     flows, best = len(installed.traffic), installed.efficiency
     yield Paragraph(f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")
-    kinds = (("installed", installed), ("repaired", found.repaired), (f"anew by {found.anew.router}", found.anew))
+    kinds = (("installed", installed), ("repaired", result.repaired), (f"anew by {result.anew.router}", result.anew))
     yield Grid(
         [
             Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
-            Column(heading="flows that move", cells=[f"{len(found.moved(one)):,}" for _, one in kinds] + [""]),
+            Column(heading="flows that move", cells=[f"{len(result.moved(one)):,}" for _, one in kinds] + [""]),
             Column(
                 heading="congestion", cells=[f"{one.alpha:g}" for _, one in kinds] + [f"{installed.alpha_bound:g}"]
             ),

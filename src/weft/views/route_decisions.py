@@ -63,12 +63,12 @@ def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
         "beyond": "{ends} carries {value:.1%} of its capacity beyond the known flows: so much is not there",
         "released": "{ends} carries no more than the known flows",
     }
-    found = []
+    result = []
     for change in decision.changes:
         arrow = " -> " if change.kind in ("beyond", "released") else " - "
         ends = arrow.join(fabric.names[node] for node in change.ends)
-        found.append(words[change.kind].format(ends=ends, value=change.value))
-    return found
+        result.append(words[change.kind].format(ends=ends, value=change.value))
+    return result
 
 
 def thresholds_line() -> str:

@@ -62,15 +62,15 @@ class StudyReport:
         BadInput: a filter or a column that cannot be used.
     """
 
-    def __init__(self, found: Sweep, look: Look) -> None:
-        self.found, self.look = found, look
-        self.columns = dict(found.columns())
+    def __init__(self, result: Sweep, look: Look) -> None:
+        self.found, self.look = result, look
+        self.columns = dict(result.columns())
         empty = dict.fromkeys(self.columns)
-        self.rows = [empty | row for row in filtered(found.rows(), look.where, self.columns)]
+        self.rows = [empty | row for row in filtered(result.rows(), look.where, self.columns)]
         self.good = [row for row in self.rows if row["failure"] is None]
         self.failed = [row for row in self.rows if row["failure"] is not None]
-        self.varied = _varied(self.rows, found.points.columns)
-        self.title = printable(found.points.study.name)
+        self.varied = _varied(self.rows, result.points.columns)
+        self.title = printable(result.points.study.name)
         for place in ("x", "y", "colour", "facet"):
             name = getattr(look, place)
             if name and name != NONE:
@@ -210,15 +210,15 @@ _LEAST = "layout_text"
 """The column that goes first where there is no room."""
 
 
-def sweep_view(found: Sweep, *, written: str | None) -> Iterator[Block]:
+def sweep_view(result: Sweep, *, written: str | None) -> Iterator[Block]:
     """What a run computed, and the first rows where they were not written to a file."""
-    study, counts = found.points.study, found.counts
-    failures = found.failures()
+    study, counts = result.points.study, result.counts
+    failures = result.failures()
     if written is None:
-        rows = [row for row, _ in zip(found.rows(), range(ROWS), strict=False)]
-        names = telling(rows, found.points.columns)
+        rows = [row for row, _ in zip(result.rows(), range(ROWS), strict=False)]
+        names = telling(rows, result.points.columns)
         several = {axis.kind.column for axis in study.axes if len(axis.values) > 1}
-        names = [*(one for one in found.points.columns if one in several or one in names), *names]
+        names = [*(one for one in result.points.columns if one in several or one in names), *names]
         names = list(dict.fromkeys(names))
         yield from rows_view(rows, names)
         if counts.points > ROWS:
@@ -235,14 +235,14 @@ def sweep_view(found: Sweep, *, written: str | None) -> Iterator[Block]:
         yield Paragraph(f"written to {written}", indent=2)
 
 
-def forecast_view(found: Forecast, workers: str | int | None) -> Iterator[Block]:
+def forecast_view(result: Forecast, workers: str | int | None) -> Iterator[Block]:
     """What a run would do, and about how long it would take."""
     yield Paragraph(
-        f"{found.study}: {counted(found.points, 'point')}, {found.known:,} known, {found.missing:,} to compute"
+        f"{result.study}: {counted(result.points, 'point')}, {result.known:,} known, {result.missing:,} to compute"
     )
-    if found.timed:
-        whole = found.missing * found.point_s
-        yield Paragraph(f"about {format_seconds(found.point_s)} a point, of {found.timed} timed", indent=2)
+    if result.timed:
+        whole = result.missing * result.point_s
+        yield Paragraph(f"about {format_seconds(result.point_s)} a point, of {result.timed} timed", indent=2)
         said = f"about {format_seconds(whole)} of one core's time"
         if str(workers).isdecimal() and int(str(workers)) > 1:
             said += f", {format_seconds(whole / int(str(workers)))} on {workers}"

@@ -85,47 +85,47 @@ def _large(value: float) -> str:
     return format_count(value) if value >= 1e6 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def goodput_view(found: GoodputReport) -> Iterator[Block]:
+def goodput_view(result: GoodputReport) -> Iterator[Block]:
     """A run under failures."""
-    yield from subject(found.job, found.cluster, routing=crossing(found.routing) if found.routing else "")
-    yield Fact("Layout:", format_layout(found.layout))
-    yield from training_view(found.run)
-    yield from _chance(found)
-    yield from _classes(found)
-    yield from _spares(found)
-    if found.simultaneous:
-        yield from _simultaneous(found)
+    yield from subject(result.job, result.cluster, routing=crossing(result.routing) if result.routing else "")
+    yield Fact("Layout:", format_layout(result.layout))
+    yield from training_view(result.run)
+    yield from _chance(result)
+    yield from _classes(result)
+    yield from _spares(result)
+    if result.simultaneous:
+        yield from _simultaneous(result)
 
 
-def _chance(found: GoodputReport) -> Iterator[Block]:
-    failing = found.failing
-    yield Heading(f"By chance: {_round_days(found.low_s)} to {_round_days(found.high_s)} days in nine runs of ten")
+def _chance(result: GoodputReport) -> Iterator[Block]:
+    failing = result.failing
+    yield Heading(f"By chance: {_round_days(result.low_s)} to {_round_days(result.high_s)} days in nine runs of ten")
     yield Paragraph(
-        f"{found.runs} random runs have a goodput of {found.drawn_goodput:.2%}, the closed form"
-        f" {found.goodput:.2%}. Policy: {failing.policy}, with {count_of(found.spares, 'spare host')} of"
+        f"{result.runs} random runs have a goodput of {result.drawn_goodput:.2%}, the closed form"
+        f" {result.goodput:.2%}. Policy: {failing.policy}, with {count_of(result.spares, 'spare host')} of"
         f" {counted(failing.host_size, 'accelerator')}.",
         indent=2,
     )
-    if found.saving.every > 1:
-        every = found.saving.every
+    if result.saving.every > 1:
+        every = result.saving.every
         yield Paragraph(
-            f"Checkpoints stay with peers ({format_seconds(found.saving.stall_s)} each); every {every}th goes to"
-            f" storage, every {format_seconds(every * found.saving.segment_s)}.",
+            f"Checkpoints stay with peers ({format_seconds(result.saving.stall_s)} each); every {every}th goes to"
+            f" storage, every {format_seconds(every * result.saving.segment_s)}.",
             indent=2,
         )
-    if found.saving.lag_s > 0:
-        lag = format_seconds(found.saving.lag_s)
+    if result.saving.lag_s > 0:
+        lag = format_seconds(result.saving.lag_s)
         yield Paragraph(f"A checkpoint in storage can be used {lag} after it is begun.", indent=2)
 
 
-def _classes(found: GoodputReport) -> Iterator[Block]:
-    rows = found.classes
-    yield Heading(f"What each class of {found.failing.book.name} costs on {found.fabric.name}")
+def _classes(result: GoodputReport) -> Iterator[Block]:
+    rows = result.classes
+    yield Heading(f"What each class of {result.failing.book.name} costs on {result.fabric.name}")
     columns = [
         Column(heading="class", cells=[one.name for one in rows], left=True),
         Column(heading="of", cells=[_part(one) for one in rows], left=True),
         Column(heading="events", cells=[_events(one.events) for one in rows]),
-        Column(heading="takes", cells=[_takes(one, found.simulated) for one in rows], left=True),
+        Column(heading="takes", cells=[_takes(one, result.simulated) for one in rows], left=True),
         Column(heading="costs", cells=[f"{one.share:.2%}" for one in rows]),
         Column(heading="rework", cells=[_share(one.rework) for one in rows], drop=2),
         Column(heading="restart", cells=[_share(one.restart) for one in rows], drop=3),
@@ -134,7 +134,7 @@ def _classes(found: GoodputReport) -> Iterator[Block]:
         Column(heading="planned", cells=[_share(one.planned) for one in rows], drop=1),
     ]
     yield Grid(columns)
-    note = "" if found.simulated else " x1 where traffic goes around: not simulated without --fabric."
+    note = "" if result.simulated else " x1 where traffic goes around: not simulated without --fabric."
     yield Paragraph(
         "costs: share of the expected time; takes: hosts that go into repair, or the job's speed while one lasts."
         + note,
@@ -142,9 +142,9 @@ def _classes(found: GoodputReport) -> Iterator[Block]:
     )
 
 
-def _spares(found: GoodputReport) -> Iterator[Block]:
-    rows = found.spare_rows
-    yield Heading(f"Spares: {count_of(found.best_spares, 'host')} cost least")
+def _spares(result: GoodputReport) -> Iterator[Block]:
+    rows = result.spare_rows
+    yield Heading(f"Spares: {count_of(result.best_spares, 'host')} cost least")
     yield Grid(
         [
             Column(heading="spares", cells=[f"{one.spares:,}" for one in rows]),
@@ -155,9 +155,9 @@ def _spares(found: GoodputReport) -> Iterator[Block]:
     yield Paragraph("accelerator-hours: spares included, over those of a run that never fails.", indent=2)
 
 
-def _simultaneous(found: GoodputReport) -> Iterator[Block]:
-    rows = found.simultaneous
-    yield Heading(f"Parts of {found.fabric.name} failed at once, {count_of(rows[0].draws, 'draw')} each")
+def _simultaneous(result: GoodputReport) -> Iterator[Block]:
+    rows = result.simultaneous
+    yield Heading(f"Parts of {result.fabric.name} failed at once, {count_of(rows[0].draws, 'draw')} each")
     yield Grid(
         [
             Column(heading="failed", cells=[f"{one.failed:,}" for one in rows]),

@@ -96,11 +96,11 @@ def step_record(step: MeasuredStep) -> dict[str, Any]:
 
 def by_axes(issued: Iterable[Issue]) -> dict[Axes, tuple[int, int]]:
     """Number of collectives and bytes of their full buffers, by axes, in order of the axes' names."""
-    found: dict[Axes, tuple[int, int]] = {}
+    result: dict[Axes, tuple[int, int]] = {}
     for issue in issued:
-        count, size = found.get(issue.axes, (0, 0))
-        found[issue.axes] = (count + 1, size + issue.bytes)
-    return dict(sorted(found.items()))
+        count, size = result.get(issue.axes, (0, 0))
+        result[issue.axes] = (count + 1, size + issue.bytes)
+    return dict(sorted(result.items()))
 
 
 def comparison_view(

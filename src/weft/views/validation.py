@@ -23,17 +23,17 @@ FARTHEST = 10
 """Runs that are listed by name, those with the largest errors."""
 
 
-def validation_view(found: Validation) -> Iterator[Block]:
+def validation_view(result: Validation) -> Iterator[Block]:
     """Errors by family, what they come to, and why runs were skipped."""
     yield Heading("Predicted against measured iteration time")
     names = ("family", "runs", "predicted", "mean", "median", "bias", "worst", "rank corr.", "memory")
-    families = [family.family for family in found.families]
-    grid = rows_grid(names, [*map(_cells, found.families), _cells(found.pooled)], left=("family",))
+    families = [family.family for family in result.families]
+    grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
     yield replace(grid, columns=[replace(grid.columns[0], values=[*families, ""]), *grid.columns[1:]])
-    if found.headline is not None:
-        yield Paragraph(f"Mean over families of the mean absolute error: {found.headline:.1%}", indent=2)
+    if result.headline is not None:
+        yield Paragraph(f"Mean over families of the mean absolute error: {result.headline:.1%}", indent=2)
     yield Heading("Farthest off")
-    worst = sorted(found.outcomes, key=lambda outcome: -abs(outcome.error))[:FARTHEST]
+    worst = sorted(result.outcomes, key=lambda outcome: -abs(outcome.error))[:FARTHEST]
     yield rows_grid(
         ("run", "family", "measured", "predicted", "error"),
         [
@@ -48,17 +48,17 @@ def validation_view(found: Validation) -> Iterator[Block]:
         ],
         left=("run", "family"),
     )
-    for title, reasons in (("Skipped", found.reasons), ("In doubt", found.warnings)):
+    for title, reasons in (("Skipped", result.reasons), ("In doubt", result.warnings)):
         if reasons:
             yield Heading(title)
         for why in reasons:
             yield Paragraph(f"{why.runs:5d}  {why.family}: {why.reason}", hang=7)
 
 
-def cause_view(found: Validation) -> Iterator[Block]:
+def cause_view(result: Validation) -> Iterator[Block]:
     """Errors by what runs have in common, the values of each cause together."""
     rows, shown = [], ""
-    for cause in found.causes:
+    for cause in result.causes:
         name, shown = ("" if cause.cause == shown else cause.cause), cause.cause
         shares = (_percent(cause.mape), _percent(cause.bias, signed=True), _percent(cause.excess, signed=True))
         rows.append((name, cause.value, str(cause.runs), str(cause.families), *shares))
@@ -72,9 +72,9 @@ def cause_view(found: Validation) -> Iterator[Block]:
     )
 
 
-def choice_view(found: Validation) -> Iterator[Block]:
+def choice_view(result: Validation) -> Iterator[Block]:
     """What taking the layout that Weft ranks first costs, among layouts of one job that were measured."""
-    known = found.choices
+    known = result.choices
     if not known:
         yield Paragraph("No job was measured in several layouts.")
         return
@@ -112,9 +112,9 @@ def _percent(value: float | None, *, signed: bool = False) -> str:
 COLUMNS = ("family", "runs", "fitted", "source left out", "its bias", "worst", "rank corr.", "kind left out")
 
 
-def fit_view(found: Fitted) -> Iterator[Block]:
+def fit_view(result: Fitted) -> Iterator[Block]:
     """Errors by family: as fitted, and of each family and each kind by constants fitted to the others."""
-    fitted, by_family, by_kind = found.by_family()
+    fitted, by_family, by_kind = result.by_family()
     rows = []
     for seen, unseen, alone in zip(fitted, by_family, by_kind, strict=True):
         rank = "-" if unseen.spearman is None else f"{unseen.spearman:.3f}"
@@ -137,21 +137,21 @@ def _mean(errors: Sequence[Errors]) -> str:
     return _percent(sum(known) / len(known) if known else None)
 
 
-def calibration_view(found: Fitted) -> Iterator[Block]:
+def calibration_view(result: Fitted) -> Iterator[Block]:
     """Each fitted constant beside what it was before."""
     rows = [
         (row["table"], row["constant"], f"{row['before']:.4g}", f"{row['fitted']:.4g}", row["unit"])
-        for row in found.to_dicts()
+        for row in result.to_dicts()
     ]
     yield Heading("Constants")
     names = ("table", "constant", "before", "fitted", "unit")
     yield rows_grid(names, rows, left=("table", "constant", "unit"))
 
 
-def traced_view(found: Traced) -> Iterator[Block]:
+def traced_view(result: Traced) -> Iterator[Block]:
     """The shapes of a trace, the longest in all first."""
     rows = []
-    for row in sorted(found.to_dicts(), key=lambda row: -row["seconds"] * row["calls"]):
+    for row in sorted(result.to_dicts(), key=lambda row: -row["seconds"] * row["calls"]):
         if row["kind"] == "product":
             groups = f"{row['groups']:.0f} x " if row["groups"] > 1 else ""
             shape = f"{groups}({row['m']:.0f} x {row['k']:.0f}) by ({row['k']:.0f} x {row['n']:.0f})"
@@ -160,14 +160,14 @@ def traced_view(found: Traced) -> Iterator[Block]:
             shape = f"{row['batch']:.0f} x {row['sequence']:.0f} tokens, {heads}"
         times = (format_seconds(row["seconds"]), format_seconds(row["seconds"] * row["calls"]))
         rows.append((row["kind"], row["phase"], shape, row.get("precision", ""), f"{row['calls']:,}", *times))
-    yield Heading(f"Kernels of {printable(found.source)}, medians")
+    yield Heading(f"Kernels of {printable(result.source)}, medians")
     names = ("kernel", "phase", "shape", "precision", "calls", "time", "in all")
     yield rows_grid(names, rows, left=names[:4])
 
 
-def described_view(found: Described) -> Iterator[Block]:
+def described_view(result: Described) -> Iterator[Block]:
     """Collectives by axis as nccl-tests does, fits, products, and a rank's share of the machine."""
-    measured = found.measured
+    measured = result.measured
     count = measured.layout.world
     yield Paragraph(
         f"{counted(count, 'rank')} of {printable(measured.rank.name)}, layout"
@@ -175,30 +175,30 @@ def described_view(found: Described) -> Iterator[Block]:
         " all ranks busy, the slowest counts"
     )
     for axis in measured.axes:
-        yield from _axis(found, axis)
+        yield from _axis(result, axis)
     if measured.axes:
-        yield from _fits(found)
-    yield from _products(found)
-    yield from _one_rank(found)
-    for note in found.notes:
+        yield from _fits(result)
+    yield from _products(result)
+    yield from _one_rank(result)
+    for note in result.notes:
         yield Paragraph(f"note: {note}", hang=6)
 
 
-def cluster_file(found: Described, *, constants: str | None) -> str:
+def cluster_file(result: Described, *, constants: str | None) -> str:
     """TOML of the cluster; ``constants`` is the file to be read with it."""
-    measured = found.measured
+    measured = result.measured
     head = [
         f"# Measured by weft bench-comm: {format_layout(measured.layout)} on {measured.device}, medians of at"
         f" most {counted(measured.repeats, 'call')}."
     ]
     if constants is not None:
         head.append(f"# To be read with --calibration {printable(constants)}.")
-    return "\n".join(head) + "\n" + write_cluster(found.cluster)
+    return "\n".join(head) + "\n" + write_cluster(result.cluster)
 
 
-def _axis(found: Described, axis: str) -> Iterator[Block]:
-    samples = found.measured.of(axis)
-    lines = [found.line(one.axis, one.kind) for one in samples]
+def _axis(result: Described, axis: str) -> Iterator[Block]:
+    samples = result.measured.of(axis)
+    lines = [result.line(one.axis, one.kind) for one in samples]
     fits = [format_seconds(line.seconds(one.bytes)) for one, line in zip(samples, lines, strict=True)]
     yield Heading(f"{axis}: {samples[0].ranks} ranks")
     first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
@@ -209,26 +209,26 @@ def _axis(found: Described, axis: str) -> Iterator[Block]:
             Column(heading="size", cells=[format_bytes(one.bytes, least=1.0) for one in samples]),
             Column(heading="time", cells=[format_seconds(one.seconds) for one in samples]),
             Column(heading="algbw", cells=[format_si(one.bytes / one.seconds, "B/s") for one in samples]),
-            Column(heading="busbw", cells=[format_si(found.bus_Bps(one), "B/s") for one in samples]),
+            Column(heading="busbw", cells=[format_si(result.bus_Bps(one), "B/s") for one in samples]),
             Column(heading="fit", cells=fits, drop=1),
         ]
     )
 
 
-def _fits(found: Described) -> Iterator[Block]:
+def _fits(result: Described) -> Iterator[Block]:
     yield Heading("Fits: time = latency + bytes that a ring sends / bandwidth")
     yield Grid(
         [
-            Column(heading="axis", cells=[one.axis for one in found.lines], left=True),
-            Column(heading="collective", cells=[one.kind for one in found.lines], left=True),
-            Column(heading="latency", cells=[format_seconds(one.latency_s) for one in found.lines]),
-            Column(heading="bandwidth", cells=[format_si(one.Bps, "B/s") for one in found.lines]),
-            Column(heading="r2", cells=[f"{one.r2:.3f}" for one in found.lines], drop=1),
-            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in found.lines]),
+            Column(heading="axis", cells=[one.axis for one in result.lines], left=True),
+            Column(heading="collective", cells=[one.kind for one in result.lines], left=True),
+            Column(heading="latency", cells=[format_seconds(one.latency_s) for one in result.lines]),
+            Column(heading="bandwidth", cells=[format_si(one.Bps, "B/s") for one in result.lines]),
+            Column(heading="r2", cells=[f"{one.r2:.3f}" for one in result.lines], drop=1),
+            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in result.lines]),
         ]
     )
     yield Heading("Tiers that plans read: one model for all collectives of an axis")
-    axes = found.network.axes
+    axes = result.network.axes
     yield Grid(
         [
             Column(heading="tier", cells=[one.axis for one in axes], left=True),
@@ -238,15 +238,15 @@ def _fits(found: Described) -> Iterator[Block]:
             Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in axes]),
         ]
     )
-    yield Paragraph(f"Besides, {format_seconds(found.network.launch_s)} to launch a collective.", indent=2)
+    yield Paragraph(f"Besides, {format_seconds(result.network.launch_s)} to launch a collective.", indent=2)
 
 
-def _products(found: Described) -> Iterator[Block]:
-    products = found.measured.products
+def _products(result: Described) -> Iterator[Block]:
+    products = result.measured.products
     yield Heading("Products (m x k) by (k x n)")
     first = [i == 0 or products[i - 1].precision != one.precision for i, one in enumerate(products)]
     names = [one.precision if new else "" for one, new in zip(products, first, strict=True)]
-    peaks = found.cluster.accelerator
+    peaks = result.cluster.accelerator
     shares = [one.achieved_flops / peaks.peak_flops(one.precision) for one in products]
     yield Grid(
         [
@@ -257,7 +257,7 @@ def _products(found: Described) -> Iterator[Block]:
             Column(heading="of the best", cells=[f"{share:.0%}" for share in shares], drop=1),
         ]
     )
-    made = found.kernels
+    made = result.kernels
     yield Paragraph(
         f"Fit: {made.gemm_efficiency:.0%} of the best, depth {made.gemm_depth:.0f},"
         f" {format_seconds(made.kernel_s)} a kernel; worst residual {made.worst:.0%}.",
@@ -265,8 +265,8 @@ def _products(found: Described) -> Iterator[Block]:
     )
 
 
-def _one_rank(found: Described) -> Iterator[Block]:
-    rank = found.measured.rank
+def _one_rank(result: Described) -> Iterator[Block]:
+    rank = result.measured.rank
     yield Heading("One rank")
     rows = (
         ("memory", format_bytes(rank.memory_bytes)),

@@ -102,14 +102,14 @@ def legend(used: Collection[str]) -> str:
 
 def switch_words(layout: Layout) -> str:
     """Switches that are not at rest: "sp, ulysses"; "-" without any."""
-    found = [word for name, word in SWITCHES if getattr(layout, name)]
+    result = [word for name, word in SWITCHES if getattr(layout, name)]
     if layout.context > 1:
-        found.append(f"cp {layout.context_method}")
+        result.append(f"cp {layout.context_method}")
     if layout.overlap_tensor != "backward" and layout.x * layout.y > 1:
-        found.append(f"tp overlap {layout.overlap_tensor}")
-    found += [] if layout.overlap_reduce else ["no reduce overlap"]
-    found += [] if layout.overlap_gather else ["no gather overlap"]
-    return ", ".join(found) or "-"
+        result.append(f"tp overlap {layout.overlap_tensor}")
+    result += [] if layout.overlap_reduce else ["no reduce overlap"]
+    result += [] if layout.overlap_gather else ["no gather overlap"]
+    return ", ".join(result) or "-"
 
 
 def schedule_words(layout: Layout) -> str:
@@ -163,10 +163,10 @@ def straddling(layouts: Sequence[Layout], cluster: Cluster) -> str:
     """A warning where groups straddle scale-up domains, but not the largest power of two of each; else empty."""
     used = cluster.tiers[0].size
     part = 1 << (used.bit_length() - 1)
-    axes = [found for layout in layouts if (found := straddling_axes(layout, used, part))]
+    axes = [result for layout in layouts if (result := straddling_axes(layout, used, part))]
     if not axes or len(cluster.tiers) == 1:
         return ""
-    names = " and ".join(short for short, name in DEGREES if any(name in found for found in axes))
+    names = " and ".join(short for short, name in DEGREES if any(name in result for result in axes))
     where = f" in {len(axes)} of these {len(layouts)} layouts" if len(layouts) > 1 else ""
     return (
         f"Warning: {names} groups straddle scale-up domains of {used}{where}; with {part} of"
@@ -200,29 +200,29 @@ def largest_memory(estimate: Estimate, most: int = 2) -> str:
     return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
 
 
-def choice(found: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, ...]:
+def choice(result: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, ...]:
     """What the order of layouts is worth: the first's chance, which others cannot be told apart from the fastest,
     and why the first is first."""
     near = sum(group == 1 for group in groups)
     told = "the first is apart from the others listed"
     if near > 1:
         told = f"{'all' if near == len(groups) else near} of {len(groups)} listed cannot be told apart"
-    proof = f"{counted(found.pairs, 'pair')} of {counted(found.jobs, 'job')} of {counted(found.sources, 'source')}"
+    proof = f"{counted(result.pairs, 'pair')} of {counted(result.jobs, 'job')} of {counted(result.sources, 'source')}"
     lines = [
-        f"Choice: with a probability of {found.chance:.0%} the first takes at most {found.within:.0%} longer than the"
-        f" best of {found.candidates}; {told}, by the error between layouts that differ so much ({proof})"
+        f"Choice: with a probability of {result.chance:.0%} the first takes at most {result.within:.0%} longer than"
+        f" the best of {result.candidates}; {told}, by the error between layouts that differ so much ({proof})"
     ]
-    fastest = found.fastest.layout
+    fastest = result.fastest.layout
     if fastest != first.layout:
-        slower = first.iteration_s / found.fastest.iteration_s - 1
-        does = f" and does not need {_listed(found.reasons[:3])}" if found.reasons else " and leaves more memory"
+        slower = first.iteration_s / result.fastest.iteration_s - 1
+        does = f" and does not need {_listed(result.reasons[:3])}" if result.reasons else " and leaves more memory"
         apart = f"{slower:.1%} slower than" if slower >= 0.0005 else "as fast as"
         lines.append(
             f"First: predicted {apart} the fastest{does}. The fastest, with a probability of"
-            f" {found.fastest_chance:.0%}: {format_layout(fastest)} (--order time)"
+            f" {result.fastest_chance:.0%}: {format_layout(fastest)} (--order time)"
         )
-    if found.unusual:
-        lines.append(f"Unusual in the first: {_listed(found.unusual)}; it gains more than that counts")
+    if result.unusual:
+        lines.append(f"Unusual in the first: {_listed(result.unusual)}; it gains more than that counts")
     return tuple(lines)
 
 

@@ -83,10 +83,10 @@ class Steps:
 
     def one_by_one(self) -> tuple[Steps, ...]:
         """Each step by itself."""
-        found = []
+        result = []
         for step in range(self.count):
             now = self.step == step
-            found.append(
+            result.append(
                 Steps(
                     count=1,
                     step=np.zeros(int(now.sum()), dtype=np.int64),
@@ -95,7 +95,7 @@ class Steps:
                     bytes=self.bytes[now],
                 )
             )
-        return tuple(found)
+        return tuple(result)
 
     def sent(self, ranks: int) -> Floats:
         """Bytes that each of the ranks 0 .. ``ranks`` - 1 sends."""

@@ -214,15 +214,15 @@ def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now
 @jit
 def soonest(room: Room) -> tuple[int, int, float]:
     """The dimension, the place there and the time of the next operation that will have moved its bytes."""
-    found, place, time = NONE, NONE, np.inf
+    result, place, time = NONE, NONE, np.inf
     # Where ends are equal the lowest dimension and the earliest to join come first: runs repeat.
     for dimension in range(len(room.sharing)):
         count = room.sharing[dimension]
         for at in range(count):
             left = (room.target[dimension, at] - room.virtual[dimension]) * count
             if room.since[dimension] + left < time:
-                found, place, time = wide(dimension), wide(at), room.since[dimension] + left
-    return found, place, time
+                result, place, time = wide(dimension), wide(at), room.since[dimension] + left
+    return result, place, time
 
 
 @jit

@@ -190,7 +190,7 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     matrix = np.zeros((len(rows) + 1, count + 1))
     matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
     row, column = np.nonzero(matrix)
-    found = lp.least(
+    result = lp.least(
         np.append(rows.mean(axis=0) / scale * TIE, 1.0),
         (np.append(np.zeros(count), least / scale), np.append(np.ones(count), np.inf)),
         lp.Rows(
@@ -201,9 +201,9 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
             high=np.append(-offsets / scale, 1.0),
         ),
     )
-    share = np.clip(found.values[:count], 0.0, None)
+    share = np.clip(result.values[:count], 0.0, None)
     share /= share.sum()
-    dual = np.clip(-found.dual[:-1], 0.0, None)
+    dual = np.clip(-result.dual[:-1], 0.0, None)
     return max(_certified(rows, offsets, dual), least), share
 
 

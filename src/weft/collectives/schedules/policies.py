@@ -64,8 +64,8 @@ def schedule(
             problem = "the policy weft finds the order within the dimensions itself"
             raise BadInput(problem, where="order", remedy="drop it, or choose baseline or themis")
         limit = machine(asked, chunks, active)
-        found = balanced(asked, chunks=chunks, active=limit, independent=independent)
-        return time_schedule(found, active=limit)
+        result = balanced(asked, chunks=chunks, active=limit, independent=independent)
+        return time_schedule(result, active=limit)
     rule = order or _DEFAULT_ORDER[name]
     astra, count = rule.startswith("astra"), default_chunks(asked) if chunks is None else chunks
     limit = machine(asked, count, active)
@@ -84,20 +84,20 @@ def compare(
     def timed(policy: str, order: QueueRule | None) -> TimedSchedule:
         return schedule(asked, policy, order=order, chunks=chunks, active=limit, independent=independent)
 
-    found = {"baseline": timed("baseline", "fifo")}
+    result = {"baseline": timed("baseline", "fifo")}
     if asked.kind in BALANCED_KINDS:
-        found |= {f"themis {order}": timed("themis", order) for order in ORDERS}
-    return found | {"weft": timed("weft", None)}
+        result |= {f"themis {order}": timed("themis", order) for order in ORDERS}
+    return result | {"weft": timed("weft", None)}
 
 
 def beside(timed: TimedSchedule, *, chunks: int | None = None) -> dict[str, TimedSchedule]:
     """A schedule among the policies that it is held against, by name, on its machine; the baseline first."""
     asked, own = timed.schedule.request, timed.schedule.policy
     names = POLICIES if asked.kind in BALANCED_KINDS else ("baseline", "weft")
-    found = {
+    result = {
         name: timed if name == own else schedule(asked, name, chunks=chunks, active=timed.active) for name in names
     }
-    return found if own in found else found | {own: timed}
+    return result if own in result else result | {own: timed}
 
 
 CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
@@ -136,7 +136,7 @@ def balanced(
     shares = [best_shares(asked)]
     if min(counts) <= FEW:
         shares += _rotations(asked, shares[0].bound_s)
-    found: tuple[_Candidate, Chart] | None = None
+    result: tuple[_Candidate, Chart] | None = None
     candidates = chain(
         _peers(asked, default_chunks(asked) if chunks is None else chunks),
         _candidates(asked, shares, counts, independent=independent),
@@ -145,10 +145,10 @@ def balanced(
         candidates = chain(candidates, [_reversed(asked, chunks, limit)])
     for candidate in candidates:
         chart = _timed(candidate, limit)
-        if found is None or chart.time_s < found[1].time_s * (1 - 1e-12):
-            found = candidate, chart
-    assert found is not None
-    candidate, chart = found
+        if result is None or chart.time_s < result[1].time_s * (1 - 1e-12):
+            result = candidate, chart
+    assert result is not None
+    candidate, chart = result
     ranks = candidate.ranks
     if ranks is None:
         ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
@@ -193,8 +193,8 @@ def _rotations(asked: Request, bound_s: float) -> list[Shares]:
     if width < 3 or asked.kind not in BALANCED_KINDS:
         return []
     turns = (np.arange(width)[:, None] + np.arange(width)) % width
-    found = shares_of(asked, np.array(asked.used)[turns])
-    return [found] if found.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
+    result = shares_of(asked, np.array(asked.used)[turns])
+    return [result] if result.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
 
 
 def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candidate:

@@ -90,12 +90,12 @@ class ScheduleResult(Result):
     def algorithms(self) -> list[str]:
         """What stages of each dimension ran, as "in-switch + ring"; "-" where nobody talks."""
         asked, stages = self.timed.schedule.request, self.timed.stages
-        found = []
+        result = []
         for i in range(len(asked.dimensions)):
             kinds = np.unique(stages.kind[stages.dimension == i]).tolist()
             names = sorted({asked.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
-            found.append(" + ".join(names) or "-")
-        return found
+            result.append(" + ".join(names) or "-")
+        return result
 
     @property
     def dimensions(self) -> tuple[DimensionRow, ...]:
@@ -153,5 +153,5 @@ class ScheduleResult(Result):
         return (what, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
 
 
-def _policy_times(found: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
-    return tuple(PolicyTime(name, len(one.schedule), one.time_s, one.utilization) for name, one in found.items())
+def _policy_times(result: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
+    return tuple(PolicyTime(name, len(one.schedule), one.time_s, one.utilization) for name, one in result.items())

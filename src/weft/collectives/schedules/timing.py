@@ -139,12 +139,12 @@ def busy_intervals(timed: TimedSchedule, dimension: int) -> tuple[Floats, Floats
 def activity(timed: TimedSchedule, *, bins: int = BINS) -> Floats:
     """Share of each of ``bins`` equal spans in which a dimension moves bytes, shape (dimensions, bins)."""
     edges = np.linspace(0.0, timed.time_s, bins + 1)
-    found = np.zeros((len(timed.schedule.request.dimensions), bins))
-    for dimension in range(len(found)):
+    result = np.zeros((len(timed.schedule.request.dimensions), bins))
+    for dimension in range(len(result)):
         begin, end = busy_intervals(timed, dimension)
         length = np.concatenate([[0.0], np.cumsum(end - begin)])
         at = np.searchsorted(begin, edges, side="right") - 1
         inside = np.clip(edges - begin[at], 0.0, (end - begin)[at]) if len(begin) else 0.0
         so_far = np.where(at >= 0, length[at] + inside, 0.0)
-        found[dimension] = np.diff(so_far) / np.maximum(np.diff(edges), 1e-300)
-    return found
+        result[dimension] = np.diff(so_far) / np.maximum(np.diff(edges), 1e-300)
+    return result

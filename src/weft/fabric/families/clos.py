@@ -145,17 +145,17 @@ def _leaves(
     step = -(-radix // SPLITS)
     wired = {wiring(most) for most in range(radix // 2, radix, step)}
     fewest = {down: math.ceil(down / ratio - 1e-9) for _, down in wired}
-    found = [
+    result = [
         (leaves, down, up) for leaves, down in wired for up in range(min(down, radix - down), fewest[down] - 1, -step)
     ]
-    if not found:
+    if not result:
         down, up = min(fewest.items())
         raise BadInput(
             f"a leaf with {down} ports down and {up} up exceeds the radix {radix}",
             where=where,
             remedy=f"join at most {_split(radix, ratio)[0]}",
         )
-    return sorted(found, key=lambda leaf: (leaf[1] / leaf[2], leaf))
+    return sorted(result, key=lambda leaf: (leaf[1] / leaf[2], leaf))
 
 
 def _split(radix: int, ratio: float) -> tuple[int, int]:

@@ -76,15 +76,15 @@ class Settings(Mapping[str, Any]):
             raise self.bad(name, f"{reprlib.repr(value)} is not a text")
         if not choices:
             return value
-        found = next((choice for choice in choices if choice.lower() == value.lower()), None)
-        if found is None:
+        result = next((choice for choice in choices if choice.lower() == value.lower()), None)
+        if result is None:
             raise self.bad(name, f"{reprlib.repr(value)} is not modelled", f"use {', '.join(choices)}")
-        return found
+        return result
 
 
 def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables as one, with dotted names; lists stay values."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     pending: list[tuple[str, Mapping[str, Any]]] = [("", tables)]
     while pending:
         prefix, table = pending.pop()
@@ -92,8 +92,8 @@ def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, Mapping):
                 pending.append((f"{prefix}{name}.", value))
             else:
-                found[f"{prefix}{name}"] = value
-    return found
+                result[f"{prefix}{name}"] = value
+    return result
 
 
 def share_of(whole: int, degrees: Mapping[str, int], *, where: str, unit: str = "accelerators") -> int:

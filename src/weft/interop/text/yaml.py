@@ -73,13 +73,13 @@ def parse_yaml(text: str, *, where: str, remedy: str | None = None) -> Value:
         reader.events = (one for one in yaml.parse(text, Loader=_LOADER) if not isinstance(one, yaml.StreamStartEvent))
         if isinstance(next(reader.events), yaml.StreamEndEvent):
             raise BadInput("is empty", where=where)
-        found = reader.value(next(reader.events))
+        result = reader.value(next(reader.events))
         next(reader.events)
         if not isinstance(more := next(reader.events), yaml.StreamEndEvent):
             raise reader.bad("several documents are refused", more.start_mark)
     except (yaml.YAMLError, UnicodeError) as error:
         problem = getattr(error, "problem", None) or "has characters that YAML cannot hold"
         raise reader.bad(f"not valid YAML: {problem}", getattr(error, "problem_mark", None)) from None
-    if found == "":
+    if result == "":
         raise BadInput("is empty", where=where)
-    return found
+    return result

@@ -79,20 +79,20 @@ def family_of(source: str | os.PathLike[str]) -> str:
 def parts(model: Model, family: str) -> dict[str, HubPart]:
     """What each of Weft's parameters is made of; names begin behind ``model.``, but for the head's."""
     shift = 1.0 if family.startswith("gemma") else 0.0
-    found = {"embedding.weight": HubPart(names=(_TABLE,), heights=(model.vocab,))}
+    result = {"embedding.weight": HubPart(names=(_TABLE,), heights=(model.vocab,))}
     kinds = model.kinds
     for index, kind in enumerate(model.block_sequence()):
         block, ours, theirs = kinds[kind], f"blocks.{index}", f"layers.{index}"
         attention, feed = block.attention, block.feed_forward
         assert isinstance(attention, Attention)
         for norm, name in _norms(block.norms).items():
-            found[f"{ours}.{norm}.weight"] = HubPart(
+            result[f"{ours}.{norm}.weight"] = HubPart(
                 names=(f"{theirs}.{name}.weight",), heights=(block.hidden,), shift=shift
             )
         wide, narrow, features = attention.heads, attention.kv_heads, attention.head_dim
         if attention.head_norms:
             for which in ("q_norm", "k_norm"):
-                found[f"{ours}.{which}.weight"] = HubPart(
+                result[f"{ours}.{which}.weight"] = HubPart(
                     names=(f"{theirs}.self_attn.{which}.weight",), heights=(features,), shift=shift
                 )
         fused: dict[str, tuple[dict[str, int], bool]] = {
@@ -109,13 +109,13 @@ def parts(model: Model, family: str) -> dict[str, HubPart]:
             fused["fc2"] = {"mlp.down_proj": block.hidden}, feed.bias
         for linear, (some, bias) in fused.items():
             for what in ("weight", "bias")[: 2 if bias else 1]:
-                found[f"{ours}.{linear}.{what}"] = HubPart(
+                result[f"{ours}.{linear}.{what}"] = HubPart(
                     names=tuple(f"{theirs}.{name}.{what}" for name in some), heights=tuple(some.values())
                 )
-    found["norm.weight"] = HubPart(names=("norm.weight",), heights=(model.hidden,), shift=shift)
+    result["norm.weight"] = HubPart(names=("norm.weight",), heights=(model.hidden,), shift=shift)
     if not model.tied_embeddings:
-        found["head.weight"] = HubPart(names=("lm_head.weight",), heights=(model.vocab,))
-    return found
+        result["head.weight"] = HubPart(names=("lm_head.weight",), heights=(model.vocab,))
+    return result
 
 
 def _experts(moe: MixtureOfExperts, hidden: int, family: str) -> dict[str, tuple[dict[str, int], bool]]:
@@ -161,15 +161,15 @@ class HubWeights:
         self._check(tied=model.tied_embeddings)
 
     def __call__(self, name: str, shape: Shape, offsets: Shape, sizes: Shape) -> Tensor:
-        part, found, start = self._parts[name], [], 0
+        part, result, start = self._parts[name], [], 0
         low, high = offsets[0], offsets[0] + sizes[0]
         for own, height in zip(part.names, part.heights, strict=True):
             first, last = max(low - start, 0), min(high - start, height)
             if first < last:
                 columns = () if len(sizes) == 1 else (slice(offsets[1], offsets[1] + sizes[1]),)
-                found.append(self._tensor(own, (height, *shape[1:]))[(slice(first, last), *columns)])
+                result.append(self._tensor(own, (height, *shape[1:]))[(slice(first, last), *columns)])
             start += height
-        values = found[0] if len(found) == 1 else torch.cat(found)
+        values = result[0] if len(result) == 1 else torch.cat(result)
         return values.float() + part.shift if part.shift else values
 
     def _tensor(self, own: str, shape: Shape) -> Any:

@@ -111,12 +111,12 @@ class Converted(nn.Module):
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
         rows = self.machine.last.made("rows", input, self.features_at, lambda: plain(input).reshape(-1, *one))
         out = self.layer(rows)[:, : self.gives]
-        found = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+        result = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
         if self._says_axes():
             self._check_known(isinstance(input, Split))
-            cut = TensorCut(frozenset({found.ndim + self.features_at}), self.fused)
-            found = marked(found, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
-        return found
+            cut = TensorCut(frozenset({result.ndim + self.features_at}), self.fused)
+            result = marked(result, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
+        return result
 
     def _says_axes(self) -> bool:
         """Whether its output is to know that it is split; compiled blocks draw one mask for all, and check nothing."""
@@ -140,13 +140,13 @@ class Converted(nn.Module):
         if len(shape) < -self.features_at:
             wanted = f"(..., {self.takes}{', height, width' if self.features_at == -3 else ''})"
             raise BadInput(f"got the shape {tuple(shape)}, but it takes {wanted}", where=self.name)
-        found = shape[self.features_at]
-        if found == self.takes:
+        result = shape[self.features_at]
+        if result == self.takes:
             return
         if self.easy:
-            raise BadInput(f"got {found} features, but it takes {self.takes}", where=self.name)
+            raise BadInput(f"got {result} features, but it takes {self.takes}", where=self.name)
         raise BadInput(
-            f"got {found} features, but a rank's share is {self.takes}",
+            f"got {result} features, but a rank's share is {self.takes}",
             where=self.name,
             remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
         )

@@ -99,14 +99,14 @@ def easy_plan(model: nn.Module) -> dict[str, Role]:
     classes cannot be divided), give them ``Whole()``.
     """
     names = _names(model)
-    found: dict[str, Role] = {}
+    result: dict[str, Role] = {}
     for name, module in model.named_modules():
         own = list(module.parameters(recurse=False))
         alone = all(len(names[parameter]) == 1 for parameter in own)
         cut = type(module) in (nn.Linear, nn.Conv2d) or type(module).__name__ == "Conv1D"
         if own:
-            found[name] = Easy() if cut and alone else Whole()
-    return found
+            result[name] = Easy() if cut and alone else Whole()
+    return result
 
 
 def parallelize(model: M, machine: Machine, plan: Plan) -> M:
@@ -184,14 +184,14 @@ def _matched(model: nn.Module, plan: Plan) -> dict[str, Role]:
         if not isinstance(role, Role):
             raise BadInput(f"{role!r} is no role", where=f"plan: {pattern}", remedy="give Normal(), Head(), ...")
         shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
-        found = [name for name in names if shape.fullmatch(name)]
-        if not found:
+        result = [name for name in names if shape.fullmatch(name)]
+        if not result:
             raise BadInput(
                 f"no module of {type(model).__name__} has this name",
                 where=f"plan: {pattern}",
                 remedy="correct it, or take it out",
             )
-        for name in found:
+        for name in result:
             if name in roles:
                 raise BadInput(f"{name} has two roles: {patterns[name]!r} matches it too", where=f"plan: {pattern}")
             patterns[name], roles[name] = pattern, role
@@ -214,7 +214,7 @@ def _check_covered(model: nn.Module, roles: Mapping[str, Role]) -> None:
         )
 
 
-def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
+def _grouped(result: Mapping[str, str], names: set[str]) -> Iterator[str]:
     """Names with their classes; one pattern for all those that differ by indices alone, if all are there."""
 
     def pattern(name: str) -> str:
@@ -223,14 +223,14 @@ def _grouped(found: Mapping[str, str], names: set[str]) -> Iterator[str]:
     among, of = defaultdict(list), defaultdict(list)
     for name in names:
         among[pattern(name)].append(name)
-    for name in found:
+    for name in result:
         of[pattern(name)].append(name)
     for shape, members in of.items():
-        kinds = {found[name] for name in members}
+        kinds = {result[name] for name in members}
         if len(members) > 1 and len(members) == len(among[shape]) and len(kinds) == 1:
             yield f"{shape} ({len(members)} {kinds.pop()})"
         else:
-            yield from (f"{name or 'the model itself'} ({found[name]})" for name in members)
+            yield from (f"{name or 'the model itself'} ({result[name]})" for name in members)
 
 
 def _is_easy(roles: Mapping[str, Role]) -> bool:
@@ -299,18 +299,18 @@ def _check_ties(model: nn.Module, roles: Mapping[str, Role]) -> None:
     }
     whole = {model.get_submodule(name) for name, role in roles.items() if isinstance(role, Whole)}
     shared = {
-        tuple(sorted(found))
-        for found in _names(model).values()
-        if len(found) > 1 and not all(model.get_submodule(name.rpartition(".")[0]) in whole for name in found)
+        tuple(sorted(result))
+        for result in _names(model).values()
+        if len(result) > 1 and not all(model.get_submodule(name.rpartition(".")[0]) in whole for name in result)
     }
     for embedding, head in sorted(tied):
         if tuple(sorted((embedding, head))) not in shared:
             raise BadInput(
                 f"{head} is not the same parameter as {embedding}", where="plan", remedy="tie them, or declare Head()"
             )
-    for found in sorted(shared - {tuple(sorted(pair)) for pair in tied}):
+    for result in sorted(shared - {tuple(sorted(pair)) for pair in tied}):
         raise Unsupported(
-            f"{', '.join(found)} are one parameter",
+            f"{', '.join(result)} are one parameter",
             where="plan",
             remedy='for a tied head declare Head(tied="..."), naming the embedding; else untie them',
         )
@@ -415,16 +415,16 @@ def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Con
 
 def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -> dict[nn.Parameter, Replicated]:
     """What takes the place of each parameter of modules that stay whole, with their values."""
-    names, found = _names(model), {}
+    names, result = _names(model), {}
     for name, role in roles.items():
         if not isinstance(role, Whole):
             continue
         for plain in role.parameters(_site(model, machine, name, {})):
             first, *others = names[plain]
             shape = tuple(plain.shape)
-            found[plain] = Replicated.of(machine, first, shape, tuple(others))
-            fill(found[plain].holding(), plain.detach(), Stored(shape))
-    return found
+            result[plain] = Replicated.of(machine, first, shape, tuple(others))
+            fill(result[plain].holding(), plain.detach(), Stored(shape))
+    return result
 
 
 def _replicate(model: nn.Module, replicated: Mapping[nn.Parameter, Replicated]) -> None:

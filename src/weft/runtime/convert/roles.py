@@ -474,16 +474,16 @@ def norm_of(site: ModuleSite) -> tuple[int, bool, float]:
 
 def _check_computes(site: ModuleSite, values: dict[str, Tensor], rows: Tensor, expected: Tensor, what: str) -> None:
     """Call a module whose class says nothing with given values of its parameters."""
-    found: Tensor | None = None
+    result: Tensor | None = None
     problem = ""
     with torch.no_grad():
         try:
-            found = functional_call(site.module, values, (rows,))
+            result = functional_call(site.module, values, (rows,))
         except Exception as error:  # a stranger's code: whatever it raises is the reason to refuse it
             problem = f": {type(error).__name__} ({error})"
-    if not isinstance(found, Tensor) or found.shape != expected.shape:
+    if not isinstance(result, Tensor) or result.shape != expected.shape:
         site.refuse(f"({site.kind}) does not compute {what}{problem}", "write the module in plain torch.nn")
-    if not torch.allclose(found.to(expected.dtype), expected, rtol=1e-3, atol=1e-6):
+    if not torch.allclose(result.to(expected.dtype), expected, rtol=1e-3, atol=1e-6):
         site.refuse(f"({site.kind}) does not compute {what}", "write the module in plain torch.nn")
 
 
@@ -492,8 +492,8 @@ def _check_own(site: ModuleSite, names: tuple[str, ...], optional: tuple[str, ..
     module = site.module
     own = {name for name, value in module._parameters.items() if value is not None}
     if not set(names) <= own <= {*names, *optional}:
-        found = ", ".join(sorted(own)) or "none"
-        site.refuse(f"has the parameters {found}, not {' and '.join(names)}", "take weight_norm and the like away")
+        result = ", ".join(sorted(own)) or "none"
+        site.refuse(f"has the parameters {result}, not {' and '.join(names)}", "take weight_norm and the like away")
     more = [name for name, _ in (*module.named_buffers(), *module.named_children())]
     if more:
         site.refuse(f"holds {', '.join(more)}, which would be lost", "take it away")

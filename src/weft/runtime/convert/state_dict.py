@@ -54,11 +54,11 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Tensor | Piece]) -> No
 def sharded_state_dict(model: nn.Module) -> dict[str, Tensor | Piece]:
     """What this rank holds: its pieces of parameters, and persistent buffers; not copies."""
     known = _known(model)
-    found: dict[str, Tensor | Piece] = dict(known.buffers)
+    result: dict[str, Tensor | Piece] = dict(known.buffers)
     for name, holding in known.held.items():
         values = holding.parameter.detach().view(-1)
-        found[name] = Piece(name=name, values=values, placement=holding.placement)
-    return found
+        result[name] = Piece(name=name, values=values, placement=holding.placement)
+    return result
 
 
 def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int | None = None) -> dict[str, Tensor]:
@@ -85,16 +85,16 @@ def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int |
     for name, placement, values in _once(known, flat):
         pieces[name].append((placement, values))
     kept = rank is None or rank == machine.grid.rank
-    found: dict[str, Tensor] = {}
+    result: dict[str, Tensor] = {}
     for name, holding in known.held.items():
         whole = _gathered(machine, holding, pieces[name])
         if kept:
             stored = known.stored.get(name)
-            found[name] = (whole if stored is None else stored.plain(whole)).cpu()
+            result[name] = (whole if stored is None else stored.plain(whole)).cpu()
     if kept:
-        found |= {name: found[first] for name, first in known.ties.items()}
-        found |= {name: buffer.detach().cpu() for name, buffer in known.buffers.items()}
-    return found
+        result |= {name: result[first] for name, first in known.ties.items()}
+        result |= {name: buffer.detach().cpu() for name, buffer in known.buffers.items()}
+    return result
 
 
 def fill(holding: Holding, plain: Tensor, stored: Stored | None) -> None:
@@ -193,14 +193,14 @@ def _known(model: nn.Module) -> _Known:
 
 def stored_of(model: nn.Module) -> dict[str, Stored]:
     """Parameters that the plain model stores in another way, by name."""
-    found = {}
+    result = {}
     for module in model.modules():
         if isinstance(module, Converted) and module.stored is not None:
-            found[f"{module.name}.weight"] = module.stored
+            result[f"{module.name}.weight"] = module.stored
     for parameter in model.parameters():
         if isinstance(parameter, Replicated):
-            found[parameter.plain_name] = Stored(tuple(parameter.shape))
-    return found
+            result[parameter.plain_name] = Stored(tuple(parameter.shape))
+    return result
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
@@ -221,8 +221,8 @@ def _buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _check_names(given: Iterable[str], expected: set[str]) -> None:
-    found = set(given)
-    for what, names in (("lacks", expected - found), ("has the unknown names", found - expected)):
+    result = set(given)
+    for what, names in (("lacks", expected - result), ("has the unknown names", result - expected)):
         if names:
             shown = sorted(names)
             more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""

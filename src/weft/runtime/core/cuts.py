@@ -60,7 +60,7 @@ class Lost(Exception):
 
 
 def followed(
-    func: Any, args: Sequence[Any], named: Mapping[str, Any], found: Any, cuts: Mapping[int, TensorCut | None]
+    func: Any, args: Sequence[Any], named: Mapping[str, Any], result: Any, cuts: Mapping[int, TensorCut | None]
 ) -> Any:
     """The cut of what a function gives, one or one for each of a tuple.
 
@@ -72,7 +72,7 @@ def followed(
     """
     name = getattr(func, "__name__", "")
     name = getattr(func.__self__, "__name__", "") if name == "__get__" else name.strip("_")
-    out = found[0] if isinstance(found, tuple | list) and found else found
+    out = result[0] if isinstance(result, tuple | list) and result else result
     first = args[0] if args else next(iter(named.values()))
     if name.startswith("new_"):
         return None

@@ -125,10 +125,10 @@ def share_draws(model: nn.Module, machine: Machine, rows_over: tuple[str, ...]) 
         return None
 
     def leave(module: nn.Module, _: Any, out: Any) -> Any:
-        found = plain(out) if draws.parts else None
+        result = plain(out) if draws.parts else None
         draws.leave(out is not None)
         passes.pop().close()
-        return found
+        return result
 
     model.register_forward_pre_hook(enter, with_kwargs=True)
     model.register_forward_hook(leave, always_call=True)

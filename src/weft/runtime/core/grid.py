@@ -137,9 +137,9 @@ class Grid:
             every = rank_groups(self.layout, (axis,)).tolist()
             own = next(ranks for ranks in every if self.rank in ranks)
             self._routed[axis] = len(own), own.index(self.rank)
-            found = self._own(self.world, every) if len(own) > 1 and self.world is not None else None
-            if found is not None:
-                self._groups[axis,] = found
+            result = self._own(self.world, every) if len(own) > 1 and self.world is not None else None
+            if result is not None:
+                self._groups[axis,] = result
 
     @property
     def routes(self) -> bool:

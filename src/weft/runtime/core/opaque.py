@@ -24,9 +24,9 @@ _known: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 def number(thing: Any) -> Tensor:
     """The number of a layer, or of what else an operator needs; it is known as long as somebody keeps it."""
-    found = next(_numbers)
-    _known[found] = thing
-    return torch.tensor(found, dtype=torch.int64, device="cpu")
+    result = next(_numbers)
+    _known[result] = thing
+    return torch.tensor(result, dtype=torch.int64, device="cpu")
 
 
 def thing(key: Tensor) -> Any:
@@ -51,9 +51,9 @@ def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., A
 
     def made(function: Callable[..., Any]) -> CustomOpDef:
         name = f"weft::{function.__name__.strip('_')}"
-        found: CustomOpDef = custom_op(name, function, mutates_args=(), schema=schema)
-        found.register_fake(fake)
-        found.register_effect(EffectType.ORDERED)
-        return found
+        result: CustomOpDef = custom_op(name, function, mutates_args=(), schema=schema)
+        result.register_fake(fake)
+        result.register_effect(EffectType.ORDERED)
+        return result
 
     return made

@@ -325,8 +325,8 @@ def holdings(model: nn.Module) -> list[Holding]:
     Raises:
         BadInput: a parameter that no Weft module made.
     """
-    found = list(_holdings(model))
-    known = {id(holding.parameter) for holding in found}
+    result = list(_holdings(model))
+    known = {id(holding.parameter) for holding in result}
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
             raise BadInput(
@@ -334,7 +334,7 @@ def holdings(model: nn.Module) -> list[Holding]:
                 where=type(model).__name__,
                 remedy="convert its module with weft.runtime.convert, or freeze it outside the model",
             )
-    return found
+    return result
 
 
 def _holdings(model: nn.Module) -> Iterator[Holding]:

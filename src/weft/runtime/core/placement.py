@@ -75,9 +75,9 @@ def share(size: int, degree: int, index: int) -> Range:
 
 def fused(parts: tuple[int, ...], degree: int, index: int) -> tuple[Range, ...]:
     """One rank's rows of a matrix that is fused of parts."""
-    found, start = [], 0
+    result, start = [], 0
     for part in parts:
         low, high = share(part, degree, index)
-        found.append((start + low, start + high))
+        result.append((start + low, start + high))
         start += part
-    return tuple(found)
+    return tuple(result)

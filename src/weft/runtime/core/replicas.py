@@ -35,14 +35,14 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
         if different and not words:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
             words = f"copies of {different[0]}{more} along {axis} differ"
-    found: list[str] = [words]
+    result: list[str] = [words]
     if machine.grid.runs:
-        found = [""] * dist.get_world_size()
-        dist.all_gather_object(found, words)
-    rank = next((rank for rank, said in enumerate(found) if said), None)
+        result = [""] * dist.get_world_size()
+        dist.all_gather_object(result, words)
+    rank = next((rank for rank, said in enumerate(result) if said), None)
     if rank is not None:
         raise Diverged(
-            found[rank],
+            result[rank],
             where=f"rank {rank}",
             remedy="use no numbers of a process of its own (seeds, clocks) in what ranks hold alike",
         )

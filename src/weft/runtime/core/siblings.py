@@ -29,14 +29,14 @@ class LastTaken:
         """What ``make`` gives, once for each tensor, unless no gradient will be asked for."""
         if not (torch.is_grad_enabled() and taken.requires_grad):
             return make()
-        known, version, found = self._taken.get(level, (None, 0, {}))
+        known, version, result = self._taken.get(level, (None, 0, {}))
         now = 0 if torch.compiler.is_compiling() else taken._version
         if known is not taken or version != now:
-            found = {}
-            self._taken[level] = taken, now, found
-        if how not in found:
-            found[how] = make()
-        return cast(T, found[how])
+            result = {}
+            self._taken[level] = taken, now, result
+        if how not in result:
+            result[how] = make()
+        return cast(T, result[how])
 
     def forget(self) -> None:
         """Keep nothing alive any longer."""

@@ -63,16 +63,18 @@ class Split(Tensor):
         drawn = draws is not None and draws.trains and axes and func in _RANDOM and _drops(func, args, named)
         apart = draws.differing(*sorted(axes)) if drawn and draws is not None else nullcontext()
         with apart, torch._C.DisableTorchFunctionSubclass():
-            found = tuple(args[0].unbind(0)) if func is Tensor.__iter__ else func(*args, **named)
-            cuts = _cuts(func, args, named, found, given)
-        made = found if draws is None else _marked(found, draws, axes, cuts, given)
+            result = tuple(args[0].unbind(0)) if func is Tensor.__iter__ else func(*args, **named)
+            cuts = _cuts(func, args, named, result, given)
+        made = result if draws is None else _marked(result, draws, axes, cuts, given)
         return iter(made) if func is Tensor.__iter__ else made
 
 
-def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], found: Any, given: list[Split]) -> Any:
+def _cuts(
+    func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], result: Any, given: list[Split]
+) -> Any:
     """The cut of what a function gives; refused where a part of the features does not say it."""
     known = [one for one in given if one.cut is not None]
-    first = found[0] if isinstance(found, list | tuple) and found else found
+    first = result[0] if isinstance(result, list | tuple) and result else result
     again = torch._C._current_graph_task_id() != -1
     if not known or again or not (isinstance(first, Tensor) or func is Tensor.__setitem__):
         return None
@@ -82,7 +84,7 @@ def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], 
         problem = "others are split over other axes"
     else:
         try:
-            return followed(func, args, named, found, {id(one): one.cut for one in given})
+            return followed(func, args, named, result, {id(one): one.cut for one in given})
         except Lost as lost:
             problem = str(lost)
     raise Unsupported(
@@ -95,9 +97,9 @@ def _cuts(func: Callable[..., Any], args: Sequence[Any], named: dict[str, Any], 
 
 def marked(values: Tensor, draws: Draws, *axes: str, cut: TensorCut | None = None, origin: str = "") -> Tensor:
     """Values that know along which axes ranks hold others, and in which dimension."""
-    found = values.as_subclass(Split)
-    found.draws, found.axes, found.cut, found.origin = draws, frozenset(axes), cut, origin
-    return found
+    result = values.as_subclass(Split)
+    result.draws, result.axes, result.cut, result.origin = draws, frozenset(axes), cut, origin
+    return result
 
 
 def plain(values: Any) -> Any:
@@ -123,12 +125,12 @@ def _drops(func: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
     return chance != 0.0 and named.get("training", True) is not False
 
 
-def _marked(found: Any, draws: Draws, axes: frozenset[str], cut: TensorCut | None, given: list[Split]) -> Any:
-    if isinstance(found, Split):  # changed in place
-        found.draws, found.axes, found.cut = draws, found.axes | axes, cut or found.cut
-        return found
-    if isinstance(found, Tensor):
-        return marked(found, draws, *axes, cut=cut, origin=max((one.origin for one in given), key=bool))
-    if isinstance(found, list | tuple) and any(isinstance(one, Tensor) for one in found):
-        return type(found)([_marked(one, draws, axes, cut, given) for one in found])
-    return found
+def _marked(result: Any, draws: Draws, axes: frozenset[str], cut: TensorCut | None, given: list[Split]) -> Any:
+    if isinstance(result, Split):  # changed in place
+        result.draws, result.axes, result.cut = draws, result.axes | axes, cut or result.cut
+        return result
+    if isinstance(result, Tensor):
+        return marked(result, draws, *axes, cut=cut, origin=max((one.origin for one in given), key=bool))
+    if isinstance(result, list | tuple) and any(isinstance(one, Tensor) for one in result):
+        return type(result)([_marked(one, draws, axes, cut, given) for one in result])
+    return result

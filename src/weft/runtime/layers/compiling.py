@@ -70,8 +70,8 @@ def _check(layout: Layout, model: nn.Module) -> None:
         (layout.context > 1, "layout.context", f"context = {layout.context}"),
         (layout.schedule.splits_backward, "layout.schedule", f"schedule = {layout.schedule}"),
     )
-    for found, where, what in limits:
-        if found:
+    for result, where, what in limits:
+        if result:
             raise Unsupported(f"blocks with {what} are not compiled", where=where, remedy="leave compile out")
 
 

@@ -392,9 +392,9 @@ class Experts4D(nn.Module):
         grid = self.machine.grid
         count = len(chosen) * grid.size("x", "y") // len(self.places)
         shape = count, self.whole_sequence, self.top_k
-        found = torch.zeros(shape, dtype=torch.int32, device=chosen.device)
-        found[sequence, place] = chosen.int()
-        return self.machine.collectives.all_reduce(found, *SEQUENCE).wait().long()
+        result = torch.zeros(shape, dtype=torch.int32, device=chosen.device)
+        result[sequence, place] = chosen.int()
+        return self.machine.collectives.all_reduce(result, *SEQUENCE).wait().long()
 
     def _load(self, choices: Tensor) -> Tensor:
         """Copies of each sequence that choose each expert, shape (sequences, experts)."""
@@ -436,10 +436,10 @@ class Drops:
         if not self.possible:
             return None
         grid, wide = self._machine.grid, self._machine.precision.wide
-        found = torch.zeros(2, dtype=wide, device=grid.device)
+        result = torch.zeros(2, dtype=wide, device=grid.device)
         for layer in self._layers:  # each for itself, as some are computed again and count twice
-            found += torch.stack((layer.dropped / layer.met, torch.ones_like(found[0]))).to(wide)
-        dropped, layers = self._machine.collectives.all_reduce(found, *GRID_AXES).wait().tolist()
+            result += torch.stack((layer.dropped / layer.met, torch.ones_like(result[0]))).to(wide)
+        dropped, layers = self._machine.collectives.all_reduce(result, *GRID_AXES).wait().tolist()
         return float(dropped / layers)
 
 

@@ -298,10 +298,10 @@ def _keep_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _product_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     rows, token, key = ctx.saved_tensors
     wanted = token is not None or ctx.needs_input_grad[0]
-    found = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted)
+    result = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted)
     if token is not None:
-        return None, found, None, None, None, None
-    return found if wanted else None, None, None, None, None, None
+        return None, result, None, None, None, None
+    return result if wanted else None, None, None, None, None, None
 
 
 _opaque_product.register_autograd(_product_backward, setup_context=_keep_product)
@@ -312,20 +312,20 @@ _opaque_product.register_autograd(_product_backward, setup_context=_keep_product
 )
 def _opaque_join(rows: Tensor, key: Tensor) -> Tensor:
     """The number of a new joint; its gradient says that all layers that take the tensor gave theirs to the joint."""
-    found = next(_numbers)
-    _joints[found] = Joint(thing(key).sum_input_gradient)
+    result = next(_numbers)
+    _joints[result] = Joint(thing(key).sum_input_gradient)
     if len(_joints) > _OUTSTANDING:
         del _joints[next(iter(_joints))]
-    return torch.tensor(float(found), dtype=torch.float64, device="cpu")
+    return torch.tensor(float(result), dtype=torch.float64, device="cpu")
 
 
 @operator(
     "(Tensor gradient, Tensor token, Tensor rows) -> Tensor", lambda gradient, token, rows: rows.new_empty(rows.shape)
 )
 def _opaque_take(gradient: Tensor, token: Tensor, rows: Tensor) -> Tensor:
-    found = _joints.pop(int(token)).take()
-    assert found is not None
-    return found
+    result = _joints.pop(int(token)).take()
+    assert result is not None
+    return result
 
 
 def _keep_joint(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -387,17 +387,17 @@ class Conv4D(Layer4D):
 
     def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
         kernels, size = self._kernels(weight), (gradient.shape[0], *features)
-        found: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
+        result: Tensor = conv2d_input(  # type: ignore[no-untyped-call]
             size, kernels, gradient, self.stride, self.padding, self.dilation
         )
-        return found.contiguous()
+        return result.contiguous()
 
     def scatter_weight(self, gradient: Tensor, rows: Tensor) -> None:
         size = (gradient.shape[1], rows.shape[1], *self.kernel)
-        found: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+        result: Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
             rows, size, gradient, self.stride, self.padding, self.dilation
         )
-        self.weight.scatter(found)
+        self.weight.scatter(result)
 
     def _check_size(self, images: Tensor) -> None:
         """Refuse images into which the kernel does not fit."""

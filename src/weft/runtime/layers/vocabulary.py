@@ -94,8 +94,8 @@ class Embedding4D(nn.Module):
         if self.machine.rows_cut:
             self.machine.grid.divided(len(ids), "x", what="tokens of a micro-batch")
         _check_known(ids, self.vocab, f"{self.name}: ids")
-        found = _Lookup.apply(ids, self.table.shard, self)  # type: ignore[no-untyped-call]
-        return cast(Tensor, found)
+        result = _Lookup.apply(ids, self.table.shard, self)  # type: ignore[no-untyped-call]
+        return cast(Tensor, result)
 
 
 class _Lookup(Function):

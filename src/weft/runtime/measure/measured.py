@@ -17,8 +17,6 @@ MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
 KINDS: tuple[MeasuredKind, ...] = ("all-reduce", "all-gather", "reduce-scatter")
 MeasuredPrecision = Literal["fp32", "bf16", "fp16"]
 PRECISIONS: tuple[MeasuredPrecision, ...] = ("fp32", "bf16", "fp16")
-Verdict = Literal["holds", "fails", "seen"]
-"""``seen``: a figure that nothing is asked of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +87,6 @@ class Measured:
     def of(self, axis: str, kind: MeasuredKind | None = None) -> tuple[Sample, ...]:
         """Samples of an axis, of one collective or of all."""
         return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelftestFinding:
-    """One check on one grid: its verdict, what was found in words, and its figures (SI units)."""
-
-    check: str
-    grid: str
-    verdict: Verdict
-    found: str
-    figures: dict[str, float]
 
 
 def measured_axes(layout: Layout) -> tuple[str, ...]:

@@ -28,9 +28,9 @@ from weft.layout.spec import Layout
 from weft.layout.step import StepOptions, step_collectives
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
+from weft.results import SelftestFinding
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.precision import Precision
-from weft.runtime.measure.measured import SelftestFinding
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.session import RunSettings, Session
@@ -61,12 +61,12 @@ def layouts(ranks: int, batch: int) -> list[Layout]:
     """The grids of so many ranks; each takes its share of a batch at once, a pipeline in four parts."""
     from weft.layout.text import parse_layout
 
-    found = []
+    result = []
     for text in _GRIDS[ranks]:
         layout = parse_layout(text).complete(ranks)
         parts = layout.data_parallel * (4 if layout.pipeline > 1 else 1)
-        found.append(replace(layout, micro_batch=max(batch // parts, 1), zero=int(layout.data > 1)))
-    return found
+        result.append(replace(layout, micro_batch=max(batch // parts, 1), zero=int(layout.data > 1)))
+    return result
 
 
 def small_job() -> Job:
@@ -103,14 +103,14 @@ def selftest_rank(
     where = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device("cpu")
     alone = _losses(small_job(), Grid(Layout(micro_batch=16), where, None, 0))
     timed = timed_job(device)
-    found = []
+    result = []
     for layout, bytes_ in zip(grids, estimated, strict=True):
         grid = Grid.of(layout, where)
         name = _name(layout)
-        found.append(_parity(name, grid, alone))
-        found += _timed(name, grid, timed, steps, bytes_)
+        result.append(_parity(name, grid, alone))
+        result += _timed(name, grid, timed, steps, bytes_)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        write_text(path, json.dumps([asdict(one) for one in found]))
+        write_text(path, json.dumps([asdict(one) for one in result]))
 
 
 def _name(layout: Layout) -> str:
@@ -134,8 +134,8 @@ def _losses(job: Job, grid: Grid) -> list[float]:
 
 def _parity(name: str, grid: Grid, alone: list[float]) -> SelftestFinding:
     """Losses and norms beside one rank's; the worst rank counts."""
-    found = _losses(small_job(), grid)
-    worst = max(abs(one - other) / abs(other) for one, other in zip(found, alone, strict=True))
+    result = _losses(small_job(), grid)
+    worst = max(abs(one - other) / abs(other) for one, other in zip(result, alone, strict=True))
     worst = _most(grid, worst)
     return SelftestFinding(
         check="equal to one rank",
@@ -270,32 +270,32 @@ def _overlap(name: str, grid: Grid, step: Callable[[], Any]) -> SelftestFinding:
 
 def hidden(some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]) -> tuple[float, float]:
     """How long the union of some spans is, and how much of it lies in the union of others."""
-    found, other = _union(some), _union(others)
-    both = sum(max(min(end, stop) - max(begin, start), 0.0) for begin, end in found for start, stop in other)
-    return sum(end - begin for begin, end in found), both
+    result, other = _union(some), _union(others)
+    both = sum(max(min(end, stop) - max(begin, start), 0.0) for begin, end in result for start, stop in other)
+    return sum(end - begin for begin, end in result), both
 
 
 def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """Spans that do not meet, in order."""
-    found: list[tuple[float, float]] = []
+    result: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if result and begin <= result[-1][1]:
+            result[-1] = (result[-1][0], max(result[-1][1], end))
         else:
-            found.append((begin, end))
-    return found
+            result.append((begin, end))
+    return result
 
 
 def environment_facts(device: str) -> dict[str, str]:
     """What a reader of the figures needs to know of the machine."""
-    found = {"torch": str(torch.__version__)}
+    result = {"torch": str(torch.__version__)}
     if device == "cuda":
         names = Counter(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-        found["gpus"] = ", ".join(f"{count} x {name}" for name, count in names.items())
-        found["cuda"] = str(torch.version.cuda or torch.version.hip)
+        result["gpus"] = ", ".join(f"{count} x {name}" for name, count in names.items())
+        result["cuda"] = str(torch.version.cuda or torch.version.hip)
         if dist.is_nccl_available():
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    return found
+            result["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return result
 
 
 def read_findings(path: Path) -> tuple[SelftestFinding, ...]:
@@ -327,8 +327,8 @@ class PlainBlock(nn.Module):
         normed = self.norm1(rows)
 
         def heads(linear: nn.Linear, count: int) -> Tensor:
-            found: Tensor = linear(normed)
-            return found.view(*found.shape[:-1], count, -1).transpose(1, 2)
+            result: Tensor = linear(normed)
+            return result.view(*result.shape[:-1], count, -1).transpose(1, 2)
 
         def rotated(values: Tensor) -> Tensor:
             first, second = values.chunk(2, dim=-1)

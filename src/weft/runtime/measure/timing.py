@@ -84,16 +84,16 @@ def measure(request: Measurement) -> Measured | None:
         Unsupported: the layout has an axis that the runtime has not.
     """
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
-        found = Path(folder) / "measured.json"
+        result = Path(folder) / "measured.json"
         layout = request.layout
-        run_ranks(measure_rank, (request, str(found)), layout.world, request.device, layout=layout)
-        return measured_from_json(found.read_text(encoding="utf-8")) if found.exists() else None
+        run_ranks(measure_rank, (request, str(result)), layout.world, request.device, layout=layout)
+        return measured_from_json(result.read_text(encoding="utf-8")) if result.exists() else None
 
 
 def measure_rank(request: Measurement, path: str) -> None:
     """One rank's part; rank 0 writes what was found."""
     clock = Stopwatch(Grid.of(request.layout, request.device), request.repeats)
-    found = Measured(
+    result = Measured(
         layout=request.layout,
         device=request.device,
         repeats=request.repeats,
@@ -102,7 +102,7 @@ def measure_rank(request: Measurement, path: str) -> None:
         products=_products(clock, request.precisions),
     )
     if clock.grid.rank == 0:
-        write_text(path, measured_to_json(found))
+        write_text(path, measured_to_json(result))
 
 
 class Stopwatch:
@@ -168,9 +168,9 @@ class Stopwatch:
         """The largest of each among the ranks."""
         if self.grid.world is None:
             return seconds
-        found = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX)
-        return [float(one) for one in found.tolist()]
+        result = torch.tensor(seconds, dtype=torch.float64, device=self.grid.device)
+        dist.all_reduce(result, op=dist.ReduceOp.MAX)
+        return [float(one) for one in result.tolist()]
 
 
 # Collectives -------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ def _empty(elements: int, kind: torch.dtype, grid: Grid, *, pinned: bool = False
 
 
 def _products(clock: Stopwatch, precisions: tuple[MeasuredPrecision, ...]) -> tuple[Product, ...]:
-    found = []
+    result = []
     for precision in precisions:
         rate = 0.0
         for m, n, k in shapes(clock.grid.device.type):
@@ -227,8 +227,8 @@ def _products(clock: Stopwatch, precisions: tuple[MeasuredPrecision, ...]) -> tu
                 continue
             one = _product(clock, precision, (m, n, k))
             rate = max(rate, one.achieved_flops)
-            found.append(one)
-    return tuple(found)
+            result.append(one)
+    return tuple(result)
 
 
 def shapes(device: str) -> tuple[Shape, ...]:
@@ -272,8 +272,8 @@ def _rank(clock: Stopwatch) -> Rank:
 
 def _gpu() -> tuple[str, float, int]:
     """Name, memory in bytes and multiprocessors."""
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return found.name, float(found.total_memory), found.multi_processor_count
+    result = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return result.name, float(result.total_memory), result.multi_processor_count
 
 
 def _cpu(world: int) -> tuple[str, float, int]:

@@ -117,9 +117,9 @@ class RankStart:
         """``row`` of every rank, on every rank."""
         if not dist.is_initialized():
             return [self.row()]
-        found: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, self.row())
-        return found
+        result: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(result, self.row())
+        return result
 
 
 @contextmanager

@@ -242,13 +242,13 @@ def shuffled(positions: NDArray[np.int64], epochs: NDArray[np.int64], *, size: i
     2002, "Ciphers with arbitrary finite domains"), so that no order is stored.
     """
     half = max((int(size - 1).bit_length() + 1) // 2, 1)
-    found = positions.astype(np.uint64)
+    result = positions.astype(np.uint64)
     keys = [_hashed(seed, epochs.astype(np.uint64), turn) for turn in range(_ROUNDS)]
-    outside = np.ones(len(found), dtype=np.bool_)
+    outside = np.ones(len(result), dtype=np.bool_)
     while outside.any():
-        found[outside] = _feistel(found[outside], [key[outside] for key in keys], half)
-        outside = found >= size
-    return found.astype(np.int64)
+        result[outside] = _feistel(result[outside], [key[outside] for key in keys], half)
+        outside = result >= size
+    return result.astype(np.int64)
 
 
 def _feistel(values: Words, keys: list[Words], half: int) -> Words:
@@ -262,19 +262,19 @@ def _feistel(values: Words, keys: list[Words], half: int) -> Words:
 
 def _hashed(*parts: int | Words) -> Words:
     """64 bits from integers, at least one of them an array (SplitMix64's finalizer, Steele et al. 2014)."""
-    found = np.zeros(1, dtype=np.uint64)
+    result = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        found = _mixed(found, np.uint64(part % 2**64) if isinstance(part, int) else part)
-    return found
+        result = _mixed(result, np.uint64(part % 2**64) if isinstance(part, int) else part)
+    return result
 
 
 def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
     """A hash of one part more."""
-    found = (hashed ^ part) + np.uint64(0x9E3779B97F4A7C15)
-    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    found ^= found >> np.uint64(31)
-    return found
+    result = (hashed ^ part) + np.uint64(0x9E3779B97F4A7C15)
+    result = (result ^ (result >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    result = (result ^ (result >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    result ^= result >> np.uint64(31)
+    return result
 
 
 def _check_file(path: Path, where: str) -> None:
@@ -311,10 +311,10 @@ class Mixture:
     def counts(self) -> tuple[int, ...]:
         """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
         exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
-        found = np.floor(exact).astype(np.int64)
-        late = np.argsort(found - exact, kind="stable")[: BLOCK - len(found) - int(found.sum())]
-        found[late] += 1
-        return tuple(int(one) + 1 for one in found)
+        result = np.floor(exact).astype(np.int64)
+        late = np.argsort(result - exact, kind="stable")[: BLOCK - len(result) - int(result.sum())]
+        result[late] += 1
+        return tuple(int(one) + 1 for one in result)
 
     def fingerprint(self) -> str:
         """As ``Corpus.fingerprint``, of all and their shares."""

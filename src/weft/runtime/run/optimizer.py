@@ -59,13 +59,13 @@ class AdamSettings:
 
     def changes_from(self, before: AdamSettings) -> list[str]:
         """What differs from other settings, each as "rate 0.0003 -> 0.0001"."""
-        found = []
+        result = []
         for name in (field.name for field in fields(self)):
             old, new = getattr(before, name), getattr(self, name)
             if old != new:
                 effect = " (where the cosine ends: other rates from here on)" if name == "steps" else ""
-                found.append(f"{name} {old} -> {new}{effect}")
-        return found
+                result.append(f"{name} {old} -> {new}{effect}")
+        return result
 
 
 def _within(
@@ -137,11 +137,11 @@ def torch_optimizer(
 
 def _groups(flat: Flat, weight_decay: float) -> list[dict[str, Any]]:
     """What a rank owns: what decays, and what does not."""
-    found = []
+    result = []
     for decayed in (True, False):
         leaves = [owned.leaf for owned in flat.owned if owned.decayed == decayed]
-        found.append({"params": leaves, "weight_decay": weight_decay if decayed else 0.0})
-    return found
+        result.append({"params": leaves, "weight_decay": weight_decay if decayed else 0.0})
+    return result
 
 
 class Optimizer:

@@ -75,7 +75,7 @@ def stages_of(machine: Machine, model: Model) -> list[Stage]:
             where="layout",
             remedy="choose fewer stages",
         )
-    found, start = [], 0
+    result, start = [], 0
     left = recomputed_blocks(model, layout)
     blocks_of = model.block_sequence()
     for chunk in model_chunks(blocks_of, layout.pipeline, layout.virtual_stages, wraps=layout.schedule.wraps):
@@ -84,8 +84,8 @@ def stages_of(machine: Machine, model: Model) -> list[Stage]:
         if chunk.stage == machine.grid.coordinates["pipeline"]:
             recomputed = min(left, len(blocks))
             left -= recomputed
-            found.append(Stage(blocks=blocks, recomputed=recomputed, first=chunk.embedding, last=chunk.head))
-    return found
+            result.append(Stage(blocks=blocks, recomputed=recomputed, first=chunk.embedding, last=chunk.head))
+    return result
 
 
 def build_stages(machine: Machine, model: Model, *, sequence: int, details: Details | None = None) -> nn.ModuleList:

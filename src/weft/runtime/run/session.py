@@ -236,16 +236,16 @@ class Session:
                 batch or data.
         """
         where, own = str(folder), self._state()
-        found = own
+        result = own
 
         def accept(table: Mapping[str, Any]) -> None:
-            nonlocal found
-            found = RunState.read(table, where)
-            found.check_goes_on(own, where)
+            nonlocal result
+            result = RunState.read(table, where)
+            result.check_goes_on(own, where)
 
         checkpoint.load(folder, self.optimizer.pieces(), accept)
-        self.optimizer.restored(found.step)
-        return found
+        self.optimizer.restored(result.step)
+        return result
 
     def _state(self) -> RunState:
         recipe, precision, adam = self.job.recipe, self.settings.precision, self.settings.adam
@@ -390,19 +390,19 @@ def load_latest(session: Session, root: Path) -> Resumed:
 
 def _of_first_rank(root: Path) -> list[Path]:
     """Checkpoints as the first rank sees them, newest first."""
-    found: list[object] = [None]
+    result: list[object] = [None]
     if not dist.is_initialized() or dist.get_rank() == 0:
         try:
             last_checkpoint(root)
-            found = [whole_folders(root)[::-1]]
+            result = [whole_folders(root)[::-1]]
         except BadInput as error:
-            found = [error]
+            result = [error]
     if dist.is_initialized():
-        dist.broadcast_object_list(found, src=0)
-    if isinstance(found[0], BadInput):
-        raise found[0]
-    assert isinstance(found[0], list)
-    return found[0]
+        dist.broadcast_object_list(result, src=0)
+    if isinstance(result[0], BadInput):
+        raise result[0]
+    assert isinstance(result[0], list)
+    return result[0]
 
 
 def _set_aside(damaged: list[Path]) -> None:

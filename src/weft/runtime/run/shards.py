@@ -44,14 +44,14 @@ class Shards:
 
     def __getitem__(self, wanted: slice) -> Tokens:
         start, stop, step = wanted.indices(len(self))
-        found = []
+        result = []
         while start < stop:
             which = bisect_right(self._ends, start)
             before = self._ends[which] - len(self._arrays[which])
             part = self._arrays[which][start - before : stop - before : step]
-            found.append(part)
+            result.append(part)
             start += len(part) * step
-        return found[0] if len(found) == 1 else np.concatenate(found or [np.empty(0, np.uint32)])
+        return result[0] if len(result) == 1 else np.concatenate(result or [np.empty(0, np.uint32)])
 
     def part(self, start: int, stop: int) -> Shards:
         """Some of the tokens, without reading them."""

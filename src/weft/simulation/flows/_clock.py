@@ -119,7 +119,7 @@ def soonest_end(clock: Timeline) -> float:
 def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
     """List the flows that complete by a time as ``due``, in order; returns how many."""
     nodes, levels, last = clock.nodes, clock.levels, len(clock.levels) - 2
-    found, node, level = 0, 0, last
+    result, node, level = 0, 0, last
     # In order from the left: leaves left of `node` at its level are listed; a subtree whose least is later than
     # `latest` is passed as a whole.
     while level <= last:
@@ -129,13 +129,13 @@ def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
                 continue
             for leaf in range(node << 4, min((node << 4) + 16, len(clock.finish))):
                 if clock.finish[leaf] <= latest:
-                    flow_list[found].due = leaf
-                    found += 1
+                    flow_list[result].due = leaf
+                    result += 1
         node += 1
         while level <= last and (node & 15 == 0 or levels[level] + node >= levels[level + 1]):
             node = ((node - 1) >> 4) + 1
             level += 1
-    return found
+    return result
 
 
 Sharing = int | None

@@ -62,9 +62,9 @@ def run(
 
     number = MODES.index(mode)
     if reuse and not events and not sample:
-        found = simulate_chain(capacity_Bps, traffic, routes, number, local_share)
-        if found is not None:
-            return found
+        result = simulate_chain(capacity_Bps, traffic, routes, number, local_share)
+        if result is not None:
+            return result
     return simulate(capacity_Bps, traffic, routes, number, local_share, events=tuple(events), sample=sample)
 
 

@@ -137,18 +137,18 @@ def _gathered(
     if not rules.gathers:
         return 0.0
     place, count = k - passes.first[stage], passes.first[stage + 1] - passes.first[stage]
-    found = 0.0
+    result = 0.0
     if place == 0:
-        found = delays.first_gather
-        times.gathered[stage] = found + delays.second_gather
+        result = delays.first_gather
+        times.gathered[stage] = result + delays.second_gather
     if place == min(1, count - 1):
-        found = times.gathered[stage]
+        result = times.gathered[stage]
     if fresh:
         work.chunks[stage] += 1
         if work.chunks[stage] > 1:
             times.gathered[stage] += delays.next_gather
-            found = max(found, times.gathered[stage])
-    return found
+            result = max(result, times.gathered[stage])
+    return result
 
 
 @jit

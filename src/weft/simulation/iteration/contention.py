@@ -75,9 +75,9 @@ class FlowRoutes:
         """
         pair = source * self.fabric.accelerators + target
         numbers = np.array([self.number.get(title, -1) for title in titles], dtype=np.int64)
-        found = _found(self.key, self.of_key, numbers[group] * self.fabric.accelerators**2 + pair)
-        found = np.where(found < 0, _found(self.pair, self.of_pair, pair), found)
-        without = np.flatnonzero(found < 0)
+        result = _found(self.key, self.of_key, numbers[group] * self.fabric.accelerators**2 + pair)
+        result = np.where(result < 0, _found(self.pair, self.of_pair, pair), result)
+        without = np.flatnonzero(result < 0)
         missing = without[~np.isin(pair[without], self.idle)]
         if len(missing):
             names = self.fabric.names
@@ -88,7 +88,7 @@ class FlowRoutes:
                 where=self.name,
                 remedy="route this layout on this fabric and placement, as weft route --plan does",
             )
-        return self.routes.of(found[found >= 0]), without
+        return self.routes.of(result[result >= 0]), without
 
     def completed(
         self, titles: Sequence[str], group: Ints, source: Ints, target: Ints, inside: Callable[[Ints, Ints], Routes]
@@ -231,10 +231,10 @@ class Wires:
         pattern = self.pattern(key)
         if pattern not in self._extras:
             messages = self.messages(key)
-            found = self._everybody(messages) - messages.ideal / messages.calls
+            result = self._everybody(messages) - messages.ideal / messages.calls
             if self.routes is not None and not self._stays(messages):
-                return found
-            self._extras[pattern] = found
+                return result
+            self._extras[pattern] = result
         return self._extras[pattern]
 
     def knows(self, key: Key) -> bool:
@@ -324,9 +324,9 @@ class Wires:
         """
         ranks = rank_groups(self.layout, key[1])
         groups, domains = by_domain(self.placement[ranks], self.fabric.domain)
-        found = self.trees.reductions(groups, domains)
+        result = self.trees.reductions(groups, domains)
         wave = Wave(
-            source=found.source, target=found.target, bytes=found.bytes, group=found.group, routes=found.routes
+            source=result.source, target=result.target, bytes=result.bytes, group=result.group, routes=result.routes
         )
         ideal = self._in_network_ideal(ranks)
         return Messages(key=key, algorithm=IN_NETWORK, groups=groups, waves=(wave,), ideal=ideal)
@@ -355,11 +355,11 @@ class Wires:
 
     def contended(self, messages: Messages) -> Contended:
         """How long a call takes over ports alone, alone, and with everybody; the mean over hashes."""
-        found = [self._contended(one) for one in self._drawn(messages)]
+        result = [self._contended(one) for one in self._drawn(messages)]
         return replace(
-            found[0],
-            alone=float(np.mean([one.alone for one in found])),
-            everybody=float(np.mean([one.everybody for one in found])),
+            result[0],
+            alone=float(np.mean([one.alone for one in result])),
+            everybody=float(np.mean([one.everybody for one in result])),
         )
 
     def _drawn(self, messages: Messages) -> Iterator[Messages]:

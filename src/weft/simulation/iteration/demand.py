@@ -89,8 +89,8 @@ def demand_of(layout: Layout, step: Step) -> Demand:
     gathered = _Gathered(layout)
     return Demand(
         chunks=tuple(
-            replace(found, stage=chunk.stage)
-            for chunk, found in zip(chunks, _each(chunks, lambda chunk: _chunk(chunk, step, gathered)), strict=True)
+            replace(result, stage=chunk.stage)
+            for chunk, result in zip(chunks, _each(chunks, lambda chunk: _chunk(chunk, step, gathered)), strict=True)
         ),
         boundary=gathered.amounts(step.crossing()) if layout.pipeline > 1 else {},
         stages=tuple(_each(stages, lambda stage: _stage(stage, step, gathered))),
@@ -98,13 +98,13 @@ def demand_of(layout: Layout, step: Step) -> Demand:
     )
 
 
-def _each(held: Sequence[HeldChunk], found: Callable[[HeldChunk], T]) -> list[T]:
+def _each(held: Sequence[HeldChunk], result: Callable[[HeldChunk], T]) -> list[T]:
     """What is found for each; only for one of those that hold the same, on whatever stage."""
     known: dict[HeldChunk, T] = {}
     alike = [replace(one, stage=0) for one in held]
     for one, other in zip(held, alike, strict=True):
         if other not in known:
-            known[other] = found(one)
+            known[other] = result(one)
     return [known[one] for one in alike]
 
 
@@ -118,13 +118,13 @@ class _Gathered:
 
     def amounts(self, calls: Iterable[Call]) -> Amounts:
         """The amounts of calls, except empty ones and those of a rank alone."""
-        found: Amounts = defaultdict(Amount)
+        result: Amounts = defaultdict(Amount)
         for one in calls:
             bytes_, times = float(np.max(one.bytes)), float(np.max(one.times))
             axes = self._real(one.axes)
             if bytes_ > 0 and times > 0 and self._size(axes) > 1:
-                found[one.kind, axes].add(bytes_, times)
-        return found
+                result[one.kind, axes].add(bytes_, times)
+        return result
 
     def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         if axes not in self._axes:
@@ -166,11 +166,11 @@ class StageTotals:
 
 def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
     """What each stage asks of every collective in one iteration; for a send, what each stage passes on."""
-    found: dict[Key, StageTotals] = {}
+    result: dict[Key, StageTotals] = {}
 
     def add(amounts: Amounts, stage: int, times: float) -> None:
         for key, amount in amounts.items():
-            total = found.setdefault(
+            total = result.setdefault(
                 key, StageTotals(bytes=np.zeros(layout.pipeline), calls=np.zeros(layout.pipeline))
             )
             total.bytes[stage] += amount.bytes * times
@@ -183,7 +183,7 @@ def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
     for stage, once in enumerate(wanted.stages):
         for amounts in (once.reduce, once.gather, once.tied, once.scalars):
             add(amounts, stage, 1.0)
-    return found
+    return result
 
 
 def rank_stages(layout: Layout) -> Ints:

@@ -112,9 +112,9 @@ def memory_timeline(
     check_layout(job, cluster.count, layout)
     estimator = Estimator(job, cluster, constants)
     table = LayoutTable.of([layout])
-    found = estimator.evaluate(table)
+    result = estimator.evaluate(table)
     if stage is None:
-        stage = int(found.fullest_stage[0])
+        stage = int(result.fullest_stage[0])
     if not 0 <= stage < layout.pipeline:
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
     frame = next(iter(estimator.frames(table)))
@@ -124,7 +124,7 @@ def memory_timeline(
             f"{int(frame.micro_batches[0]):,} micro-batches of {job.model.layers} layers are too many for a timeline",
             remedy="choose a smaller --batch: memory repeats itself after the first micro-batches",
         )
-    stepped = Stepped(layout, clock(layout, frame, float(found.offload_s[0])))
+    stepped = Stepped(layout, clock(layout, frame, float(result.offload_s[0])))
     recorder = _Recorder(frame, layout, stage, stepped.seconds)
     recorder.run(stepped.passes(stage))
     return MemoryTimeline(
@@ -247,16 +247,16 @@ class _Recorder:
             behind=model.prediction_layers,
         )
         rows = block_rows(self.frame)
-        found, first = {}, 0
+        result, first = {}, 0
         for number, (chunk, held) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
             if chunk.stage == self.stage:
                 pieces = list(self._pieces(chunk, held, rows, first))
                 kept = fsum(piece.kept for piece in pieces)
                 share = self.held / layout.virtual_stages / kept if kept else 0.0
                 scaled = [_Piece(one.name, one.kept * share, one.forward_s, one.backward_s) for one in pieces]
-                found[number] = _Pieces(scaled, chunk.embedding, chunk.head)
+                result[number] = _Pieces(scaled, chunk.embedding, chunk.head)
             first += len(chunk.blocks)
-        return found
+        return result
 
     def _pieces(self, chunk: Chunk, held: HeldChunk, rows: list[BlockRow], first: int) -> Iterator[_Piece]:
         kept, kinds = self.frame.kept_rows(), len(self.frame.meshes.activations)

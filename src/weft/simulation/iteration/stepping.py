@@ -319,6 +319,6 @@ def _edges(what: Ints, chunk: Ints, chunks: int) -> Mask:
     forward, backward = what == FORWARD, what == BACKWARD
     np.minimum.at(first, chunk[forward], number[forward])
     np.maximum.at(last, chunk[backward], number[backward])
-    found = np.zeros(len(what), dtype=bool)
-    found[first], found[last] = True, True
-    return found
+    result = np.zeros(len(what), dtype=bool)
+    result[first], result[last] = True, True
+    return result

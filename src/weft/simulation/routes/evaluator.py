@@ -181,10 +181,10 @@ class Evaluator:
         kinds = collapse(
             [np.minimum(table.column(name), 1) if name == "zero" else table.column(name) for name in KINDS]
         )
-        found: dict[Key, None] = {}
+        result: dict[Key, None] = {}
         for row in kinds.first.tolist():
-            found |= dict.fromkeys(self._kinds_of(table.take(np.array([row]))))
-        return list(found)
+            result |= dict.fromkeys(self._kinds_of(table.take(np.array([row]))))
+        return list(result)
 
     def _kinds_of(self, one: LayoutTable) -> list[Key]:
         """The collectives of the layout of a table of one; found once for those that have the same groups."""

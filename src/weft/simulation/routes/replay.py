@@ -61,9 +61,9 @@ class Decisions:
         traffic = self.plan.traffic
         problem = self._problem(jobs)
         begun = time.perf_counter()
-        found = ROUTERS[self.plan.router](problem, self.plan.seed).routes
+        result = ROUTERS[self.plan.router](problem, self.plan.seed).routes
         self.seconds.append(time.perf_counter() - begun)
-        self._take(np.flatnonzero(np.isin(traffic.flow_job, jobs)), found, staying)
+        self._take(np.flatnonzero(np.isin(traffic.flow_job, jobs)), result, staying)
 
     def change(self, fabric: Fabric, jobs: Sequence[int]) -> None:
         """Links went down or came up while some jobs run.
@@ -79,10 +79,10 @@ class Decisions:
         first, traffic = self.plan.routes, self.plan.traffic
         flow = np.repeat(np.arange(len(traffic)), np.diff(first.indptr))
         cut = np.flatnonzero(np.bincount(flow, ~fabric.up[first.links], len(traffic)) > 0)
-        found = first
+        result = first
         if len(cut):
-            found = replaced(first, cut, self._around(cut))
-        self._take(np.arange(len(traffic)), found, jobs)
+            result = replaced(first, cut, self._around(cut))
+        self._take(np.arange(len(traffic)), result, jobs)
 
     def _around(self, cut: Ints) -> Routes:
         """Routes of flows that have lost theirs."""
@@ -119,12 +119,12 @@ class Decisions:
         paths = rail_paths(self.fabric) if self.plan.router == "rail" else None
         return routing_problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
 
-    def _take(self, flows: Ints, found: Routes, staying: Sequence[int]) -> None:
+    def _take(self, flows: Ints, result: Routes, staying: Sequence[int]) -> None:
         """Let flows go by other routes from now on."""
         under_way = np.isin(self.plan.traffic.flow_job[flows], staying)
-        moved = changed(self.routes.of(flows), found)
+        moved = changed(self.routes.of(flows), result)
         self.moved += int(np.count_nonzero(moved & under_way))
-        self.routes = replaced(self.routes, flows, found)
+        self.routes = replaced(self.routes, flows, result)
 
 
 def replaced(routes: Routes, flows: Ints, other: Routes) -> Routes:

@@ -92,8 +92,8 @@ def _routed(asked: _Asked, iteration_s: float, fabric: Fabric, router: str, seed
     if not asked.parts:
         return None
     traffic = _together(asked.parts, "job", iteration_s, fabric)
-    found = route(fabric, traffic, router=router, seed=seed)
-    return FlowRoutes(fabric, traffic, found, name="planned", idle=asked.idle)
+    result = route(fabric, traffic, router=router, seed=seed)
+    return FlowRoutes(fabric, traffic, result, name="planned", idle=asked.idle)
 
 
 def _asked(

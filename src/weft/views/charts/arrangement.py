@@ -33,52 +33,52 @@ _LANES = 16
 """Jobs that the timeline shows."""
 
 
-def arrangement_chart(found: Arrangement) -> Chart:
+def arrangement_chart(result: Arrangement) -> Chart:
     """Seats, link loads and the timeline below each other."""
     parts = (
-        (_seats(found), "Who sits where (a square is a host; numbers are jobs)"),
-        (_loads(found), "Link loads (mean share of what a link can carry; the busier direction)"),
-        (_timeline(found), "One common period in the steady state (full: sends between hosts, pale: does not)"),
+        (_seats(result), "Who sits where (a square is a host; numbers are jobs)"),
+        (_loads(result), "Link loads (mean share of what a link can carry; the busier direction)"),
+        (_timeline(result), "One common period in the steady state (full: sends between hosts, pale: does not)"),
     )
     titled = [
         part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="group", offset=10))
         for part, words in parts
     ]
     chart = alt.vconcat(*titled, spacing=40).resolve_scale(color="independent")
-    gap = "optimal within the model" if found.gap == 0 else f"gap {found.gap:.2%}"
-    text = found.clock.objective.text
-    before, after = (text(found.policies[name].score) for name in ("hashed", "arrange"))
-    bound = text(found.certificate.objective)
-    words = f"{KINDS[found.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
-    return finished(chart, f"The arrangement of {found.site.name}", words)
+    gap = "optimal within the model" if result.gap == 0 else f"gap {result.gap:.2%}"
+    text = result.clock.objective.text
+    before, after = (text(result.policies[name].score) for name in ("hashed", "arrange"))
+    bound = text(result.certificate.objective)
+    words = f"{KINDS[result.site.objective]} {before} before, {after} arranged; bound {bound} ({gap})"
+    return finished(chart, f"The arrangement of {result.site.name}", words)
 
 
-def seats_chart(found: Arrangement) -> Chart:
+def seats_chart(result: Arrangement) -> Chart:
     """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
-    text = found.clock.objective.text
-    words = f"objective {text(found.best.score)}, bound {text(found.certificate.objective)}"
-    return finished(_seats(found), f"Who sits where on {found.site.name}", words)
+    text = result.clock.objective.text
+    words = f"objective {text(result.best.score)}, bound {text(result.certificate.objective)}"
+    return finished(_seats(result), f"Who sits where on {result.site.name}", words)
 
 
-def loads_chart(found: Arrangement) -> Chart:
+def loads_chart(result: Arrangement) -> Chart:
     """How busy every link between hosts and switches is, before and after, in one scale of colours."""
-    words = f"before: {router_words(found, 'hashed')}; after: {router_words(found, 'arrange')}"
-    return finished(_loads(found), f"Link loads on {found.site.name}", words)
+    words = f"before: {router_words(result, 'hashed')}; after: {router_words(result, 'arrange')}"
+    return finished(_loads(result), f"Link loads on {result.site.name}", words)
 
 
-def timeline_chart(found: Arrangement) -> Chart:
+def timeline_chart(result: Arrangement) -> Chart:
     """When each job sends over one common period, and the load of the busiest link that jobs share."""
     words = "the steady state as it is stepped; each panel has the busiest link that several jobs use there"
-    return finished(_timeline(found), f"One common period on {found.site.name}", words)
+    return finished(_timeline(result), f"One common period on {result.site.name}", words)
 
 
 CHARTS = {"all": arrangement_chart, "seats": seats_chart, "loads": loads_chart, "timeline": timeline_chart}
 """What can be drawn, by name."""
 
 
-def _jobs(found: Arrangement) -> tuple[list[str], list[str]]:
+def _jobs(result: Arrangement) -> tuple[list[str], list[str]]:
     """Names of jobs with their numbers, and their colours."""
-    names = [f"{number + 1} {job.name}" for number, job in enumerate(found.site.jobs)]
+    names = [f"{number + 1} {job.name}" for number, job in enumerate(result.site.jobs)]
     return names, [COLOURS[number % len(COLOURS)] for number in range(len(names))]
 
 
@@ -105,7 +105,7 @@ def _boxes(
         places = {host: (step * (at % across), step * (at // across)) for at, host in enumerate(hosts)}
         return places, [], step * min(across, len(hosts)) - _GAP, step * -(-len(hosts) // across) - _GAP
     left = top = row_height = widest = 0.0  # blocks stand side by side, and in a new row where the width ends
-    found: dict[int, tuple[float, float]] = {}
+    result: dict[int, tuple[float, float]] = {}
     frames: list[dict[str, Any]] = []
     outer = units[-1]
     for unit, held in groupby(sorted(hosts, key=lambda host: (int(outer[host]), host)), key=lambda host: outer[host]):
@@ -120,24 +120,24 @@ def _boxes(
         x, y = left, top
         left, row_height, widest = left + outer_x + _BLOCK, max(row_height, outer_y), max(widest, x + outer_x)
         dx, dy = x + _BLOCK / 2, y + _BLOCK / 2 + _TITLE
-        found |= {host: (a + dx, b + dy) for host, (a, b) in own.items()}
+        result |= {host: (a + dx, b + dy) for host, (a, b) in own.items()}
         frames += [
             one | {"x": one["x"] + dx, "x2": one["x2"] + dx, "y": one["y"] + dy, "y2": one["y2"] + dy}
             for one in inside
         ]
         frames.append({"x": x, "y": y, "x2": x + outer_x, "y2": y + outer_y, "unit": words})
-    return found, frames, widest, top + row_height
+    return result, frames, widest, top + row_height
 
 
-def _seats(found: Arrangement) -> Chart:
-    site = found.site
+def _seats(result: Arrangement) -> Chart:
+    site = result.site
     hosts = range(len(site.host_names))
     square = 22 if len(hosts) <= 64 else 15 if len(hosts) <= 256 else 10 if len(hosts) <= 1024 else 6
-    units = found.cuts.unit
+    units = result.cuts.unit
     places, frames, width, height = _boxes(units, hosts, _UNITS, square, _WIDTH)
-    jobs, shades = _jobs(found)
+    jobs, shades = _jobs(result)
     kinds = [*jobs, "free", "down"]
-    seats, rows = seat_of(found), []
+    seats, rows = seat_of(result), []
     for host in hosts:
         number, place = seats.get(host, (-1, -1))
         first = place * site.domain_size
@@ -209,7 +209,7 @@ def _placed(blocks: dict[int, dict[int, list[tuple[int, list[int]]]]]) -> tuple[
     down = sum(len(rows) for tier, rows in blocks.items() if not (beside and tier == 2))
     cell_x = float(np.clip(400 / max(across, 1), 2, 26))
     cell_y = float(np.clip(520 / max(down, 1), 2, 22))
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     top, width, known = 0.0, 0.0, dict[int, float]()
     for tier in range(1, deep + 1):
         rows = blocks.get(tier, {})
@@ -221,23 +221,23 @@ def _placed(blocks: dict[int, dict[int, list[tuple[int, list[int]]]]]) -> tuple[
         for row, cells in rows.items():
             for at, (column, links) in enumerate(cells):
                 x, y = left + at * cell_x, known[row]
-                found.append(
+                result.append(
                     {"x": x, "y": y, "x2": x + cell_x - min(1, cell_x / 6), "y2": y + cell_y - min(1, cell_y / 6)}
                     | {"cx": x + cell_x / 2, "cy": y + cell_y / 2, "tier": tier, "row": row, "column": column}
                     | {"links": links}
                 )
                 width = max(width, x + cell_x)
-    return found, width, top
+    return result, width, top
 
 
-def _loads(found: Arrangement) -> alt.HConcatChart:
-    fabric = found.clock.fabric
+def _loads(result: Arrangement) -> alt.HConcatChart:
+    fabric = result.clock.fabric
     cells, width, height = _cells(fabric)
     panels = [
         _panel(fabric, loads, cells, (width, height), words)
         for loads, words in zip(
-            loads_before_after(found),
-            (f"before: {router_words(found, 'hashed')}", f"after: {router_words(found, 'arrange')}"),
+            loads_before_after(result),
+            (f"before: {router_words(result, 'hashed')}", f"after: {router_words(result, 'arrange')}"),
             strict=True,
         )
     ]
@@ -302,37 +302,37 @@ def _panel(
 def _row_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The switch of each row, as far as there is room."""
     rows = {cell["row"]: {"x": 0, "y": cell["cy"], "told": fabric.names[cell["row"]]} for cell in reversed(cells)}
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for row in sorted(rows.values(), key=lambda row: float(row["y"])):
-        if not found or row["y"] - found[-1]["y"] >= 11:
-            found.append(row)
-    return found
+        if not result or row["y"] - result[-1]["y"] >= 11:
+            result.append(row)
+    return result
 
 
 def _block_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What stands in the columns of each block, where it begins."""
-    found: dict[int, dict[str, Any]] = {}
+    result: dict[int, dict[str, Any]] = {}
     for cell in cells:
         role = "host" if cell["tier"] == 1 else fabric.roles[fabric.role[cell["column"]]]
-        one = found.setdefault(cell["tier"], {"x": cell["x"], "y": cell["y"], "told": f"{role}s"})
+        one = result.setdefault(cell["tier"], {"x": cell["x"], "y": cell["y"], "told": f"{role}s"})
         one |= {"x": min(one["x"], cell["x"]), "y": min(one["y"], cell["y"])}
-    return list(found.values())
+    return list(result.values())
 
 
-def _timeline(found: Arrangement) -> alt.VConcatChart:
-    seconds = periods(found.best.iteration_s)[-1]
+def _timeline(result: Arrangement) -> alt.VConcatChart:
+    seconds = periods(result.best.iteration_s)[-1]
     panels = []
-    for name, loads in zip(("hashed", "arrange"), loads_before_after(found), strict=True):
-        timed = found.policies[name]
-        seen = window(found.clock_of(name), timed, loads.shared(), seconds)
+    for name, loads in zip(("hashed", "arrange"), loads_before_after(result), strict=True):
+        timed = result.policies[name]
+        seen = window(result.clock_of(name), timed, loads.shared(), seconds)
         before = "before" if name == "hashed" else "after"
-        panels.append(_lanes(found, loads, seen, f"{before}: {router_words(found, name)}", seconds))
+        panels.append(_lanes(result, loads, seen, f"{before}: {router_words(result, name)}", seconds))
     return alt.vconcat(*panels, spacing=26)
 
 
-def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
+def _lanes(result: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
     """A lane for each job, and below them the load of a link with its capacity."""
-    names, shades = _jobs(found)
+    names, shades = _jobs(result)
     chosen = np.argsort(-loads.of_job.max(axis=1), kind="stable")[:_LANES]
     jobs = sorted(chosen.tolist())
     high, room = 18, 66
@@ -368,7 +368,7 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
         .mark_text(align="right", dx=-8, color=MUTED)
         .encode(x=alt.value(0), text="told:N", **_pixels(y="y")),
     ]
-    told = _link_told(found, loads, seen)
+    told = _link_told(result, loads, seen)
     note = alt.Chart(data([{"y": floor - room / 2, "told": told[0]}, {"y": floor - room / 2 + 14, "told": told[1]}]))
     layers.append(
         note.mark_text(align="right", dx=-8, color=MUTED).encode(x=alt.value(0), text="told:N", **_pixels(y="y"))
@@ -379,20 +379,20 @@ def _lanes(found: Arrangement, loads: LinkLoads, seen: Window, words: str, secon
     )  # fmt: skip
 
 
-def _link_told(found: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
+def _link_told(result: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
     if seen.link < 0:
         return "nothing leaves", "any host"
-    words = found.clock.fabric.link_name(seen.link)
+    words = result.clock.fabric.link_name(seen.link)
     jobs = int((loads.of_job[:, seen.link] > 0).sum())
     return words, f"{float(seen.share.mean()):.0%}, {jobs} {'jobs' if jobs > 1 else 'job'}"
 
 
 def _merged(spans: Iterable[Sequence[float]], apart_s: float) -> list[tuple[float, float]]:
     """Spans in order, those with less than ``apart_s`` between them as one."""
-    found: list[tuple[float, float]] = []
+    result: list[tuple[float, float]] = []
     for begin, end in spans:
-        if found and begin - found[-1][1] < apart_s:
-            found[-1] = (found[-1][0], float(end))
+        if result and begin - result[-1][1] < apart_s:
+            result[-1] = (result[-1][0], float(end))
         else:
-            found.append((float(begin), float(end)))
-    return found
+            result.append((float(begin), float(end)))
+    return result

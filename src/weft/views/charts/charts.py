@@ -201,7 +201,7 @@ def free_labels(
         width: of the chart in pixels.
     """
     taken: list[tuple[float, float, float]] = []
-    found = []
+    result = []
     for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
         length = len(label) * _CHARACTER
         crowded = any(0 < y - py < 2 * LIFT and abs(px - x) < 9 for px, py in points)
@@ -212,9 +212,9 @@ def free_labels(
             covered = any(begin - 5 < px < end + 5 and abs(at - py) < 10 for px, py in points if (px, py) != (x, y))
             if not crossed and not covered and begin >= 0 and end <= width:
                 taken.append((begin, end, at))
-                found.append((i, at_left, below))
+                result.append((i, at_left, below))
                 break
-    return found
+    return result
 
 
 def point_labels(

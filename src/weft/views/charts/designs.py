@@ -210,7 +210,7 @@ def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], l
 
 def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:
     """Labels and their pixels from the top, moved down so far that they do not cover each other."""
-    found: list[tuple[str, float]] = []
+    result: list[tuple[str, float]] = []
     for name, down in sorted(labels, key=lambda one: one[1]):
-        found.append((name, max(down, found[-1][1] + _LINE) if found else down))
-    return found
+        result.append((name, max(down, result[-1][1] + _LINE) if result else down))
+    return result

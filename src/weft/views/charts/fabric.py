@@ -185,8 +185,8 @@ def blocks(fabric: Fabric, rows: Ints) -> list[Ints]:
     inner = between & (fabric.tier < fabric.tier[between].max())
     block = components(fabric.nodes, fabric.source[inner], fabric.target[inner])
     members = [np.flatnonzero((block == number) & (rows > 0)) for number in np.unique(block[rows > 0])]
-    found = [nodes for nodes in members if len(nodes) > 1]
-    return found if len(found) > 1 else []
+    result = [nodes for nodes in members if len(nodes) > 1]
+    return result if len(result) > 1 else []
 
 
 def _bundles(fabric: Fabric, group: Ints, load: Load | None) -> list[_Bundle]:
@@ -195,14 +195,14 @@ def _bundles(fabric: Fabric, group: Ints, load: Load | None) -> list[_Bundle]:
     keys, of = np.unique(np.stack([np.minimum(a, b), np.maximum(a, b), fabric.tier]), axis=1, return_inverse=True)
     order = np.argsort(of, kind="stable")
     members = np.split(order, np.cumsum(np.bincount(of, minlength=keys.shape[1]))[:-1]) if len(order) else []
-    found = []
+    result = []
     for (x, y, tier), links in zip(keys.T.tolist(), members, strict=True):
         forth = links[fabric.source[links] < fabric.target[links]]
         forth = forth if len(forth) else links
         capacity_Bps, down = float(fabric.capacity_Bps[forth].sum()), int((~fabric.up[forth]).sum())
         busiest = 0.0 if load is None else float(load.values[links].max())
-        found.append(_Bundle(x, y, tier, links, forth, capacity_Bps, down, busiest))
-    return found
+        result.append(_Bundle(x, y, tier, links, forth, capacity_Bps, down, busiest))
+    return result
 
 
 def _dead(fabric: Fabric) -> Mask:
@@ -441,16 +441,16 @@ def _meanings(fabric: Fabric, load: Load | None) -> list[tuple[str, str]]:
     if load is None:
         tiers = sorted(set(fabric.tier.tolist()))
         names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
-        found = list(zip((_tier_colour(tier) for tier in tiers), names, strict=True))
+        result = list(zip((_tier_colour(tier) for tier in tiers), names, strict=True))
     elif load.most <= 0:
-        found = [(LOAD_COLOURS[0], "no load")]
+        result = [(LOAD_COLOURS[0], "no load")]
     else:
         ends = [*(end for end in load.ends if end < load.most), load.most]
-        found = [
+        result = [
             (colour, f"to {end:{load.form}}" if end else "no load")
             for colour, end in zip(LOAD_COLOURS, ends, strict=False)
         ]
-    return found if fabric.up.all() else [*found, (FAILED, "failed")]
+    return result if fabric.up.all() else [*result, (FAILED, "failed")]
 
 
 def _tier_colour(tier: int) -> str:

@@ -26,18 +26,18 @@ _LEAST = 5e-5
 """Classes that cost less are not drawn."""
 
 
-def goodput_chart(found: GoodputReport) -> Chart:
+def goodput_chart(result: GoodputReport) -> Chart:
     """Shares of the expected time that each class of failures takes, by what is lost."""
     rows = [
         {"class": one.name, "part": words, "share": getattr(one, name), "events": f"{one.events:,.1f}"}
-        for one in found.classes
+        for one in result.classes
         for name, words in _PARTS.items()
         if name != "saving" and getattr(one, name) > 0
     ]
-    totals = {one.name: one.share for one in found.classes if one.share >= _LEAST}
-    if found.outcome.saving >= _LEAST:
-        totals["checkpoints"] = found.outcome.saving
-        rows.append({"class": "checkpoints", "part": _PARTS["saving"], "share": found.outcome.saving, "events": ""})
+    totals = {one.name: one.share for one in result.classes if one.share >= _LEAST}
+    if result.outcome.saving >= _LEAST:
+        totals["checkpoints"] = result.outcome.saving
+        rows.append({"class": "checkpoints", "part": _PARTS["saving"], "share": result.outcome.saving, "events": ""})
     if not totals:
         raise BadInput("nothing is lost", where="chart")
     begun = dict.fromkeys(totals, 0.0)
@@ -68,9 +68,9 @@ def goodput_chart(found: GoodputReport) -> Chart:
     ends = data({"class": name, "at": share, "words": f"{share:.2%}"} for name, share in totals.items())
     words = alt.Chart(ends).mark_text(align="left", dx=6).encode(x="at:Q", y=y, text="words:N")
     chart = alt.layer(bars, words).properties(width=_WIDTH, height=_STEP * len(totals))
-    title = f"{found.job.model.name} on {found.cluster.name}: what failures cost"
+    title = f"{result.job.model.name} on {result.cluster.name}: what failures cost"
     subtitle = (
-        f"{found.goodput:.1%} of {found.run.expected_days:.1f} days trains; {found.failing.book.name} failures on"
-        f" {found.fabric.name}, policy {found.failing.policy}, {found.spares} spare hosts"
+        f"{result.goodput:.1%} of {result.run.expected_days:.1f} days trains; {result.failing.book.name} failures on"
+        f" {result.fabric.name}, policy {result.failing.policy}, {result.spares} spare hosts"
     )
     return finished(chart, title, subtitle)

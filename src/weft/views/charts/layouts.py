@@ -80,7 +80,7 @@ def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
     )
 
 
-def estimate_chart(found: Estimate, title: str = "") -> Chart:
+def estimate_chart(result: Estimate, title: str = "") -> Chart:
     """From the lower bound to the time of an iteration, part by part, and the memory.
 
     Computation comes first: what the kernels take beyond the bound (less than the bound, where the network sets it).
@@ -88,19 +88,19 @@ def estimate_chart(found: Estimate, title: str = "") -> Chart:
     Args:
         title: model and cluster.
     """
-    seconds = {part.name: part.value for part in found.time}
-    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - found.lower_bound_s
+    seconds = {part.name: part.value for part in result.time}
+    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - result.lower_bound_s
     words = "forward and backward compute, " + ("beyond the bound" if compute >= 0 else "less than the bound")
     steps = [_Step(words, compute, TIME_COLOURS["forward_s"])]
     steps += [_Step(TIME_LABELS[name], value, TIME_COLOURS[name]) for name, value in seconds.items() if value > 0]
-    bound = _Step("lower bound: arithmetic or network at peak", found.lower_bound_s, WHOLE)
-    error = None if found.error is None else found.error.error
-    fall = _waterfall(bound, steps, f"an iteration, MFU {found.mfu:.0%}", error=error)
-    memory = _memory([found], _TIME)
+    bound = _Step("lower bound: arithmetic or network at peak", result.lower_bound_s, WHOLE)
+    error = None if result.error is None else result.error.error
+    fall = _waterfall(bound, steps, f"an iteration, MFU {result.mfu:.0%}", error=error)
+    memory = _memory([result], _TIME)
     chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
     heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
     known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
-    return finished(chart, heading, f"{format_layout(found.layout)}; communication: its exposed part only{known}")
+    return finished(chart, heading, f"{format_layout(result.layout)}; communication: its exposed part only{known}")
 
 
 def _tied(plan: Plan, shown: int) -> list[int]:
@@ -251,12 +251,12 @@ def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.C
     return [band.mark_rect(color=GRID, opacity=0.45).encode(x="begin:Q", x2="end:Q")]
 
 
-def comparison_chart(found: Comparison) -> Chart:
+def comparison_chart(result: Comparison) -> Chart:
     """A waterfall for each side held against the first."""
-    first = found.sides[0].label
-    falls = [_difference(first, one) for one in found.differences]
+    first = result.sides[0].label
+    falls = [_difference(first, one) for one in result.differences]
     chart = alt.vconcat(*falls, spacing=34).resolve_scale(x="independent", y="independent")
-    tokens = format_count(found.sides[0].job.recipe.tokens)
+    tokens = format_count(result.sides[0].job.recipe.tokens)
     title = f"What makes the difference from {first}"
     return finished(
         chart, title, f"seconds for {tokens} tokens; orange: longer, blue: shorter; communication: exposed"

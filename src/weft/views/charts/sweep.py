@@ -193,10 +193,10 @@ def _ticks(low: float, high: float) -> list[float]:
     """Places on a logarithmic axis: as many of 1, 2, 3 and 5 times powers of ten as there is room for."""
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
     for steps in ((1, 2, 3, 5), (1, 2, 5), (1,)):
-        found = sorted(at for power in powers for step in steps if low <= (at := step * 10.0**power) <= high)
-        if len(found) <= _MOST_TICKS:
+        result = sorted(at for power in powers for step in steps if low <= (at := step * 10.0**power) <= high)
+        if len(result) <= _MOST_TICKS:
             break
-    return found
+    return result
 
 
 def _axis(

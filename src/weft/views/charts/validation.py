@@ -21,24 +21,24 @@ _SIDE, _SPREAD, _STEP = 500, 300, 22
 """Pixels: of the scatter, of the errors' axis, and from family to family."""
 
 
-def validation_chart(found: Validation) -> Chart:
+def validation_chart(result: Validation) -> Chart:
     """A scatter and errors by family, a colour and a shape each.
 
     The scatter has logarithmic axes, the diagonal and a band of 10 % around it.  The bars span the signed errors of
     ``COVERED`` of a family's runs, as many left out below as above; the point is the median.
     """
-    names = {one.family: f"{one.family} ({one.predicted})" for one in found.families if one.mape is not None}
+    names = {one.family: f"{one.family} ({one.predicted})" for one in result.families if one.mape is not None}
     families = list(names.values())
     shapes = alt.Scale(domain=families, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(families))])
     look: dict[str, Any] = {"color": colours("family", families)}
     look |= {"shape": alt.Shape("family:N", scale=shapes, legend=None)}
-    plots = alt.hconcat(_scatter(found, names, look), _spread(found, names, look), spacing=24)
-    pooled = "" if found.headline is None else f"mean error {found.headline:.1%} over families; "
+    plots = alt.hconcat(_scatter(result, names, look), _spread(result, names, look), spacing=24)
+    pooled = "" if result.headline is None else f"mean error {result.headline:.1%} over families; "
     words = f"{pooled}grey: within {BAND:.0%}; bars: errors of {COVERED:.0%} of a family's runs, and their median"
     return finished(plots, "Predicted against measured time", words)
 
 
-def _scatter(found: Validation, names: dict[str, str], look: dict[str, Any]) -> Chart:
+def _scatter(result: Validation, names: dict[str, str], look: dict[str, Any]) -> Chart:
     """Predicted over measured seconds, a point a run."""
     rows: list[dict[str, Any]] = [
         {
@@ -48,7 +48,7 @@ def _scatter(found: Validation, names: dict[str, str], look: dict[str, Any]) -> 
             "family": names[one.prepared.run.family],
             "error": f"{one.error:+.1%}",
         }
-        for one in found.outcomes
+        for one in result.outcomes
     ]
     values = [value for row in rows for value in (row["measured"], row["predicted"])] or [1.0]
     low, high = 0.8 * min(values), 1.25 * max(values)
@@ -69,10 +69,10 @@ def _scatter(found: Validation, names: dict[str, str], look: dict[str, Any]) -> 
     ).properties(width=_SIDE, height=_SIDE)
 
 
-def _spread(found: Validation, names: dict[str, str], look: dict[str, Any]) -> Chart:
+def _spread(result: Validation, names: dict[str, str], look: dict[str, Any]) -> Chart:
     """Signed errors by family, which is also what tells colours and shapes."""
     errors: dict[str, list[float]] = {}
-    for one in found.outcomes:
+    for one in result.outcomes:
         errors.setdefault(names[one.prepared.run.family], []).append(one.error)
     tail = (1 - COVERED) / 2
     rows = [
