@@ -22,13 +22,13 @@ import bench
 import numpy as np
 import torch
 
+from weft.layout.measured import KINDS, Sample
 from weft.layout.spec import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.measure.measured import KINDS, Sample
 from weft.runtime.measure.timing import WARM_UP, Stopwatch
 from weft.runtime.measure.trace import bare_step
 from weft.runtime.run.ranks import run_ranks

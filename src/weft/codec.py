@@ -163,7 +163,8 @@ class Document:
 
 def _without_arrays(hint: Any) -> Any:
     """A type with lists for arrays of NumPy."""
-    parts = [getattr(get_origin(part) or part, "__module__", "") == "numpy" for part in (hint, *get_args(hint))]
+    homes = [getattr(get_origin(part) or part, "__module__", "") for part in (hint, *get_args(hint))]
+    parts = [home.partition(".")[0] == "numpy" for home in homes]
     return hint if not any(parts) else list[Any] if parts[0] else list[Any] | None
 
 

@@ -6,9 +6,8 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from weft.codec import Document, encode
 from weft.files import write_text
@@ -89,15 +88,3 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelftestFinding:
-    """One check on one grid: its verdict, what was found in words, and its figures (SI units); ``seen``: a figure
-    that nothing is asked of."""
-
-    check: str
-    grid: str
-    verdict: Literal["holds", "fails", "seen"]
-    found: str
-    figures: dict[str, float]

@@ -51,8 +51,8 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
 def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of measured times that are given."""
     from weft.layout import Layout
+    from weft.layout.measured import KINDS, Measured, Product, Rank, Sample
     from weft.runtime.measure import timing as measure
-    from weft.runtime.measure.measured import KINDS, Measured, Product, Rank, Sample
 
     def given(request: measure.Request) -> Measured:
         samples = tuple(

@@ -815,8 +815,8 @@ def metrics(raw: bytes, folder: Path) -> None:
 
 
 def measured() -> list[str | bytes]:
+    from weft.layout.measured import Measured, Product, Rank, Sample, measured_to_json
     from weft.layout.spec import Layout
-    from weft.runtime.measure.measured import Measured, Product, Rank, Sample, measured_to_json
 
     share = {"memory_bytes": 1e10, "copy_Bps": 1e10, "best_copy_Bps": 2e10, "host_Bps": 1e10, "launch_s": 1e-6}
     rank = Rank(name="cpu", multiprocessors=1, **share)
@@ -831,7 +831,7 @@ of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
 of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
 add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
-of_text("runtime.measure.measured.measured_from_json", "json", measured)
+of_text("layout.measured.measured_from_json", "json", measured)
 of_file("runtime.run.data.byte_corpus", "text", words("some text"))
 
 

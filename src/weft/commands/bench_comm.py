@@ -17,7 +17,7 @@ from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.layout import Layout
-    from weft.runtime.measure.measured import MeasuredPrecision
+    from weft.layout.measured import MeasuredPrecision
     from weft.validation.measured import Described
 
 SIZES = {"cpu": "4KiB:16MiB", "cuda": "4KiB:1GiB"}
@@ -109,7 +109,7 @@ def _layout(options: BenchOptions) -> Layout:
 
 
 def _precisions(text: str) -> tuple[MeasuredPrecision, ...]:
-    from weft.runtime.measure.measured import PRECISIONS
+    from weft.layout.measured import PRECISIONS
 
     names = text.lower().replace(" ", "").split(",")
     for name in names:

@@ -16,7 +16,8 @@ from weft.commands.command_line import takes
 from weft.commands.options import Options, option
 from weft.commands.output import Output, report
 from weft.errors import BadInput
-from weft.results import Result, SelftestFinding
+from weft.layout.measured import SelftestFinding
+from weft.results import Result
 from weft.units import counted
 
 if TYPE_CHECKING:

@@ -20,21 +20,12 @@ from weft.codec import Document, encode
 from weft.collectives.cost import PROTOCOLS, Network, candidates
 from weft.collectives.stages import stage
 from weft.estimation.kernels import Kernels
+from weft.layout.measured import KINDS, PRECISIONS, Measured, MeasuredKind, Product, Rank, Sample, measured_axes
 from weft.layout.mesh import spread
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.results import Result
-from weft.runtime.measure.measured import (
-    KINDS,
-    PRECISIONS,
-    Measured,
-    MeasuredKind,
-    Product,
-    Rank,
-    Sample,
-    measured_axes,
-)
 from weft.units import counted
 
 BEYOND = 10.0

@@ -21,10 +21,7 @@ from weft.collectives.cost import Network, collective_s  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.estimation.kernels import Kernels  # noqa: E402
 from weft.layout import Layout  # noqa: E402
-from weft.layout.mesh import spread  # noqa: E402
-from weft.layout.operations import Gemm  # noqa: E402
-from weft.layout.table import LayoutTable  # noqa: E402
-from weft.runtime.measure.measured import (  # noqa: E402
+from weft.layout.measured import (  # noqa: E402
     KINDS,
     Measured,
     MeasuredKind,
@@ -35,6 +32,9 @@ from weft.runtime.measure.measured import (  # noqa: E402
     measured_from_json,
     measured_to_json,
 )
+from weft.layout.mesh import spread  # noqa: E402
+from weft.layout.operations import Gemm  # noqa: E402
+from weft.layout.table import LayoutTable  # noqa: E402
 from weft.runtime.measure.timing import shapes  # noqa: E402
 from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
 from weft.views.validation import cluster_file  # noqa: E402

@@ -24,11 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weft.errors import Unsupported
 from weft.files import write_text
+from weft.layout.measured import SelftestFinding
 from weft.layout.spec import Layout
 from weft.layout.step import StepOptions, step_collectives
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.results import SelftestFinding
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.precision import Precision
 from weft.runtime.run.data import markov_corpus

@@ -21,11 +21,7 @@ from torch import Tensor
 
 from weft.errors import BadInput
 from weft.files import write_text
-from weft.layout.spec import Layout
-from weft.runtime.core.collectives import Collectives
-from weft.runtime.core.grid import Grid
-from weft.runtime.core.precision import Precision
-from weft.runtime.measure.measured import (
+from weft.layout.measured import (
     KINDS,
     Measured,
     MeasuredKind,
@@ -37,6 +33,10 @@ from weft.runtime.measure.measured import (
     measured_from_json,
     measured_to_json,
 )
+from weft.layout.spec import Layout
+from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.grid import Grid
+from weft.runtime.core.precision import Precision
 from weft.runtime.run.ranks import local_ranks, run_ranks
 
 ELEMENT_BYTES = 4

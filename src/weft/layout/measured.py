@@ -1,4 +1,7 @@
-"""What was measured on a machine: times of collectives and products, and what one rank has to itself."""
+"""What was measured on a machine: times of collectives and products, and what one rank has to itself.
+
+Nothing here needs torch, so that readers and schemas do not.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,8 @@ from typing import Annotated, Literal
 
 from weft.codec import Count, Name, Range, decode, encode
 from weft.documents import parse_json
-from weft.layout.spec import Layout
+from weft.layout.spec import AXES, Layout
 from weft.layout.text import WrittenLayout
-from weft.runtime.core.grid import GRID_AXES
 
 _WHERE = "measurements"
 MeasuredKind = Literal["all-reduce", "all-gather", "reduce-scatter"]
@@ -89,9 +91,21 @@ class Measured:
         return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelftestFinding:
+    """One check on one grid: its verdict, what was found in words, and its figures (SI units); ``seen``: a figure
+    that nothing is asked of."""
+
+    check: str
+    grid: str
+    verdict: Literal["holds", "fails", "seen"]
+    found: str
+    figures: dict[str, float]
+
+
 def measured_axes(layout: Layout) -> tuple[str, ...]:
     """The axes of more than one rank, inner to outer."""
-    return tuple(axis for axis in layout.order if axis in GRID_AXES and getattr(layout, axis) > 1)
+    return tuple(axis for axis in layout.order if axis in AXES and getattr(layout, axis) > 1)
 
 
 def measured_to_json(measured: Measured) -> str:
