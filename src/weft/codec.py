@@ -356,7 +356,8 @@ def schema(*kinds: Any) -> dict[str, Any]:
     class Generate(GenerateJsonSchema):
         def field_is_required(self, field: Any, total: bool) -> bool:
             notes = field.get("metadata") or {}
-            return not notes.get("optional") if written else super().field_is_required(field, total)
+            own = written and "derived" in notes  # not of a part, whose defaults may be left out
+            return not notes["optional"] if own else super().field_is_required(field, total)
 
         def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
             made = super().typed_dict_schema(schema)

@@ -87,7 +87,7 @@ def placements():
         ("random-sorted", "stay", 1.03),
         ("random", "stay", 1.2),
         ("random", "reorder", 1.02),
-        ("random", "move", 1.0005),
+        ("random", "move", 1.001),
     ],
 )
 def test_four_jobs_on_separate_cables_come_near_the_bound(tmp_path, monkeypatch, kind, may, most):

@@ -69,7 +69,7 @@ def sweep(
     """Compute a study at all its points, on many cores or machines; what was computed before is not computed again.
 
     >>> import weft
-    >>> with weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16", batches="32,64", workers=1) as found:
+    >>> with weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16", axis=("batch=32,64",), workers=1) as found:
     ...     [(row["cluster"], row["batch"], row["failure"]) for row in found.rows()]
     [('a100-8', 32, None), ('a100-8', 64, None), ('a100-16', 32, None), ('a100-16', 64, None)]
 

@@ -71,14 +71,14 @@ def peaks(name, stages, precision="fp32", **more):
 def test_a_stage_holds_what_is_planned(name, stage):
     """Saved rows, outputs and temporaries, to a tenth; also the head's logits."""
     ((counted, plan, _),) = peaks(name, [stage])
-    assert 0.95 * plan <= counted <= 1.1 * plan
+    assert 0.9 * plan <= counted <= 1.1 * plan
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_stage_holds_what_is_planned_in_16_bits(name):
     for counted, plan, _ in peaks(name, range(STAGES), "bf16"):
-        assert 0.95 * plan <= counted <= 1.1 * plan
+        assert 0.9 * plan <= counted <= 1.1 * plan
 
 
 @pytest.mark.slow
