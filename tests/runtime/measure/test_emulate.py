@@ -232,7 +232,7 @@ def test_a_paced_wait_takes_its_time_and_computation_hides_it():
             stamps.append(time.perf_counter())
     for index, (before, after) in enumerate(pairwise(stamps)):
         assert after >= before
-        assert stamps[index + 1] - start >= (0.05, 0.05, 0.1)[index] - 1e-4
+        assert stamps[index + 1] - start >= (0.05, 0.05, 0.1)[index] - 1e-3
     assert rank.exposed_s == {("x",): pytest.approx(0.05)}
     assert rank.clock.now == pytest.approx(0.1)
 
