@@ -64,6 +64,7 @@ def communicator_bytes(
     """
     total = np.zeros(len(table))
     known: dict[tuple[str, ...], _Group] = {}
+    # Groups over the same ranks share a communicator: `distinct_groups` counts each set once.
     for of_group, kinds in _BUFFERS.items():
         some = [(axes, mask) for (use, axes), mask in uses.items() if use in kinds]
         sets, used = [axes for axes, _ in some], [mask for _, mask in some]
@@ -92,6 +93,7 @@ class _Group:
 
     def peers(self, inside: Floats) -> Floats:
         """Messages with so many peers of the domain, there and back, and any outside."""
+        # Channels of one peer: fewer where many rounds of peers use them; links between domains share their slots.
         rounds = np.ceil(self.size / PEERS_IN_ROUND)
         few = np.where(2.0 * rounds > self.message_channels, 1.0, 2.0)
         each = np.where(self.alone, self.message_channels, few)

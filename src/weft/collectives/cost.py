@@ -132,6 +132,7 @@ def collective_s(
     elif kind in ("send", "exchange"):
         seconds = _neighbour(bytes_, group, network)
     else:
+        # The library takes the algorithm and protocol that its model has for fastest, and launches once.
         options = candidates(kind, bytes_, group, network)
         seconds = np.minimum.reduce(list(options.values())) + network.launch_s
     if network.measured:
@@ -154,6 +155,7 @@ def _measured(
         crossing = bytes_ * (group.size - below) / group.size * distinct
     elif kind in ("send", "exchange"):
         crossing, steps = bytes_, np.ones_like(group.size)
+    # Later ones overwrite earlier ones: general measurements come first, those of a tier or a number of ranks last.
     for one in network.measured:
         if one.kind == kind or (one.kind == "send" and kind == "exchange"):
             fits = tier == 0 if one.scope == SCALE_UP else tier > 0
@@ -242,6 +244,10 @@ def slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], netwo
     """
     below = np.ones_like(group.size)
     seconds = np.zeros_like(crossing)
+    # For each tier: what the ranks of a unit below it must pass, over the bandwidth that the unit's ranks have beyond
+    # it.
+    # The pipelined ring crosses all tiers at once.  On a tier the ranks of a unit below it share the crossing: 1/below
+    # each.
     for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
         crossed = members > below
         share = 1.0 if network is None else network.share(k, members / below, "ring")
@@ -262,6 +268,7 @@ def _hops(group: Spread, network: Network) -> Floats:
 
 def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
     rounds = 2.0 if kind == "all-reduce" else 1.0
+    # Of the ring's `size` hops as many lead between domains as there are domains; the size - 1 steps have their share.
     outside = np.ceil(group.size / group.members[0]) - 1
     outside = np.where(outside > 0, outside + 1, 0.0) * (group.size - 1) / group.size
     inside = group.size - 1 - outside
@@ -274,6 +281,8 @@ def _ring(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Network,
 def _tree(bytes_: Floats, group: Spread, network: Network, protocol: Protocol) -> Floats:
     """Chains inside domains, double binary trees between them (Sanders et al. 2009)."""
     domains = np.ceil(group.size / group.members[0])
+    # Up and down: a chain through the domain, then the depth of the tree over domains; each rank sends the buffer
+    # twice.
     inside = (group.members[0] - 1) * (protocol.inside_s + network.latency_s[0])
     outside = np.ceil(np.log2(domains)) * (1.9 * protocol.outside_s + _hops(group, network))
     seconds = slowest(2.0 * bytes_, group, network.achieved_Bps, network) / (protocol.bandwidth * TREE_BANDWIDTH)
@@ -309,6 +318,7 @@ def _spread_out(
     below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
     for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
+        # The ranks outside of a unit are (size - below) of size.
         leaving = bytes_ * (group.size - below) / group.size
         if copies:
             leaving = leaving * _distinct(group.size / below, copies)
@@ -320,6 +330,7 @@ def _spread_out(
 
 def _distinct(units: Floats, copies: float) -> Floats:
     """The share of the copies leaving a unit that remains when every other unit gets at most one."""
+    # Each copy goes to a random unit: the expected number of distinct other units among `copies` draws.
     others = np.maximum(units - 1.0, 1e-9)
     reached: Floats = others * (1.0 - (1.0 - 1.0 / np.maximum(units, 1.0)) ** copies)
     return np.where(units > 1, reached * units / (copies * others), 1.0)
@@ -340,6 +351,7 @@ def _all_to_all(bytes_: Floats, group: Spread, network: Network, copies: float) 
 def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
     """One message to the next rank of the group, on the outermost tier between them."""
     below = np.ones_like(group.size)
+    # The slowest link on the way counts: the least of all tiers that the message crosses.
     Bps = np.full_like(group.size, network.achieved_Bps[0])
     for k, (members, achieved) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
         reached = achieved * network.share(k, members / below, "neighbour")

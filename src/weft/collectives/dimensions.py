@@ -45,8 +45,10 @@ def _together(tiers: Sequence[Tier]) -> Dimension:
     size = prod(tier.size for tier in tiers)
     seconds = latency = 0.0
     below = 1
+    # Stage by stage from tier to tier: the seconds of a byte and the latencies add up.
     for tier in tiers:
         one = _alone(tier)
+        # One dimension with the same seconds and latency under its own algorithm.
         cost = stage("reduce-scatter", choose(one)[0], tier.size)
         seconds += cost.sent / below / one.bandwidth_Bps
         latency += cost.steps * one.latency_s

@@ -41,6 +41,8 @@ def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[t
             continue
         low = 1
         left, begin = size, distance
+        # A dimension covers distances from `low` to `high`; what of the group's factor does not fit into it goes on
+        # outwards.
         for number, one in enumerate(dimensions):
             high = low * one.size
             if left > 1 and low <= begin < high:
@@ -79,6 +81,7 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
     if len(set(ranks)) < len(ranks) or not all(0 <= rank < prod(sizes) for rank in ranks):
         problem = f"ranks {sorted(ranks)[:8]} are no group of {prod(sizes)}"
         raise BadInput(problem, where="group", remedy="name each rank once, from 0")
+    # The coordinates that occur in each dimension; the group is a block if their product is its size.
     places = [set[int]() for _ in sizes]
     for rank in ranks:
         for place, size in zip(places, sizes, strict=True):
@@ -138,6 +141,7 @@ def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
         Unsupported: the ranks are not regularly spaced.
     """
     rest, result = list(ranks), list[tuple[int, int]]()
+    # The innermost run of equal distances is a factor; its first members are the group of the next one.
     while len(rest) > 1:
         distance, size = rest[1] - rest[0], 2
         while size < len(rest) and rest[size] - rest[size - 1] == distance:

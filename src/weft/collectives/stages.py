@@ -66,6 +66,7 @@ def choose(dimension: Dimension, wanted: Algorithm | None = None) -> tuple[Algor
             where="algorithm",
             remedy=f"it takes {', '.join(without)}",
         )
+    # Halving-doubling pairs ranks by the bits of their number, which covers only powers of two.
     if algorithm == "halving-doubling" and dimension.size & (dimension.size - 1):
         return "ring", f"ring instead of halving-doubling on a switch of {dimension.size}: not a power of two"
     return algorithm, None
@@ -115,6 +116,8 @@ def _all_reduce(algorithm: Algorithm, size: int) -> StageCost:
 def _all_to_all(algorithm: Algorithm, size: int) -> StageCost:
     if algorithm not in ("ring", "line"):
         return StageCost(algorithm="direct", sent=(size - 1) / size, steps=1)
+    # Forwarded hop by hop: on a ring, both ways, a block crosses size/4 links on average; on a line the link in the
+    # middle carries size^2/4 blocks each way, over half of the bandwidth.
     sent = _open(algorithm, size) * (size * size // 4) / size
     return StageCost(algorithm=algorithm, sent=sent, steps=size // 2 if algorithm == "ring" else size - 1)
 

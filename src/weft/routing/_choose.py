@@ -282,6 +282,7 @@ def remember(net: Any, flow: int) -> None:
 def undo(net: Any, ways: Any) -> None:
     """Put all flows that this chain moved back where they were."""
     # All leave before any returns: a former path may need room that a flow of the chain still has.
+    # The log has each flow once, with the path that it had before the chain.
     for at in range(net.clock[2]):
         if net.up[net.log[at]] >= 0:
             lift(net, ways, net.log[at])

@@ -141,13 +141,16 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
     installed = judged(problem, RouterResult(routes=routes), router="installed")
     anew = plan(fabric, traffic, seed=seed)
     low = installed.alpha_bound
+    # Step 1: flows on paths that a router would take stay there, the others go where they hurt least.
     choice = on_links(problem, links_of(routes, 2 * problem.ways.up.shape[1] + 2), np.arange(len(traffic)))
     former = choice.up.copy(), choice.down.copy()
     choice.place(np.flatnonzero(choice.up < 0), smooth=True)
+    # Step 2: moves and chains down to the bound.  Step 3: whoever need not have moved goes back.
     improve(choice, low)
     choice.keep(*former, max(choice.congestion, low))
     result = RouterResult(routes=problem.routes(choice.up, choice.down), bound=low)
     repaired = judged(problem, result, router="repaired")
+    # Placing flows off unusual paths may load links more than before; then nothing is repaired.
     if repaired.alpha > installed.alpha:
         repaired = installed
     return RouteAudit(installed=installed, repaired=repaired, anew=anew)

@@ -121,6 +121,7 @@ class Choice:
 
         Afterwards no single flow can go back: no move is left that the target does not need.
         """
+        # A flow that goes back frees its present links, which may let another go back: repeat until none does.
         while _choose.keep(self._net, self.problem.ways, up, down, target):
             pass
 

@@ -185,6 +185,7 @@ class Controller:
                 where="event",
                 remedy="give events in order of time",
             )
+        # An event is taken whole or not at all: what it changed is put back if it is refused.
         before = self.jobs.copy(), self.links, self.down, self._fabric, self.planned_s
         health = self.telemetry
         try:
@@ -219,6 +220,7 @@ class Controller:
 
         Flows that had no path are placed again with the next event.
         """
+        # The flows that the decision moved go back to the links that they had.
         old = {move.flow: move.old for move in decision.moves}
         for name, job in self.jobs.items():
             links = self.links[name].copy()
@@ -311,6 +313,7 @@ class Controller:
         self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, known)
         after, lossy = self.telemetry.avoided(standing), self.telemetry.lossy()
         self._fabric = self._now()
+        # Links are reported where being lossy or being avoided has changed.
         for ends in sorted(before[1].keys() | lossy.keys()):
             was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
             if was != now:
@@ -331,6 +334,7 @@ class Controller:
         flows = np.flatnonzero((rows[:, 0] >= 0) & np.where(rows >= 0, self._fabric.up[rows], True).all(axis=1))
         routes = routes_on(self._fabric, rows[flows])
         some = every.select(flows)
+        # A flow sends no faster than its max-min fair rate among the known flows, and no faster than alone.
         rates = np.minimum(flow_rates(self._fabric, some, routes), demands(self.whole, every)[flows])
         flow = np.repeat(np.arange(len(flows)), np.diff(routes.indptr))
         return np.asarray(np.bincount(routes.links, rates[flow], self.whole.links), dtype=np.float64)
@@ -358,6 +362,8 @@ class Controller:
         demand = demands(self.whole, every)[whole]
         problem = self._problem(traffic, demand)
         choice, had, former = self._placed(problem, whole)
+        # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
+        # is left.
         if not np.isfinite(choice.congestion):
             problem = routing_problem(self._fabric, traffic, checked=True, demand_Bps=demand)
             choice, had, former = self._placed(problem, whole)
@@ -383,6 +389,7 @@ class Controller:
             return Gain()
         problem, standing = result.problem, replace(self._fabric, up=self._standing().up)
         figures = []
+        # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
         for links in (result.had, result.links):
             there = np.flatnonzero(links[:, 0] >= 0)
             live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]

@@ -161,6 +161,7 @@ def _load_kernels() -> None:
     small = clos.build(16, radix=4, bandwidth_Bps=1.0, tiers=3)
     hosts = np.arange(16)
     problem = routing_problem(small, job_traffic(hosts, np.roll(hosts, 1), np.ones(16)))
+    # Unequal demands, which repair treats in another order and with finer targets than equal ones.
     rates = 0.1 + hosts.astype(np.float64) / 17
     uneven = routing_problem(small, job_traffic(hosts, np.roll(hosts, 2), rates, cap_Bps=rates))
     for one in (problem, uneven):
@@ -291,6 +292,7 @@ class JobOutcome:
 
 def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[JobOutcome, ...]:
     """What comes of every job, in order."""
+    # Demand is the rate alone: the inverse of the slowest pace is how much longer a round lasts.
     slowest = 1.0 / by_job(traffic, rates / demand_Bps)
     flows = np.bincount(traffic.flow_job, minlength=len(traffic.jobs))
     result = []
@@ -322,6 +324,7 @@ def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
 
 
 def _least(pace: Floats, group: Ints, count: int) -> Floats:
+    # A group without flows is as fast as alone.
     result = np.ones(count)
     held = np.full(count, np.inf)
     np.minimum.at(held, group, pace)

@@ -43,6 +43,7 @@ class Problem:
     @cached_property
     def inverse(self) -> Floats:
         """1 / capacity of every link."""
+        # A link that is down has infinite cost, so that any path over it is worse than all others.
         return np.where(self.fabric.up, 1.0 / np.maximum(self.fabric.capacity_Bps, 1e-300), np.inf)
 
     @cached_property
@@ -140,6 +141,8 @@ def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, F
     at = np.minimum(np.searchsorted(pairs[order], source * hosts + target), max(len(pairs) - 1, 0))
     direct = pairs[order][at] == source * hosts + target if len(pairs) else np.zeros(len(source), dtype=bool)
     same = fabric.domain[source] == fabric.domain[target]
+    # A flow uses its accelerator's NICs, or its links in the domain where both ends are in one, or the one link that
+    # joins just these two.
     for link_ends, ends in ((fabric.source, source), (fabric.target, target)):
         own = link_ends < hosts
         nic, domain = (

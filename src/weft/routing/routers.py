@@ -97,6 +97,7 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
     }
     outer = Paths(_without_scale_up(fabric))
 
+    # Paths between two accelerators over one rail's network; none where that does not join them.
     @cache
     def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
         try:
@@ -115,6 +116,7 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
         if fabric.domain[source] == fabric.domain[target]:
             return inside.every(source, target, PER_RAIL)
         own = int(fabric.rail[target])
+        # Over each rail that both domains have: to the peer on that rail, across, and to the target inside its domain.
         result = [
             within(source, here[rail]) + middle + within(there[rail], target)
             for rail in sorted(here.keys() & there.keys(), key=lambda r: (r != own, r))
@@ -345,9 +347,11 @@ def solve_ilp(
         seed=seed,
         gap=0.0,
     )
+    # Without any solution in time the first choice stands, and nothing is proved.
     if not len(result.values):
         return Solved(up=up, down=down, bound=0.0)
     chosen_up, chosen_down = _dealt(paths, np.round(result.values[:-1]).astype(np.int64))
+    # A bound over some of the paths is not a bound over all.
     proved = 0.0 if problem.limited else result.bound
     return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
@@ -366,6 +370,7 @@ def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> Flo
 
 def _dealt(paths: CommodityPaths, many: Ints) -> tuple[Ints, Ints]:
     """Paths of the flows of each commodity, in order."""
+    # Flows of a commodity are exchangeable: in order they take its columns as often as the program says.
     column = np.repeat(np.arange(len(many)), many)
     order = np.argsort(paths.commodity, kind="stable")
     up, down = np.zeros(len(order), dtype=np.int64), np.zeros(len(order), dtype=np.int64)

@@ -242,6 +242,7 @@ def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: f
         figures["load"] = sample.rate_Bps / capacity
     elif more["sent_bytes"] >= 0 and time_s > before.time_s:
         figures["load"] = more["sent_bytes"] / (time_s - before.time_s) / capacity
+    # Losses are shares of packets; where only bytes are counted, of the fewest packets that these can be.
     packets = more["packets"] if more["packets"] >= 0 else more["sent_bytes"] / PACKET_BYTES
     for name, bad, good in (
         ("lost_share", more["lost"], packets),

@@ -80,6 +80,7 @@ class JobTraffic:
 
     def only(self, jobs: Sequence[int]) -> JobTraffic:
         """The flows of some jobs, which are numbered anew in the order given."""
+        # New numbers for jobs, then for their collectives, then for flows; -1 leaves one out.
         number = np.full(len(self.jobs), -1, dtype=np.int64)
         number[list(jobs)] = np.arange(len(jobs))
         kept = np.flatnonzero(number[self.job] >= 0)
@@ -154,6 +155,7 @@ def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise BadInput(f"two jobs are called {some(twice)}", where="traffic", remedy="give each its own name")
+    # Jobs and collectives of each part are numbered behind those of the parts before.
     jobs = np.cumsum([0] + [len(part.jobs) for part in parts])
     collectives = np.cumsum([0] + [len(part.job) for part in parts])
 
@@ -200,6 +202,7 @@ def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -
     sized = np.isfinite(traffic.bytes) & (traffic.bytes > 0) & (traffic.cap_Bps > 0)
     refuse(np.flatnonzero(~sized), "flows without bytes or rate", "remove them, or give a positive size")
     key = np.stack([traffic.collective, traffic.source, traffic.target, traffic.queue_pair])
+    # Sorted by all four, flows that are listed twice are neighbours.
     order = np.lexsort(key[::-1])
     again = order[1:][(key[:, order[1:]] == key[:, order[:-1]]).all(axis=0)]
     refuse(np.sort(again), "listed twice in one collective", "list each flow once, with all its bytes")
@@ -208,17 +211,21 @@ def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -
 def _epochs(traffic: JobTraffic, count: int) -> Traffic:
     collectives, jobs = len(traffic.job), len(traffic.jobs)
     per_epoch = int(traffic.rounds.sum()) + jobs
+    # Phases of an epoch: the rounds of collective after collective, then the pause of each job.
     begin = np.cumsum(traffic.rounds) - traffic.rounds
     within = np.arange(per_epoch - jobs) - np.repeat(begin, traffic.rounds)
     owner = np.repeat(np.arange(collectives), traffic.rounds)
     pauses = per_epoch - jobs + np.arange(jobs)
     ends = begin + traffic.rounds - 1
+    # A round waits for the one before it; the first round for the pause of its job an epoch earlier.  A pause waits
+    # for the last rounds of all collectives of its job.
     before = np.where(within > 0, np.arange(per_epoch - jobs) - 1, pauses[traffic.job[owner]] - per_epoch)
     order = np.argsort(traffic.job, kind="stable")
     waits_each = [before[i : i + 1] for i in range(per_epoch - jobs)]
     waits_each += np.split(ends[order], np.cumsum(np.bincount(traffic.job, minlength=jobs))[:-1])
     lengths = np.array([len(each) for each in waits_each], dtype=np.int64)
     waits = np.concatenate([*waits_each, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    # The same in every epoch, `per_epoch` phases further on; waits before the first epoch drop out.
     all_waits = (waits[None, :] + per_epoch * np.arange(count)[:, None]).ravel()
     kept = all_waits >= 0
     owner_of_wait = np.repeat(np.arange(per_epoch * count), np.tile(lengths, count))
@@ -226,6 +233,7 @@ def _epochs(traffic: JobTraffic, count: int) -> Traffic:
     flows = np.argsort(traffic.collective, kind="stable")
     repeats = traffic.rounds[traffic.collective[flows]]
     flow = np.repeat(flows, repeats)
+    # A flow appears once in every round of its collective.
     turn = np.arange(len(flow)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     phase = begin[traffic.collective[flow]] + turn
     every = np.tile(flow, count)

@@ -128,6 +128,7 @@ def _grown(
     tops = np.concatenate([starts[:0], *(part[1] for part in done)])
     ends = np.concatenate([starts[:0], *(part[3] for part in done)])
     up = np.concatenate([np.zeros((0, width), dtype=np.int32), *(part[2] for part in done)])
+    # Sorted by level, node and top: the ways of a node to one level are a slice, as `Climbs.slices` has it.
     order = np.lexsort((tops, nodes, ends))
     nodes, tops, ends, up = nodes[order], tops[order], ends[order], up[order]
     slices = []
@@ -190,6 +191,7 @@ def ways_of(
 
 def routes_of(fabric: Fabric, ways: Ways, up: Ints, down: Ints) -> Routes:
     """Routes of flows that go up by ``up[f]`` and down by ``down[f]``."""
+    # First link, way up, way down, last link; -1 where a part is missing.
     table = np.concatenate(
         [ways.first[:, None], ways.up[up].astype(np.int64), ways.down[down], ways.last[:, None]], axis=1
     )
@@ -206,6 +208,7 @@ def _levels(fabric: Fabric, out: Mask) -> Ints:
     level = np.full(fabric.nodes, far, dtype=np.int64)
     level[: fabric.accelerators] = 0
     source, target = fabric.source[out], fabric.target[out]
+    # Breadth-first search from all accelerators at once.
     for height in range(1, fabric.nodes + 1):
         fresh = target[(level[source] == height - 1) & (level[target] == far)]
         if not len(fresh):

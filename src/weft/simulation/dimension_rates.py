@@ -45,6 +45,8 @@ def dimension_rates(
     nominal = np.array([one.bandwidth_Bps for one in asked.dimensions])
     flows = _all_flows(asked)
     routes = Paths(fabric).routes(at[flows.source], at[flows.target], mode=routing, seed=seed)
+    # Every flow wants its rate at full bandwidth of its dimension; where links are shared, max-min fairness says what
+    # it gets.
     rates = solve(
         np.asarray(fabric.capacity_Bps, dtype=np.float64),
         routes.indptr,
@@ -54,6 +56,7 @@ def dimension_rates(
         flows.cap_Bps,
     )
     share = np.ones((len(nominal), ranks))
+    # A stage waits for its slowest message: a rank reaches on a dimension the least share of its flows.
     np.minimum.at(share, (flows.dimension, flows.source), rates / flows.cap_Bps)
     reached: Floats = share * nominal[:, None]
     return reached

@@ -137,6 +137,8 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
             remedy="take the estimate of weft estimate",
         )
     plan = _Plan(job, layout, options or StepOptions())
+    # The first step learns in which order weights are asked for; the second gathers ahead in that order, as all later
+    # ones do.
     first = _Step(plan, ())
     first.run()
     steady = _Step(plan, first.weights.asked)
@@ -257,6 +259,7 @@ class _Weights:
 
     def _prefetch(self, weight: _Weight) -> None:
         self.asked.append(weight)
+        # The order of the step before says which weights come next.
         place = len(self.asked)
         if not self.plan.layout.overlap_gather:
             return
@@ -270,6 +273,7 @@ class _Weights:
             self.program.exchange(weight.scatter)
             self.accumulate(weight)
             return
+        # One gradient buffer for each weight: a second use of it must wait for the first.
         while any(other is weight for other, _ in self._scattering):
             self._finish()
         self._scattering.append((weight, self.program.start(weight.scatter)))
@@ -296,6 +300,8 @@ class _Sums:
         self._buckets_of = _buckets_of(plan.weights, self.sizes)
         self._rounds = plan.micro_batches if plan.layout.zero == 2 else 1
         """How often each bucket is summed."""
+        # A bucket may be summed when every gradient that lies in it, in part or whole, has come from every micro-batch
+        # and use.
         self._missing = [0 for _ in self.sizes]
         for weight, members in self._buckets_of.items():
             for index in members:
@@ -307,6 +313,7 @@ class _Sums:
         """A gradient is in place; sum the buckets that are now complete."""
         for index in self._buckets_of[weight]:
             self._missing[index] -= 1
+            # With ZeRO-2 a bucket is summed once per micro-batch, else once per step.
             ended = self._missing[index] % (self._whole[index] // self._rounds) == 0
             if ended and (self._rounds > 1 or self.plan.layout.overlap_reduce):
                 self._sum(index)
@@ -348,6 +355,7 @@ class _Sums:
 
 def _buckets_of(weights: Sequence[_Weight], sizes: Sequence[int]) -> dict[_Weight, list[int]]:
     """The buckets, one after the other, that each of the weights, one after the other, lies in."""
+    # Weights and buckets divide the same buffer; a weight lies in the buckets from its first to its last element.
     ends = np.cumsum(sizes)
     result, start = {}, 0
     for weight in weights:
@@ -384,6 +392,7 @@ class _Step:
 
     def _micro_batch(self) -> None:
         layout, blocks = self.plan.layout, self.plan.blocks
+        # With full recomputation the first layers run forward once more right before their backward pass.
         again = (layout.recompute_layers or len(blocks)) if layout.recompute == "full" else 0
         self._embed()
         for block, part in blocks:
@@ -478,6 +487,8 @@ class _Step:
 
     def _product_backward(self, part: _Part, name: str, *, weight_first: bool) -> None:
         behind = self.plan.layout.overlap_tensor != "none"
+        # With overlap the input is gathered again beside the input gradient's product, and the input gradient is
+        # summed beside the weight gradient's product; where the weight gradient comes first, neither hides.
         again = self._start(part, f"{name}.input-again", WEIGHT)
         if not behind:
             self.program.wait(again)
@@ -616,6 +627,7 @@ def predict_on(
 
     once = fixed.iteration_s + float(step_totals(estimator.frame(table)).update_s[0])
     result = play(program, computation_s=computation_s, collective_s=collective_s, other_s=once)
+    # Collectives that nobody waits for run beside computation and slow it down by the calibrated share of their time.
     hidden = fsum(result.busy_s.values()) - fsum(result.exposed_s.values())
     slowed = fixed.overlap_cost * hidden
     if slow is None:
@@ -660,6 +672,7 @@ def play(
     With ``ranks`` it is the second of two steps: a slow rank is late at the end of the first.
     """
     player = _Player(ranks or ALIKE, computation_s, collective_s)
+    # A rank that is slow begins the second step late, and others wait for it there: the steady state.
     if ranks is not None:
         player.step(program, other_s)
     begin, compute_s, begun_s = player.now, player.compute_s, dict(player.exposed_s)
@@ -722,6 +735,8 @@ class _Player:
         if issue not in self._collectives:
             self._collectives[issue] = self._collective_s(issue.kind, axes, issue.bytes)
         seconds = self._collectives[issue]
+        # Ranks that differ only in these axes are a group.  It begins when the last of them has issued it and its link
+        # has served what was issued before.
         of_group = tuple(at for at, axis in enumerate(self.ranks.axes) if axis in axes)
         ready = np.maximum(self.now, self._free.get(axes, 0.0))
         end = np.broadcast_to(ready.max(axis=of_group, keepdims=True) + seconds, ready.shape)

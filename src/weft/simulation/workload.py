@@ -175,6 +175,7 @@ def run_workload(
         BadInput, UnknownName, Unsupported: as ``schedule``; a group does not fit on the dimensions; or there
             are more or fewer algorithms than dimensions.
     """
+    # Weft's policy is the best of three simulations, so that it is never slower than Themis or the baseline.
     tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
     runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
     return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
@@ -205,6 +206,7 @@ def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
     planner.settle(workload, active)
     parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
     passages = _joined(parts)
+    # The same passages under every queue rule of the policy; the shortest run counts.
     charts = [
         play(
             passages,
@@ -254,6 +256,7 @@ class _Planner:
     def settle(self, workload: Workload, active: Active) -> None:
         """Decide how many chunks are active in a dimension."""
         result = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
+        # One number for all collectives, as dimensions are shared; the largest collective matters most.
         asked = [one for one in result if one is not None]
         if self.policy == IDEAL:
             self.active = None
@@ -272,6 +275,8 @@ class _Planner:
             return None
         if asked not in self.known:
             self.known[asked] = self._plan(asked, task.communication.kind)
+        # Equal collectives are scheduled once.  With Weft's policy the key says first which task comes earlier, then
+        # the place in the collective's own order (below 1).
         result = self.known[asked]
         key = result.key + number if self.policy == WEFT else result.key
         return result._replace(dimension=places[result.dimension], key=key)
@@ -287,6 +292,7 @@ class _Planner:
         places = np.array([number for number, _ in parts], dtype=np.int64)
         if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
             return None, places
+        # Requests know no sends: this one only carries the bytes and dimensions, which `_plan` prices as one message.
         kind = "broadcast" if wanted.kind == "send" else wanted.kind
         whole = [one == self.dimensions[number] for number, one in parts]
         names = [self.algorithms[number] if all(whole) else None for number, _ in parts]
@@ -304,6 +310,8 @@ class _Planner:
 
     def _plan(self, asked: Request, kind: str) -> _Planned:
         last = len(asked.dimensions) - 1
+        # A message takes the link of the outermost dimension that it crosses; those further in are taken to be faster.
+        # The ideal has it as latency, which no other message delays.
         if kind == "send":
             one = asked.dimensions[last]
             seconds = asked.bytes / one.link_Bps
@@ -312,6 +320,7 @@ class _Planner:
             return _single(last, seconds, one.latency_s)
         if self.policy == IDEAL:
             return _single(last, 0.0, ideal_s(asked))
+        # Over one dimension there is no pipeline of stages to fill.
         most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
         chunks = min(self.chunks, most, max(1, int(asked.bytes)))
         timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
@@ -335,6 +344,7 @@ def _joined(parts: Sequence[_Planned | None]) -> Passages:
     if lengths.sum() > MOST_PASSAGES:
         problem = f"{lengths.sum():,} stages of chunks"
         raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
+    # Each collective numbers its chunks from 0; here they follow those of the collectives before.
     chunks = np.array([one.chunk[-1] + 1 for _, one in kept], dtype=np.int64)
     before = np.cumsum(chunks) - chunks
     none = np.zeros(0, dtype=np.int64)
@@ -375,11 +385,13 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     asked = demand(layout, frame)
     stages = [chunk.stage for chunk in asked.chunks]
     every = [_Pass(*one) for one in zip(asked.chunks, times.chunks, times.exposed, strict=True)]
+    # The stage with the most computation stands for all; the closed form's bubble accounts for waiting between stages.
     seconds = np.bincount(stages, [one.times.forward_s + one.times.backward_s for one in every])
     passes = [one for one, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
     _check_length(asked, passes)
     made = _Tasks(layout)
     once = asked.stages[passes[0].chunk.stage]
+    # The order of GPipe: all forward passes, then all backward passes, then what a step does once.
     made.beside(once.gather)
     for _ in range(asked.micro_batches):
         for one in passes:
@@ -445,6 +457,7 @@ class _Tasks:
     def layers(self, name: str, amounts: Amounts, layers: int, seconds: float) -> None:
         """One pass through a chunk: each layer computes in as many pieces as it has collectives to wait for;
         the weights of the next layer are on their way meanwhile."""
+        # Collectives of weights run beside the layers, all others hold them up.
         held = [(key, one) for key, one in amounts.items() if key[1] not in self.weights]
         calls = [call for key, one in held for call in self._calls(key, one, layers)]
         gathers = [(key, one) for key, one in amounts.items() if key[1] in self.weights]

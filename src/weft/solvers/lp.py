@@ -71,6 +71,7 @@ def least(
     for name, limit in limits.items():
         if limit is not None:
             model.setOptionValue(name, limit)
+    # HiGHS takes the matrix by rows: entries sorted by row, and where each row begins.
     order = np.argsort(rows.row, kind="stable")
     program = highspy.HighsLp()
     program.num_col_, program.num_row_ = len(cost), len(rows.low)

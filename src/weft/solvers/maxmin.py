@@ -50,6 +50,8 @@ def reference(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight
     share = usage * weight[flow]
     level, rising, now = np.zeros(flows), np.ones(flows, dtype=bool), 0.0
     while rising.any():
+        # At `now` all open flows have the same level.  A link fills when they have risen by what is left over what
+        # they take of it together.
         growing = np.bincount(links, share * rising[flow], nlinks)
         left = capacity - np.bincount(links, share * np.where(rising, 0.0, level)[flow], nlinks)
         full = np.full(nlinks, np.inf)
@@ -57,6 +59,7 @@ def reference(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight
         held = cap / weight
         np.minimum.at(held, flow, full[links])
         now = max(now, float(held[rising].min()))
+        # A flow that crosses the first link to fill, or reaches its cap, is final: nobody on that link has more.
         stops = rising & (held <= now * (1 + TIE))
         level[stops] = now
         rising &= ~stops
@@ -89,6 +92,7 @@ def check(
         return f"flow {above[0]} has {rates[above[0]]:g} bytes/s, its cap is {cap[above[0]]:g}"
     level, highest = rates / weight, np.zeros(len(capacity))
     np.maximum.at(highest, links, level[flow])
+    # A flow is held by a full link on which none has a higher level; each flow needs one such link, or its cap.
     holds = (load >= capacity * (1 - tolerance)) & np.isfinite(capacity)
     held = rates >= cap * (1 - tolerance)
     held[flow[holds[links] & (level[flow] >= highest[links] * (1 - tolerance))]] = True

@@ -78,6 +78,7 @@ class Steps:
 
     def pipelined(self) -> Steps:
         """All steps at once, as when the buffer is cut into so many pieces that every step always has one."""
+        # All steps count as step 0: messages between the same two ranks add up.
         merged = _merged(np.zeros_like(self.step), self.source, self.target, self.bytes)
         return replace(merged, count=min(self.count, 1))
 
@@ -149,6 +150,7 @@ def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Int
     if (kind, algorithm) in _SPREAD and domain is not None:
         groups, domains = by_domain(groups, domain)
     messages = plan(kind, algorithm, groups.shape[1], domains=domains)
+    # One group's messages, then the same in all groups.
     once = _merged(
         messages.step,
         messages.source,
@@ -173,6 +175,7 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
     Raises:
         BadInput: a group has more ranks in one domain than in another, or groups differ in it.
     """
+    # Step 1: ranks of a domain together.  Step 2: check that each domain has equally many.
     domains = domain[groups]
     order = np.argsort(domains, axis=1, kind="stable")
     starts = _run_starts(np.take_along_axis(domains, order, axis=1))
@@ -183,6 +186,7 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
             where="collective",
             remedy="use a flat algorithm: ring, direct, halving-doubling or tree",
         )
+    # Step 3: domains in the order of their first ranks.
     members = order.reshape(len(groups), count, -1)
     first = np.argsort(members[:, :, 0], axis=1)
     order = np.take_along_axis(members, first[:, :, None], axis=1).reshape(groups.shape)

@@ -37,6 +37,7 @@ def all_to_all(domains: int, members: int) -> MessagePlan:
 
     What stays inside the domain is exchanged beside the second step.
     """
+    # Step 1, inside the domain: hand each block to the member on its target's rail.  Step 2: send it along that rail.
     size = domains * members
     return after(_to_rails(domains, members, size), _on_rails(domains, members, size))
 
@@ -46,6 +47,7 @@ def _to_rails(domains: int, members: int, size: int) -> MessagePlan:
     away, rail = np.meshgrid(np.arange(domains), np.arange(len(source)), indexing="ij")
     leaves = away != home[rail]
     rail, away = rail[leaves], away[leaves]
+    # The block from `source` to the rank of the target's rail in domain `away`.
     first = source[rail] * size + away * members + target[rail] % members
     return table(
         np.zeros_like(rail), source[rail], target[rail], first, parts=size, owner=_receivers(size), adds=False
@@ -77,6 +79,7 @@ def _on_rails(domains: int, members: int, size: int) -> MessagePlan:
 
 def _domain_pairs(domains: int, members: int) -> tuple[Ints, Ints, Ints]:
     """All ordered pairs of ranks in the same domain: the domain, one rank, the other."""
+    # Ordered pairs of members, repeated for each domain.
     once = pairs.all_gather(members)
     home = np.repeat(np.arange(domains), len(once.source))
     source, target = np.tile(once.source, domains), np.tile(once.target, domains)

@@ -87,6 +87,7 @@ def rings_all_reduce(domains: int, members: int) -> MessagePlan:
 
 def _rings(algorithm: Callable[[int], MessagePlan], domains: int, members: int) -> MessagePlan:
     size = domains * members
+    # All rings run at once, each over its own 1/members of the blocks.
     once = algorithm(size)
     orders = [ring_order(domains, members, ring) for ring in range(members)]
     owner = np.concatenate(orders)
@@ -96,8 +97,11 @@ def _rings(algorithm: Callable[[int], MessagePlan], domains: int, members: int) 
 
 def ring_order(domains: int, members: int, ring: int) -> Ints:
     """Ranks (domain * members + member) in the order of one of ``members`` rings."""
+    # Members in turn from the ring's number on; every other domain backwards, so that a ring enters a domain on the
+    # rail on which it left the one before.
     there = (ring + np.arange(members)) % members
     order = [there if domain % 2 == 0 else there[::-1] for domain in range(domains)]
+    # With an odd number of domains the last two take other orders, so that the ring also closes on one rail.
     if domains % 2 and domains > 1 and members > 2:
         order[-2] = (ring - 1 + np.arange(members)) % members
         order[-1] = np.concatenate(

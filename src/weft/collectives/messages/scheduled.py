@@ -34,6 +34,7 @@ def equal(timed: TimedSchedule, chunks: int) -> TimedSchedule:
     schedule = timed.schedule
     if np.ptp(schedule.chunk_bytes) <= 1e-9 * schedule.chunk_bytes.max():
         return timed
+    # Chunk i takes the order that holds the middle of its bytes: each order gets chunks in proportion to its share.
     target = np.cumsum(schedule.chunk_bytes) / schedule.request.bytes
     which = np.searchsorted(target, (np.arange(chunks) + 0.5) / chunks)
     cut = replace(
@@ -61,9 +62,11 @@ def schedule_plan(timed: TimedSchedule) -> MessagePlan:
     asked = schedule.request
     parts = len(schedule) * asked.accelerators
     pieces, owner = [], np.zeros(parts, dtype=np.int64)
+    # Step 1: who owns each block at the end.
     for chunk in range(len(schedule)):
         digits = _digits(asked, schedule.orders[chunk])
         owner[chunk * asked.accelerators : (chunk + 1) * asked.accelerators] = digits.owner
+    # Step 2: the messages of every stage, in the first step in which chunk and dimension are free.
     messages = 0
     for placed in _placed(timed):
         one = _stage(asked, schedule.orders[placed.chunk], placed)
@@ -117,6 +120,7 @@ def _digits(asked: Request, order: Ints) -> _Digits:
     shape = [one.size for one in asked.dimensions]
     ranks = np.arange(asked.accelerators).reshape(shape[::-1])
     nested = order if asked.kind != "all-gather" else order[::-1]
+    # The digits of a block's number are coordinates in the order of the dimensions; the transposed ranks read it off.
     axes = [len(shape) - 1 - dimension for dimension in nested.tolist()]
     rest = [axis for axis in range(len(shape)) if axis not in axes]
     owner = np.transpose(ranks, (*axes, *rest)).ravel()
@@ -126,6 +130,7 @@ def _digits(asked: Request, order: Ints) -> _Digits:
 def _placed(timed: TimedSchedule) -> Iterator[_Placed]:
     """All stages in an order that respects chunks and dimensions, with the steps in which they begin."""
     stages, asked = timed.stages, timed.schedule.request
+    # The order of the simulation: every stage comes after those that its chunk and its dimension had before.
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
     free, ready = [0] * len(asked.dimensions), [0] * len(timed.schedule)
     done = [0] * len(timed.schedule)
@@ -148,6 +153,7 @@ def _stage(asked: Request, order: Ints, placed: _Placed) -> MessagePlan:
     """The messages of one stage in all groups, of one chunk."""
     sizes = asked.sizes
     width = len(order)
+    # After `depth` reduce-scatters a rank holds a run of blocks: all that agree with it in the first `depth` digits.
     depth = placed.stage if placed.stage < width else 2 * width - 1 - placed.stage
     if asked.kind == "all-gather":
         depth = width - 1 - placed.stage

@@ -73,6 +73,7 @@ def _fold(size: int, folded: int) -> MessagePlan:
 def _swap(size: int, ends: Ints, distance: int, *, adds: bool) -> MessagePlan:
     """Active ranks ``distance`` apart exchange half of what they both cover: the other's half when reducing,
     their own when gathering."""
+    # At distance d two partners cover the same 2d active ranks; each keeps the half with its own bit.
     rank = np.arange(len(ends) - 1)
     other = rank ^ distance
     covered = other if adds else rank
@@ -139,6 +140,7 @@ def double_tree_broadcast(size: int) -> MessagePlan:
 
 def double_tree_all_reduce(size: int) -> MessagePlan:
     """Half of the buffer over each of two trees: a rank inside one is a leaf of the other."""
+    # Shifted by one place, inner ranks (even positions) become leaves: each rank sends as much in both trees together.
     trees = [(shift, _shifted(in_order_tree(size), shift)) for shift in (0, 1)]
     return _twice(
         [after(_up(parents, block=shift, parts=2), _down(parents, block=shift, parts=2)) for shift, parents in trees]
@@ -155,6 +157,7 @@ def in_order_tree(size: int) -> Ints:
     Rank r sits at position r + 1; odd positions are leaves.
     """
     position = np.arange(1, size + 1)
+    # The lowest set bit of a position is its height; its parent has the next higher bit set instead of it.
     low = position & -position
     parent = (position & ~low) | (2 * low)
     parent = np.where(parent > size, position & ~low, parent)

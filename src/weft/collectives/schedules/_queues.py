@@ -110,6 +110,8 @@ def join(ops: Visits, times: Times, room: Room, op: int, now: float) -> None:
     """Begin to move an operation's bytes."""
     dimension = ops.dimension[op]
     advance(room, dimension, now)
+    # It shares from now on: it ends when the common virtual time has grown by its work, however many come and go
+    # meanwhile.
     at = room.sharing[dimension]
     room.moving[dimension, at] = op
     room.target[dimension, at] = room.virtual[dimension] + ops.work[op]
@@ -171,6 +173,7 @@ def enqueue(ops: Visits, room: Room, op: int, rule: int) -> None:
 @jit
 def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
     """Begin the next computation, in program order, where none is running."""
+    # One computation at a time, the first task in program order among those that may begin.
     size = room.state[READY]
     if room.state[BUSY] > 0 or size == 0:
         return
@@ -203,6 +206,7 @@ def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now
     room.state[LIVE] -= 1
     if tasks.seconds[task] > 0.0:
         room.state[BUSY] = 0
+    # Each task counts those that it waits for; the one that brings the count to 0 begins it.
     for at in range(tasks.follower_at[task], tasks.follower_at[task + 1]):
         other = tasks.followers[at]
         tasks.waits[other] -= 1
@@ -238,6 +242,7 @@ def leave(ops: Visits, room: Room, dimension: int, at: int, now: float) -> int:
         room.target[dimension, place] = room.target[dimension, place + 1]
     if count == 0:
         room.virtual[dimension] = 0.0
+    # Its slot is free; the others share its bandwidth from `now` on, up to which `advance` has settled what they got.
     room.used[dimension] -= 1
     return op
 
@@ -255,8 +260,11 @@ def play(ops: Visits, tasks: Tasks, times: Times, room: Room, service: Service) 
     # event leads to is done in one place each, not by calls within calls: the compiler puts every call in line.
     while room.state[LIVE] > 0:
         ended, over = NONE, NONE
+        # Step 1: the next instant is an end of bytes or an event of the heap, ends first where they coincide.
         dimension, at, time = soonest(room)
         size = room.state[EVENTS]
+        # An end frees a slot, which goes to the queue only after the chunk has gone on (below): it may queue here
+        # again.
         leaves = dimension >= 0 and (size == 0 or time <= room.events[0].key)
         if leaves:
             now = time

@@ -117,14 +117,17 @@ def walk(
         chunk, dimension = course.chunk[op], course.dimension[op]
         size, stride, latency = network.size[dimension], network.stride[dimension], network.latency[dimension]
         pattern, sent, steps = course.pattern[op], course.sent_bytes[op], course.steps[op]
+        # The groups of a dimension: ranks whose coordinate there is 0, each with those `stride` apart.
         for first in range(ranks):
             if first // stride % size != 0:
                 continue
+            # A rank begins when it has the chunk and its link is free; bytes take it at the rank's own speed.
             for here in range(size):
                 rank = first + here * stride
                 now[here] = max(ready[chunk, rank], free[dimension, rank])
                 cost[here] = network.cost[dimension, rank]
                 free[dimension, rank] = now[here] + sent * cost[here]
+            # Step by step with its partners, as Themis' section 4.6.2 has every rank keep the same order.
             if pattern == RING:
                 by_ring(now, then, cost, size, sent, steps, latency)
             elif pattern in (HALVING, DOUBLING):

@@ -52,6 +52,7 @@ def ideal_s(asked: Request) -> float:
     An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
     stages differ in algorithm it is the order that sends least.
     """
+    # All bytes over all bandwidths: no schedule keeps dimensions more than always busy.
     total = fsum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
     sent = _both_ways(asked, candidates(asked)).sent
     return float(sent.min() / total) if sent.size else 0.0
@@ -91,6 +92,7 @@ def _per_order(asked: Request, orders: Ints) -> _PerOrder:
             gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
         )
     )
+    # Latencies of the stages before and behind each stage of its chunk, by differences of one running sum.
     through = np.cumsum(stages.latency_s)
     first = np.searchsorted(stages.chunk, np.arange(len(orders)))
     before = np.concatenate([[0.0], through])[first][stages.chunk]
@@ -120,8 +122,11 @@ def shares_of(asked: Request, orders: Ints) -> Shares:
     ways = len(table.sent)
     latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
     least_s = float(latency_s.min())
+    # Step 1: the constraints rows @ share + offsets <= T.  Step 2: the shares with the least T, by an LP.
     rows, offsets = _windows(table, ways, least_s)
     if asked.kind not in BALANCED_KINDS:
+        # These kinds load every dimension alike in any order: the least entry of a row bounds it for all shares,
+        # without an LP.
         share = np.full(ways, 1.0 / ways)
         bound_s = max(float((rows.min(axis=1) + offsets).max()), least_s)
         return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
@@ -158,15 +163,19 @@ def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Flo
     for dimension in np.unique(table.dimension).tolist():
         here = np.flatnonzero(table.dimension == dimension)
         early, late = table.early_s[here], table.late_s[here]
+        # Every window (e, l) bounds T; only those at some stage's (e, l), (e, 0) and (0, l) are taken.  Leaving
+        # constraints out can only lower the bound, so that it stays one.
         pairs = np.unique(np.stack([early, late], axis=1), axis=0)
         alone = pairs * np.array([1.0, 0.0]), pairs * np.array([0.0, 1.0])
         corners = np.unique(np.concatenate([np.zeros((1, 2)), pairs, *alone]), axis=0)
         inside = (early >= corners[:, :1] - 1e-15) & (late >= corners[:, 1:] - 1e-15)
         work = np.zeros((len(here), orders))
         work[np.arange(len(here)), table.order[here]] = table.work_s[here]
+        # The stages of a window move their bytes between e and T - l, less the least of their own latencies.
         own = np.where(inside, table.own_s[here], np.inf).min(axis=1)
         rows.append(inside @ work)
         offsets.append(np.minimum(corners.sum(axis=1) + own, least_s))
+    # Windows with the same row, to rounding, are one constraint.
     every = np.column_stack([np.concatenate(rows), np.concatenate(offsets)])
     _, first = np.unique(np.round(every / every.max(), SAME_DIGITS), axis=0, return_index=True)
     kept = every[np.sort(first)]
@@ -187,6 +196,8 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     if count == 1:
         return max(float((rows[:, 0] + offsets).max(initial=0.0)), least), np.ones(1)
     scale = max(float(rows.max()), float(offsets.max(initial=0.0)))
+    # Variables are the shares and T: each row @ share - T <= -offset, and the shares add up to 1.  The mean load in
+    # the cost only decides between optima.
     matrix = np.zeros((len(rows) + 1, count + 1))
     matrix[:-1, :count], matrix[:-1, count], matrix[-1, :count] = rows / scale, -1.0, 1.0
     row, column = np.nonzero(matrix)
@@ -203,6 +214,7 @@ def _solve(rows: Floats, offsets: Floats, least: float) -> tuple[float, Floats]:
     )
     share = np.clip(result.values[:count], 0.0, None)
     share /= share.sum()
+    # The solver's T may be off by its tolerance; the bound is what its dual values prove.
     dual = np.clip(-result.dual[:-1], 0.0, None)
     return max(_certified(rows, offsets, dual), least), share
 

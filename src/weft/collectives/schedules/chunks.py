@@ -53,6 +53,7 @@ class Request:
     def stage(self, kind: StageKind, dimension: int) -> StageCost:
         """The cost of a stage on a dimension; an all-to-all goes direct where links allow it."""
         one, algorithm = self.dimensions[dimension], self.algorithms[dimension]
+        # An all-to-all has nothing to reduce or gather on the way: where links join all pairs it takes them.
         if kind == "all-to-all" and one.kind in ("switch", "fully-connected"):
             algorithm = "direct"
         return stage(kind, algorithm, one.size)
@@ -223,12 +224,14 @@ def stages_of(schedule: Schedule, *, whole_ns: bool = False) -> Stages:
     sizes = asked.sizes.astype(np.float64)
     if asked.kind == "all-reduce":
         assert schedule.gathers is not None
+        # A reduce-scatter leaves 1/size of what was held in each dimension, an all-gather multiplies it again.
         down = _held(schedule.chunk_bytes, sizes[orders], shrink=True)
         total = float(np.prod(sizes))
         up = _held(schedule.chunk_bytes / total, sizes[schedule.gathers], shrink=False)
         dimension = np.concatenate([orders, schedule.gathers], axis=1)
         before = np.concatenate([down[:, :-1], up[:, :-1]], axis=1)
         after = np.concatenate([down[:, 1:], up[:, 1:]], axis=1)
+        # First all reduce-scatters, then all all-gathers; where both meet on one dimension they may be one operation.
         kind = np.repeat([STAGE_KINDS.index("reduce-scatter"), STAGE_KINDS.index("all-gather")], orders.shape[1])
         kinds = np.tile(kind, (len(orders), 1))
         keep = _fuse(schedule, kinds, after)
@@ -269,6 +272,7 @@ def _fuse(schedule: Schedule, kinds: Ints, after: Floats) -> Mask:
     at_once = np.array(
         [schedule.fused or asked.stage("all-reduce", i).algorithm in ONE_OPERATION for i in range(len(asked.sizes))]
     )
+    # The last reduce-scatter becomes an all-reduce that ends with what the first all-gather would have; that one goes.
     turn = schedule.orders[:, -1]
     one = (turn == schedule.gathers[:, 0]) & at_once[turn]
     kinds[one, width - 1] = STAGE_KINDS.index("all-reduce")
@@ -282,6 +286,7 @@ def _priced(
 ) -> Stages:
     buffer = np.maximum(before, after)
     sent, latency, work = np.zeros(len(chunk)), np.zeros(len(chunk)), np.zeros(len(chunk))
+    # Each kind of stage on each dimension has one cost (`stages.stage`): bytes and latency follow from the buffer.
     for code in np.unique(kind):
         name = STAGE_KINDS[code]
         for i in asked.used:
@@ -306,6 +311,7 @@ def _priced(
 
 def _in_whole_ns(seconds: Floats, cost: StageCost, kind: StageKind) -> Floats:
     """Seconds with each step rounded up: equal steps, or halving-doubling's, each half of the one before."""
+    # ASTRA-sim counts whole nanoseconds per step; 1e-9 of a nanosecond is rounding of ours.
     share = np.full(cost.steps, 1.0 / cost.steps)
     if cost.algorithm == "halving-doubling":
         rounds = cost.steps // 2 if kind == "all-reduce" else cost.steps

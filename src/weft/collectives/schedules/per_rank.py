@@ -74,6 +74,8 @@ def play_ranks(
     sizes = asked.sizes
     widest = int(sizes.max())
     ready = np.tile(starts, (chunks, 1))
+    # Stages in an order in which each comes after all that it waits for: one pass over them settles every rank's
+    # times.
     _ranks.walk(
         _course(timed),
         _ranks.Dimensions(
@@ -94,8 +96,10 @@ def play_ranks(
 
 def _course(timed: TimedSchedule) -> _ranks.Course:
     stages, asked = timed.stages, timed.schedule.request
+    # The order in which the symmetric simulation admitted them respects both chunks and dimensions.
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
     pattern, steps = np.zeros(len(order), dtype=np.int64), np.array(_steps(timed), dtype=np.int64)
+    # All stages of one kind on one dimension go by one pattern.
     for code in np.unique(stages.kind).tolist():
         for i in range(len(asked.dimensions)):
             here = (stages.kind == code) & (stages.dimension == i)

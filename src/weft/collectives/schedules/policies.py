@@ -63,6 +63,7 @@ def schedule(
         if order is not None:
             problem = "the policy weft finds the order within the dimensions itself"
             raise BadInput(problem, where="order", remedy="drop it, or choose baseline or themis")
+        # Every policy runs on the same machine model, which Themis' schedule decides.
         limit = machine(asked, chunks, active)
         result = balanced(asked, chunks=chunks, active=limit, independent=independent)
         return time_schedule(result, active=limit)
@@ -132,11 +133,14 @@ def balanced(
         BadInput: there are too few or too many chunks.
     """
     limit = machine(asked, chunks, active)
+    # Step 1: the shares of orders that the bound's LP finds, and those of the turns of one order where chunks are few.
     counts = _counts(asked, limit) if chunks is None else [chunks]
     shares = [best_shares(asked)]
     if min(counts) <= FEW:
         shares += _rotations(asked, shares[0].bound_s)
     result: tuple[_Candidate, Chart] | None = None
+    # Step 2: simulate Themis and the baseline, then the shares in several chunk counts under several queue rules.  The
+    # first of equal times stays, so that runs repeat.
     candidates = chain(
         _peers(asked, default_chunks(asked) if chunks is None else chunks),
         _candidates(asked, shares, counts, independent=independent),
@@ -149,6 +153,7 @@ def balanced(
             result = candidate, chart
     assert result is not None
     candidate, chart = result
+    # Step 3: fix the order that the fastest run had within each dimension, so that `time_schedule` repeats it.
     ranks = candidate.ranks
     if ranks is None:
         ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
@@ -162,6 +167,7 @@ def _candidates(
         for one in shares if count <= FEW else shares[:1]:
             for schedule in _schedules(asked, one, count, independent=independent):
                 stages = stages_of(schedule)
+                # Rules: first in first out, smallest chunk first, fewest stages done first, earliest chunk first.
                 yield _Candidate(schedule, stages, "fifo", None)
                 yield _Candidate(schedule, stages, "scf", None)
                 yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
@@ -192,6 +198,7 @@ def _rotations(asked: Request, bound_s: float) -> list[Shares]:
     width = len(asked.used)
     if width < 3 or asked.kind not in BALANCED_KINDS:
         return []
+    # In the turns of one order every stage number has each dimension once: few chunks seldom queue for the same one.
     turns = (np.arange(width)[:, None] + np.arange(width)) % width
     result = shares_of(asked, np.array(asked.used)[turns])
     return [result] if result.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
@@ -199,12 +206,15 @@ def _rotations(asked: Request, bound_s: float) -> list[Shares]:
 
 def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candidate:
     """An all-gather as the best reduce-scatter backwards."""
+    # Backwards in time an all-gather is a reduce-scatter: each stage of a chunk mirrored, and the order within each
+    # dimension reversed, takes equally long.
     there = balanced(replace(asked, kind="reduce-scatter"), chunks=chunks, active=limit)
     back = replace(there, request=asked, orders=mirrored(there.orders), ranks=None)
     stages = stages_of(back)
     assert there.ranks is not None
     chunk = np.searchsorted(stages.chunk, stages.chunk)
     last = np.searchsorted(stages.chunk, stages.chunk, side="right") - 1
+    # Stages of a chunk are neighbours: the mirror image of place i is first + last - i.
     mirror = chunk + last - np.arange(len(chunk))
     count = np.bincount(stages.dimension, minlength=len(asked.dimensions))
     ranks = count[stages.dimension] - 1 - there.ranks[mirror]
@@ -227,6 +237,7 @@ def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
     used = np.flatnonzero(share > SMALLEST_SHARE)
     kept = share[used] / share[used].sum()
     pieces = np.maximum(1, np.round(count * kept)).astype(np.int64)
+    # An order with n chunks puts them at (i + 1/2) / n of the way; sorting mixes all orders as evenly as they go.
     place = np.concatenate([(np.arange(number) + 0.5) / number for number in pieces])
     owner = np.repeat(np.arange(len(used)), pieces)[np.argsort(place, kind="stable")]
     return used[owner], (kept / pieces)[owner]
@@ -241,6 +252,7 @@ def _stage_numbers(stages: Stages) -> Floats:
 def _timed(candidate: _Candidate, limit: int | None) -> Chart:
     """A run of a candidate; one by ASTRA-sim's rules repeats their order without rounding."""
     passages, count = candidate.stages.passages(candidate.rule), len(candidate.schedule.request.dimensions)
+    # ASTRA-sim's order follows from its rounded times; the run that counts keeps that order with exact times.
     if candidate.rule.startswith("astra"):
         rounded = stages_of(candidate.schedule, whole_ns=True).passages()
         ranks = order_of(play(rounded, count, rule=candidate.rule, active=limit), rounded, count)

@@ -77,6 +77,7 @@ def provision(asked: Request) -> Provision:
     used = asked.used
     widths = np.array([one.bandwidth_Bps for one in asked.dimensions])
     stages = stages_of(baseline(asked, chunks=1))
+    # The baseline keeps two dimensions equally busy if their bandwidths are in proportion to the bytes that they send.
     sent = per_dimension(stages, stages.sent_bytes, len(widths))
     pairs = tuple(
         Pair(inner=a, outer=b, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
@@ -98,6 +99,7 @@ def _slow(asked: Request) -> tuple[int, ...]:
     if _fits(still, CLOSE):
         return ()
     bound_s = best_shares(still).bound_s
+    # A dimension limits if the bound falls when it alone gets faster.
     faster = {i: best_shares(_faster(still, (i,), 1 + CLOSE)).bound_s for i in asked.used}
     return tuple(i for i, seconds in faster.items() if seconds < bound_s * (1 - CLOSE / 100))
 
@@ -105,6 +107,7 @@ def _slow(asked: Request) -> tuple[int, ...]:
 def _factor(asked: Request, slow: tuple[int, ...]) -> float | None:
     """How much faster the slow dimensions must be for some mix of orders to keep all busy."""
     still = _without_latency(asked)
+    # Grow by steps until the best mix keeps all dimensions busy, then bisect the last step.
     low = high = 1.0
     while not _fits(_faster(still, slow, high), EXACT):
         low, high = high, high * STEP
@@ -121,6 +124,7 @@ def _fits(asked: Request, close: float) -> bool:
     shares = best_shares(asked)
     if shares.loads_s.shape[1] != len(shares.share):
         return False
+    # In the best mix the least busy dimension works as long as the bound says, within `close`.
     loads = (shares.loads_s @ shares.share)[list(asked.used)]
     return bool(loads.min() >= shares.bound_s * (1 - close))
 

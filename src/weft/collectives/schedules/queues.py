@@ -111,6 +111,7 @@ def play(
         "fixed": _queues.FIXED,
     }[rule]
     room = _room(count, len(seconds), dimensions, slots)
+    # An operation is looked at when it queues, moves and ends, and each end looks at all slots of all dimensions.
     steps = 50 * (count + len(seconds)) * (1 + dimensions * slots)
     time = _queues.play.sized(steps)(ops, tasks, times, room, _queues.Service(slots, active is None, code))
     if time < 0:
@@ -129,6 +130,7 @@ def play(
 def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
     """The place of each passage among those of its dimension: the ``ranks`` that repeat a run's order."""
     ranks = np.zeros(len(passages), dtype=np.int64)
+    # Operations got their slots in this order; of equals the one that moved first, then the first in the schedule.
     by_time = np.lexsort((np.arange(len(passages)), chart.moving_s, chart.admitted_s))
     for dimension in range(dimensions):
         here = by_time[passages.dimension[by_time] == dimension]
@@ -140,8 +142,10 @@ def _operations(passages: Passages, ranks: Ints | None) -> tuple[_queues.Visits,
     """The kernel's operations, and which of them are the first of their chunks."""
     count = len(passages)
     first = np.ones(count, dtype=bool)
+    # Operations of a chunk are neighbours: each is followed by the next of its chunk, the last by none.
     first[1:] = passages.chunk[1:] != passages.chunk[:-1]
     follower = np.where(np.append(~first[1:], False), np.arange(1, count + 1), -1)
+    # ASTRA-sim puts a chunk with one stage after this one last.
     second_to_last = np.zeros(count, dtype=bool)
     second_to_last[:-1] = (follower[:-1] >= 0) & (follower[1:] < 0)
     ops = _queues.Visits(
@@ -163,6 +167,7 @@ def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tu
     by_owner = np.argsort(owner, kind="stable")
     chunks = np.bincount(owner, minlength=count + 1)
     lengths = np.array([len(others) for others in waits], dtype=np.int64)
+    # Tasks that wait for none wait for the start, which the kernel has as the last task.
     before = np.array([other for others in waits for other in others or (count,)], dtype=np.int64)
     after = np.repeat(np.arange(count), np.maximum(lengths, 1))
     by_before = np.argsort(before, kind="stable")

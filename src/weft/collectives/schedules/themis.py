@@ -58,21 +58,28 @@ class _Loads:
         self.rates_s = asked.rates_s(self.kind).tolist()
         latencies = asked.latencies_s(self.kind).tolist()
         self.latencies = latencies if counts_latency else [0.0] * len(latencies)
+        # Algorithm 1 begins: loads begin at the latency of each dimension, which it pays whatever it sends.
         self.loads = dict(zip(asked.used, (self.latencies[i] for i in asked.used), strict=True))
         self.ranking = list(asked.used)
         self.held = 1.0 if self.kind == "reduce-scatter" else 1.0 / asked.accelerators
 
     def next(self, chunk_bytes: float) -> list[int]:
         """The order of the next chunk, whose load is added."""
+        # Sort the dimensions by load so far.  The sort is stable, so that equal loads keep the order of the chunk
+        # before.
         self.ranking.sort(key=self.loads.__getitem__)
         if not self.ranking:
             return []
         least, most = self.ranking[0], self.ranking[-1]
+        # Loads that differ by less than a small operation takes are balanced: then the baseline's order serves best.
         small_s = self.latencies[least] + chunk_bytes * THRESHOLD * self.rates_s[least]
         balanced = self.loads[most] - self.loads[least] < small_s
         gather = self.kind == "all-gather"
+        # A reduce-scatter sends most in its first dimension, so that this is the least loaded; an all-gather sends
+        # most in its last, and takes the ranking backwards.
         order = self.baseline if balanced else self.ranking[::-1] if gather else list(self.ranking)
         held = chunk_bytes * self.held
+        # Add what the chunk sends in each dimension; it shrinks or grows on the way.
         for dimension in order:
             grown = held * self.sizes[dimension] if gather else held
             self.loads[dimension] += grown * self.rates_s[dimension]

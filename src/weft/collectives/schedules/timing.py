@@ -75,6 +75,8 @@ def resolve_active(active: Active, stages: Stages, dimensions: int) -> int | Non
     """What ``auto`` means for a schedule: 1 where that costs next to nothing, otherwise no limit."""
     if active != "auto":
         return active
+    # One chunk at a time leaves a link idle during latencies; where these add up to next to nothing it is exact
+    # enough.
     latency = per_dimension(stages, stages.latency_s, dimensions)
     work = per_dimension(stages, stages.work_s, dimensions)
     return 1 if (latency <= LATENCY_SHARE * work.mean()).all() else None
@@ -113,6 +115,7 @@ def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Activ
         raise BadInput("the schedule fixes none", where="order", remedy="give fifo or scf")
     stages = stages_of(schedule, whole_ns=rule.startswith("astra"))
     count = len(schedule.request.dimensions)
+    # An order was made for a number of active chunks and is kept with that number.
     limit = schedule.active if rule == "fixed" and active == "auto" else resolve_active(active, stages, count)
     passages = stages.passages(rule)
     chart = play(passages, count, rule=rule, active=limit, ranks=schedule.ranks)
@@ -129,6 +132,7 @@ def busy_intervals(timed: TimedSchedule, dimension: int) -> tuple[Floats, Floats
     latency = timed.stages.latency_s[here] if timed.active is None else 0.0
     begin, end = timed.chart.moving_s[here], timed.chart.end_s[here] - latency
     order = np.argsort(begin, kind="stable")
+    # Sorted by begin, a span ends before the next one if no earlier span reaches further: the running maximum says so.
     begin, end = begin[order], np.maximum.accumulate(end[order])
     if not len(begin):
         return begin, end
@@ -142,6 +146,7 @@ def activity(timed: TimedSchedule, *, bins: int = BINS) -> Floats:
     result = np.zeros((len(timed.schedule.request.dimensions), bins))
     for dimension in range(len(result)):
         begin, end = busy_intervals(timed, dimension)
+        # Busy time before each edge, by running sums of the spans; differences are the bins.
         length = np.concatenate([[0.0], np.cumsum(end - begin)])
         at = np.searchsorted(begin, edges, side="right") - 1
         inside = np.clip(edges - begin[at], 0.0, (end - begin)[at]) if len(begin) else 0.0

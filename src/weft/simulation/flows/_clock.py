@@ -99,6 +99,9 @@ def least(values: Floats, first: int, end: int) -> int:
 def soonest_end(clock: Timeline) -> float:
     """When the next flow completes."""
     nodes, levels, last = clock.nodes, clock.levels, len(clock.levels) - 2
+    # Step 1: descend from the root to the child with the least bound, down to the flows.  A bound is never above the
+    # least below it (`plan` lowers bounds at once), so a completion time that is at most the root's bound is the
+    # soonest.
     while True:
         node = 0
         for level in range(last - 1, -1, -1):
@@ -108,6 +111,9 @@ def soonest_end(clock: Timeline) -> float:
         soonest = clock.finish[least(clock.finish, first, min(first + 16, len(clock.finish)))]
         if soonest <= nodes[levels[last]]:
             return float(soonest)
+        # Step 2: otherwise the bounds on this path are too low, because a flow ended or was put off.  Raise them to
+        # the least of their children and look again; each round makes at least one bound exact, so that the search
+        # ends.
         nodes[node] = soonest
         for level in range(1, last + 1):
             below, node = levels[level - 1], node >> 4
@@ -171,6 +177,7 @@ def make_room(net: Net, link: int) -> None:
 @jit
 def join(net: Net, flow: int) -> None:
     """A flow becomes active."""
+    # A flow comes as an open member of all its links, with the level inf and no limit: by that a solution knows it.
     this, seat = net.flows[flow], net.counter[LIVE]
     net.trips[flow].seat, this.level, this.limit = seat, np.inf, NO_LINK
     net.flow_list[seat].live = flow
@@ -194,6 +201,8 @@ def join(net: Net, flow: int) -> None:
 def take_off(net: Net, number: int, share: float, flow: int) -> None:
     """A link loses a flow."""
     link, this = net.links[number], net.flows[flow]
+    # A member counts in `rising` and `open`, any other flow in `left` (see `LINK`).  The last flow resets all sums, so
+    # that what differences rounded does not pile up.
     if link.count == 0:
         link.left, link.rising, link.open, link.full_at = link.capacity, 0.0, 0, np.inf
     elif this.limit == number:
@@ -241,6 +250,7 @@ def end_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     this = clock.phases[phase]
     this.end = now
     net.counter[HALTS] += this.halts
+    # Each phase counts those that it still waits for; the one that brings the count to 0 makes it ready.
     for at in range(this.next_first, this.next_end):
         number = clock.next_phase[at]
         later = clock.phases[number]
@@ -254,6 +264,7 @@ def end_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
 def arrive(net: Net, clock: Timeline, flow: int, now: float) -> None:
     """The first byte of a flow moves."""
     this, trip = net.flows[flow], net.trips[flow]
+    # Without links only the cap bounds a flow; without a cap either it takes no time.
     bare = this.first == this.end
     trip.begin = now
     if trip.bytes <= 0.0 or (bare and this.top == np.inf):
@@ -298,6 +309,8 @@ def happen(net: Net, clock: Timeline, now: float) -> None:
     """Everything of one instant except new rates."""
     latest, counter = now * (1.0 + INSTANT), net.counter
     counter[COME] = 0
+    # Completions come first, as they free links and end phases.  Then capacities change, then phases and flows begin;
+    # none of these needs rates, which are solved once when all of the instant has happened.
     finish_flows(net, clock, now, latest)
     while counter[EVENT] < len(clock.events) and clock.events[counter[EVENT]].time <= latest:
         event = clock.events[counter[EVENT]]
@@ -363,6 +376,9 @@ def share(net: Net, clock: Timeline, mode: Sharing, local: float, now: float) ->
     counter = net.counter
     counter[SOLVES] += 1
     most = int(local * counter[LIVE])
+    # Max-min fair levels are unique, so that the two ways to find them agree: around the change where few flows came
+    # and few change their level (beyond `most` of them `ripple` gives up, with nothing decided), otherwise for all
+    # flows.
     if mode is not None:
         fill_ranked(net, now)
     elif local > 0.0 and counter[COME] <= most and ripple(net, most):
@@ -385,6 +401,7 @@ def soonest_of(net: Net, clock: Timeline) -> float:
         soonest = min(soonest, clock.ready[0].key)
     if counter[ARRIVALS] > 0:
         soonest = min(soonest, clock.arrivals[0].key)
+    # Capacities alone keep no simulation going: when no flow is active and none will come, they change nothing.
     if counter[LIVE] + counter[READY] + counter[ARRIVALS] > 0 and counter[EVENT] < len(clock.events):
         soonest = min(soonest, clock.events[counter[EVENT]].time)
     return soonest
@@ -395,6 +412,8 @@ def advance(net: Net, clock: Timeline, mode: Sharing, local: float, until: float
     """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
     samples have to be taken away first."""
     # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.
+    # The event loop: the next instant, all that happens then, and new rates where a link has other flows or capacity
+    # than before.  Without such a link every rate is still right.
     while net.counter[HALTS] == 0:
         if 0 < len(clock.samples) < net.counter[LOGGED] + len(net.links):
             return False

@@ -49,6 +49,8 @@ def comes_first(net: Net, one: int, other: int) -> bool:
 @jit
 def mend_order(net: Net, first: int, end: int) -> bool:
     """Sort ranks, whose order hardly changes between events, by insertion; False after too many moves."""
+    # Few flows overtake each other between two events: insertion is then nearly linear.  Where it is not, `sort`
+    # merges.
     ranks, moves = net.ranks, 0
     for at in range(first + 1, end):
         hole = at
@@ -120,6 +122,8 @@ def empty_links(net: Net) -> None:
 @jit
 def list_moving(net: Net, now: float) -> int:
     """Rank the flows that moved and those that have come; returns how many."""
+    # Only flows that moved have fewer bytes left than at the last event; those that stand still keep their key and
+    # order.
     counter, ranks = net.counter, net.ranks
     first = (2 + counter[SIDE]) * len(net.flows)
     end = first
@@ -165,6 +169,7 @@ def move(net: Net, flow: int) -> None:
 @jit
 def serve(net: Net, flow: int) -> None:
     """Give a flow all that is left on its path."""
+    # Flows with fewer bytes left have been served: the flow gets what they leave on the tightest link of its path.
     this = net.flows[flow]
     this.fresh, this.limit = this.top, NO_LINK
     for place in range(this.first, this.end):
@@ -183,6 +188,7 @@ def serve(net: Net, flow: int) -> None:
 @jit
 def share_equally(net: Net, count: int) -> None:
     """Share what is left fairly among the flows of one rank whose turn has come."""
+    # Progressive filling as in `fill_fair`, but from what flows before this rank leave instead of the capacities.
     net.counter[EPOCH] += 1
     used, size = ZERO, ZERO
     for at in range(count):
@@ -196,6 +202,7 @@ def share_equally(net: Net, count: int) -> None:
 def serve_group(net: Net, count: int, ready: int) -> None:
     """Serve the flows of one rank and put each among those that move or stand."""
     counter = net.counter
+    # The rates of a rank depend only on what the ranks before it leave, which is final here.
     if count == 1:
         serve(net, net.flow_list[0].ranked)
     elif ready > 0:
@@ -227,6 +234,7 @@ def fill_ranked(net: Net, now: float) -> None:
     moving = list_moving(net, now)
     still, moved = counter[SIDE] * flows, (2 + counter[SIDE]) * flows
     still_end, moved_end = still + counter[STILL], moved + moving
+    # The lists of this event are read from one half of `ranks`, those for the next are written to the other.
     counter[SIDE], counter[STILL], counter[MOVING], counter[CHANGED] = 1 - counter[SIDE], 0, 0, 0
     count, ready, most = ZERO, ZERO, 0.0
     # Both lists are merged; `left` of a link is what those before the present group leave to it.
@@ -244,6 +252,8 @@ def fill_ranked(net: Net, now: float) -> None:
         waits = stands and is_full(net, wide(rank.link))
         if count == 0:
             most = rank.key * (1.0 + EQUAL)
+        # A flow alone in its rank, behind a link that is full again, gets nothing whatever the rest of its path
+        # carries: its rate, limit and key stay, and its path need not be looked at.
         if waits and count == 0 and not is_due(net, most, still, still_end, moved, moved_end):
             stand(net, rank.key, wide(rank.flow), wide(rank.link))
             continue

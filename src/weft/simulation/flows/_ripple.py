@@ -47,6 +47,7 @@ def put(net: Net, size: int, link: int, at: float) -> int:
     this, stamp = net.links[link], 2 * net.counter[EPOCH]
     if this.stamp < stamp:
         this.stamp, this.look_at = stamp, np.inf
+    # Of the entries of a link only that with the key `look_at` counts; `sweep` drops the others when they come up.
     if at >= this.look_at:
         return size
     # A link that held flows has to be looked at even if none is open any more.
@@ -147,6 +148,8 @@ def release(net: Net, size: int, link: int) -> int:
     """Open the flows that a link held: it is not full at their level any more."""
     this = net.links[link]
     this.full_at = np.inf
+    # Its flows rise until another link or their cap holds them; all of that happens at higher levels, later in the
+    # sweep.
     for slot in range(this.first, this.first + this.count):
         flow = wide(net.slots[slot].flow)
         if net.flows[flow].limit == link:
@@ -160,6 +163,8 @@ def fills_at(net: Net, link: int, now: float) -> float:
     this, epoch, high = net.links[link], net.counter[EPOCH], now * (1.0 + TIE)
     left, rising, stops, room, share_in, members = this.capacity, 0.0, 0, this.capacity, 0.0, 0
     # Sums over all slots: what was added and taken off one by one has rounded.
+    # Two sums at once.  If the link fills now, all that are above `high` stop here as well as its members; if it fills
+    # higher, only its members rise and the others keep their presumed level.
     for slot in range(this.first, this.first + this.count):
         flow, share = net.flows[net.slots[slot].flow], share_of(net, wide(net.slots[slot].place))
         presumed = flow.fresh if flow.touched == epoch else flow.level
@@ -189,6 +194,8 @@ def stop_above(net: Net, size: int, link: int, level: float) -> int:
     """A link is full at a level: its members stop there, and all flows that are above."""
     this, epoch = net.links[link], net.counter[EPOCH]
     this.full_at, this.stamp = level, 2 * epoch + 1
+    # Flows below the level are held by other links with less room and keep what they have: max-min fairness never
+    # takes from a flow to give to one that has more.
     for slot in range(this.first, this.first + this.count):
         number = wide(net.slots[slot].flow)
         flow = net.flows[number]
@@ -265,6 +272,7 @@ def ripple(net: Net, most: int) -> bool:
             size = alert(net, size, net.link_list[at].seed)
     if not sweep(net, size, most):
         return False
+    # A flow that was opened and stopped again at its old level has not changed.
     for at in range(counter[CHANGED]):
         flow = net.flow_list[at].changed
         if is_new(net, flow):

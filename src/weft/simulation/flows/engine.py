@@ -60,6 +60,8 @@ def run(
     if mode not in MODES:
         raise UnknownName("sharing mode", mode, MODES, where="mode")
 
+    # A phase of a chain begins on empty links, so that equal phases last equally long wherever they come in the chain.
+    # Changes of capacity and samples belong to points in time, where that does not hold.
     number = MODES.index(mode)
     if reuse and not events and not sample:
         result = simulate_chain(capacity_Bps, traffic, routes, number, local_share)
@@ -138,10 +140,13 @@ def simulate(
     clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
     taken = []
     ended, run = False, advance.sized(steps_of(traffic, routes, len(events)))
+    # The event loop stops when its room for samples is full; all its state is in `net` and `clock`, so that it goes
+    # on.
     while not ended:
         ended = run(net, clock, sharing, float(local), np.inf)
         taken.append(clock.samples[: net.counter[LOGGED]].copy())
         net.counter[LOGGED] = 0
+    # Nothing happens any more, but flows are active: their rate is 0 for good.
     if net.counter[LIVE] > 0:
         live = net.flow_list["live"][: net.counter[LIVE]]
         raise stalled(net.links["capacity"], traffic, routes, live, first_flow)
@@ -167,6 +172,7 @@ def steps_of(traffic: Traffic, routes: Routes, events: int = 0) -> int:
 
 def _rates(taken: Records) -> LinkRates:
     """The last rate of each link at each instant."""
+    # A link may be sampled several times at one instant; only its last rate lasts.
     later = np.lexsort((np.arange(len(taken)), taken["link"], taken["time"]))
     ordered = taken[later]
     last = np.ones(len(ordered), dtype=bool)
@@ -211,6 +217,7 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
     phases, flow_order, next_phase = _phases(traffic)
     ready = np.flatnonzero(phases["waiting"] == 0)
     begin = np.maximum(phases["delay"], phases["start"])[ready]
+    # Pairs in the order of (time, number) are a heap already.
     order = np.lexsort((ready, begin))
     heap = blank(len(phases) + 1, PAIR)
     heap["key"][: len(ready)], heap["number"][: len(ready)] = begin[order], ready[order]
@@ -260,6 +267,7 @@ def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:
 
 def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: Ints) -> None:
     """Take phases off that wait for nothing more, until none is left."""
+    # Kahn's algorithm: what is never freed lies on a circle or waits for one.
     left, ready = waiting.tolist(), np.flatnonzero(waiting == 0).tolist()
     first, later = next_first.tolist(), next_phase.tolist()
     taken = 0
@@ -282,6 +290,7 @@ def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: I
 def _circle(phases: Phases, stuck: list[bool]) -> list[int]:
     """Follow waits among stuck phases until one comes again."""
     phase, at, path = stuck.index(True), dict[int, int](), list[int]()
+    # Every stuck phase waits for a stuck one, so that the walk must come to a phase for the second time: a circle.
     while phase not in at:
         at[phase] = len(path)
         path.append(phase)
@@ -331,6 +340,7 @@ def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Seq
     _values("routes: latency_s", routes.latency_s)
     _indices("routes: links", routes.links, nlinks)
     _values("routes: usage", routes.usage, positive=True)
+    # Slots are numbered with 32 bits, and there are up to four for each place and link (`new_net`).
     if 4 * (len(routes.links) + nlinks) >= 2**31:
         raise BadInput(
             f"{len(routes.links)} places on paths are too many", where="routes", remedy="at most 500 million"
@@ -428,6 +438,7 @@ def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int
     kind, example = _kinds(traffic, routes, first)
     if len(example) > KINDS or 2 * len(example) > len(kind):
         return None
+    # One run of each kind; it is worth it only if at least half of the phases repeat another.
     parts = [
         simulate(
             capacity,
@@ -448,6 +459,7 @@ def _kinds(traffic: Traffic, routes: Routes, first: Ints) -> tuple[Ints, list[in
     kind, example = np.zeros(len(traffic.phases), dtype=np.int64), list[int]()
     for phase, (begin, end) in enumerate(pairwise(first.tolist())):
         places = slice(int(routes.indptr[begin]), int(routes.indptr[end]))
+        # The bytes of all columns are the key: flows are alike only if they agree bit for bit.
         same = *(column[begin:end] for column in of_flow), routes.links[places], routes.usage[places]
         kind[phase] = known.setdefault(tuple(column.tobytes() for column in same), len(example))
         if kind[phase] == len(example):
@@ -499,6 +511,7 @@ def _assemble(traffic: Traffic, first: Ints, kind: Ints, parts: list[Simulation]
     phases = traffic.phases
     begin, end, now = np.empty(len(kind)), np.empty(len(kind)), 0.0
     spans = [part.makespan_s for part in parts]
+    # The next phase begins its delay after the end of the one before, but not before its start.
     for phase, (which, delay, start) in enumerate(
         zip(kind.tolist(), phases.delay_s.tolist(), phases.start_s.tolist(), strict=True)
     ):
@@ -598,6 +611,8 @@ def run_until(
     if len(live) and until_s == np.inf and not net.counter[HALTS]:
         raise stalled(net.links["capacity"], traffic, routes, live)
     trips, phases = net.trips, clock.phases
+    # Halted by a phase or run to the end: the clock shows the last event.  Otherwise nothing happens between that
+    # event and `until_s`, and flows go on at their rates.
     halted = bool(net.counter[HALTS]) or until_s == np.inf
     now = float(clock.now[0]) if halted else until_s
     left = np.where(np.isnan(trips["completion"]), traffic.bytes, 0.0)
@@ -623,6 +638,7 @@ def rest_of(traffic: Traffic, routes: Routes, halt: Halt) -> Rest:
     phases = np.flatnonzero(np.isnan(halt.phase_end_s))
     number = np.full(len(traffic.phases), -1, dtype=np.int64)
     number[phases] = np.arange(len(phases))
+    # A flow whose phase has begun but whose first byte is under way keeps the rest of its latency.
     due = halt.phase_begin_s[traffic.phase[flows]] + routes.latency_s[flows] - halt.time_s
     under_way = ~np.isnan(halt.begin_s[flows])
     return Rest(
@@ -647,6 +663,7 @@ def _phases_left(given: Phases, halt: Halt, phases: Ints, number: Ints) -> Phase
     ready = ~np.isnan(halt.ready_s[phases])
     start = np.where(begun, halt.time_s, np.where(ready, halt.ready_s[phases], given.start_s[phases]))
     count = np.diff(given.indptr)[phases]
+    # Phases that have ended have no number among those left: waits for them are dropped.
     waits = number[given.waits[spans(given.indptr[phases], count)]]
     owner = np.repeat(np.arange(len(phases)), count)[waits >= 0]
     left = np.bincount(owner, minlength=len(phases))

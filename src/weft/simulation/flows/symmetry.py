@@ -36,6 +36,8 @@ def transfer(
 
     ``symmetry`` False simulates every flow.
     """
+    # Sets of flows that share no link cannot influence each other, so that one run of each kind of set gives the times
+    # of all.  Latency only shifts times and is left out.
     still = routes.without_latency()
     twin = _twins(capacity_Bps, bytes_, still) if symmetry else np.arange(len(source))
     chosen = np.unique(twin)
@@ -51,6 +53,8 @@ def components(routes: Routes, links: int) -> Ints:
     lengths = np.diff(routes.indptr)
     label = np.arange(len(lengths))
     flow = np.repeat(label, lengths)
+    # Each flow takes the lowest label on its links, then that flow's label, which halves the way to the lowest flow of
+    # the component.  When nothing changes, all flows of a component have the number of its first.
     while True:
         lowest = np.full(links, len(lengths))
         np.minimum.at(lowest, routes.links, label[flow])
@@ -115,6 +119,8 @@ def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, se
 def _first_alike(parts: list[_Part]) -> Ints:
     """For each set the first one of the same hash, or itself where that one differs."""
     sets = len(parts[0].begin)
+    # Hashes find candidates; every value is compared afterwards.  A collision costs a set that is simulated for
+    # itself, never a wrong time.
     hashes = np.zeros(sets, dtype=np.uint64)
     for number, part in enumerate(parts):
         seat = mixed((len(parts) * part.place + number).astype(np.uint64))

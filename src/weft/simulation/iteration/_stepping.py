@@ -77,6 +77,9 @@ class Work(NamedTuple):
 def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work) -> int:
     """Step until all passes have run; returns how many have."""
     last, done, waiting = len(passes.stage_of) - 1, 0, 0
+    # A stage runs its passes in order until one lacks its input, and is looked at again when that comes.  When a pass
+    # begins depends on its input and on earlier passes of its stage only, so that it does not matter in which order
+    # stages are looked at.
     for stage in range(len(passes.first) - 1):
         work.pending[waiting] = len(passes.first) - 2 - stage
         waiting += 1
@@ -86,6 +89,7 @@ def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work)
         while work.place[stage] < passes.first[stage + 1]:
             k = work.place[stage]
             what, chunk, i, edge = passes.what[k], passes.chunk[k], passes.micro_batch[k], passes.edge[k]
+            # The first chunk reads its own data; a weight gradient follows its backward pass on the same stage.
             arrived = 0.0
             if what <= BACKWARD and not (what == FORWARD and chunk == 0):
                 arrived = work.ready[what, chunk, i]
@@ -94,11 +98,14 @@ def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work)
             work.place[stage] += 1
             done += 1
             free = times.free[stage]
+            # A pass begins when its stage is free, its parameters are gathered and its input has come.
             held = max(free, _gathered(stage, k, what == FORWARD and edge, passes, delays, rules, times, work))
             begin = max(held, arrived)
             end = begin + passes.seconds[what, chunk, 1 if edge else 0]
             times.begin[k], times.end[k] = begin, end
             free = end
+            # Forward passes feed the next chunk, that of the last chunk its own backward pass, backward passes the
+            # chunk before.
             to = -1
             if what == FORWARD:
                 to = chunk if chunk == last else chunk + 1
@@ -138,6 +145,8 @@ def _gathered(
         return 0.0
     place, count = k - passes.first[stage], passes.first[stage + 1] - passes.first[stage]
     result = 0.0
+    # The first bucket comes before the first pass and the rest before the second, behind it; the parameters of each
+    # further chunk follow on the same link before the chunk's first forward pass.
     if place == 0:
         result = delays.first_gather
         times.gathered[stage] = result + delays.second_gather
@@ -156,6 +165,8 @@ def _reduced(k: int, held: float, free: float, earlier: float, delays: Delays, r
     """When a chunk's gradients are reduced."""
     if not rules.reduces:
         return max(free, earlier)
+    # With overlap all but the last bucket runs beside the backward pass, the last behind it; reductions of a stage
+    # follow each other.
     begin = max(held if rules.overlaps else free, earlier)
     end = begin + delays.beside
     if rules.overlaps:

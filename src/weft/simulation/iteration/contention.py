@@ -58,8 +58,10 @@ class FlowRoutes:
         self.idle = np.unique(source * fabric.accelerators + target)
         pairs = fabric.accelerators**2
         flow = traffic.collective * pairs + traffic.source * fabric.accelerators + traffic.target
+        # Parts of a flow on several queue pairs have one key, and merge to one route with shares by bytes.
         whole, at = np.unique(flow, return_inverse=True)
         self.routes = merged(routes, at.reshape(-1), traffic.bytes, len(whole))
+        # Of collectives with the same name, and of flows between the same pair, the first counts.
         self.number = {title: number for number, title in reversed(list(enumerate(traffic.names)))}
         named = np.array([self.number[title] for title in traffic.names], dtype=np.int64)
         self.pair, self.of_pair = np.unique(whole % pairs, return_index=True)
@@ -99,6 +101,7 @@ class FlowRoutes:
         away, stay = np.flatnonzero(leaves), np.flatnonzero(~leaves)
         outside, idle = self.of(titles, group[away], source[away], target[away])
         away, stay = np.delete(away, idle), np.concatenate([away[idle], stay])
+        # Both kinds of messages one after another; sorting by number puts them back in their order.
         return joined([outside, inside(source[stay], target[stay])]).of(np.argsort(np.concatenate([away, stay])))
 
 
@@ -229,6 +232,8 @@ class Wires:
         Kept by kind and groups, for all layouts that share them.
         """
         pattern = self.pattern(key)
+        # Max-min times are proportional to bytes and follow from groups and routes alone, so that one run serves every
+        # layout with these groups.  Routes made for a layout serve only that one, unless no message leaves its domain.
         if pattern not in self._extras:
             messages = self.messages(key)
             result = self._everybody(messages) - messages.ideal / messages.calls
@@ -244,6 +249,8 @@ class Wires:
     def least_extra(self, key: Key, cuts: Cuts) -> float:
         """What no routing can keep the fabric from adding: ``cuts`` have to let through what they let through."""
         pattern = self.pattern(key)
+        # A bound under all routings: however messages go, what leaves or enters a part of the fabric crosses its
+        # boundary. Steps follow each other, so that their bounds add up.
         if pattern not in self._leasts:
             laid, ideal = self._lie(key)
             passing = fsum(cuts.seconds(*step) for step in laid.steps)
@@ -302,6 +309,7 @@ class Wires:
             added = self._added_up(key)
         except (BadInput, Unsupported):
             return between
+        # The closed form takes the faster of both, so that either is compared with the smaller ideal.
         best = min(between.ideal, added.ideal)
         chosen = added if self._everybody(added) < self._everybody(between) else between
         return replace(chosen, ideal=best)
@@ -345,6 +353,7 @@ class Wires:
         """Messages between accelerators, and their seconds per byte over the ports that the closed form sees."""
         ranks = rank_groups(self.layout, key[1])
         laid = self._laid(key, self.placement[ranks], algorithm)
+        # The closed form sees rank r on accelerator r, whatever the placement.
         nominal = laid if self.in_order else self._laid(key, ranks, algorithm)
         return laid, fsum(self._over_ports(key, nominal.groups, *step) for step in nominal.steps)
 
@@ -482,6 +491,8 @@ class Wires:
         pattern = _PATTERNS.get(key[0], "ring")
         source, target, weights = source.ravel(), target.ravel(), np.tile(bytes_, len(source))
         below = 1
+        # Tier by tier: messages inside a domain load the accelerator's own links, messages out of it its NIC; further
+        # out a unit of `below` accelerators shares what its tier lets through.
         for k, (tier, span) in enumerate(zip(self.cluster.tiers, self.cluster.spans, strict=True)):
             leaves = source // below != target // below
             if k == 0:
@@ -511,6 +522,7 @@ class Cuts:
         ]
         self.accelerators = fabric.accelerators
         self._parts: list[tuple[Ints, Floats, Floats]] = []
+        # For each part the capacity of the links across its boundary, out and in.
         for part in parts:
             across = part[source] != part[target]
             out, into = (
@@ -523,6 +535,7 @@ class Cuts:
         """Seconds that messages between accelerators need at least, a group a row, with the bytes of a row's."""
         source, target, weights = source.ravel(), target.ravel(), np.tile(bytes_, len(source))
         longest = 0.0
+        # Bytes over the boundary, divided by what it carries, bound the time from below; the tightest boundary counts.
         for part, out, into in self._parts:
             across = part[source] != part[target]
             for ends, able in ((source, out), (target, into)):

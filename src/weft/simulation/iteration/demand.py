@@ -100,6 +100,7 @@ def demand_of(layout: Layout, step: Step) -> Demand:
 
 def _each(held: Sequence[HeldChunk], result: Callable[[HeldChunk], T]) -> list[T]:
     """What is found for each; only for one of those that hold the same, on whatever stage."""
+    # Chunks that hold the same blocks ask for the same, whichever stage they are on.
     known: dict[HeldChunk, T] = {}
     alike = [replace(one, stage=0) for one in held]
     for one, other in zip(held, alike, strict=True):
@@ -119,6 +120,7 @@ class _Gathered:
     def amounts(self, calls: Iterable[Call]) -> Amounts:
         """The amounts of calls, except empty ones and those of a rank alone."""
         result: Amounts = defaultdict(Amount)
+        # Calls of one kind over the same axes meet on the same links: their bytes add up.
         for one in calls:
             bytes_, times = float(np.max(one.bytes)), float(np.max(one.times))
             axes = self._real(one.axes)
@@ -176,6 +178,7 @@ def totals(layout: Layout, wanted: Demand) -> dict[Key, StageTotals]:
             total.bytes[stage] += amount.bytes * times
             total.calls[stage] += amount.calls * times
 
+    # Chunks repeat with every micro-batch, what a stage does once per step does not.
     count = float(wanted.micro_batches)
     for chunk in wanted.chunks:
         for amounts in (chunk.forward, chunk.backward, chunk.sends):

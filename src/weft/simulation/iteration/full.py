@@ -79,6 +79,7 @@ class Graph:
 
     def traffic(self) -> Traffic:
         """All phases and flows."""
+        # Flows in the order of `carry`, which is that of `routes` too.
         none = np.zeros(0)
         flows = [load for _, load in self.loads]
         count = sum(len(load.source) for load in flows)
@@ -190,6 +191,7 @@ class Pipeline:
         self.layout, self.clock, self.graph = layout, clock, Graph()
         self.orders = orders(layout, clock.micro_batches)
         self.share = 1.0 / layout.virtual_stages
+        # Of all stages: the first forward and the last backward pass of each chunk, which gather and reduce.
         every = [op for order in self.orders for op in order]
         self.first_forward = set({op.chunk: op for op in reversed(every) if op.what == "forward"}.values())
         self.last_backward = set({op.chunk: op for op in every if op.what == "backward"}.values())
@@ -199,6 +201,8 @@ class Pipeline:
 
     def build(self) -> int:
         """Wire everything; returns the last phase."""
+        # Step 1: the phases of every pass.  All exist before anything waits, as a pass may wait for one of a later
+        # stage.
         for stage, order in enumerate(self.orders):
             for column in self.columns(stage):
                 for op in order:
@@ -207,6 +211,7 @@ class Pipeline:
                     self.placed[stage, column, op] = placed = self.work(stage, column, op, seconds)
                     if column == 0:
                         self._bar(stage, op.what, f"{op.micro_batch}.{op.chunk}", placed.begin, placed.end)
+        # Step 2: who waits for whom, column by column.  Step 3: what all wait for, tied embedding, update and host.
         ends = [self._column(stage, column) for stage in range(self.layout.pipeline) for column in self.columns(stage)]
         if self.clock.step.tied_s > 0:
             ends = [*ends, self.graph.add("tied", self.clock.step.tied_s, [ends[0], ends[-1]])]
@@ -233,6 +238,7 @@ class Pipeline:
         gathered = self._gathered(stage, column)
         before: list[int] = []
         reduced: list[int] = []
+        # A column runs its passes one after another; sends hold it up only where the schedule blocks.
         for op in order:
             placed = self.placed[stage, column, op]
             for phase in (*before, *gathered.get(op, ())):
@@ -275,6 +281,7 @@ class Pipeline:
             whole = self.synchronise(stage, column, "gradients", self.share, [*before, *earlier])
             first = whole
         else:
+            # What flows beside the backward pass begins with it and waits for the same phases.
             first = self.synchronise(stage, column, "gradients", self.share * (1.0 - step.last), [])
             self.graph.waits[first] = [*self.graph.waits[placed.begin], *earlier]
             whole = self.synchronise(stage, column, "gradients", self.share * step.last, [first, *before])
@@ -315,12 +322,15 @@ class Pipeline:
         if transfer <= 0:
             phase = self.graph.add(op.what, seconds)
             return Placed(phase, phase)
+        # Of the ideal transfer the closed form exposes a share and hides the rest.  The computation lasts the pass
+        # less the exposed share, so that without contention pass and closed form last equally long.
         exposed = self.clock.exposed[op.chunk][op.what == "backward"]
         share = min(max(exposed / transfer, 0.0), 1.0)
         begin = before = self.graph.add(op.what, seconds - share * transfer)
         for key in amounts:
             before = self.graph.add(f"{op.what} {key[0]}", 0.0, [before])
             self._carry(before, {key: amounts[key]}, stage, column, share)
+        # The hidden part flows beside the computation; the pass ends when both have.
         hidden = self.graph.add(f"{op.what} hidden", 0.0)
         self.graph.waits[hidden] = self.graph.waits[begin]
         self._carry(hidden, amounts, stage, column, 1.0 - share)
@@ -329,6 +339,7 @@ class Pipeline:
     def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
         """The phase of a stage boundary."""
         amount = self.wanted.boundary[_SEND]
+        # The delay is what the closed form's send takes beyond its ideal transfer; the bytes flow on top of that.
         phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
         self.graph.carry(phase, self.flows[_SEND, stage, column, other].times(amount.bytes))
         return phase
@@ -354,6 +365,8 @@ class Pipeline:
     def _columns(self) -> Ints:
         """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""
         asked = {key for chunk in self.wanted.chunks for key in (*chunk.forward, *chunk.backward)}
+        # Label propagation: ranks of a group take the least label among them until nothing changes; what exchanges
+        # data, if only through others, then has one label.
         label = np.arange(len(self.stage))
         before = np.zeros_like(label)
         while (before != label).any():
@@ -373,6 +386,7 @@ class Pipeline:
         """
         if not len(wave.source):
             return
+        # Sorted by place, the flows of one key are neighbours.
         place = np.stack([self.stage[wave.source], self.column[wave.source], self.stage[wave.target]])
         order = np.lexsort(place[::-1])
         bounds = np.flatnonzero((np.diff(place[:, order]) != 0).any(axis=0)) + 1

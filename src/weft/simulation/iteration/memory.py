@@ -77,6 +77,7 @@ class MemoryTimeline:
     @cached_property
     def levels(self) -> tuple[Level, ...]:
         """The memory after each change, by time; what ends makes room for what begins."""
+        # Sums of changes at each time: what ends at an instant makes room before what begins then.
         changes: dict[float, list[float]] = {}
         for one in self.allocations:
             at = PARTS.index(one.part)
@@ -175,6 +176,7 @@ class _Recorder:
         parts = memory.parts(line, in_flight)
         self.held = float(parts["activations_bytes"][0] / in_flight[0])
         self.offloaded = bool(self.layout.offload_activations)
+        # What stands for the whole iteration first; activations and buffers of operators come and go on top.
         for name in ("weights", "gradients", "optimizer", "communicators", "reserve"):
             self._add(name, name, float(parts[f"{name}_bytes"][0]), 0.0, self.seconds)
         self._add("standing buffers", "buffers", float(self.buffers.standing[0]), 0.0, self.seconds)
@@ -198,6 +200,7 @@ class _Recorder:
     def _forward(self, op: Op, begin: float, end: float) -> None:
         chunk = self.chunks[op.chunk]
         held = self.open.setdefault((op.chunk, op.micro_batch), [])
+        # Blocks share the pass in proportion to their forward seconds; activations live from the begin of their block.
         lasts = [piece.forward_s for piece in chunk.pieces]
         for piece, (first, last) in zip(chunk.pieces, _slices(lasts, begin, end), strict=True):
             loss = chunk.head and piece is chunk.pieces[-1]
@@ -216,6 +219,7 @@ class _Recorder:
             self._moment(f"backward of {piece.name}, micro-batch {op.micro_batch}", moment, first, last)
             if piece.kept:
                 ends.append(last)
+        # Where the schedule splits the backward pass, activations are needed until the weight gradients.
         if not self.layout.schedule.splits_backward:
             self._release(op, ends[::-1])
 
@@ -250,6 +254,8 @@ class _Recorder:
         result, first = {}, 0
         for number, (chunk, held) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
             if chunk.stage == self.stage:
+                # Chunks of a stage count alike in the closed form: each keeps an equal share of the stage's
+                # activations, divided among its blocks in proportion, so that the peak is the estimate's.
                 pieces = list(self._pieces(chunk, held, rows, first))
                 kept = fsum(piece.kept for piece in pieces)
                 share = self.held / layout.virtual_stages / kept if kept else 0.0

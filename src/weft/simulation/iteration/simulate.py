@@ -82,6 +82,8 @@ def simulate_iteration(
     """
     check_layout(job, layout.world, layout)
     closed = Estimator(job, cluster, constants)
+    # Sprayed flows load parallel switches alike: these are one switch with their capacities added
+    # (`weft.fabric.lump`).
     sprayed = routes is None and transport(routing).mode == "spray"
     merged = lumped if symmetry and not full else trunked
     lump = merged(fabric) if sprayed else unlumped(fabric)
@@ -141,6 +143,8 @@ class _Run:
         if full:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
         else:
+            # The pipeline is stepped twice: with what the fabric adds to every collective, and as the closed form has
+            # it; the difference is the fabric's.
             contention = {key: one.extra for key, one in self.contended.items()}
             stepped = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
             seconds, timeline = stepped.seconds, stepped
@@ -278,12 +282,15 @@ def columns(layout: Layout, slow: Floats) -> Floats:
 
     Replicas that another is slower than in every stage are left out.
     """
+    # Ranks lie in the mesh with the innermost axis last.  A stage of a replica is as slow as its slowest rank, as
+    # these wait for each other in every block.
     names = list(reversed(layout.order))
     grid = slow.reshape([getattr(layout, name) for name in names])
     waiting = tuple(i for i, name in enumerate(names) if name not in ("data", "pipeline"))
     stages: Floats = grid.max(axis=waiting)
     if names.index("data") > names.index("pipeline"):
         stages = stages.T
+    # Experts exchange tokens between replicas in every block: all replicas wait for the slowest.
     if layout.expert > 1:
         stages = stages.max(axis=0, keepdims=True)
     kept: list[Floats] = []
@@ -296,6 +303,7 @@ def columns(layout: Layout, slow: Floats) -> Floats:
 def slowed(layout: Layout, clock: PhaseTimes, stages: Floats) -> PhaseTimes:
     """The phases with what stages compute lasting so many times longer; what they communicate lasts as long."""
     chunks = []
+    # Only the computation is slower; the exposed seconds of collectives are the network's.
     for i, (chunk, (forward, backward)) in enumerate(zip(clock.chunks, clock.exposed, strict=True)):
         factor = float(stages[stage_of(layout, i)])
         chunks.append(
@@ -331,6 +339,7 @@ def usage(
     links, crossing = np.zeros(fabric.links), 0.0
     stages = np.zeros(fabric.accelerators, dtype=np.int64)
     stages[placement] = rank_stages(layout)
+    # A stage's sends are divided among the stages that it sends to, by how many chunk boundaries it shares with each.
     sent = crossings(layout)
     sent = sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0)
     for key, one in messages.items():

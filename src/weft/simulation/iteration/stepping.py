@@ -89,6 +89,8 @@ def _timed_counts(chunk: HeldChunk, partial: bool) -> tuple[float, ...]:
     """How often a chunk has the part that each row of ``block_rows`` times."""
     if not partial:
         return chunk.counts
+    # With recomputation of some layers there are three kinds of rows: blocks that run again, blocks that do not, and
+    # embedding and head.
     without = [count - again for count, again in zip(chunk.counts, chunk.replayed, strict=False)]
     return (*chunk.replayed, *without, *chunk.counts[-2:])
 
@@ -128,6 +130,7 @@ def op_seconds(layout: Layout, clock: PhaseTimes, op: Op, *, edge: bool) -> floa
     seconds = chunk.of(op, layout)
     if op.what == "weight-gradient":
         return seconds
+    # The constant is the slowdown by a second of communication beside a second of computation: the shorter counts.
     slowed = 0.0 if layout.schedule.blocks else cost * min(clock.hop_s, chunk.forward_s)
     beside = _ahead(layout, clock, chunk, edge) if op.what == "forward" else _behind(layout, clock, chunk, edge)
     return seconds + slowed + cost * beside
@@ -160,6 +163,8 @@ class Stepped(Sequence[Span]):
         self.layout, self.clock = layout, clock
         self.order = _order(layout.pipeline, layout.virtual_stages, layout.schedule, clock.micro_batches)
         self.times = self._stepped()
+        # The update begins when every stage has run its passes and reduced its gradients.  A tied embedding is summed
+        # between the first and the last stage, which waits for these two alone.
         ends = np.maximum(self.times.free, self.times.reduced)
         last = float(ends.max())
         if clock.step.tied_s > 0:
@@ -193,6 +198,7 @@ class Stepped(Sequence[Span]):
         passes = Passes(*order, self._seconds())
         count = len(order.what)
         times = Times(*(np.zeros(count) for _ in range(5)), *(np.zeros(stages) for _ in range(3)))
+        # Room for the stages to look at: each once, and once more after every pass that is sent on.
         work = Work(
             ready=np.full((2, chunks, phases.micro_batches), -1.0),
             place=order.first[:-1].copy(),
@@ -206,6 +212,7 @@ class Stepped(Sequence[Span]):
 
     def _seconds(self) -> Floats:
         """What passes last, shape (pass, chunk, edge); found once for equal chunks."""
+        # Chunks with equal durations have equal passes: each kind is priced once.
         number: dict[Durations, int] = {}
         alike = [number.setdefault(one, len(number)) for one in self.clock.chunks]
         first = [alike.index(one) for one in range(len(number))]
@@ -222,6 +229,7 @@ class Stepped(Sequence[Span]):
         return seconds
 
     def _delays(self) -> Delays:
+        # A step's gathering and reduction in as many shares as a stage has chunks, each with its last bucket apart.
         share, once = 1.0 / self.layout.virtual_stages, self.clock.step
         gather = share * once.last * once.gather_s, share * (1.0 - once.last) * once.gather_s, share * once.gather_s
         if not self.layout.overlap_gather:

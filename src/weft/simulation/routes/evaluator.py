@@ -164,6 +164,7 @@ class Evaluator:
         """What the fabric adds under routes that are planned for a layout; found once for equal traffic."""
         wanted = self._wanted(layout)
         wires = self.wires.of(layout)
+        # Equal patterns with equal bytes are equal traffic, for which a router gives equal routes.
         traffic = tuple((wires.pattern(key), total.bytes.tobytes()) for key, total in wanted.items())
         if traffic not in self._planned:
             closed_s = float(self.closed.evaluate(LayoutTable.of([layout])).iteration_s[0])
@@ -178,6 +179,7 @@ class Evaluator:
 
     def _keys(self, table: LayoutTable) -> list[Key]:
         """The collectives of all rows, which ``alike`` puts together."""
+        # Layouts that agree in these columns have the same kinds of collectives: one row of each will do.
         kinds = collapse(
             [np.minimum(table.column(name), 1) if name == "zero" else table.column(name) for name in KINDS]
         )
@@ -229,6 +231,7 @@ class Evaluator:
                 port = np.bincount(ends[mine], fabric.capacity_Bps[mine], minlength=1)
                 if port.max() > (0.0 if most is None else most.bandwidth_Bps) * FASTER:
                     return False
+        # The domains of the fabric must not cut across hosts: no domain joins ranks of two hosts.
         host = np.arange(len(wires.placement)) // cluster.spans[0]
         domain = fabric.domain[wires.placement]
         pairs = np.unique(np.stack([domain, host]), axis=1)
@@ -241,6 +244,7 @@ def _switched(fabric: Fabric) -> bool:
     source, target = fabric.source[beyond], fabric.target[beyond]
     if not len(source):
         return len(np.unique(fabric.domain)) == 1
+    # Switches that hang together without accelerators are a part; one part must reach every accelerator.
     between = (source >= fabric.accelerators) & (target >= fabric.accelerators)
     part = components(fabric.nodes, source[between], target[between])
     down = (source >= fabric.accelerators) & (target < fabric.accelerators)

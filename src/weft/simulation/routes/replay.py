@@ -38,6 +38,7 @@ class Beside(Problem):
     @cached_property
     def fixed(self) -> Floats:
         """What links carry whatever the choice."""
+        # Flows that stay are a load that no choice changes.
         return super().fixed + self.others
 
 
@@ -76,6 +77,7 @@ class Decisions:
             if jobs:
                 self.replan(jobs, jobs)
             return
+        # Flows whose first path is up again go back to it; only those that it leaves without a path are routed.
         first, traffic = self.plan.routes, self.plan.traffic
         flow = np.repeat(np.arange(len(traffic)), np.diff(first.indptr))
         cut = np.flatnonzero(np.bincount(flow, ~fabric.up[first.links], len(traffic)) > 0)
@@ -91,6 +93,8 @@ class Decisions:
         if self.plan.router in STATIC:
             return ROUTERS[self.plan.router](problem, self.plan.seed).routes.of(cut)
         begun = time.perf_counter()
+        # A plan is mended: flows that lost their path are placed beside the others, largest first, then moved off
+        # links above the bound; no other flow moves.
         staying = np.setdiff1d(np.arange(len(problem.demand_Bps)), cut)
         kept = self.plan.routes.of(staying)
         part = self._some(problem, cut, kept, staying)
@@ -129,6 +133,7 @@ class Decisions:
 
 def replaced(routes: Routes, flows: Ints, other: Routes) -> Routes:
     """Routes in which some flows have those of ``other``, in the order of ``flows``."""
+    # Behind all routes come the new ones; the flows that change point there.
     at = np.arange(len(routes))
     at[flows] = len(routes) + np.arange(len(flows))
     return joined([routes, other]).of(at)
@@ -238,6 +243,7 @@ def replay(
     decisions = Decisions(first, replans=controller == "paper")
     flow_of = _flow_of(first.traffic, epochs)
     every = first.traffic.epochs(epochs)
+    # Without decisions while jobs run, all epochs are one simulation.
     if decisions.replans or events:
         times = _stepped(decisions, every, flow_of, epochs, events)
     else:
@@ -289,12 +295,14 @@ def _check_events(fabric: Fabric, events: Sequence[Event]) -> None:
 
 def _flow_of(traffic: JobTraffic, epochs: int) -> Ints:
     """Which flow of the jobs each flow of ``traffic.epochs(epochs)`` is."""
+    # The order of `JobTraffic.epochs`: collective by collective, round by round, epoch by epoch.
     order = np.argsort(traffic.collective, kind="stable")
     return np.tile(np.repeat(order, traffic.rounds[traffic.collective[order]]), epochs)
 
 
 def _whole_flows(every: Traffic, times: _Times, flow_of: Ints, parts: int) -> tuple[Floats, Floats]:
     """Seconds and bytes of every flow in every round, up to the last byte of its last part."""
+    # The parts of a split flow are neighbours after sorting by phase and flow; the last of them ends the flow.
     together = np.lexsort((flow_of // parts, every.phase))
     took = (times.completion_s - times.begin_s[every.phase])[together].reshape(-1, parts)
     return took.max(axis=1), every.bytes[together].reshape(-1, parts).sum(axis=1)
@@ -307,6 +315,7 @@ def _capacity(fabric: Fabric) -> Floats:
 def _all_reduce_s(phases: Phases, times: _Times, epochs: int) -> Floats:
     """Seconds of the all-reduce of every job (row) and epoch."""
     jobs = int(phases.job.max(initial=-1)) + 1
+    # From the first round that begins to the last that ends, of all collectives of the job in the epoch.
     rounds = np.flatnonzero(phases.label == phases.labels.index("round"))
     at = (phases.job[rounds], rounds // (len(phases) // epochs))
     begin, end = np.full((jobs, epochs), np.inf), np.full((jobs, epochs), -np.inf)
@@ -321,6 +330,9 @@ def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
     Returns the phases that are ends, and those whose ends let the next epoch begin.
     """
     given = every.phases
+    # A pause ends when the next epoch begins; the controller also has to see when the all-reduce ended.  So each pause
+    # becomes two phases: one without delay that waits for the rounds, and the pause behind it, for which the next
+    # epoch waits.
     ends = np.flatnonzero(given.label == given.labels.index("pause"))
     pauses = len(given) + np.arange(len(ends))
     now = np.arange(len(given))
@@ -357,6 +369,8 @@ def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, e
     part, flows, phases = every, np.arange(len(every)), np.arange(len(every.phases))
     routes = decisions.routes.of(flow_of)
     while True:
+        # Step 1: run to the next moment at which somebody may decide: a failure, a start, or an all-reduce that begins
+        # or ends.
         until = min(moments, default=np.inf)
         halt = run_until(
             _capacity(decisions.fabric), part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases])
@@ -366,6 +380,8 @@ def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, e
         times.end_s[phases], times.completion_s[flows] = halt.phase_end_s, halt.completion_s
         if halt.done:
             return times.without(ends, pauses)
+        # Step 2: let links change and the controller decide.  Step 3: go on with what is left of flows and phases, on
+        # the routes that hold from now on.
         moments = {moment for moment in moments if moment > halt.time_s}
         due = [event for event in waiting if event.time_s <= halt.time_s]
         watch.decide(decisions, times, due, halt.time_s)
@@ -382,6 +398,7 @@ class _Watch:
         self.ends = ends.reshape(epochs, -1)
         self.jobs = self.ends.shape[1]
         rounds = np.flatnonzero(every.phases.label == every.phases.labels.index("round"))
+        # Every epoch has equally many phases; the first round of each job in each epoch begins its all-reduce.
         per_epoch = int(ends[self.jobs]) - int(ends[0]) if epochs > 1 else int(ends[-1]) + 1
         _, first = np.unique(np.stack([rounds // per_epoch, every.phases.job[rounds]]), axis=1, return_index=True)
         self.first = rounds[first].reshape(epochs, -1)
@@ -394,6 +411,7 @@ class _Watch:
         started = np.count_nonzero(~np.isnan(begin_s), axis=0)
         ended = np.count_nonzero(~np.isnan(times.end_s[self.ends]), axis=0)
         running = started > ended
+        # Jobs whose all-reduce begins at this instant have sent nothing: giving them other paths moves no flow.
         under_way = running & (np.fmax.reduce(begin_s, axis=0) < now_s * (1 - INSTANT))
         staying = np.flatnonzero(under_way).tolist()
         for event in events:

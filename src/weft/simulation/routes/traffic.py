@@ -134,6 +134,7 @@ def _parts(wires: Wires, wanted: Mapping[Key, StageTotals]) -> _Asked:
     for key, total in wanted.items():
         for source, target, bytes_, group in wires.outlines(key):
             flows = _bytes(wires.layout, bytes_, total, key, stages[source], stages[target])
+            # Messages inside a domain never see the network that is routed.
             leaves = domain[source] != domain[target]
             sends, rests = np.flatnonzero(leaves & (flows > 0)), np.flatnonzero(leaves & (flows <= 0))
             idle.append((source[rests], target[rests]))
@@ -148,6 +149,7 @@ def _bytes(layout: Layout, each: Floats, wanted: StageTotals, key: Key, here: In
     if key[1] == ("tied",):
         return np.asarray(each * wanted.bytes[0])
     flows = np.asarray(each * wanted.bytes[here])
+    # A stage's sends go to its neighbours in the shares of chunk boundaries between them.
     if key[0] == "send":
         sent = crossings(layout)
         flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[here, there]
@@ -164,6 +166,7 @@ def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric)
     titles = list(number)
     group = np.repeat([number[part[0]] for part in parts], [len(part[1]) for part in parts])
     source, target, bytes_ = (np.concatenate([part[i] for part in parts]) for i in (1, 2, 3))
+    # Messages of one collective between the same two accelerators are one flow.
     pair = np.stack([group, source, target])
     unique, at = np.unique(pair, axis=1, return_inverse=True)
     traffic = job_traffic(
@@ -175,6 +178,7 @@ def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric)
         job=np.zeros(len(titles), dtype=np.int64),
         jobs=(name,),
     )
+    # As if all were one collective: the busiest NIC sends all the time, and each flow has its share of that.
     whole = replace(traffic, collective=np.zeros(len(traffic), dtype=np.int64))
     rate = demands(fabric, whole)
     busy_s = float((traffic.bytes / rate).max())
