@@ -68,11 +68,11 @@ def communicator_bytes(
     for of_group, kinds in _BUFFERS.items():
         some = [(axes, mask) for (use, axes), mask in uses.items() if use in kinds]
         sets, used = [axes for axes, _ in some], [mask for _, mask in some]
-        for axes, here in zip(sets, distinct_groups(table, sets, used), strict=True):
-            if here.any():
+        for axes, rows in zip(sets, distinct_groups(table, sets, used), strict=True):
+            if rows.any():
                 if axes not in known:
                     known[axes] = _Group(spread(table, axes, network.spans), network)
-                total = total + np.where(here, of_group(known[axes]), 0.0)
+                total = total + np.where(rows, of_group(known[axes]), 0.0)
     return total
 
 
@@ -127,8 +127,8 @@ def switches_bytes(group: _Group) -> Floats:
 
 def _switch_bytes(group: _Group) -> Floats:
     channels = HOPPER_CHANNELS if group.network.peak_Bps[0] <= HOPPER_BPS else BLACKWELL_CHANNELS
-    here = (group.inside > 2) & group.network.reduces[0]
-    return np.where(here, channels * SWITCH_BYTES * np.minimum(group.inside, channels), 0.0)
+    reducing = (group.inside > 2) & group.network.reduces[0]
+    return np.where(reducing, channels * SWITCH_BYTES * np.minimum(group.inside, channels), 0.0)
 
 
 def pair_bytes(group: _Group) -> Floats:

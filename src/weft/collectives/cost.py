@@ -105,14 +105,14 @@ class Network:
 def _measured_in(cluster: Cluster, calibration: Calibration) -> tuple[CollectiveTime, ...]:
     result = calibration.measured.collectives if calibration.measured is not None else ()
     known = dict.fromkeys((SCALE_UP, SCALE_OUT, *(tier.name for tier in cluster.tiers)))
-    for one in result:
-        if one.scope not in known:
+    for line in result:
+        if line.scope not in known:
             raise BadInput(
-                f"collectives were measured on {one.scope!r}, which is no tier of {cluster.name}",
+                f"collectives were measured on {line.scope!r}, which is no tier of {cluster.name}",
                 where=f"calibration {calibration.name}",
                 remedy=f"give the cluster that was measured, or a scope of {', '.join(known)}",
             )
-    return tuple(sorted(result, key=lambda one: (one.scope not in (SCALE_UP, SCALE_OUT), one.ranks > 0)))
+    return tuple(sorted(result, key=lambda line: (line.scope not in (SCALE_UP, SCALE_OUT), line.ranks > 0)))
 
 
 def collective_s(
@@ -156,13 +156,13 @@ def _measured(
     elif kind in ("send", "exchange"):
         crossing, steps = bytes_, np.ones_like(group.size)
     # Later ones overwrite earlier ones: general measurements come first, those of a tier or a number of ranks last.
-    for one in network.measured:
-        if one.kind == kind or (one.kind == "send" and kind == "exchange"):
-            fits = tier == 0 if one.scope == SCALE_UP else tier > 0
-            if one.scope in network.names:
-                fits = tier == network.names.index(one.scope)
-            fits = fits & ((group.size == one.ranks) | (one.ranks == 0))
-            seconds = np.where(fits, one.latency_s + steps * one.step_s + crossing / one.Bps, seconds)
+    for line in network.measured:
+        if line.kind == kind or (line.kind == "send" and kind == "exchange"):
+            fits = tier == 0 if line.scope == SCALE_UP else tier > 0
+            if line.scope in network.names:
+                fits = tier == network.names.index(line.scope)
+            fits = fits & ((group.size == line.ranks) | (line.ranks == 0))
+            seconds = np.where(fits, line.latency_s + steps * line.step_s + crossing / line.Bps, seconds)
     return seconds
 
 
@@ -231,10 +231,10 @@ def link_share(kind: TierKind, size: int, units: Floats, pattern: Pattern) -> Fl
     if kind == "fully-connected":
         links = 1.0 if pattern == "neighbour" else units - 1.0
         return links / max(size - 1, 1)
-    whole = np.where(units >= size, 1.0, 0.5)
+    both_ways = np.where(units >= size, 1.0, 0.5)
     if pattern == "ring":
-        return whole
-    return whole * np.minimum(4.0 / units, 1.0) if pattern == "pairs" else 0.5
+        return both_ways
+    return both_ways * np.minimum(4.0 / units, 1.0) if pattern == "pairs" else 0.5
 
 
 def slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None) -> Floats:
@@ -331,9 +331,9 @@ def _spread_out(
 def _distinct(units: Floats, copies: float) -> Floats:
     """The share of the copies leaving a unit that remains when every other unit gets at most one."""
     # Each copy goes to a random unit: the expected number of distinct other units among `copies` draws.
-    others = np.maximum(units - 1.0, 1e-9)
-    reached: Floats = others * (1.0 - (1.0 - 1.0 / np.maximum(units, 1.0)) ** copies)
-    return np.where(units > 1, reached * units / (copies * others), 1.0)
+    peers = np.maximum(units - 1.0, 1e-9)
+    reached: Floats = peers * (1.0 - (1.0 - 1.0 / np.maximum(units, 1.0)) ** copies)
+    return np.where(units > 1, reached * units / (copies * peers), 1.0)
 
 
 def _all_to_all(bytes_: Floats, group: Spread, network: Network, copies: float) -> Floats:

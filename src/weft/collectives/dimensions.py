@@ -47,14 +47,14 @@ def _together(tiers: Sequence[Tier]) -> Dimension:
     below = 1
     # Stage by stage from tier to tier: the seconds of a byte and the latencies add up.
     for tier in tiers:
-        one = _alone(tier)
+        dimension = _alone(tier)
         # One dimension with the same seconds and latency under its own algorithm.
-        cost = stage("reduce-scatter", choose(one)[0], tier.size)
-        seconds += cost.sent / below / one.bandwidth_Bps
-        latency += cost.steps * one.latency_s
+        cost = stage("reduce-scatter", choose(dimension)[0], tier.size)
+        seconds += cost.sent / below / dimension.bandwidth_Bps
+        latency += cost.steps * dimension.latency_s
         below *= tier.size
-    whole = Dimension(size=size, kind="switch", bandwidth_Bps=1.0)
-    cost = stage("reduce-scatter", choose(whole)[0], size)
+    joint = Dimension(size=size, kind="switch", bandwidth_Bps=1.0)
+    cost = stage("reduce-scatter", choose(joint)[0], size)
     return Dimension(
         size=size,
         kind="switch",
@@ -98,9 +98,9 @@ def _dimension(text: str, where: str) -> Dimension:
 def format_dimensions(dimensions: Sequence[Dimension]) -> str:
     """Dimensions as ``parse_dimensions`` reads them, to twelve digits."""
     return ",".join(
-        f"{one.kind}:{one.size}:{one.bandwidth_Bps / 1e9:.12g}GB/s:{one.latency_s * 1e6:.12g}us"
-        + ":reduce" * one.reduces
-        for one in dimensions
+        f"{dimension.kind}:{dimension.size}:{dimension.bandwidth_Bps / 1e9:.12g}GB/s"
+        f":{dimension.latency_s * 1e6:.12g}us" + ":reduce" * dimension.reduces
+        for dimension in dimensions
     )
 
 
@@ -117,15 +117,15 @@ def parse_algorithms(text: str) -> list[Algorithm | None]:
     return [None if name == "-" else name for name in names]  # type: ignore[misc]
 
 
-def parse_late(text: str, asked: Request) -> Floats:
+def parse_late(text: str, collective: Request) -> Floats:
     """When each rank begins, from "17:50us,3:1ms".
 
     Raises:
         BadInput: a part is none, or there is no such rank.
     """
-    starts = np.zeros(asked.accelerators)
+    starts = np.zeros(collective.accelerators)
     seen: set[int] = set()
-    for rank, value in _per_rank(text, 2, asked, "--late", "17:50us"):
+    for rank, value in _per_rank(text, 2, collective, "--late", "17:50us"):
         if rank in seen:
             raise BadInput(f"rank {rank} is given twice", where="--late", remedy="give each rank once")
         seen.add(rank)
@@ -136,34 +136,34 @@ def parse_late(text: str, asked: Request) -> Floats:
     return starts
 
 
-def parse_slow(text: str, asked: Request) -> list[tuple[int, int, float]]:
+def parse_slow(text: str, collective: Request) -> list[tuple[int, int, float]]:
     """Rank, dimension (from 0) and share of the bandwidth that is left, from "17:2:0.5".
 
     Raises:
         BadInput: a part is none, there is no such rank or dimension, or the share is not above 0.
     """
     result: list[tuple[int, int, float]] = []
-    for rank, (dimension, share) in _per_rank(text, 3, asked, "--slow", "17:2:0.5"):
+    for rank, (dimension, share) in _per_rank(text, 3, collective, "--slow", "17:2:0.5"):
         number = _whole(dimension, "--slow: dimension")
-        if not 1 <= number <= len(asked.dimensions):
+        if not 1 <= number <= len(collective.dimensions):
             problem = f"there is no dimension {number}"
-            raise BadInput(problem, where="--slow", remedy=f"give 1 to {len(asked.dimensions)}")
+            raise BadInput(problem, where="--slow", remedy=f"give 1 to {len(collective.dimensions)}")
         if any(known[:2] == (rank, number - 1) for known in result):
-            what = f"dimension {number} of rank {rank} is given twice"
-            raise BadInput(what, where="--slow", remedy="give each once")
+            problem = f"dimension {number} of rank {rank} is given twice"
+            raise BadInput(problem, where="--slow", remedy="give each once")
         result.append((rank, number - 1, _share(share)))
     return result
 
 
-def _per_rank(text: str, parts: int, asked: Request, where: str, example: str) -> Iterator[tuple[int, list[str]]]:
+def _per_rank(text: str, parts: int, collective: Request, where: str, example: str) -> Iterator[tuple[int, list[str]]]:
     for item in text.split(","):
         fields = item.strip().split(":")
         if len(fields) != parts:
             raise BadInput(f"{item[:60]!r} cannot be read", where=where, remedy=f"write it like {example}")
         rank = _whole(fields[0], f"{where}: rank")
-        if rank >= asked.accelerators:
+        if rank >= collective.accelerators:
             problem = f"there is no rank {rank}"
-            raise BadInput(problem, where=where, remedy=f"give 0 to {asked.accelerators - 1}")
+            raise BadInput(problem, where=where, remedy=f"give 0 to {collective.accelerators - 1}")
         yield rank, fields[1:]
 
 

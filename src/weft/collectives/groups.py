@@ -43,15 +43,15 @@ def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[t
         left, begin = size, distance
         # A dimension covers distances from `low` to `high`; what of the group's factor does not fit into it goes on
         # outwards.
-        for number, one in enumerate(dimensions):
-            high = low * one.size
+        for number, dimension in enumerate(dimensions):
+            high = low * dimension.size
             if left > 1 and low <= begin < high:
                 part = _inside(left, begin, low, high)
-                result.append((number, _partial(one, part, apart=begin > low)))
+                result.append((number, _partial(dimension, part, apart=begin > low)))
                 left, begin = left // part, high
             low = high
         if left > 1:
-            shape = " x ".join(str(one.size) for one in dimensions)
+            shape = " x ".join(str(dimension.size) for dimension in dimensions)
             raise BadInput(f"{size} ranks {distance} apart do not fit on {shape}", where="group")
     return result
 
@@ -77,7 +77,7 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
     """
     if len(ranks) == 1:
         return []
-    sizes = [one.size for one in dimensions]
+    sizes = [dimension.size for dimension in dimensions]
     if len(set(ranks)) < len(ranks) or not all(0 <= rank < prod(sizes) for rank in ranks):
         problem = f"ranks {sorted(ranks)[:8]} are no group of {prod(sizes)}"
         raise BadInput(problem, where="group", remedy="name each rank once, from 0")
@@ -97,10 +97,10 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
     ]
 
 
-def _neighbours(place: set[int], one: Dimension) -> bool:
+def _neighbours(place: set[int], dimension: Dimension) -> bool:
     """Whether coordinates follow each other, on a ring also over its end."""
-    begins = [at for at in place if (at - 1) % one.size not in place]
-    return len(begins) <= 1 and (one.kind == "ring" or max(place) - min(place) == len(place) - 1)
+    begins = [at for at in place if (at - 1) % dimension.size not in place]
+    return len(begins) <= 1 and (dimension.kind == "ring" or max(place) - min(place) == len(place) - 1)
 
 
 def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -> list[tuple[int, Dimension]]:
@@ -109,29 +109,29 @@ def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -
     Raises:
         BadInput: there is no such rank.
     """
-    count = prod(one.size for one in dimensions)
+    count = prod(dimension.size for dimension in dimensions)
     if not (0 <= source < count and 0 <= target < count):
         raise BadInput(f"ranks {source} and {target} of {count}", where="message", remedy="count from 0")
     result = []
-    for number, one in enumerate(dimensions):
-        if source % one.size != target % one.size:
-            result.append((number, one))
-        source, target = source // one.size, target // one.size
+    for number, dimension in enumerate(dimensions):
+        if source % dimension.size != target % dimension.size:
+            result.append((number, dimension))
+        source, target = source // dimension.size, target // dimension.size
     return result
 
 
-def _partial(one: Dimension, size: int, *, apart: bool) -> Dimension:
-    if size == one.size or one.kind == "switch":
-        return replace(one, size=size)
-    if one.kind == "fully-connected":
-        return replace(one, size=size, bandwidth_Bps=one.bandwidth_Bps * (size - 1) / (one.size - 1))
+def _partial(dimension: Dimension, size: int, *, apart: bool) -> Dimension:
+    if size == dimension.size or dimension.kind == "switch":
+        return replace(dimension, size=size)
+    if dimension.kind == "fully-connected":
+        return replace(dimension, size=size, bandwidth_Bps=dimension.bandwidth_Bps * (size - 1) / (dimension.size - 1))
     if apart:
         raise Unsupported(
-            f"{size} ranks that are not neighbours on a {one.kind} of {one.size}",
+            f"{size} ranks that are not neighbours on a {dimension.kind} of {dimension.size}",
             where="group",
             remedy="let the group take neighbours, or a whole dimension",
         )
-    return replace(one, size=size, kind="line", bandwidth_Bps=one.link_Bps * min(size - 1, 2))
+    return replace(dimension, size=size, kind="line", bandwidth_Bps=dimension.link_Bps * min(size - 1, 2))
 
 
 def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -140,16 +140,16 @@ def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
     Raises:
         Unsupported: the ranks are not regularly spaced.
     """
-    rest, result = list(ranks), list[tuple[int, int]]()
+    firsts, result = list(ranks), list[tuple[int, int]]()
     # The innermost run of equal distances is a factor; its first members are the group of the next one.
-    while len(rest) > 1:
-        distance, size = rest[1] - rest[0], 2
-        while size < len(rest) and rest[size] - rest[size - 1] == distance:
+    while len(firsts) > 1:
+        distance, size = firsts[1] - firsts[0], 2
+        while size < len(firsts) and firsts[size] - firsts[size - 1] == distance:
             size += 1
-        blocks = [rest[i : i + size] for i in range(0, len(rest), size)]
-        shape = [one - rest[0] for one in blocks[0]]
-        if distance <= 0 or any([one - block[0] for one in block] != shape for block in blocks):
+        blocks = [firsts[i : i + size] for i in range(0, len(firsts), size)]
+        shape = [rank - firsts[0] for rank in blocks[0]]
+        if distance <= 0 or any([rank - block[0] for rank in block] != shape for block in blocks):
             raise Unsupported("a group of ranks that are not regularly spaced", where="group")
         result.append((size, distance))
-        rest = [block[0] for block in blocks]
+        firsts = [block[0] for block in blocks]
     return tuple(result)

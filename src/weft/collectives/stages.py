@@ -59,7 +59,7 @@ def choose(dimension: Dimension, wanted: Algorithm | None = None) -> tuple[Algor
     algorithm = wanted or ("in-switch" if dimension.reduces else _DEFAULT[dimension.kind])
     possible = _POSSIBLE[dimension.kind]
     if algorithm not in possible or (algorithm == "in-switch" and not dimension.reduces):
-        without = tuple(one for one in possible if one != "in-switch" or dimension.reduces)
+        without = tuple(name for name in possible if name != "in-switch" or dimension.reduces)
         problem = " that does not reduce" if algorithm == "in-switch" else ""
         raise Unsupported(
             f"no {algorithm} on a {dimension.kind}{problem}",

@@ -75,21 +75,21 @@ def assemble(
     cables = np.array([links[i].cables for i in of], dtype=np.int64)
     capacity = np.array([links[i].capacity_Bps for i in of], dtype=np.float64)
     members = np.where(tier > SCALE_UP, cables, 1)
-    taken = np.repeat(np.arange(len(of)), members)
-    taken = taken[np.lexsort((taken, ranks(taken), np.array(of)[taken]))]  # both directions of a cable side by side
+    order = np.repeat(np.arange(len(of)), members)
+    order = order[np.lexsort((order, ranks(order), np.array(of)[order]))]  # both directions of a cable side by side
     return Fabric(
         name=name,
         accelerators=accelerators,
         names=tuple(n.name for n in ordered),
         roles=known,
         role=np.array([known.index(n.role) for n in ordered], dtype=np.int64),
-        source=source[taken],
-        target=target[taken],
-        capacity_Bps=(capacity / members)[taken],
-        latency_s=np.array([links[i].latency_s for i in of], dtype=np.float64)[taken],
-        cables=(cables // members)[taken],
-        tier=tier[taken],
-        up=np.array([links[i].up for i in of], dtype=bool)[taken],
+        source=source[order],
+        target=target[order],
+        capacity_Bps=(capacity / members)[order],
+        latency_s=np.array([links[i].latency_s for i in of], dtype=np.float64)[order],
+        cables=(cables // members)[order],
+        tier=tier[order],
+        up=np.array([links[i].up for i in of], dtype=bool)[order],
         domain=domain,
         rail=_rails(ordered[:accelerators], domain),
     )
@@ -112,10 +112,10 @@ def levels(starts: Sequence[int], count: int, pairs: Sequence[tuple[int, int]]) 
     queue = deque(starts)
     while queue:
         node = queue.popleft()
-        for other in beside[node]:
-            if result[other] < 0:
-                result[other] = result[node] + 1
-                queue.append(other)
+        for neighbour in beside[node]:
+            if result[neighbour] < 0:
+                result[neighbour] = result[node] + 1
+                queue.append(neighbour)
     return result
 
 
@@ -166,9 +166,9 @@ def _check_connected(nodes: Sequence[Node], source: Ints, target: Ints, where: s
     reached = levels([0], len(nodes), list(zip(source.tolist(), target.tolist(), strict=True)))
     lost = [node for node, level in zip(nodes, reached, strict=True) if level < 0]
     if lost:
-        shown = ", ".join(node.name for node in lost[:4]) + (", ..." if len(lost) > 4 else "")
+        names = ", ".join(node.name for node in lost[:4]) + (", ..." if len(lost) > 4 else "")
         raise BadInput(
-            f"is disconnected: no path joins {nodes[0].name} with {len(lost)} nodes: {shown}",
+            f"is disconnected: no path joins {nodes[0].name} with {len(lost)} nodes: {names}",
             where=f"{where}: {lost[0].place}",
             remedy="add the missing links, or remove the nodes, or join accelerators inside hosts (--scale-up)",
         )
@@ -181,11 +181,11 @@ def _tiers(nodes: Sequence[Node], links: Sequence[Cable], source: Ints, target: 
     level = levels(starts, len(nodes), [pair for pair, within in zip(pairs, inside, strict=True) if not within])
     result = []
     for (a, b), within, i in zip(pairs, inside, of, strict=True):
-        given = links[i].tier
+        stated = links[i].tier
         together = nodes[a].domain is not None and nodes[a].domain == nodes[b].domain
         within = within or (nodes[a].role == nodes[b].role == ACCELERATOR and together)
         tier = SCALE_UP if within else max(1, 1 + min(level[a], level[b]))
-        result.append(tier if given is None else given)
+        result.append(tier if stated is None else stated)
     return np.array(result, dtype=np.int64)
 
 

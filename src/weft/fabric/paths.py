@@ -288,15 +288,18 @@ class Paths:
         if not striped.any() or np.ptp(sizes):
             return None
         members = net.members.reshape(len(sizes), -1)
-        here, there = (members[net.domain[ends]] for ends in (source, target))
-        both = live[here] & live[there] & striped[:, None]
-        stripes = both.sum(axis=1)
-        flow, peer = np.nonzero(both)
-        sender, receiver, share = here[flow, peer], there[flow, peer], 1.0 / stripes[flow]
-        whole = np.flatnonzero(stripes == 0)
-        begin = np.concatenate([source[whole], source[flow], sender, receiver])
-        end = np.concatenate([target[whole], sender, receiver, target[flow]])
-        legs = np.concatenate([whole, flow, flow, flow]), np.concatenate([np.ones(len(whole)), share, share, share])
+        senders, receivers = (members[net.domain[ends]] for ends in (source, target))
+        shared = live[senders] & live[receivers] & striped[:, None]
+        stripes = shared.sum(axis=1)
+        flow, peer = np.nonzero(shared)
+        sender, receiver, share = senders[flow, peer], receivers[flow, peer], 1.0 / stripes[flow]
+        unstriped = np.flatnonzero(stripes == 0)
+        begin = np.concatenate([source[unstriped], source[flow], sender, receiver])
+        end = np.concatenate([target[unstriped], sender, receiver, target[flow]])
+        legs = (
+            np.concatenate([unstriped, flow, flow, flow]),
+            np.concatenate([np.ones(len(unstriped)), share, share, share]),
+        )
         moves = begin != end
         return begin[moves], end[moves], legs[0][moves], legs[1][moves]
 
@@ -343,8 +346,8 @@ class Paths:
         net, hosts = self._net, self.fabric.accelerators
         links = net.in_links[: net.in_first[hosts]]
         owner = np.repeat(np.arange(hosts), np.diff(net.in_first[: hosts + 1]))
-        kept = (net.tier[links] > SCALE_UP) & (net.source[links] >= hosts)
-        owner, switch = owner[kept], net.source[links[kept]]
+        uplink = (net.tier[links] > SCALE_UP) & (net.source[links] >= hosts)
+        owner, switch = owner[uplink], net.source[links[uplink]]
         order = np.lexsort((switch, owner))
         owner, switch = owner[order], switch[order]
         sizes = np.bincount(owner, minlength=hosts)
@@ -424,19 +427,19 @@ class Paths:
         """A function from a node to the links that lead on from it."""
         from weft.fabric import _walk
 
-        here, there = self._ends(np.array([source, target])).tolist()
-        if here == there:
-            raise BadInput(f"a path to itself: {self.fabric.names[here]}", where=self._where)
+        first, last = self._ends(np.array([source, target])).tolist()
+        if first == last:
+            raise BadInput(f"a path to itself: {self.fabric.names[first]}", where=self._where)
         net = self._net
-        pair = np.array([here]), np.array([there])
-        kind = _walk.distances(net, self._work, here, there, self._keys, self._above[there])
+        pair = np.array([first]), np.array([last])
+        kind = _walk.distances(net, self._work, first, last, self._keys, self._above[last])
         if kind == _walk.NONE:
             raise self._no_path(*pair, np.array([0]))
         dist = self._work.dist.copy()
 
         def follow(node: int) -> list[int]:
             links: list[int] = net.out_links[net.out_first[node] : net.out_first[node + 1]].tolist()
-            return [link for link in links if _walk.leads(net, dist, link, there, kind)]
+            return [link for link in links if _walk.leads(net, dist, link, last, kind)]
 
         return follow
 

@@ -65,25 +65,25 @@ class Trees:
         if domains == 1:
             return self._alone(groups)
         rows: list[tuple[int, int, int]] = []
-        taken: list[tuple[Ints, Floats]] = []
+        loads: list[tuple[Ints, Floats]] = []
         for number, group in enumerate(groups):
             ranks = group.reshape(domains, size)
             within = [self._within(members) for members in ranks] if size > 1 else []
             for place in range(size):
                 parts = [self._tree(ranks[:, place], len(rows))]
                 parts += [(links, self._twice(links.size, place, size)) for links in within]
-                links = np.concatenate([one for one, _ in parts])
+                links = np.concatenate([crossed for crossed, _ in parts])
                 unique, at = np.unique(links, return_inverse=True)
-                usage = np.bincount(at, weights=np.concatenate([one for _, one in parts]))
-                taken.append((unique.astype(np.int64), usage.astype(np.float64)))
+                usage = np.bincount(at, weights=np.concatenate([share for _, share in parts]))
+                loads.append((unique.astype(np.int64), usage.astype(np.float64)))
                 rows.append((number, int(ranks[0, place]), int(ranks[-1, place])))
         group_, source, target = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
-        lengths = [len(links) for links, _ in taken]
+        lengths = [len(links) for links, _ in loads]
         routes = Routes(
             indptr=np.cumsum([0, *lengths]).astype(np.int64),
-            links=np.concatenate([links for links, _ in taken]).astype(np.int64),
-            usage=np.concatenate([usage for _, usage in taken]).astype(np.float64),
-            latency_s=np.array([2.0 * self.fabric.latency_s[links].max() for links, _ in taken]),
+            links=np.concatenate([links for links, _ in loads]).astype(np.int64),
+            usage=np.concatenate([usage for _, usage in loads]).astype(np.float64),
+            latency_s=np.array([2.0 * self.fabric.latency_s[links].max() for links, _ in loads]),
         )
         return Reductions(
             group=group_, bytes=np.full(len(rows), 1.0 / size), source=source, target=target, routes=routes
@@ -122,18 +122,18 @@ class Trees:
         """The switch of each accelerator's domain; -1 where there is none, or several."""
         fabric = self.fabric
         inside = fabric.up & (fabric.tier == SCALE_UP) & (fabric.target >= fabric.accelerators)
-        own = np.flatnonzero(inside & (fabric.source < fabric.accelerators))
+        uplinks = np.flatnonzero(inside & (fabric.source < fabric.accelerators))
         result = np.full(fabric.accelerators, -1, dtype=np.int64)
-        result[fabric.source[own]] = fabric.target[own]
-        result[np.bincount(fabric.source[own], minlength=fabric.accelerators) != 1] = -1
+        result[fabric.source[uplinks]] = fabric.target[uplinks]
+        result[np.bincount(fabric.source[uplinks], minlength=fabric.accelerators) != 1] = -1
         return result
 
     def _tree(self, ranks: Ints, number: int) -> tuple[Ints, Floats]:
         """Links of the trees that join ranks of different domains, up and down, and the share that takes each."""
-        above = [self._above(int(one)) for one in ranks]
-        if any(len(one) != 1 for one in above):
+        above = [self._above(int(rank)) for rank in ranks]
+        if any(len(switches) != 1 for switches in above):
             raise Unsupported("switches reduce for ranks with one NIC", where=f"fabric {self.fabric.name}")
-        leaves = np.array([one[0] for one in above])
+        leaves = np.array([switches[0] for switches in above])
         ports = np.concatenate([self._link(ranks, leaves), self._link(leaves, ranks)])
         roots = self._roots(np.unique(leaves))
         draw = int(mixed(np.array([number * 0x9E3779B9 + self.seed], dtype=np.uint64))[0] >> np.uint64(2))
@@ -209,14 +209,14 @@ class Trees:
 
     def _above(self, accelerator: int) -> list[int]:
         """Switches beyond its domain that an accelerator hangs on."""
-        own = self._out[self._first[accelerator] : self._first[accelerator + 1]]
-        return sorted(set(self._beyond(own).tolist()))
+        uplinks = self._out[self._first[accelerator] : self._first[accelerator + 1]]
+        return sorted(set(self._beyond(uplinks).tolist()))
 
     def _beyond(self, links: Ints) -> Ints:
         """Scale-out switches that links lead to."""
         near = self.fabric.target[links]
-        kept: Ints = near[(near >= self.fabric.accelerators) & (self.fabric.tier[links] != SCALE_UP)]
-        return kept
+        switches: Ints = near[(near >= self.fabric.accelerators) & (self.fabric.tier[links] != SCALE_UP)]
+        return switches
 
     def _link(self, source: Ints | int, target: Ints | int) -> Ints:
         """The links between nodes."""

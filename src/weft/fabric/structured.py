@@ -46,10 +46,10 @@ def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: 
         result, good = _dimension_order(paths, source[beyond], target[beyond], draw[:, 0])
     else:
         result, good = _dragonfly(fabric, source[beyond], target[beyond], mode, draw)
-    own = beyond[good]
-    other = np.setdiff1d(np.arange(len(source)), own)
-    usual = paths.routes(source[other], target[other], seed=seed, key=key[other])
-    return joined([usual, result]).of(np.argsort(np.concatenate([other, own]), kind="stable"))
+    shaped = beyond[good]
+    plain = np.setdiff1d(np.arange(len(source)), shaped)
+    usual = paths.routes(source[plain], target[plain], seed=seed, key=key[plain])
+    return joined([usual, result]).of(np.argsort(np.concatenate([plain, shaped]), kind="stable"))
 
 
 def _single(fabric: Fabric, table: Ints) -> Routes:
@@ -102,13 +102,13 @@ def grid_of(fabric: Fabric) -> Grid:
     hosts, outside = fabric.accelerators, fabric.tier > SCALE_UP
     domains = int(fabric.domain.max(initial=0)) + 1
     source, target = fabric.source[outside], fabric.target[outside]
-    made = np.unique(source * fabric.nodes + target)
+    pairs = np.unique(source * fabric.nodes + target)
     regular = hosts % domains == 0 and np.array_equal(fabric.domain, np.arange(hosts) // (hosts // domains))
     if regular and (not len(target) or (source.max() < hosts and target.max() < hosts)):
         beside = np.unique(fabric.domain[target[source == 0]]).tolist()
         for dims, wraps in _grids(domains, frozenset(beside)):
             result = Grid(dims=dims, wraps=wraps)
-            if np.array_equal(made, _keys(result, hosts, fabric.nodes)):
+            if np.array_equal(pairs, _keys(result, hosts, fabric.nodes)):
                 return result
     raise BadInput(
         "is no torus, so that it has no dimensions",
@@ -187,13 +187,13 @@ def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
     return _routes(paths.fabric, np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64), inside.links)
 
 
-def _after(fabric: Fabric, one: Routes, other: Routes) -> Routes:
+def _after(fabric: Fabric, first: Routes, second: Routes) -> Routes:
     """Paths of one behind those of the other."""
-    lengths = np.column_stack([np.diff(one.indptr), np.diff(other.indptr)])
-    begins = np.column_stack([one.indptr[:-1], other.indptr[:-1] + len(one.links)])
+    lengths = np.column_stack([np.diff(first.indptr), np.diff(second.indptr)])
+    begins = np.column_stack([first.indptr[:-1], second.indptr[:-1] + len(first.links)])
     taken = spans(begins.ravel(), lengths.ravel())
     indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64)
-    return _routes(fabric, indptr, np.concatenate([one.links, other.links])[taken])
+    return _routes(fabric, indptr, np.concatenate([first.links, second.links])[taken])
 
 
 class _Groups:

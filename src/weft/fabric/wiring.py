@@ -110,7 +110,7 @@ def host_by_name(text: str) -> bool | None:
     >>> host_by_name("dgx-04"), host_by_name("rack2-leaf1"), host_by_name("x17")
     (True, False, None)
     """
-    hosts, switches = (_has_word(text, one) for one in (_HOST, _SWITCH))
+    hosts, switches = (_has_word(text, pattern) for pattern in (_HOST, _SWITCH))
     return None if hosts == switches else hosts
 
 
@@ -199,17 +199,17 @@ def wiring_of_fabric(fabric: Fabric, *, ports: bool = False) -> Wiring:
 
     cables = []
     for a, b, forth, back in _both_ways(fabric):
-        told = sorted(speed for speed, _ in (forth, back) if speed)
-        (device, port), (other, other_port) = end(a), end(b)
+        speeds = sorted(speed for speed, _ in (forth, back) if speed)
+        (device, port), (peer, other_port) = end(a), end(b)
         cables.append(
             PortCable(
                 device=device,
                 port=port,
-                other=other,
+                other=peer,
                 other_port=other_port,
-                capacity_Bps=told[0],
-                other_Bps=told[-1] if told[0] < told[-1] else None,
-                one_way=len(told) < 2,
+                capacity_Bps=speeds[0],
+                other_Bps=speeds[-1] if speeds[0] < speeds[-1] else None,
+                one_way=len(speeds) < 2,
                 up=forth[1] and back[1],
                 place=f"{fabric.names[a]} - {fabric.names[b]}",
             )
@@ -228,8 +228,8 @@ def _both_ways(fabric: Fabric) -> Iterator[tuple[int, int, tuple[float, bool], t
     for (a, b), forth in ways.items():
         if (b, a) not in done:
             done.add((a, b))
-            for one, two in zip_longest(forth, ways.get((b, a), ()), fillvalue=(0.0, True)):
-                yield a, b, one, two
+            for forward, backward in zip_longest(forth, ways.get((b, a), ()), fillvalue=(0.0, True)):
+                yield a, b, forward, backward
 
 
 def is_any(name: str, patterns: Sequence[str]) -> bool:

@@ -158,12 +158,12 @@ def _renamed(built: Wiring, design: Wiring, names: Mapping[str, str]) -> Wiring:
         alike = short[_short(name)]
         return alike[0] if len(alike) == times[_short(name)] == 1 else name
 
-    def end(given: End) -> End:
-        whole = names.get("/".join(given))
-        if whole is None:
-            return device(given[0]), given[1]
-        host, slash, port = whole.rpartition("/")
-        return (host, port) if slash else (whole, "")
+    def end(port_end: End) -> End:
+        full_name = names.get("/".join(port_end))
+        if full_name is None:
+            return device(port_end[0]), port_end[1]
+        host, slash, port = full_name.rpartition("/")
+        return (host, port) if slash else (full_name, "")
 
     new = {given: end(given) for cable in built.cables for given in cable.ends}
     cables = tuple(_between(cable, *(new[one] for one in cable.ends)) for cable in built.cables if cable.up)
@@ -181,9 +181,9 @@ def _between(cable: PortCable, one: End, other: End) -> PortCable:
 def _check_names(built: Wiring, design: Wiring) -> None:
     if set(design.devices) & set(built.devices):
         return
-    shown = ["nothing" if not w.devices else f"{w.devices[0]!r} of {len(w.devices):,}" for w in (built, design)]
+    counts = ["nothing" if not w.devices else f"{w.devices[0]!r} of {len(w.devices):,}" for w in (built, design)]
     raise BadInput(
-        f"no device of the design is there: {shown[0]} as built, {shown[1]} in the design",
+        f"no device of the design is there: {counts[0]} as built, {counts[1]} in the design",
         where="names of devices",
         remedy="give --names FILE with lines: name as built, name in the design",
     )
@@ -194,7 +194,7 @@ def _of_its_kinds(built: Wiring, design: Wiring, comparable: frozenset[str]) -> 
 
     They join kinds of devices (hosts, switches) between which it has none, at ports that it has not.
     """
-    hosts, there = built.hosts | design.hosts, set(built.devices)
+    hosts, present = built.hosts | design.hosts, set(built.devices)
     known, ports = set(design.devices), {end for cable in design.cables for end in cable.ends}
 
     def kinds(cable: PortCable) -> int:
@@ -203,13 +203,13 @@ def _of_its_kinds(built: Wiring, design: Wiring, comparable: frozenset[str]) -> 
     def free(end: End) -> bool:
         return end not in ports and (end[0] in comparable or end[0] not in known)
 
-    planned = {kinds(cable) for cable in design.cables if {cable.device, cable.other} <= there}
+    planned = {kinds(cable) for cable in design.cables if {cable.device, cable.other} <= present}
     out = [kinds(cable) not in planned and all(map(free, cable.ends)) for cable in built.cables]
     if not planned or not any(out):
         return built, []
-    kept = tuple(cable for cable, is_out in zip(built.cables, out, strict=True) if not is_out)
+    cables = tuple(cable for cable, is_out in zip(built.cables, out, strict=True) if not is_out)
     which = "of hosts" if 0 in planned else "between switches"
-    return replace(built, cables=kept), [f"{sum(out):,} cables {which} are left out: the design has none"]
+    return replace(built, cables=cables), [f"{sum(out):,} cables {which} are left out: the design has none"]
 
 
 def _ports(wiring: Wiring) -> dict[str, set[str]]:
@@ -234,14 +234,14 @@ def _ports_by_order(built: Wiring, design: Wiring) -> tuple[Wiring, list[str]]:
         _between(cable, *((device, order[port] if device in chosen and port else port) for device, port in cable.ends))
         for cable in built.cables
     )
-    shown = ", ".join(f"{port} is {order[port]}" for port in every[0][:2])
-    return replace(built, cables=cables), [f"ports of hosts match by their order: {shown}" + ", ..."]
+    examples = ", ".join(f"{port} is {order[port]}" for port in every[0][:2])
+    return replace(built, cables=cables), [f"ports of hosts match by their order: {examples}" + ", ..."]
 
 
 def _comparable(built: Wiring, design: Wiring) -> frozenset[str]:
     """Devices of which both sides name ports, some of them equal."""
-    there = _ports(built)
-    return frozenset(device for device, ports in _ports(design).items() if ports & there.get(device, set()))
+    built_ports = _ports(built)
+    return frozenset(device for device, ports in _ports(design).items() if ports & built_ports.get(device, set()))
 
 
 def _paired(
@@ -255,16 +255,16 @@ def _paired(
     def fastest_first(wiring: Wiring) -> list[PortCable]:
         return sorted(wiring.cables, key=lambda cable: -(cable.capacity_Bps or 0.0))
 
-    there: dict[tuple[End, ...], list[PortCable]] = defaultdict(list)
+    unpaired: dict[tuple[End, ...], list[PortCable]] = defaultdict(list)
     for cable in reversed(fastest_first(built)):
-        there[key(cable)].append(cable)
+        unpaired[key(cable)].append(cable)
     paired, left = [], []
     for cable in fastest_first(design):
-        if there.get(key(cable)):
-            paired.append((cable, there[key(cable)].pop()))
+        if unpaired.get(key(cable)):
+            paired.append((cable, unpaired[key(cable)].pop()))
         else:
             left.append(cable)
-    extra = [cable for cables in there.values() for cable in cables]
+    extra = [cable for cables in unpaired.values() for cable in cables]
     return paired, sorted(left, key=_place), sorted(extra, key=_place)
 
 
@@ -319,10 +319,10 @@ def _mended(
         """What traffic enters at a port: a switch, or the accelerator behind a port of a host."""
         return slot[0], slot[1] if slot[0] in design.hosts else ""
 
-    def strays(slot: _Slot, other: _Slot | None) -> bool:
+    def strays(slot: _Slot, partner: _Slot | None) -> bool:
         """Whether a host's port leads to a switch of other rails only."""
         rail = rails.get(places.designed.get(slot, ("", "")))
-        return other is not None and rail is not None and rail not in of_switch.get(other[0], {rail})
+        return partner is not None and rail is not None and rail not in of_switch.get(partner[0], {rail})
 
     moves, missing = [], []
     for (x, y), cable in places.wanted:
@@ -417,8 +417,8 @@ def _as_built(paired: list[tuple[PortCable, PortCable]], places: _Places, known:
         yield replace(design, capacity_Bps=built.capacity_Bps or design.capacity_Bps)
     for ends, cable in places.there:
         if {slot[0] for slot in ends} <= known:
-            told = cable.capacity_Bps or next((speeds[slot] for slot in ends if speeds.get(slot)), usual)
-            yield replace(_between(cable, *(places.designed.get(s, s[:2]) for s in ends)), capacity_Bps=told)
+            capacity_Bps = cable.capacity_Bps or next((speeds[slot] for slot in ends if speeds.get(slot)), usual)
+            yield replace(_between(cable, *(places.designed.get(s, s[:2]) for s in ends)), capacity_Bps=capacity_Bps)
 
 
 def _notes(
@@ -428,15 +428,15 @@ def _notes(
     if silent:
         yield f"nothing tells the speed of {silent:,} of {len(paired):,} cables as built"
     ours, theirs = _ports(design), _ports(built)
-    both = set(ours) & set(theirs)
-    other = sum(bool(ours[d] and theirs[d]) for d in both - comparable)
+    shared = set(ours) & set(theirs)
+    other = sum(bool(ours[d] and theirs[d]) for d in shared - comparable)
     if other:
         yield f"{other:,} devices name their ports otherwise than the design: any of their ports counts"
-    elif both - comparable:
+    elif shared - comparable:
         yield (
-            f"ports of {len(both - comparable):,} of {len(both):,} devices have no names to compare: any counts, and"
-            " wrong rails and other ports are not found; a plan with ports: weft fabric CLUSTER --kind KIND --export"
-            " p2p"
+            f"ports of {len(shared - comparable):,} of {len(shared):,} devices have no names to compare: any"
+            " counts, and wrong rails and other ports are not found; a plan with ports: weft fabric CLUSTER --kind"
+            " KIND --export p2p"
         )
 
 

@@ -82,22 +82,22 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
         up = peak(load, inverse, ways.up, a, demand, 0.0)
         # The peak of the way up alone bounds that of the path from below: a higher one cannot win.
         if up <= least:
-            other = b
-            while other < b_end and ways.top[other] == top:
-                high = peak(load, inverse, ways.down, other, demand, up)
+            mate = b
+            while mate < b_end and ways.top[mate] == top:
+                high = peak(load, inverse, ways.down, mate, demand, up)
                 if high < least * (1 - TIE) or found_a < 0:
-                    found_a, found_b, least = a, other, high
+                    found_a, found_b, least = a, mate, high
                     if smooth:
                         least_total = total(load, inverse, ways.up, a, demand)
-                        least_total += total(load, inverse, ways.down, other, demand)
+                        least_total += total(load, inverse, ways.down, mate, demand)
                 # Equal peaks: the path that adds least to the squared loads leaves most room for the flows that
                 # follow.
                 elif smooth and high <= least * (1 + TIE):
                     now = total(load, inverse, ways.up, a, demand)
-                    now += total(load, inverse, ways.down, other, demand)
+                    now += total(load, inverse, ways.down, mate, demand)
                     if now < least_total * (1 - TIE):
-                        found_a, found_b, least_total = a, other, now
-                other += 1
+                        found_a, found_b, least_total = a, mate, now
+                mate += 1
         a += 1
         if a < a_end and ways.top[a] != top:
             a, b = skip(ways.top, a, a_end, b, b_end)
@@ -117,12 +117,12 @@ def pick(ways: Any, turn: Any, up: Any, down: Any) -> None:
             goal = np.uint64(turn[flow]) % np.uint64(max(count, 1))
             a, b = skip(ways.top, a, a_end, b, b_end)
             while a < a_end and b < b_end:
-                top, other = ways.top[a], b
-                while other < b_end and ways.top[other] == top:
+                top, mate = ways.top[a], b
+                while mate < b_end and ways.top[mate] == top:
                     if wanted == 1 and np.uint64(seen) == goal:
-                        up[flow], down[flow] = a, other
+                        up[flow], down[flow] = a, mate
                     seen += 1
-                    other += 1
+                    mate += 1
                 a += 1
                 if a < a_end and ways.top[a] != top:
                     a, b = skip(ways.top, a, a_end, b, b_end)
@@ -190,17 +190,17 @@ def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
     a_end, b_end = ways.up_end[flow], ways.down_end[flow]
     a, b = skip(ways.top, a, a_end, b, b_end)
     while a < a_end and b < b_end:
-        top, other = ways.top[a], b
+        top, mate = ways.top[a], b
         up = excess(net, ways.up, a, demand, target)
-        while other < b_end and ways.top[other] == top:
-            over = up + excess(net, ways.down, other, demand, target)
+        while mate < b_end and ways.top[mate] == top:
+            over = up + excess(net, ways.down, mate, demand, target)
             if over <= least + TIE:
                 # Equal excess: the links that were filled longest ago, so that a chain does not go back and forth
                 # between two.
-                age = latest(net, ways, a, other)
+                age = latest(net, ways, a, mate)
                 if over < least - TIE or age < oldest:
-                    found_a, found_b, least, oldest = a, other, over, age
-            other += 1
+                    found_a, found_b, least, oldest = a, mate, over, age
+            mate += 1
         a += 1
         if a < a_end and ways.top[a] != top:
             a, b = skip(ways.top, a, a_end, b, b_end)
@@ -359,12 +359,12 @@ def relax(net: Any, ways: Any, target: float) -> int:
         while place >= 0 and net.load[link] > target * (1 + TIE):
             following, flow = net.after[place], place // width
             # A flow moves only where its own highest link becomes lower.
-            here = peak(net.load, net.inverse, ways.up, net.up[flow], 0.0, 0.0)
-            here = peak(net.load, net.inverse, ways.down, net.down[flow], 0.0, here)
+            highest = peak(net.load, net.inverse, ways.up, net.up[flow], 0.0, 0.0)
+            highest = peak(net.load, net.inverse, ways.down, net.down[flow], 0.0, highest)
             a_old, b_old = net.up[flow], net.down[flow]
             lift(net, ways, flow)
             a, b, high = best(ways, flow, net.load, net.inverse, net.demand[flow], True)
-            if high < here * (1 - TIE):
+            if high < highest * (1 - TIE):
                 settle(net, ways, flow, a, b)
                 moves += 1
                 following = net.head[link]

@@ -16,12 +16,12 @@ def walk(ways: Any, flow: int, up: Any, down: Any, begin: int) -> int:
     a, b = skip(ways.top, a, a_end, b, b_end)
     # As in `_choose.best`: `b` is the first way down from the top of `a`, or from a later one.
     while a < a_end and b < b_end:
-        top, other = ways.top[a], b
-        while other < b_end and ways.top[other] == top:
+        top, mate = ways.top[a], b
+        while mate < b_end and ways.top[mate] == top:
             if begin < len(up):
-                up[begin], down[begin] = a, other
+                up[begin], down[begin] = a, mate
             begin += 1
-            other += 1
+            mate += 1
         a += 1
         if a < a_end and ways.top[a] != top:
             a, b = skip(ways.top, a, a_end, b, b_end)
@@ -82,14 +82,14 @@ def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
         for a in range(ways.up_first[flow], ways.up_end[flow]):
             after = follows(ways.up, a, links, flow, begin)
             if after >= 0:
-                b = rest(ways, flow, a, links, after)
+                b = way_down(ways, flow, a, links, after)
                 if b >= 0:
                     up[flow], down[flow] = a, b
                     break
 
 
 @jit
-def rest(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
+def way_down(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
     """The way down from the top of ``a`` that stands in a flow's row from ``begin`` on; -1 if there is
     none.
     """

@@ -56,7 +56,9 @@ class AuditedPlan(Document):
 
     @property
     def jobs(self) -> tuple[AuditedJob, ...]:
-        return tuple(AuditedJob(job=one.job, flows=one.flows, slowdown=one.slowdown) for one in self.plan.jobs)
+        return tuple(
+            AuditedJob(job=outcome.job, flows=outcome.flows, slowdown=outcome.slowdown) for outcome in self.plan.jobs
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -71,9 +73,9 @@ class RouteAudit(Result):
     repaired: RoutePlan
     anew: RoutePlan
 
-    def moved(self, other: RoutePlan) -> Ints:
+    def moved(self, plan: RoutePlan) -> Ints:
         """The flows whose path differs from the installed one."""
-        now, then = self.installed.routes, other.routes
+        now, then = self.installed.routes, plan.routes
         width = int(max(np.diff(now.indptr).max(initial=0), np.diff(then.indptr).max(initial=0)))
         return np.flatnonzero((links_of(now, width) != links_of(then, width)).any(axis=1))
 
@@ -81,15 +83,15 @@ class RouteAudit(Result):
         """A row for every flow that the repair moves, its paths as names of nodes with spaces between; ``links`` and
         ``new_links`` say which of parallel links each hop takes, from 0."""
         moved = set(self.moved(self.repaired).tolist())
-        rows = zip(*(self._flows(one) for one in (self.installed, self.repaired)), strict=True)
-        whole = (
+        rows = zip(*(self._flows(plan) for plan in (self.installed, self.repaired)), strict=True)
+        merged = (
             old
             | {"path": " ".join(old["path"]), "links": cables_of(old)}
             | {"new_path": " ".join(new["path"]), "new_links": cables_of(new)}
             for flow, (old, new) in enumerate(rows)
             if flow in moved
         )
-        return [{name: row[name] for name in self.COLUMNS} for row in whole]
+        return [{name: row[name] for name in self.COLUMNS} for row in merged]
 
     @property
     def installed_plan(self) -> AuditedPlan:

@@ -42,8 +42,8 @@ def cuts_of(problem: Problem) -> Iterator[tuple[Ints, int]]:
     capacity = problem.fabric.capacity_Bps
     same = np.abs(problem.demand_Bps[0] - problem.unit * capacity) <= SAME * problem.demand_Bps[0]
     for links in (problem.ways.first, problem.ways.last):
-        there = np.flatnonzero((links >= 0) & same[links])
-        yield from ((flows, 1) for flows in _by(links[there], there))
+        crossing = np.flatnonzero((links >= 0) & same[links])
+        yield from ((flows, 1) for flows in _by(links[crossing], crossing))
     for ends, cross, at, links in _parts(problem):
         count = int(max(ends.max(initial=0), at.max(initial=0))) + 1
         wide, odd = np.bincount(at, minlength=count), np.bincount(at, ~same[links], count)

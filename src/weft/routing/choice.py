@@ -149,10 +149,10 @@ def links_of(routes: Routes, width: int = 0) -> Ints:
 
 def routes_on(fabric: Fabric, links: Ints) -> Routes:
     """Routes from the links of every flow: rows as ``links_of`` gives them."""
-    there = links >= 0
-    indptr = np.concatenate([[0], np.cumsum(there.sum(axis=1))]).astype(np.int64)
-    latency = np.where(there, fabric.latency_s[links], 0.0).sum(axis=1)
-    return Routes(indptr=indptr, links=links[there], usage=np.ones(int(indptr[-1])), latency_s=latency)
+    on_path = links >= 0
+    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
+    latency = np.where(on_path, fabric.latency_s[links], 0.0).sum(axis=1)
+    return Routes(indptr=indptr, links=links[on_path], usage=np.ones(int(indptr[-1])), latency_s=latency)
 
 
 def ordered(problem: Problem) -> Ints:

@@ -37,20 +37,20 @@ Down = frozenset[tuple[str, ...]]
 """What is down: a switch as one name, a link as those of its two ends, sorted."""
 
 
-def changed(whole: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str, ...], *, fails: bool) -> Down:
+def changed(fabric: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str, ...], *, fails: bool) -> Down:
     """What is down after a link (two nodes) or switch (one) went down or came up.
 
     Raises:
         BadInput: no such node or link, or it comes up without having been down.
     """
     for name in nodes:
-        if name not in whole.names:
+        if name not in fabric.names:
             raise BadInput(
-                f"{name!r} is no node of {whole.name}", where="event", remedy=f"use names like {whole.names[-1]}"
+                f"{name!r} is no node of {fabric.name}", where="event", remedy=f"use names like {fabric.names[-1]}"
             )
     names = tuple(sorted(nodes))
-    ends = [whole.names.index(name) for name in names]
-    if len(ends) == 2 and not np.any((whole.source == ends[0]) & (whole.target == ends[1])):
+    ends = [fabric.names.index(name) for name in names]
+    if len(ends) == 2 and not np.any((fabric.source == ends[0]) & (fabric.target == ends[1])):
         raise BadInput(f"{names[0]} and {names[1]} share no link", where="event", remedy="name joined nodes")
     if fails:
         return frozenset(down) | {names}
@@ -59,18 +59,18 @@ def changed(whole: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str, 
     return frozenset(down) - {names}
 
 
-def without(whole: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
+def without(fabric: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
     """The fabric without what is down."""
-    number = {name: node for node, name in enumerate(whole.names)}
-    dead = ~whole.up
+    number = {name: node for node, name in enumerate(fabric.names)}
+    dead = ~fabric.up
     for names in down:
         nodes = [number[name] for name in names]
         if len(nodes) == 1:
-            dead = dead | (whole.source == nodes[0]) | (whole.target == nodes[0])
+            dead = dead | (fabric.source == nodes[0]) | (fabric.target == nodes[0])
         else:
             for a, b in (nodes, nodes[::-1]):
-                dead = dead | ((whole.source == a) & (whole.target == b))
-    return replace(whole, up=~dead)
+                dead = dead | ((fabric.source == a) & (fabric.target == b))
+    return replace(fabric, up=~dead)
 
 
 REPLAN_S = 60.0
@@ -230,17 +230,17 @@ class Controller:
                     links[flow, : len(old[key])] = old[key]
             self.links = self.links | {name: links}
         gain = decision.gain
-        held = replace(gain, after=gain.before or 0.0, mean_after=gain.mean_before or 0.0)
+        unchanged = replace(gain, after=gain.before or 0.0, mean_after=gain.mean_before or 0.0)
         alpha = round(float(self._load().max(initial=0.0)), DIGITS)
-        return replace(decision, how="rolled-back", alpha=alpha, placed=0, moved=0, moves=(), gain=held)
+        return replace(decision, how="rolled-back", alpha=alpha, placed=0, moved=0, moves=(), gain=unchanged)
 
     def _load(self) -> Floats:
         """What the known flows ask of every link on their paths."""
         every, rows = self.traffic, self.rows()
         if every is None:
             return np.zeros(self.whole.links)
-        flow, _ = np.nonzero(there := rows >= 0)
-        sent_Bps = np.bincount(rows[there], demands(self.whole, every)[flow], self.whole.links)
+        flow, _ = np.nonzero(on_path := rows >= 0)
+        sent_Bps = np.bincount(rows[on_path], demands(self.whole, every)[flow], self.whole.links)
         return np.asarray(sent_Bps / np.maximum(self._fabric.capacity_Bps, 1e-300))
 
     def rows(self) -> Ints:
@@ -357,22 +357,22 @@ class Controller:
             self.links = {}
             return _Routed()
         every = merged(list(self.jobs.values()))
-        whole = np.flatnonzero(~self._cut(every))
-        traffic = every.select(whole) if len(whole) < len(every) else every
-        demand = demands(self.whole, every)[whole]
+        connected = np.flatnonzero(~self._cut(every))
+        traffic = every.select(connected) if len(connected) < len(every) else every
+        demand = demands(self.whole, every)[connected]
         problem = self._problem(traffic, demand)
-        choice, had, former = self._placed(problem, whole)
+        choice, had, former = self._placed(problem, connected)
         # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
         # is left.
         if not np.isfinite(choice.congestion):
             problem = routing_problem(self._fabric, traffic, checked=True, demand_Bps=demand)
-            choice, had, former = self._placed(problem, whole)
+            choice, had, former = self._placed(problem, connected)
         low = closed_bound(problem)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
             choice.keep(*former, max(choice.congestion, low))
-        moves, links = self._settled(problem, choice, had, whole, now_s)
+        moves, links = self._settled(problem, choice, had, connected, now_s)
         return _Routed(
             how=_how(moves, planned),
             moves=moves,
@@ -391,12 +391,12 @@ class Controller:
         figures = []
         # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
         for links in (result.had, result.links):
-            there = np.flatnonzero(links[:, 0] >= 0)
-            live = there[np.where(links[there] >= 0, standing.up[links[there]], True).all(axis=1)]
+            routed = np.flatnonzero(links[:, 0] >= 0)
+            live = routed[np.where(links[routed] >= 0, standing.up[links[routed]], True).all(axis=1)]
             rates = np.zeros(len(links))
             rates[live] = flow_rates(standing, problem.traffic.select(live), routes_on(standing, links[live]))
-            pace = rates[there] / problem.demand_Bps[there]
-            figures.append((len(there), efficiency(problem.traffic.select(there), pace, result.low)))
+            pace = rates[routed] / problem.demand_Bps[routed]
+            figures.append((len(routed), efficiency(problem.traffic.select(routed), pace, result.low)))
         (had, before), (_, after) = figures
         return Gain(
             before=round(before.value, DIGITS) if had else None,
@@ -460,9 +460,9 @@ class Controller:
             ways = ROUTERS[self.router](problem, self.seed).ways
             if ways is None:
                 raise BadInput(f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair")
-            other = Choice(problem, *ways)
-            if other.congestion < min(before, choice.congestion) * (1 - ENOUGH):
-                return other, True
+            planned = Choice(problem, *ways)
+            if planned.congestion < min(before, choice.congestion) * (1 - ENOUGH):
+                return planned, True
         return choice, False
 
     def _settled(

@@ -164,9 +164,9 @@ def _load_kernels() -> None:
     # Unequal demands, which repair treats in another order and with finer targets than equal ones.
     rates = 0.1 + hosts.astype(np.float64) / 17
     uneven = routing_problem(small, job_traffic(hosts, np.roll(hosts, 2), rates, cap_Bps=rates))
-    for one in (problem, uneven):
+    for example in (problem, uneven):
         for name in ("ecmp", "ecmp-paper", "repair"):
-            routers.ROUTERS[name](one, 0)
+            routers.ROUTERS[name](example, 0)
     routers.route_coloured(problem, 0)
     Choice(problem, *routers.paper_ecmp(problem)).reach(1.0)
 
@@ -326,6 +326,6 @@ def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
 def _least(pace: Floats, group: Ints, count: int) -> Floats:
     # A group without flows is as fast as alone.
     result = np.ones(count)
-    held = np.full(count, np.inf)
-    np.minimum.at(held, group, pace)
-    return np.where(np.isfinite(held), held, result)
+    lowest = np.full(count, np.inf)
+    np.minimum.at(lowest, group, pace)
+    return np.where(np.isfinite(lowest), lowest, result)

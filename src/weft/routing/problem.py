@@ -51,8 +51,8 @@ class Problem:
         """What links carry whatever the choice."""
         load = np.zeros(self.fabric.links)
         for links in (self.ways.first, self.ways.last):
-            there = links >= 0
-            np.add.at(load, links[there], self.demand_Bps[there] * self.inverse[links[there]])
+            chosen = links >= 0
+            np.add.at(load, links[chosen], self.demand_Bps[chosen] * self.inverse[links[chosen]])
         return load
 
     @cached_property
@@ -144,9 +144,10 @@ def _ports(fabric: Fabric, source: Ints, target: Ints) -> Iterator[tuple[Ints, F
     # A flow uses its accelerator's NICs, or its links in the domain where both ends are in one, or the one link that
     # joins just these two.
     for link_ends, ends in ((fabric.source, source), (fabric.target, target)):
-        own = link_ends < hosts
+        from_host = link_ends < hosts
         nic, domain = (
-            np.bincount(link_ends[own & kind], fabric.capacity_Bps[own & kind], hosts) for kind in (outer, ~outer)
+            np.bincount(link_ends[from_host & kind], fabric.capacity_Bps[from_host & kind], hosts)
+            for kind in (outer, ~outer)
         )
         inside = (same & (domain[ends] > 0)) | (nic[ends] == 0)
         port = np.where(inside, hosts + ends, ends)

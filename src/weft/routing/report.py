@@ -32,11 +32,11 @@ class RouteReport(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every flow, its path as names of nodes (``links``: as in ``flow_rows``) with spaces between."""
         rows = zip(self._flows(), self.plan.rates_Bps.tolist(), strict=True)
-        whole = (
+        merged = (
             row | {"rate_Bps": rate, "path": " ".join(row.get("path", ("sprayed",))), "links": cables_of(row)}
             for row, rate in rows
         )
-        return [{name: row[name] for name in self.COLUMNS} for row in whole]
+        return [{name: row[name] for name in self.COLUMNS} for row in merged]
 
     @property
     def flows(self) -> int | list[dict[str, Any]]:
@@ -101,13 +101,13 @@ def cables_of(row: dict[str, Any]) -> str:
 
 def _collectives(traffic: JobTraffic) -> list[str]:
     """Names of the collectives, with a number behind where a job has the name already."""
-    taken: set[tuple[int, str]] = set()
+    used: set[tuple[int, str]] = set()
     result = []
     for job, name in zip(traffic.job.tolist(), traffic.names, strict=True):
         number, unique = 1, name
-        while (job, unique) in taken:
+        while (job, unique) in used:
             number += 1
             unique = f"{name} #{number}"
-        taken.add((job, unique))
+        used.add((job, unique))
         result.append(unique)
     return result

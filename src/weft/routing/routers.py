@@ -112,15 +112,15 @@ def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
         return () if a == b else inside.every(a, b, 1)[0]
 
     def paths(source: int, target: int) -> list[tuple[int, ...]]:
-        here, there = peers[int(fabric.domain[source])], peers[int(fabric.domain[target])]
+        sending, receiving = peers[int(fabric.domain[source])], peers[int(fabric.domain[target])]
         if fabric.domain[source] == fabric.domain[target]:
             return inside.every(source, target, PER_RAIL)
-        own = int(fabric.rail[target])
+        target_rail = int(fabric.rail[target])
         # Over each rail that both domains have: to the peer on that rail, across, and to the target inside its domain.
         result = [
-            within(source, here[rail]) + middle + within(there[rail], target)
-            for rail in sorted(here.keys() & there.keys(), key=lambda r: (r != own, r))
-            for middle in over(here[rail], there[rail])
+            within(source, sending[rail]) + middle + within(receiving[rail], target)
+            for rail in sorted(sending.keys() & receiving.keys(), key=lambda r: (r != target_rail, r))
+            for middle in over(sending[rail], receiving[rail])
         ]
         return result or inside.every(source, target, PER_RAIL)
 
@@ -201,12 +201,12 @@ def route_repaired(problem: Problem, seed: int) -> RouterResult:
     choice.relax(low, PASSES)
     if choice.congestion > low * (1 + ENOUGH):
         try:
-            other = _started(problem, ordered(problem))
+            coloured_start = _started(problem, ordered(problem))
         except Unsupported:
-            other = choice
-        other.relax(low, PASSES)
-        if other.congestion < choice.congestion:
-            choice = other
+            coloured_start = choice
+        coloured_start.relax(low, PASSES)
+        if coloured_start.congestion < choice.congestion:
+            choice = coloured_start
         improve(choice, low)
     return _result(problem, choice.up, choice.down)
 

@@ -80,21 +80,21 @@ class Store(Journal):
 
     def _measured(self) -> Telemetry:
         """What is known of links."""
-        held = self.controller.telemetry
-        nodes = {name: node for node, name in enumerate(held.whole.names)}
-        joined = set(zip(held.whole.source.tolist(), held.whole.target.tolist(), strict=True))
+        telemetry = self.controller.telemetry
+        nodes = {name: node for node, name in enumerate(telemetry.whole.names)}
+        joined = set(zip(telemetry.whole.source.tolist(), telemetry.whole.target.tolist(), strict=True))
         health = {}
         for source, target, text in self.base.execute("select * from health"):
             ends = nodes[_word(source)], nodes[_word(target)]
             table = dict(table_of(json.loads(text), "health"))
-            if ends not in joined or set(table) != {one.name for one in fields(Health)}:
+            if ends not in joined or set(table) != {column.name for column in fields(Health)}:
                 raise ValueError(f"{reprlib.repr(source)} is no end of a link that was measured")
             lossy, times = table.pop("lossy"), table.pop("times")
             if not isinstance(lossy, bool) or not isinstance(times, int):
                 raise ValueError("a measured link is damaged")
             figures = {name: _figure(value, name) for name, value in table.items()}
             health[ends] = Health(lossy=lossy, times=times, **figures)
-        return replace(held, health=health)
+        return replace(telemetry, health=health)
 
     def save(self, event: str, decision: Decision, text: str) -> None:
         """Keep the controller's state after a decision, whole or not at all; it is on disk when this returns.
@@ -103,12 +103,12 @@ class Store(Journal):
             event: as it was read.
             text: the decision as it is printed.
         """
-        one = self.controller
-        about = {"now_s": repr(one.now_s), "planned_s": repr(one.planned_s)}
+        controller = self.controller
+        about = {"now_s": repr(controller.now_s), "planned_s": repr(controller.planned_s)}
         with self._saving(decision.number, event, text, about):
             self._save_jobs()
             self.base.execute("delete from down")
-            self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(one.down)])
+            self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(controller.down)])
             self._save_health()
 
     def _save_health(self) -> None:
@@ -118,7 +118,7 @@ class Store(Journal):
         self.base.execute("delete from health")
         self.base.executemany(
             "insert into health values (?, ?, ?)",
-            [(names[a], names[b], json.dumps(asdict(one))) for (a, b), one in health.items()],
+            [(names[a], names[b], json.dumps(asdict(state))) for (a, b), state in health.items()],
         )
         self._health = health
 

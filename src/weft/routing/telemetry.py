@@ -175,10 +175,10 @@ class Telemetry:
     def lossy(self) -> dict[Ends, float]:
         """The ends (lower first) of links that lose packets in either direction, and the share that they lose."""
         result: dict[Ends, float] = {}
-        for (a, b), one in self.health.items():
-            if one.lossy:
+        for (a, b), state in self.health.items():
+            if state.lossy:
                 ends = min(a, b), max(a, b)
-                result[ends] = max(result.get(ends, 0.0), one.loss)
+                result[ends] = max(result.get(ends, 0.0), state.loss)
         return result
 
     def avoided(self, fabric: Fabric) -> frozenset[Ends]:
@@ -199,7 +199,7 @@ class Telemetry:
         unneeded = set()
         # Kruskal's algorithm over the parts that clean links join: of lossy links those with the least loss are kept
         # first, each only where it joins two parts, so that the sum of losses kept is least.
-        for (a, b), _ in sorted(lossy.items(), key=lambda one: (one[1], one[0])):
+        for (a, b), _ in sorted(lossy.items(), key=lambda item: (item[1], item[0])):
             roots = root(int(part[a])), root(int(part[b]))
             if roots[0] == roots[1]:
                 unneeded.add((a, b))
@@ -220,22 +220,22 @@ class Telemetry:
         if not self.health:
             return fabric
         capacity = fabric.capacity_Bps.copy()
-        for ends, one in self.health.items():
-            if one.beyond:
-                capacity[self._between[ends]] *= max(LEAST_LEFT, 1.0 - one.beyond)
+        for ends, state in self.health.items():
+            if state.beyond:
+                capacity[self._between[ends]] *= max(LEAST_LEFT, 1.0 - state.beyond)
         return replace(fabric, up=fabric.up & ~self._on(self.avoided(fabric)), capacity_Bps=capacity)
 
 
 def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: float) -> Health:
     """The figures of a sample; counters that went back begin anew."""
     before = old or Health(time_s=time_s)
-    given = {name: getattr(sample, name) for name in COUNTERS}
+    counters = {name: getattr(sample, name) for name in COUNTERS}
     # A counter below the last one was reset: nothing is known of the time between.
     more = {
         name: -1.0 if now is None or not 0 <= getattr(before, name) <= now else now - getattr(before, name)
-        for name, now in given.items()
+        for name, now in counters.items()
     }
-    figures = {name: now for name, now in given.items() if now is not None}
+    figures = {name: now for name, now in counters.items() if now is not None}
     if sample.load is not None:
         figures["load"] = sample.load
     elif sample.rate_Bps is not None:

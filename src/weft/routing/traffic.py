@@ -83,17 +83,17 @@ class JobTraffic:
         # New numbers for jobs, then for their collectives, then for flows; -1 leaves one out.
         number = np.full(len(self.jobs), -1, dtype=np.int64)
         number[list(jobs)] = np.arange(len(jobs))
-        kept = np.flatnonzero(number[self.job] >= 0)
+        collectives = np.flatnonzero(number[self.job] >= 0)
         renumbered = np.full(len(self.job), -1, dtype=np.int64)
-        renumbered[kept] = np.arange(len(kept))
+        renumbered[collectives] = np.arange(len(collectives))
         flows = self.select(np.flatnonzero(renumbered[self.collective] >= 0))
         chosen = list(jobs)
         return replace(
             flows,
             collective=renumbered[flows.collective],
-            job=number[self.job[kept]],
-            rounds=self.rounds[kept],
-            names=tuple(self.names[c] for c in kept.tolist()),
+            job=number[self.job[collectives]],
+            rounds=self.rounds[collectives],
+            names=tuple(self.names[c] for c in collectives.tolist()),
             jobs=tuple(self.jobs[j] for j in chosen),
             start_s=self.start_s[chosen],
             pause_s=self.pause_s[chosen],
@@ -193,10 +193,10 @@ def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -
             remedy="use the fabric that the jobs were placed on",
         )
 
-    def refuse(flows: Ints, what: str, remedy: str) -> None:
+    def refuse(flows: Ints, problem: str, remedy: str) -> None:
         if len(flows):
-            shown = [f"{fabric.names[traffic.source[f]]} -> {fabric.names[traffic.target[f]]}" for f in flows[:9]]
-            raise BadInput(f"{what}: {some(shown)}", where=where, remedy=remedy)
+            pairs = [f"{fabric.names[traffic.source[f]]} -> {fabric.names[traffic.target[f]]}" for f in flows[:9]]
+            raise BadInput(f"{problem}: {some(pairs)}", where=where, remedy=remedy)
 
     refuse(np.flatnonzero(traffic.source == traffic.target), "flows to themselves", "remove them")
     sized = np.isfinite(traffic.bytes) & (traffic.bytes > 0) & (traffic.cap_Bps > 0)
@@ -227,9 +227,9 @@ def _epochs(traffic: JobTraffic, count: int) -> Traffic:
     waits = np.concatenate([*waits_each, np.zeros(0, dtype=np.int64)]).astype(np.int64)
     # The same in every epoch, `per_epoch` phases further on; waits before the first epoch drop out.
     all_waits = (waits[None, :] + per_epoch * np.arange(count)[:, None]).ravel()
-    kept = all_waits >= 0
+    inside = all_waits >= 0
     owner_of_wait = np.repeat(np.arange(per_epoch * count), np.tile(lengths, count))
-    counts = np.bincount(owner_of_wait[kept], minlength=per_epoch * count)
+    counts = np.bincount(owner_of_wait[inside], minlength=per_epoch * count)
     flows = np.argsort(traffic.collective, kind="stable")
     repeats = traffic.rounds[traffic.collective[flows]]
     flow = np.repeat(flows, repeats)
@@ -251,7 +251,7 @@ def _epochs(traffic: JobTraffic, count: int) -> Traffic:
             delay_s=np.tile(delay, count),
             start_s=start,
             indptr=np.concatenate([[0], np.cumsum(counts)]),
-            waits=all_waits[kept],
+            waits=all_waits[inside],
             label=np.tile((np.arange(per_epoch) >= per_epoch - jobs).astype(np.int64), count),
             labels=("round", "pause"),
             job=np.tile(job_of_phase, count),

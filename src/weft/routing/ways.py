@@ -195,10 +195,10 @@ def routes_of(fabric: Fabric, ways: Ways, up: Ints, down: Ints) -> Routes:
     table = np.concatenate(
         [ways.first[:, None], ways.up[up].astype(np.int64), ways.down[down], ways.last[:, None]], axis=1
     )
-    kept = table >= 0
-    indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-    links = table[kept]
-    latency = np.where(kept, fabric.latency_s[table], 0.0).sum(axis=1)
+    on_path = table >= 0
+    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))])
+    links = table[on_path]
+    latency = np.where(on_path, fabric.latency_s[table], 0.0).sum(axis=1)
     return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
 
 

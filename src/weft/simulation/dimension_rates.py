@@ -28,7 +28,7 @@ class _Flows(NamedTuple):
 
 
 def dimension_rates(
-    asked: Request, fabric: Fabric, *, placement: Placement | None = None, routing: Mode = "ecmp", seed: int = 0
+    collective: Request, fabric: Fabric, *, placement: Placement | None = None, routing: Mode = "ecmp", seed: int = 0
 ) -> Floats:
     """Bytes/s of every rank on every dimension, shape (dimensions, ranks).
 
@@ -38,12 +38,12 @@ def dimension_rates(
     Raises:
         BadInput: the ranks do not fit on the fabric, or it does not join some.
     """
-    ranks = asked.accelerators
+    ranks = collective.accelerators
     placed = placement or Placement.in_order(ranks)
     placed.check(ranks, fabric)
     at = placed.accelerators
-    nominal = np.array([one.bandwidth_Bps for one in asked.dimensions])
-    flows = _all_flows(asked)
+    nominal = np.array([dimension.bandwidth_Bps for dimension in collective.dimensions])
+    flows = _all_flows(collective)
     routes = Paths(fabric).routes(at[flows.source], at[flows.target], mode=routing, seed=seed)
     # Every flow wants its rate at full bandwidth of its dimension; where links are shared, max-min fairness says what
     # it gets.
@@ -62,29 +62,29 @@ def dimension_rates(
     return reached
 
 
-def _all_flows(asked: Request) -> _Flows:
-    lines = lines_of(asked.accelerators, [one.size for one in asked.dimensions])
-    parts = [_flows(asked, i, lines[i]) for i in asked.used]
+def _all_flows(collective: Request) -> _Flows:
+    lines = lines_of(collective.accelerators, [flows.size for flows in collective.dimensions])
+    parts = [_flows(collective, i, lines[i]) for i in collective.used]
     none = np.zeros(0, dtype=np.int64)
     return _Flows(
-        source=np.concatenate([none, *(one.source for one in parts)]),
-        target=np.concatenate([none, *(one.target for one in parts)]),
-        cap_Bps=np.concatenate([np.zeros(0), *(one.cap_Bps for one in parts)]),
-        dimension=np.concatenate([none, *(one.dimension for one in parts)]),
+        source=np.concatenate([none, *(flows.source for flows in parts)]),
+        target=np.concatenate([none, *(flows.target for flows in parts)]),
+        cap_Bps=np.concatenate([np.zeros(0), *(flows.cap_Bps for flows in parts)]),
+        dimension=np.concatenate([none, *(flows.dimension for flows in parts)]),
     )
 
 
-def _flows(asked: Request, dimension: int, groups: Ints) -> _Flows:
+def _flows(collective: Request, dimension: int, groups: Ints) -> _Flows:
     """Messages of a stage in all groups; those of a ring go around both ways, half each."""
-    one, cost = asked.dimensions[dimension], asked.stage("all-gather", dimension)
+    network, cost = collective.dimensions[dimension], collective.stage("all-gather", dimension)
     steps = expand("all-gather", cost.algorithm, groups, 1.0).pipelined()
     source, target, bytes_ = steps.source, steps.target, steps.bytes
-    if one.kind == "ring":
+    if network.kind == "ring":
         source, target = np.concatenate([source, target]), np.concatenate([target, source])
         bytes_ = np.tile(bytes_ / 2, 2)
     return _Flows(
         source=source,
         target=target,
-        cap_Bps=bytes_ / cost.sent * one.bandwidth_Bps,
+        cap_Bps=bytes_ / cost.sent * network.bandwidth_Bps,
         dimension=np.full(len(source), dimension, dtype=np.int64),
     )

@@ -92,7 +92,7 @@ class Program:
     @property
     def issued(self) -> list[Issue]:
         """The collectives in the order of their issue."""
-        return [one.issue for one in self.instructions if isinstance(one, Start)]
+        return [instruction.issue for instruction in self.instructions if isinstance(instruction, Start)]
 
     def compute(self, computation: Computation) -> None:
         """Append a computation."""
@@ -123,10 +123,10 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
         Unsupported: pipeline stages, context parallelism, experts, or what the runtime does not train.
         BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
-    for axis, what in (("pipeline", "pipeline stages"), ("context", "context parallelism")):
+    for axis, feature in (("pipeline", "pipeline stages"), ("context", "context parallelism")):
         if getattr(layout, axis) > 1:
             raise Unsupported(
-                f"steps are predicted operation by operation without {what} only",
+                f"steps are predicted operation by operation without {feature} only",
                 where=f"layout.{axis}",
                 remedy=f"take the estimate of weft estimate, or {axis}=1",
             )
@@ -141,7 +141,7 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
     # ones do.
     first = _Step(plan, ())
     first.run()
-    steady = _Step(plan, first.weights.asked)
+    steady = _Step(plan, first.weights.used)
     steady.run()
     return steady.program
 
@@ -173,11 +173,11 @@ class _Part:
             elif not isinstance(computation, FlashAttention | Scan):
                 self.computations[computation.name, computation.phase] = computation
         self.collectives: dict[tuple[str, Phase], Issue] = {}
-        for one in operations.collectives:
-            elements, axes = int(np.max(one.elements)), wide_axes(layout, one.axes)
+        for collective in operations.collectives:
+            elements, axes = int(np.max(collective.elements)), wide_axes(layout, collective.axes)
             if elements and axes:
-                issue = Issue(one.kind, axes, elements, int(one.element_bytes))
-                self.collectives[one.name, one.phase] = issue
+                issue = Issue(collective.kind, axes, elements, int(collective.element_bytes))
+                self.collectives[collective.name, collective.phase] = issue
 
 
 def _of_core(computation: Computation) -> bool:
@@ -197,7 +197,7 @@ class _Plan:
         self.gradient_bytes, self.element_bytes = job.recipe.gradient_bytes, int(job.recipe.element_bytes)
         check_trainable(job, layout)
         step = Step(model, job.recipe, LayoutTable.of([layout]), RUNTIME)
-        held = HeldChunk.together(held_chunks(model, layout))
+        blocks = HeldChunk.together(held_chunks(model, layout))
         self.micro_batches = int(step.micro_batches[0])
         parts = list(zip(step.operations, step.matrices, strict=True))
         self.blocks: list[tuple[Block, _Part]] = []
@@ -211,13 +211,15 @@ class _Plan:
         self.weights = list(dict.fromkeys(weight for part in every for weight in part.weights.values()))
         """In the order of the runtime's buffer of gradients."""
         self.vectors = [
-            (one.axes, int(one.elements[0]))
-            for one in step.reductions(step.stage_held(held.counts))
-            if not one.by_zero
+            (vector.axes, int(vector.elements[0]))
+            for vector in step.reductions(step.stage_held(blocks.counts))
+            if not vector.by_zero
         ]
 
-    def _part(self, operations: Operations, held: Matrices) -> _Part:
-        return _Part(self.layout, operations, {name: self._weight(int(one[0])) for name, one in held.weights})
+    def _part(self, operations: Operations, matrices: Matrices) -> _Part:
+        return _Part(
+            self.layout, operations, {name: self._weight(int(elements[0])) for name, elements in matrices.weights}
+        )
 
     def _weight(self, elements: int) -> _Weight:
         return _Weight(
@@ -242,7 +244,7 @@ class _Weights:
         self, plan: _Plan, program: Program, order: Sequence[_Weight], accumulate: Callable[[_Weight], None]
     ) -> None:
         self.plan, self.program, self.order, self.accumulate = plan, program, order, accumulate
-        self.asked: list[_Weight] = []
+        self.used: list[_Weight] = []
         self._ahead: dict[_Weight, int | None] = {}
         self._kept: set[_Weight] = set()
         self._scattering: deque[tuple[_Weight, int | None]] = deque()
@@ -258,9 +260,9 @@ class _Weights:
             self._kept.add(weight)
 
     def _prefetch(self, weight: _Weight) -> None:
-        self.asked.append(weight)
+        self.used.append(weight)
         # The order of the step before says which weights come next.
-        place = len(self.asked)
+        place = len(self.used)
         if not self.plan.layout.overlap_gather:
             return
         for following in self.order[place : place + GATHERS_AHEAD]:
@@ -274,7 +276,7 @@ class _Weights:
             self.accumulate(weight)
             return
         # One gradient buffer for each weight: a second use of it must wait for the first.
-        while any(other is weight for other, _ in self._scattering):
+        while any(summed is weight for summed, _ in self._scattering):
             self._finish()
         self._scattering.append((weight, self.program.start(weight.scatter)))
         if len(self._scattering) > SCATTERS_IN_FLIGHT:
@@ -428,8 +430,8 @@ class _Step:
         self._exchange(part, "logits.input", FORWARD)
         self._product(part, "logits")
         self._compute(part, "cross-entropy", FORWARD)
-        for what in ("max", "target", "sum"):
-            self._exchange(part, f"cross-entropy.{what}", FORWARD)
+        for name in ("max", "target", "sum"):
+            self._exchange(part, f"cross-entropy.{name}", FORWARD)
         self._compute(part, "cross-entropy", INPUT)
         self._product_backward(part, "logits", weight_first=False)
         self._exchange(part, "final-norm.statistics", INPUT)
@@ -575,10 +577,10 @@ def predict_step(
         BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
 
-    def computation_s(one: Computation) -> float:
-        if not isinstance(one, Gemm) or one.role == "core":
+    def computation_s(kernel: Computation) -> float:
+        if not isinstance(kernel, Gemm) or kernel.role == "core":
             return 0.0
-        return gemm_s(float(one.m[0]), float(one.n[0]), float(one.k[0]))
+        return gemm_s(float(kernel.m[0]), float(kernel.n[0]), float(kernel.k[0]))
 
     program = step_program(job, layout, options)
     ranks = None if slow is None else Ranks.of(layout, slow)
@@ -618,8 +620,8 @@ def predict_on(
     estimator, table = Estimator(job, cluster, constants), LayoutTable.of([layout])
     fixed = estimator.constants
 
-    def computation_s(one: Computation) -> float:
-        return max(float(estimator.kernels.seconds(one)[0]), fixed.launch_s)
+    def computation_s(kernel: Computation) -> float:
+        return max(float(estimator.kernels.seconds(kernel)[0]), fixed.launch_s)
 
     def collective_s(kind: CollectiveKind, axes: Axes, bytes_: int) -> float:
         network = estimator.network
@@ -711,13 +713,13 @@ class _Player:
     def step(self, program: Program, other_s: float) -> None:
         """Play all instructions."""
         self._under_way.clear()
-        for one in program.instructions:
-            if isinstance(one, Compute):
-                self.compute(one.computation)
-            elif isinstance(one, Start):
-                self.start(one.issue)
-            elif isinstance(one, Wait):
-                self.wait(one.number)
+        for instruction in program.instructions:
+            if isinstance(instruction, Compute):
+                self.compute(instruction.computation)
+            elif isinstance(instruction, Start):
+                self.start(instruction.issue)
+            elif isinstance(instruction, Wait):
+                self.wait(instruction.number)
             else:
                 self.now = self.now + other_s * self.ranks.slow
 

@@ -110,13 +110,13 @@ class WorkloadResult(Result):
         return tuple(
             PolicyRow(
                 policy=name,
-                iteration_s=one.iteration_s,
-                compute_s=one.compute_s,
-                exposed_s=one.exposed_s,
-                speedup=ratio(self.first.iteration_s, one.iteration_s),
-                busy_s=tuple(one.busy_s.tolist()),
+                iteration_s=run.iteration_s,
+                compute_s=run.compute_s,
+                exposed_s=run.exposed_s,
+                speedup=ratio(self.first.iteration_s, run.iteration_s),
+                busy_s=tuple(run.busy_s.tolist()),
             )
-            for name, one in self.runs.items()
+            for name, run in self.runs.items()
         )
 
     @property
@@ -130,16 +130,16 @@ class WorkloadResult(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a policy: seconds of the iteration, of computation and of waiting, and the speedup."""
-        return [encode(one) for one in self.policies]
+        return [encode(row) for row in self.policies]
 
     def _facts(self) -> Sequence[str]:
-        times = [f"{name} {format_seconds(one.iteration_s)}" for name, one in self.runs.items()]
+        times = [f"{name} {format_seconds(run.iteration_s)}" for name, run in self.runs.items()]
         return (self.first.workload.name, *times)
 
 
-def ratio(part: float, whole: float, nothing: float = 1.0) -> float:
+def ratio(part: float, total: float, nothing: float = 1.0) -> float:
     """A ratio, or what stands for it where nothing takes any time."""
-    return part / whole if whole > 0 else nothing
+    return part / total if total > 0 else nothing
 
 
 class _Planned(NamedTuple):
@@ -198,7 +198,7 @@ def run_policies(
         )
         for name in POLICIES
     }
-    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda one: one.iteration_s)
+    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda run: run.iteration_s)
     return runs | {WEFT: replace(best, policy=WEFT)}
 
 
@@ -218,7 +218,7 @@ def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
         )
         for rule in planner.rules
     ]
-    chart = min(charts, key=lambda one: one.time_s)
+    chart = min(charts, key=lambda chart: chart.time_s)
     return Iteration(
         workload=workload,
         policy=planner.policy,
@@ -249,54 +249,54 @@ class _Planner:
             raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
         self.known: dict[Request, _Planned] = {}
-        self.asked: dict[Communication, tuple[Request | None, Ints]] = {}
+        self.requests: dict[Communication, tuple[Request | None, Ints]] = {}
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
         self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
 
     def settle(self, workload: Workload, active: Active) -> None:
         """Decide how many chunks are active in a dimension."""
-        result = [self._asked(task.communication)[0] for task in workload.tasks if task.communication]
+        result = [self._request(task.communication)[0] for task in workload.tasks if task.communication]
         # One number for all collectives, as dimensions are shared; the largest collective matters most.
-        asked = [one for one in result if one is not None]
+        collectives = [collective for collective in result if collective is not None]
         if self.policy == IDEAL:
             self.active = None
         elif active != "auto":
             self.active = active
-        elif asked:
-            self.active = machine(max(asked, key=lambda one: one.bytes), self.chunks, active)
+        elif collectives:
+            self.active = machine(max(collectives, key=lambda collective: collective.bytes), self.chunks, active)
 
     def planned(self, number: int, task: Task) -> _Planned | None:
         """The passages of a task's collective, if it has any; with Weft's policy those of earlier tasks go
         first."""
         if task.communication is None:
             return None
-        asked, places = self._asked(task.communication)
-        if asked is None:
+        collective, places = self._request(task.communication)
+        if collective is None:
             return None
-        if asked not in self.known:
-            self.known[asked] = self._plan(asked, task.communication.kind)
+        if collective not in self.known:
+            self.known[collective] = self._plan(collective, task.communication.kind)
         # Equal collectives are scheduled once.  With Weft's policy the key says first which task comes earlier, then
         # the place in the collective's own order (below 1).
-        result = self.known[asked]
+        result = self.known[collective]
         key = result.key + number if self.policy == WEFT else result.key
         return result._replace(dimension=places[result.dimension], key=key)
 
-    def _asked(self, wanted: Communication) -> tuple[Request | None, Ints]:
+    def _request(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""
-        if wanted not in self.asked:
-            self.asked[wanted] = self._understood(wanted)
-        return self.asked[wanted]
+        if wanted not in self.requests:
+            self.requests[wanted] = self._read(wanted)
+        return self.requests[wanted]
 
-    def _understood(self, wanted: Communication) -> tuple[Request | None, Ints]:
+    def _read(self, wanted: Communication) -> tuple[Request | None, Ints]:
         parts = [part for part in self._parts(wanted) if part[1].size > 1]
         places = np.array([number for number, _ in parts], dtype=np.int64)
         if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":
             return None, places
         # Requests know no sends: this one only carries the bytes and dimensions, which `_plan` prices as one message.
         kind = "broadcast" if wanted.kind == "send" else wanted.kind
-        whole = [one == self.dimensions[number] for number, one in parts]
-        names = [self.algorithms[number] if all(whole) else None for number, _ in parts]
-        return request(kind, wanted.bytes, [one for _, one in parts], algorithms=names), places
+        spans_all = [dimension == self.dimensions[number] for number, dimension in parts]
+        names = [self.algorithms[number] if all(spans_all) else None for number, _ in parts]
+        return request(kind, wanted.bytes, [dimension for _, dimension in parts], algorithms=names), places
 
     def _parts(self, wanted: Communication) -> list[tuple[int, Dimension]]:
         if wanted.factors is not None:
@@ -308,22 +308,22 @@ class _Planner:
             return path_dimensions(self.dimensions, *wanted.ranks)
         return rank_dimensions(self.dimensions, wanted.ranks)
 
-    def _plan(self, asked: Request, kind: str) -> _Planned:
-        last = len(asked.dimensions) - 1
+    def _plan(self, collective: Request, kind: str) -> _Planned:
+        last = len(collective.dimensions) - 1
         # A message takes the link of the outermost dimension that it crosses; those further in are taken to be faster.
         # The ideal has it as latency, which no other message delays.
         if kind == "send":
-            one = asked.dimensions[last]
-            seconds = asked.bytes / one.link_Bps
+            outermost = collective.dimensions[last]
+            seconds = collective.bytes / outermost.link_Bps
             if self.policy == IDEAL:
                 return _single(last, 0.0, seconds)
-            return _single(last, seconds, one.latency_s)
+            return _single(last, seconds, outermost.latency_s)
         if self.policy == IDEAL:
-            return _single(last, 0.0, ideal_s(asked))
+            return _single(last, 0.0, ideal_s(collective))
         # Over one dimension there is no pipeline of stages to fill.
-        most = ALONE_CHUNKS if len(asked.dimensions) == 1 else self.chunks
-        chunks = min(self.chunks, most, max(1, int(asked.bytes)))
-        timed = schedule(asked, self.policy, order=self.order, chunks=chunks, active=self.active)
+        most = ALONE_CHUNKS if len(collective.dimensions) == 1 else self.chunks
+        chunks = min(self.chunks, most, max(1, int(collective.bytes)))
+        timed = schedule(collective, self.policy, order=self.order, chunks=chunks, active=self.active)
         passages = timed.stages.passages(timed.rule)
         key = passages.key_bytes
         if self.policy == WEFT:
@@ -339,22 +339,23 @@ def _single(dimension: int, work_s: float, latency_s: float) -> _Planned:
 
 def _joined(parts: Sequence[_Planned | None]) -> Passages:
     """All collectives' passages, with tasks and chunks numbered."""
-    kept = [(number, one) for number, one in enumerate(parts) if one is not None]
-    lengths = np.array([len(one.dimension) for _, one in kept], dtype=np.int64)
+    collectives = [(number, collective) for number, collective in enumerate(parts) if collective is not None]
+    lengths = np.array([len(collective.dimension) for _, collective in collectives], dtype=np.int64)
     if lengths.sum() > MOST_PASSAGES:
         problem = f"{lengths.sum():,} stages of chunks"
         raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
     # Each collective numbers its chunks from 0; here they follow those of the collectives before.
-    chunks = np.array([one.chunk[-1] + 1 for _, one in kept], dtype=np.int64)
+    chunks = np.array([collective.chunk[-1] + 1 for _, collective in collectives], dtype=np.int64)
     before = np.cumsum(chunks) - chunks
     none = np.zeros(0, dtype=np.int64)
     return Passages(
-        dimension=np.concatenate([none, *(one.dimension for _, one in kept)]),
-        work_s=np.concatenate([np.zeros(0), *(one.work_s for _, one in kept)]),
-        latency_s=np.concatenate([np.zeros(0), *(one.latency_s for _, one in kept)]),
-        key_bytes=np.concatenate([np.zeros(0), *(one.key for _, one in kept)]),
-        chunk=np.concatenate([none, *(one.chunk for _, one in kept)]) + np.repeat(before, lengths),
-        task=np.repeat(np.array([number for number, _ in kept], dtype=np.int64), lengths),
+        dimension=np.concatenate([none, *(collective.dimension for _, collective in collectives)]),
+        work_s=np.concatenate([np.zeros(0), *(collective.work_s for _, collective in collectives)]),
+        latency_s=np.concatenate([np.zeros(0), *(collective.latency_s for _, collective in collectives)]),
+        key_bytes=np.concatenate([np.zeros(0), *(collective.key for _, collective in collectives)]),
+        chunk=np.concatenate([none, *(collective.chunk for _, collective in collectives)])
+        + np.repeat(before, lengths),
+        task=np.repeat(np.array([number for number, _ in collectives], dtype=np.int64), lengths),
     )
 
 
@@ -382,29 +383,29 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     frame = next(iter(estimator.frames(table)))
     estimated = estimator.evaluate(table)
     times = clock(layout, frame, float(estimated.offload_s[0]))
-    asked = demand(layout, frame)
-    stages = [chunk.stage for chunk in asked.chunks]
-    every = [_Pass(*one) for one in zip(asked.chunks, times.chunks, times.exposed, strict=True)]
+    wanted = demand(layout, frame)
+    stages = [chunk.stage for chunk in wanted.chunks]
+    every = [_Pass(*passage) for passage in zip(wanted.chunks, times.chunks, times.exposed, strict=True)]
     # The stage with the most computation stands for all; the closed form's bubble accounts for waiting between stages.
-    seconds = np.bincount(stages, [one.times.forward_s + one.times.backward_s for one in every])
-    passes = [one for one, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
-    _check_length(asked, passes)
-    made = _Tasks(layout)
-    once = asked.stages[passes[0].chunk.stage]
+    seconds = np.bincount(stages, [passage.times.forward_s + passage.times.backward_s for passage in every])
+    passes = [passage for passage, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
+    _check_length(wanted, passes)
+    tasks = _Tasks(layout)
+    once = wanted.stages[passes[0].chunk.stage]
     # The order of GPipe: all forward passes, then all backward passes, then what a step does once.
-    made.beside(once.gather)
-    for _ in range(asked.micro_batches):
-        for one in passes:
-            made.layers("forward", one.chunk.forward, one.layers, one.forward_s)
-    for number in range(asked.micro_batches):
-        for one in reversed(passes):
-            made.layers("backward", one.chunk.backward, one.layers, one.backward_s)
-        if layout.zero == 2 or number == asked.micro_batches - 1:
-            made.beside(once.reduce, share=1.0 / asked.micro_batches if layout.zero == 2 else 1.0)
-    made.beside({**once.tied, **once.scalars})
-    made.end(float(estimated.bubble_s[0]), times.step.update_s + times.step.host_s)
+    tasks.beside(once.gather)
+    for _ in range(wanted.micro_batches):
+        for passage in passes:
+            tasks.layers("forward", passage.chunk.forward, passage.layers, passage.forward_s)
+    for number in range(wanted.micro_batches):
+        for passage in reversed(passes):
+            tasks.layers("backward", passage.chunk.backward, passage.layers, passage.backward_s)
+        if layout.zero == 2 or number == wanted.micro_batches - 1:
+            tasks.beside(once.reduce, share=1.0 / wanted.micro_batches if layout.zero == 2 else 1.0)
+    tasks.beside({**once.tied, **once.scalars})
+    tasks.end(float(estimated.bubble_s[0]), times.step.update_s + times.step.host_s)
     return Workload(
-        name=f"{job.model.name} on {cluster.name}", tasks=tuple(made.tasks), assumptions=tuple(_assumptions(layout))
+        name=f"{job.model.name} on {cluster.name}", tasks=tuple(tasks.tasks), assumptions=tuple(_assumptions(layout))
     )
 
 
@@ -429,11 +430,11 @@ class _Pass(NamedTuple):
         return self.times.backward_s - self.exposed[1]
 
 
-def _check_length(asked: Demand, passes: Sequence[_Pass]) -> None:
-    kinds = max(len(one.chunk.forward) + len(one.chunk.backward) for one in passes)
-    count = asked.micro_batches * sum(one.layers for one in passes) * 2 * (1 + kinds)
+def _check_length(wanted: Demand, passes: Sequence[_Pass]) -> None:
+    kinds = max(len(passage.chunk.forward) + len(passage.chunk.backward) for passage in passes)
+    count = wanted.micro_batches * sum(passage.layers for passage in passes) * 2 * (1 + kinds)
     if count > MOST_TASKS:
-        problem = f"{asked.micro_batches} micro-batches make {count:,} tasks"
+        problem = f"{wanted.micro_batches} micro-batches make {count:,} tasks"
         raise Unsupported(problem, where="workload", remedy="give a smaller --batch or larger micro-batches")
 
 
@@ -458,9 +459,9 @@ class _Tasks:
         """One pass through a chunk: each layer computes in as many pieces as it has collectives to wait for;
         the weights of the next layer are on their way meanwhile."""
         # Collectives of weights run beside the layers, all others hold them up.
-        held = [(key, one) for key, one in amounts.items() if key[1] not in self.weights]
-        calls = [call for key, one in held for call in self._calls(key, one, layers)]
-        gathers = [(key, one) for key, one in amounts.items() if key[1] in self.weights]
+        blocking = [(key, amount) for key, amount in amounts.items() if key[1] not in self.weights]
+        calls = [call for key, amount in blocking for call in self._calls(key, amount, layers)]
+        gathers = [(key, amount) for key, amount in amounts.items() if key[1] in self.weights]
         ahead = self._weights(gathers, "all-gather", layers)
         for layer in range(layers):
             self.last += ahead
@@ -473,9 +474,9 @@ class _Tasks:
 
     def beside(self, amounts: Amounts, *, share: float = 1.0) -> None:
         """Collectives that nothing waits for before the end, after what has been computed so far."""
-        for key, one in amounts.items():
-            count = max(1, round(one.calls * share))
-            call = self._communication(key, one.bytes * share / count)
+        for key, amount in amounts.items():
+            count = max(1, round(amount.calls * share))
+            call = self._communication(key, amount.bytes * share / count)
             for _ in range(count):
                 self.tasks.append(Task(name=f"step {call.kind}", communication=call, waits=self.last))
                 self.pending.append(len(self.tasks) - 1)

@@ -27,7 +27,7 @@ class Rows(NamedTuple):
         """From columns, values, low and high of each row."""
         columns, values, low, high = zip(*rows, strict=True)
         return cls(
-            row=np.repeat(np.arange(len(columns)), [len(one) for one in columns]),
+            row=np.repeat(np.arange(len(columns)), [len(row) for row in columns]),
             column=np.concatenate(columns).astype(np.int64),
             value=np.concatenate(values).astype(np.float64),
             low=np.array(low, dtype=np.float64),
@@ -83,7 +83,7 @@ def least(
     program.a_matrix_.value_ = rows.value[order]
     if integer is not None:
         kinds = highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger
-        program.integrality_ = [kinds[whole] for whole in integer]
+        program.integrality_ = [kinds[flag] for flag in integer]
     model.passModel(program)
     if start is not None:
         known = highspy.HighsSolution()

@@ -56,11 +56,11 @@ def reference(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight
         left = capacity - np.bincount(links, share * np.where(rising, 0.0, level)[flow], nlinks)
         full = np.full(nlinks, np.inf)
         np.divide(np.maximum(left, 0.0), growing, out=full, where=growing > 0)
-        held = cap / weight
-        np.minimum.at(held, flow, full[links])
-        now = max(now, float(held[rising].min()))
+        highest = cap / weight
+        np.minimum.at(highest, flow, full[links])
+        now = max(now, float(highest[rising].min()))
         # A flow that crosses the first link to fill, or reaches its cap, is final: nobody on that link has more.
-        stops = rising & (held <= now * (1 + TIE))
+        stops = rising & (highest <= now * (1 + TIE))
         level[stops] = now
         rising &= ~stops
     return level * weight
@@ -94,9 +94,9 @@ def check(
     np.maximum.at(highest, links, level[flow])
     # A flow is held by a full link on which none has a higher level; each flow needs one such link, or its cap.
     holds = (load >= capacity * (1 - tolerance)) & np.isfinite(capacity)
-    held = rates >= cap * (1 - tolerance)
-    held[flow[holds[links] & (level[flow] >= highest[links] * (1 - tolerance))]] = True
-    free = np.flatnonzero(~held)
+    limited = rates >= cap * (1 - tolerance)
+    limited[flow[holds[links] & (level[flow] >= highest[links] * (1 - tolerance))]] = True
+    free = np.flatnonzero(~limited)
     return f"flow {free[0]} could have more than {rates[free[0]]:g} bytes/s" if len(free) else None
 
 

@@ -46,7 +46,7 @@ def table(
 ) -> MessagePlan:
     """A plan of messages of equal length that all add, or all keep."""
     shape = np.broadcast_shapes(step.shape, source.shape, target.shape, first.shape)
-    flat = [np.broadcast_to(one, shape).ravel().astype(np.int64) for one in (step, source, target, first)]
+    flat = [np.broadcast_to(column, shape).ravel().astype(np.int64) for column in (step, source, target, first)]
     return MessagePlan(
         parts=parts,
         steps=int(flat[0].max()) + 1 if flat[0].size else 0,
@@ -64,20 +64,20 @@ def beside(plans: Sequence[MessagePlan], *, parts: int, owner: Ints) -> MessageP
     """Plans that run at the same time."""
     return MessagePlan(
         parts=parts,
-        steps=max((one.steps for one in plans), default=0),
-        step=np.concatenate([one.step for one in plans]),
-        source=np.concatenate([one.source for one in plans]),
-        target=np.concatenate([one.target for one in plans]),
-        first=np.concatenate([one.first for one in plans]),
-        blocks=np.concatenate([one.blocks for one in plans]),
-        adds=np.concatenate([one.adds for one in plans]),
+        steps=max((plan.steps for plan in plans), default=0),
+        step=np.concatenate([plan.step for plan in plans]),
+        source=np.concatenate([plan.source for plan in plans]),
+        target=np.concatenate([plan.target for plan in plans]),
+        first=np.concatenate([plan.first for plan in plans]),
+        blocks=np.concatenate([plan.blocks for plan in plans]),
+        adds=np.concatenate([plan.adds for plan in plans]),
         owner=owner,
     )
 
 
 def after(*plans: MessagePlan) -> MessagePlan:
     """Plans one after the other, over the same blocks."""
-    begins = np.cumsum([0, *(one.steps for one in plans)])
-    shifted = [replace(one, step=one.step + begin) for one, begin in zip(plans, begins.tolist(), strict=False)]
+    begins = np.cumsum([0, *(plan.steps for plan in plans)])
+    shifted = [replace(plan, step=plan.step + begin) for plan, begin in zip(plans, begins.tolist(), strict=False)]
     joined = beside(shifted, parts=plans[0].parts, owner=plans[0].owner)
     return replace(joined, steps=int(begins[-1]))

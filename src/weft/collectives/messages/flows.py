@@ -116,7 +116,7 @@ def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> MessagePl
         return _FLAT[kind, algorithm](size)
     if (kind, algorithm) in _SPREAD:
         return _SPREAD[kind, algorithm](domains, size // domains)
-    known = sorted({name for other, name in (*_FLAT, *_SPREAD) if other == kind})
+    known = sorted({name for its_kind, name in (*_FLAT, *_SPREAD) if its_kind == kind})
     raise Unsupported(
         f"no algorithm {algorithm!r} for {kind!r}",
         where="collective",

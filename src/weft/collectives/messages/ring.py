@@ -53,9 +53,9 @@ def line_all_gather(size: int) -> MessagePlan:
 
 def line_reduce_scatter(size: int) -> MessagePlan:
     """The reverse: sums of each block come to its rank from both sides."""
-    there = line_all_gather(size)
+    gather = line_all_gather(size)
     return replace(
-        there, step=size - 2 - there.step, source=there.target, target=there.source, adds=np.ones_like(there.adds)
+        gather, step=size - 2 - gather.step, source=gather.target, target=gather.source, adds=np.ones_like(gather.adds)
     )
 
 
@@ -99,8 +99,8 @@ def ring_order(domains: int, members: int, ring: int) -> Ints:
     """Ranks (domain * members + member) in the order of one of ``members`` rings."""
     # Members in turn from the ring's number on; every other domain backwards, so that a ring enters a domain on the
     # rail on which it left the one before.
-    there = (ring + np.arange(members)) % members
-    order = [there if domain % 2 == 0 else there[::-1] for domain in range(domains)]
+    forward = (ring + np.arange(members)) % members
+    order = [forward if domain % 2 == 0 else forward[::-1] for domain in range(domains)]
     # With an odd number of domains the last two take other orders, so that the ring also closes on one rail.
     if domains % 2 and domains > 1 and members > 2:
         order[-2] = (ring - 1 + np.arange(members)) % members

@@ -59,34 +59,34 @@ def schedule_plan(timed: TimedSchedule) -> MessagePlan:
     """
     schedule = timed.schedule
     _check(schedule)
-    asked = schedule.request
-    parts = len(schedule) * asked.accelerators
+    collective = schedule.request
+    parts = len(schedule) * collective.accelerators
     pieces, owner = [], np.zeros(parts, dtype=np.int64)
     # Step 1: who owns each block at the end.
     for chunk in range(len(schedule)):
-        digits = _digits(asked, schedule.orders[chunk])
-        owner[chunk * asked.accelerators : (chunk + 1) * asked.accelerators] = digits.owner
+        digits = _digits(collective, schedule.orders[chunk])
+        owner[chunk * collective.accelerators : (chunk + 1) * collective.accelerators] = digits.owner
     # Step 2: the messages of every stage, in the first step in which chunk and dimension are free.
     messages = 0
     for placed in _placed(timed):
-        one = _stage(asked, schedule.orders[placed.chunk], placed)
-        messages += len(one.step)
+        stage = _stage(collective, schedule.orders[placed.chunk], placed)
+        messages += len(stage.step)
         if messages > MOST_MESSAGES:
             raise Unsupported(f"over {MOST_MESSAGES:,} messages", where="export", remedy="take fewer chunks")
-        pieces.append(replace(one, step=one.step + placed.begin))
+        pieces.append(replace(stage, step=stage.step + placed.begin))
     joined = beside(pieces, parts=parts, owner=owner)
     return replace(joined, steps=int(joined.step.max()) + 1 if len(joined.step) else 0)
 
 
 def _check(schedule: Schedule) -> None:
-    asked = schedule.request
-    if asked.kind not in BALANCED_KINDS:
-        problem = f"executors have no plan of messages for {asked.kind}, only for {', '.join(BALANCED_KINDS)}"
+    collective = schedule.request
+    if collective.kind not in BALANCED_KINDS:
+        problem = f"executors have no plan of messages for {collective.kind}, only for {', '.join(BALANCED_KINDS)}"
         raise Unsupported(problem, where="--export", remedy="take --export chakra, or one of these collectives")
-    if len(schedule) * asked.accelerators > MOST_BLOCKS:
-        problem = f"{len(schedule)} chunks on {asked.accelerators} ranks"
+    if len(schedule) * collective.accelerators > MOST_BLOCKS:
+        problem = f"{len(schedule)} chunks on {collective.accelerators} ranks"
         raise Unsupported(problem, where="export", remedy="take fewer chunks or dimensions")
-    if asked.kind == "all-reduce" and any(asked.algorithms[i] in ONE_OPERATION for i in asked.used):
+    if collective.kind == "all-reduce" and any(collective.algorithms[i] in ONE_OPERATION for i in collective.used):
         raise Unsupported(
             "all-reduces in the switch or over trees",
             where="export",
@@ -117,7 +117,7 @@ class _Digits:
 
 
 def _digits(asked: Request, order: Ints) -> _Digits:
-    shape = [one.size for one in asked.dimensions]
+    shape = [links.size for links in asked.dimensions]
     ranks = np.arange(asked.accelerators).reshape(shape[::-1])
     nested = order if asked.kind != "all-gather" else order[::-1]
     # The digits of a block's number are coordinates in the order of the dimensions; the transposed ranks read it off.
@@ -129,43 +129,43 @@ def _digits(asked: Request, order: Ints) -> _Digits:
 
 def _placed(timed: TimedSchedule) -> Iterator[_Placed]:
     """All stages in an order that respects chunks and dimensions, with the steps in which they begin."""
-    stages, asked = timed.stages, timed.schedule.request
+    stages, collective = timed.stages, timed.schedule.request
     # The order of the simulation: every stage comes after those that its chunk and its dimension had before.
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
-    free, ready = [0] * len(asked.dimensions), [0] * len(timed.schedule)
+    free, ready = [0] * len(collective.dimensions), [0] * len(timed.schedule)
     done = [0] * len(timed.schedule)
     names: tuple[StageKind, ...] = ("reduce-scatter", "all-gather")
     width = timed.schedule.orders.shape[1]
     for at in order.tolist():
         chunk, dimension = int(stages.chunk[at]), int(stages.dimension[at])
-        kind = names[done[chunk] >= width] if asked.kind == "all-reduce" else asked.kind
+        kind = names[done[chunk] >= width] if collective.kind == "all-reduce" else collective.kind
         begin = max(free[dimension], ready[chunk])
-        size = asked.dimensions[dimension].size
-        fused = timed.schedule.fused and asked.kind == "all-reduce" and done[chunk] == width - 1
+        size = collective.dimensions[dimension].size
+        fused = timed.schedule.fused and collective.kind == "all-reduce" and done[chunk] == width - 1
         for half in names if fused else (kind,):
             yield _Placed(chunk, done[chunk], dimension, half, begin, bool(timed.ranks[at] % 2))
             done[chunk] += 1
-            begin += plan(half, asked.stage(half, dimension).algorithm, size).steps
+            begin += plan(half, collective.stage(half, dimension).algorithm, size).steps
         free[dimension] = ready[chunk] = begin
 
 
-def _stage(asked: Request, order: Ints, placed: _Placed) -> MessagePlan:
+def _stage(collective: Request, order: Ints, placed: _Placed) -> MessagePlan:
     """The messages of one stage in all groups, of one chunk."""
-    sizes = asked.sizes
+    sizes = collective.sizes
     width = len(order)
     # After `depth` reduce-scatters a rank holds a run of blocks: all that agree with it in the first `depth` digits.
     depth = placed.stage if placed.stage < width else 2 * width - 1 - placed.stage
-    if asked.kind == "all-gather":
+    if collective.kind == "all-gather":
         depth = width - 1 - placed.stage
-    nested = order if asked.kind != "all-gather" else order[::-1]
+    nested = order if collective.kind != "all-gather" else order[::-1]
     run = int(np.prod(sizes[nested[depth + 1 :]]))
     size = int(sizes[placed.dimension])
-    once = plan(placed.kind, asked.stage(placed.kind, placed.dimension).algorithm, size)
-    if placed.backwards and asked.dimensions[placed.dimension].kind == "ring":
+    once = plan(placed.kind, collective.stage(placed.kind, placed.dimension).algorithm, size)
+    if placed.backwards and collective.dimensions[placed.dimension].kind == "ring":
         once = _backwards(once, size)
-    base = placed.chunk * asked.accelerators
-    block = _digits(asked, order).block
-    groups = lines_of(asked.accelerators, sizes.tolist())[placed.dimension]
+    base = placed.chunk * collective.accelerators
+    block = _digits(collective, order).block
+    groups = lines_of(collective.accelerators, sizes.tolist())[placed.dimension]
     firsts = base + block[groups[:, 0]] // (run * size) * (run * size)
     return beside(
         [once.moved(ranks, scale=run, shift=int(first)) for ranks, first in zip(groups, firsts, strict=True)],

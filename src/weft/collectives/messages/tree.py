@@ -43,8 +43,8 @@ def halving_doubling(size: int) -> MessagePlan:
     if folded:
         odd = 2 * np.arange(folded) + 1
         zero = np.zeros_like(odd)
-        whole = table(zero, odd - 1, odd, zero, parts=size, owner=np.arange(size), adds=False, blocks=size)
-        parts = [_fold(size, folded), *parts, whole]
+        unfold = table(zero, odd - 1, odd, zero, parts=size, owner=np.arange(size), adds=False, blocks=size)
+        parts = [_fold(size, folded), *parts, unfold]
     return after(*parts) if parts else _nothing(size)
 
 
@@ -60,8 +60,8 @@ def _ends(size: int) -> tuple[Ints, int]:
     """
     active = 1 << (size.bit_length() - 1)
     folded = size - active
-    held = np.where(np.arange(active) < folded, 2, 1)
-    return np.concatenate([[0], np.cumsum(held)]), folded
+    blocks = np.where(np.arange(active) < folded, 2, 1)
+    return np.concatenate([[0], np.cumsum(blocks)]), folded
 
 
 def _fold(size: int, folded: int) -> MessagePlan:
@@ -75,12 +75,14 @@ def _swap(size: int, ends: Ints, distance: int, *, adds: bool) -> MessagePlan:
     their own when gathering."""
     # At distance d two partners cover the same 2d active ranks; each keeps the half with its own bit.
     rank = np.arange(len(ends) - 1)
-    other = rank ^ distance
-    covered = other if adds else rank
+    partner = rank ^ distance
+    covered = partner if adds else rank
     low = covered & ~(distance - 1)
     first, stop = ends[low], ends[low + distance]
     # Active rank a is rank ends[a]: the first block that it holds has its number.
-    swapped = table(np.zeros_like(rank), ends[rank], ends[other], first, parts=size, owner=np.arange(size), adds=adds)
+    swapped = table(
+        np.zeros_like(rank), ends[rank], ends[partner], first, parts=size, owner=np.arange(size), adds=adds
+    )
     return replace(swapped, blocks=stop - first)
 
 
@@ -98,16 +100,16 @@ def _rest(size: int, odd: Ints) -> MessagePlan:
     """The neighbour of each folded rank sends it everything but its own block."""
     before = table(np.zeros_like(odd), odd - 1, odd, np.zeros_like(odd), parts=size, owner=np.arange(size), adds=False)
     behind = replace(before, first=odd + 1, blocks=size - 1 - odd)
-    both = beside([replace(before, blocks=odd.copy()), behind], parts=size, owner=np.arange(size))
-    some = both.blocks > 0
+    sides = beside([replace(before, blocks=odd.copy()), behind], parts=size, owner=np.arange(size))
+    some = sides.blocks > 0
     return replace(
-        both,
-        step=both.step[some],
-        source=both.source[some],
-        target=both.target[some],
-        first=both.first[some],
-        blocks=both.blocks[some],
-        adds=both.adds[some],
+        sides,
+        step=sides.step[some],
+        source=sides.source[some],
+        target=sides.target[some],
+        first=sides.first[some],
+        blocks=sides.blocks[some],
+        adds=sides.adds[some],
     )
 
 

@@ -140,13 +140,13 @@ def serve(ops: Visits, times: Times, room: Room, dimension: int, now: float, ser
 
 
 @jit
-def is_before(ops: Visits, rule: int, op: int, other: int) -> bool:
+def is_before(ops: Visits, rule: int, op: int, waiting: int) -> bool:
     """Whether an operation goes before one that waits already."""
     if rule == SMALLEST:
-        return bool(ops.key[op] < ops.key[other])
+        return bool(ops.key[op] < ops.key[waiting])
     if rule == ASTRA:
-        return bool(ops.key[op] <= ops.key[other])
-    return bool(ops.rank[op] < ops.rank[other])
+        return bool(ops.key[op] <= ops.key[waiting])
+    return bool(ops.rank[op] < ops.rank[waiting])
 
 
 @jit
@@ -208,10 +208,10 @@ def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now
         room.state[BUSY] = 0
     # Each task counts those that it waits for; the one that brings the count to 0 begins it.
     for at in range(tasks.follower_at[task], tasks.follower_at[task + 1]):
-        other = tasks.followers[at]
-        tasks.waits[other] -= 1
-        if tasks.waits[other] == 0:
-            begin(ops, tasks, times, room, other, now, service)
+        follower = tasks.followers[at]
+        tasks.waits[follower] -= 1
+        if tasks.waits[follower] == 0:
+            begin(ops, tasks, times, room, follower, now, service)
     compute(tasks, times, room, now)
 
 

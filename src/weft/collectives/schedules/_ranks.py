@@ -35,8 +35,8 @@ class Dimensions(NamedTuple):
 @jit
 def keep(now: Floats, then: Floats, size: int) -> None:
     """Let the next step begin."""
-    for here in range(size):
-        now[here] = then[here]
+    for at in range(size):
+        now[at] = then[at]
 
 
 @jit
@@ -45,9 +45,9 @@ def by_ring(now: Floats, then: Floats, cost: Floats, size: int, sent: float, ste
     part = sent / steps
     # `now` is when each rank has sent its part of the step before and received its neighbour's.
     for _ in range(steps):
-        for here in range(size):
-            before = here - 1 if here > 0 else size - 1
-            then[here] = max(now[here] + part * cost[here], now[before] + part * cost[before] + latency)
+        for at in range(size):
+            before = at - 1 if at > 0 else size - 1
+            then[at] = max(now[at] + part * cost[at], now[before] + part * cost[before] + latency)
         keep(now, then, size)
 
 
@@ -61,9 +61,9 @@ def by_partners(
         part, distance = sent / (size - 1), 1
     # `part` is what a rank sends in this step: half of what it still has to reduce, or all that it has gathered.
     while 0 < distance < size:
-        for here in range(size):
-            partner = here ^ distance
-            then[here] = max(now[here] + part * cost[here], now[partner] + part * cost[partner] + latency)
+        for at in range(size):
+            partner = at ^ distance
+            then[at] = max(now[at] + part * cost[at], now[partner] + part * cost[partner] + latency)
         keep(now, then, size)
         part, distance = (part / 2, distance // 2) if halving else (part * 2, distance * 2)
 
@@ -74,25 +74,25 @@ def by_pairs(now: Floats, then: Floats, cost: Floats, size: int, sent: float, la
     last, before, slowest = -1.0, -1.0, wide(-1)
     # `last` and `before` are the two latest ends: the slowest rank waits for the one before it, all others for
     # it.
-    for here in range(size):
-        then[here] = now[here] + sent * cost[here]
-        if then[here] > last:
-            last, before, slowest = then[here], last, wide(here)
-        elif then[here] > before:
-            before = then[here]
-    for here in range(size):
-        others = before if here == slowest else last
-        now[here] = max(then[here], others + latency)
+    for at in range(size):
+        then[at] = now[at] + sent * cost[at]
+        if then[at] > last:
+            last, before, slowest = then[at], last, wide(at)
+        elif then[at] > before:
+            before = then[at]
+    for at in range(size):
+        slowest_peer = before if at == slowest else last
+        now[at] = max(then[at], slowest_peer + latency)
 
 
 @jit
 def together(now: Floats, cost: Floats, size: int, sent: float, latency: float) -> None:
     """Everybody has what all others sent."""
     last = 0.0
-    for here in range(size):
-        last = max(last, now[here] + sent * cost[here])
-    for here in range(size):
-        now[here] = last + latency
+    for at in range(size):
+        last = max(last, now[at] + sent * cost[at])
+    for at in range(size):
+        now[at] = last + latency
 
 
 @jit
@@ -101,7 +101,7 @@ def walk(
     network: Dimensions,
     ready: Floats,
     free: Floats,
-    held: Flags,
+    exclusive: Flags,
     now: Floats,
     then: Floats,
     cost: Floats,
@@ -109,7 +109,7 @@ def walk(
     """Go through all stages.
 
     ``ready[c, r]`` becomes when rank r has chunk c, ``free[d, r]`` when its dimension d can take the next
-    stage: at the end of this one (``held``), or once its own bytes are sent.
+    stage: at the end of this one (``exclusive``), or once its own bytes are sent.
     """
     ranks = ready.shape[1]
     # Stages come after all they wait for, so that `ready` and `free` are final when they are read.
@@ -122,11 +122,11 @@ def walk(
             if first // stride % size != 0:
                 continue
             # A rank begins when it has the chunk and its link is free; bytes take it at the rank's own speed.
-            for here in range(size):
-                rank = first + here * stride
-                now[here] = max(ready[chunk, rank], free[dimension, rank])
-                cost[here] = network.cost[dimension, rank]
-                free[dimension, rank] = now[here] + sent * cost[here]
+            for at in range(size):
+                rank = first + at * stride
+                now[at] = max(ready[chunk, rank], free[dimension, rank])
+                cost[at] = network.cost[dimension, rank]
+                free[dimension, rank] = now[at] + sent * cost[at]
             # Step by step with its partners, as Themis' section 4.6.2 has every rank keep the same order.
             if pattern == RING:
                 by_ring(now, then, cost, size, sent, steps, latency)
@@ -139,8 +139,8 @@ def walk(
                 by_pairs(now, then, cost, size, sent, latency)
             else:
                 together(now, cost, size, sent, latency * steps)
-            for here in range(size):
-                rank = first + here * stride
-                ready[chunk, rank] = now[here]
-                if held[0]:
-                    free[dimension, rank] = now[here]
+            for at in range(size):
+                rank = first + at * stride
+                ready[chunk, rank] = now[at]
+                if exclusive[0]:
+                    free[dimension, rank] = now[at]

@@ -46,23 +46,23 @@ class Shares:
         return _solve(self.loads_s, np.zeros(len(self.loads_s)), 0.0)[0]
 
 
-def ideal_s(asked: Request) -> float:
+def ideal_s(collective: Request) -> float:
     """Themis' ideal: every dimension busy all the time with the bytes that any order must send.
 
     An all-reduce, reduce-scatter or all-gather sends the same bytes in every order (they telescope); where
     stages differ in algorithm it is the order that sends least.
     """
     # All bytes over all bandwidths: no schedule keeps dimensions more than always busy.
-    total = fsum(asked.dimensions[i].bandwidth_Bps for i in asked.used)
-    sent = _both_ways(asked, candidates(asked)).sent
+    total = fsum(collective.dimensions[i].bandwidth_Bps for i in collective.used)
+    sent = _both_ways(collective, candidates(collective)).sent
     return float(sent.min() / total) if sent.size else 0.0
 
 
-def candidates(asked: Request) -> Ints:
+def candidates(collective: Request) -> Ints:
     """Every order of the dimensions that matters, the usual one first; where the bytes are the same in all,
     the turns of one."""
-    usual = baseline_order(asked)
-    if asked.kind not in BALANCED_KINDS:
+    usual = baseline_order(collective)
+    if collective.kind not in BALANCED_KINDS:
         turns = (np.arange(len(usual))[:, None] + np.arange(len(usual))) % len(usual)
         return np.asarray(usual[turns], dtype=np.int64)
     return np.array(list(permutations(usual.tolist())), dtype=np.int64).reshape(-1, len(usual))
@@ -82,14 +82,14 @@ class _PerOrder:
     """Bytes sent in each order."""
 
 
-def _per_order(asked: Request, orders: Ints) -> _PerOrder:
+def _per_order(collective: Request, orders: Ints) -> _PerOrder:
     stages = stages_of(
         Schedule(
-            request=asked,
+            request=collective,
             policy="bound",
-            chunk_bytes=np.full(len(orders), asked.bytes),
+            chunk_bytes=np.full(len(orders), collective.bytes),
             orders=orders,
-            gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+            gathers=mirrored(orders) if collective.kind == "all-reduce" else None,
         )
     )
     # Latencies of the stages before and behind each stage of its chunk, by differences of one running sum.
@@ -110,39 +110,39 @@ def _per_order(asked: Request, orders: Ints) -> _PerOrder:
 
 
 @lru_cache(maxsize=256)
-def best_shares(asked: Request) -> Shares:
+def best_shares(collective: Request) -> Shares:
     """The shares of the orders that bound the collective's time from below."""
-    return shares_of(asked, candidates(asked))
+    return shares_of(collective, candidates(collective))
 
 
-def shares_of(asked: Request, orders: Ints) -> Shares:
+def shares_of(collective: Request, orders: Ints) -> Shares:
     """The shares of given orders (rows of dimensions) that are best, and the bound of schedules with these
     orders alone."""
-    table = _both_ways(asked, orders)
+    table = _both_ways(collective, orders)
     ways = len(table.sent)
     latency_s = np.bincount(table.order, weights=table.own_s, minlength=ways)
     least_s = float(latency_s.min())
     # Step 1: the constraints rows @ share + offsets <= T.  Step 2: the shares with the least T, by an LP.
     rows, offsets = _windows(table, ways, least_s)
-    if asked.kind not in BALANCED_KINDS:
+    if collective.kind not in BALANCED_KINDS:
         # These kinds load every dimension alike in any order: the least entry of a row bounds it for all shares,
         # without an LP.
         share = np.full(ways, 1.0 / ways)
         bound_s = max(float((rows.min(axis=1) + offsets).max()), least_s)
-        return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
+        return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(collective, table, ways))
     bound_s, share = _solve(rows, offsets, least_s)
     share = share.reshape(-1, len(orders)).sum(axis=0)
-    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(asked, table, ways))
+    return Shares(orders=orders, share=share, bound_s=bound_s, loads_s=_loads(collective, table, ways))
 
 
-def _both_ways(asked: Request, orders: Ints) -> _PerOrder:
+def _both_ways(collective: Request, orders: Ints) -> _PerOrder:
     """Every order; where trees all-reduce at once, also with two stages there, which orders that do not
     mirror each other have, and which sends less."""
-    once = _per_order(asked, orders)
-    if asked.kind != "all-reduce" or "double-tree" not in asked.algorithms:
+    once = _per_order(collective, orders)
+    if collective.kind != "all-reduce" or "double-tree" not in collective.algorithms:
         return once
-    halves = tuple(asked.stage("reduce-scatter", i).algorithm for i in range(len(asked.dimensions)))
-    apart = _per_order(replace(asked, algorithms=halves), orders)
+    halves = tuple(collective.stage("reduce-scatter", i).algorithm for i in range(len(collective.dimensions)))
+    apart = _per_order(replace(collective, algorithms=halves), orders)
     return _PerOrder(
         order=np.concatenate([once.order, apart.order + len(orders)]),
         dimension=np.concatenate([once.dimension, apart.dimension]),
@@ -161,30 +161,30 @@ def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Flo
     """
     rows, offsets = [], []
     for dimension in np.unique(table.dimension).tolist():
-        here = np.flatnonzero(table.dimension == dimension)
-        early, late = table.early_s[here], table.late_s[here]
+        stages = np.flatnonzero(table.dimension == dimension)
+        early, late = table.early_s[stages], table.late_s[stages]
         # Every window (e, l) bounds T; only those at some stage's (e, l), (e, 0) and (0, l) are taken.  Leaving
         # constraints out can only lower the bound, so that it stays one.
         pairs = np.unique(np.stack([early, late], axis=1), axis=0)
         alone = pairs * np.array([1.0, 0.0]), pairs * np.array([0.0, 1.0])
         corners = np.unique(np.concatenate([np.zeros((1, 2)), pairs, *alone]), axis=0)
         inside = (early >= corners[:, :1] - 1e-15) & (late >= corners[:, 1:] - 1e-15)
-        work = np.zeros((len(here), orders))
-        work[np.arange(len(here)), table.order[here]] = table.work_s[here]
+        work = np.zeros((len(stages), orders))
+        work[np.arange(len(stages)), table.order[stages]] = table.work_s[stages]
         # The stages of a window move their bytes between e and T - l, less the least of their own latencies.
-        own = np.where(inside, table.own_s[here], np.inf).min(axis=1)
+        latency_s = np.where(inside, table.own_s[stages], np.inf).min(axis=1)
         rows.append(inside @ work)
-        offsets.append(np.minimum(corners.sum(axis=1) + own, least_s))
+        offsets.append(np.minimum(corners.sum(axis=1) + latency_s, least_s))
     # Windows with the same row, to rounding, are one constraint.
     every = np.column_stack([np.concatenate(rows), np.concatenate(offsets)])
     _, first = np.unique(np.round(every / every.max(), SAME_DIGITS), axis=0, return_index=True)
-    kept = every[np.sort(first)]
-    return kept[:, :-1], kept[:, -1]
+    distinct = every[np.sort(first)]
+    return distinct[:, :-1], distinct[:, -1]
 
 
-def _loads(asked: Request, table: _PerOrder, orders: int) -> Floats:
+def _loads(collective: Request, table: _PerOrder, orders: int) -> Floats:
     """Seconds of work of each dimension (rows), by order."""
-    loads = np.zeros((len(asked.dimensions), orders))
+    loads = np.zeros((len(collective.dimensions), orders))
     np.add.at(loads, (table.dimension, table.order), table.work_s)
     return loads
 

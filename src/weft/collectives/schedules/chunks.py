@@ -43,32 +43,36 @@ class Request:
 
     @property
     def accelerators(self) -> int:
-        return prod(one.size for one in self.dimensions)
+        return prod(dimension.size for dimension in self.dimensions)
 
     @property
     def used(self) -> tuple[int, ...]:
         """Dimensions that have anybody to talk to."""
-        return tuple(i for i, one in enumerate(self.dimensions) if one.size > 1)
+        return tuple(i for i, dimension in enumerate(self.dimensions) if dimension.size > 1)
 
     def stage(self, kind: StageKind, dimension: int) -> StageCost:
         """The cost of a stage on a dimension; an all-to-all goes direct where links allow it."""
-        one, algorithm = self.dimensions[dimension], self.algorithms[dimension]
+        links, algorithm = self.dimensions[dimension], self.algorithms[dimension]
         # An all-to-all has nothing to reduce or gather on the way: where links join all pairs it takes them.
-        if kind == "all-to-all" and one.kind in ("switch", "fully-connected"):
+        if kind == "all-to-all" and links.kind in ("switch", "fully-connected"):
             algorithm = "direct"
-        return stage(kind, algorithm, one.size)
+        return stage(kind, algorithm, links.size)
 
     def rates_s(self, kind: StageKind) -> Floats:
         """The seconds that a byte of a stage's buffer costs on each dimension."""
-        return np.array([self.stage(kind, i).sent / one.bandwidth_Bps for i, one in enumerate(self.dimensions)])
+        return np.array(
+            [self.stage(kind, i).sent / dimension.bandwidth_Bps for i, dimension in enumerate(self.dimensions)]
+        )
 
     def latencies_s(self, kind: StageKind) -> Floats:
         """The latency of a stage on each dimension."""
-        return np.array([self.stage(kind, i).steps * one.latency_s for i, one in enumerate(self.dimensions)])
+        return np.array(
+            [self.stage(kind, i).steps * dimension.latency_s for i, dimension in enumerate(self.dimensions)]
+        )
 
     @property
     def sizes(self) -> Ints:
-        return np.array([one.size for one in self.dimensions], dtype=np.int64)
+        return np.array([dimension.size for dimension in self.dimensions], dtype=np.int64)
 
 
 def request(
@@ -101,7 +105,7 @@ def request(
         raise BadInput(f"{bytes_!r} bytes", where="size", remedy="give a positive size, as 1GiB")
     if not dimensions:
         raise BadInput("there is no dimension", where="dimensions", remedy="give one, as ring:8:50GB/s:1us")
-    count = prod(one.size for one in dimensions)
+    count = prod(dimension.size for dimension in dimensions)
     if count < 2:
         raise BadInput("one accelerator has nobody to talk to", where="dimensions")
     if count > MAX_ACCELERATORS:
@@ -109,12 +113,12 @@ def request(
         raise Unsupported(problem, where="dimensions", remedy=f"give {MAX_ACCELERATORS:,} at most")
     check_accelerators(dimensions, accelerators)
     _check_scale(bytes_, dimensions)
-    if sum(one.size > 1 for one in dimensions) > MOST_DIMENSIONS:
+    if sum(dimension.size > 1 for dimension in dimensions) > MOST_DIMENSIONS:
         raise Unsupported(f"{len(dimensions)} dimensions", where="dimensions", remedy=f"{MOST_DIMENSIONS} at most")
     wanted = algorithms if algorithms is not None else [None] * len(dimensions)
     if len(wanted) != len(dimensions):
         raise BadInput(f"{len(wanted)} algorithms for {len(dimensions)} dimensions", where="algorithms")
-    chosen = [choose(one, name) for one, name in zip(dimensions, wanted, strict=True)]
+    chosen = [choose(dimension, name) for dimension, name in zip(dimensions, wanted, strict=True)]
     return Request(
         kind=kind,
         bytes=float(bytes_),
@@ -130,11 +134,11 @@ def check_accelerators(dimensions: Sequence[Dimension], accelerators: int | None
     Raises:
         BadInput: they do not.
     """
-    count = prod(one.size for one in dimensions)
+    count = prod(dimension.size for dimension in dimensions)
     if accelerators is not None and accelerators != count:
-        shown = " x ".join(str(one.size) for one in dimensions)
+        sizes = " x ".join(str(dimension.size) for dimension in dimensions)
         raise BadInput(
-            f"{shown} = {count} accelerators, not {accelerators}",
+            f"{sizes} = {count} accelerators, not {accelerators}",
             where="dimensions",
             remedy="make the product of the sizes the number of accelerators",
         )
@@ -144,12 +148,12 @@ def _check_scale(bytes_: float, dimensions: Sequence[Dimension]) -> None:
     """Refuse quantities with which no time could be computed."""
     if not 1.0 <= bytes_ <= LARGEST:
         raise BadInput(f"{bytes_:g} bytes", where="size", remedy=f"give 1 to {LARGEST:g} bytes")
-    for number, one in enumerate(dimensions, start=1):
-        if not 1.0 <= one.bandwidth_Bps <= LARGEST:
-            problem = f"bandwidth {one.bandwidth_Bps:g} B/s"
+    for number, dimension in enumerate(dimensions, start=1):
+        if not 1.0 <= dimension.bandwidth_Bps <= LARGEST:
+            problem = f"bandwidth {dimension.bandwidth_Bps:g} B/s"
             raise BadInput(problem, where=f"dimension {number}", remedy=f"give 1 to {LARGEST:g} B/s")
-        if one.latency_s > LONGEST_STEP_S:
-            problem = f"a step of {one.latency_s:g} s"
+        if dimension.latency_s > LONGEST_STEP_S:
+            problem = f"a step of {dimension.latency_s:g} s"
             raise BadInput(problem, where=f"dimension {number}", remedy=f"give {LONGEST_STEP_S:g} s at most")
 
 
@@ -220,9 +224,9 @@ def stages_of(schedule: Schedule, *, whole_ns: bool = False) -> Stages:
     Args:
         whole_ns: round the time of every step up to whole nanoseconds, as ASTRA-sim does.
     """
-    asked, orders = schedule.request, schedule.orders
-    sizes = asked.sizes.astype(np.float64)
-    if asked.kind == "all-reduce":
+    collective, orders = schedule.request, schedule.orders
+    sizes = collective.sizes.astype(np.float64)
+    if collective.kind == "all-reduce":
         assert schedule.gathers is not None
         # A reduce-scatter leaves 1/size of what was held in each dimension, an all-gather multiplies it again.
         down = _held(schedule.chunk_bytes, sizes[orders], shrink=True)
@@ -236,12 +240,12 @@ def stages_of(schedule: Schedule, *, whole_ns: bool = False) -> Stages:
         kinds = np.tile(kind, (len(orders), 1))
         keep = _fuse(schedule, kinds, after)
     else:
-        held = _held_by(asked, schedule.chunk_bytes, orders, sizes)
-        dimension, before, after = orders, held[:, :-1], held[:, 1:]
-        kinds = np.full(orders.shape, STAGE_KINDS.index(asked.kind))
+        sizes_held = _held_by(collective, schedule.chunk_bytes, orders, sizes)
+        dimension, before, after = orders, sizes_held[:, :-1], sizes_held[:, 1:]
+        kinds = np.full(orders.shape, STAGE_KINDS.index(collective.kind))
         keep = np.ones(orders.shape, dtype=bool)
     chunk = np.repeat(np.arange(len(orders)), dimension.shape[1]).reshape(dimension.shape)
-    return _priced(asked, chunk[keep], dimension[keep], kinds[keep], before[keep], after[keep], whole_ns=whole_ns)
+    return _priced(collective, chunk[keep], dimension[keep], kinds[keep], before[keep], after[keep], whole_ns=whole_ns)
 
 
 def _held(first: Floats, sizes: Floats, *, shrink: bool) -> Floats:
@@ -249,14 +253,14 @@ def _held(first: Floats, sizes: Floats, *, shrink: bool) -> Floats:
     factors = np.cumprod(sizes, axis=1)
     if shrink:
         factors = 1.0 / factors
-    held: Floats = first[:, None] * np.concatenate([np.ones((len(first), 1)), factors], axis=1)
-    return held
+    result: Floats = first[:, None] * np.concatenate([np.ones((len(first), 1)), factors], axis=1)
+    return result
 
 
-def _held_by(asked: Request, chunk_bytes: Floats, orders: Ints, sizes: Floats) -> Floats:
-    if asked.kind == "reduce-scatter":
+def _held_by(collective: Request, chunk_bytes: Floats, orders: Ints, sizes: Floats) -> Floats:
+    if collective.kind == "reduce-scatter":
         return _held(chunk_bytes, sizes[orders], shrink=True)
-    if asked.kind == "all-gather":
+    if collective.kind == "all-gather":
         return _held(chunk_bytes / float(np.prod(sizes)), sizes[orders], shrink=False)
     return np.repeat(chunk_bytes[:, None], orders.shape[1] + 1, axis=1)
 
@@ -268,35 +272,38 @@ def _fuse(schedule: Schedule, kinds: Ints, after: Floats) -> Mask:
     width = schedule.orders.shape[1]
     if not width:
         return keep
-    asked = schedule.request
+    collective = schedule.request
     at_once = np.array(
-        [schedule.fused or asked.stage("all-reduce", i).algorithm in ONE_OPERATION for i in range(len(asked.sizes))]
+        [
+            schedule.fused or collective.stage("all-reduce", i).algorithm in ONE_OPERATION
+            for i in range(len(collective.sizes))
+        ]
     )
     # The last reduce-scatter becomes an all-reduce that ends with what the first all-gather would have; that one goes.
     turn = schedule.orders[:, -1]
-    one = (turn == schedule.gathers[:, 0]) & at_once[turn]
-    kinds[one, width - 1] = STAGE_KINDS.index("all-reduce")
-    after[one, width - 1] = after[one, width]
-    keep[one, width] = False
+    fused = (turn == schedule.gathers[:, 0]) & at_once[turn]
+    kinds[fused, width - 1] = STAGE_KINDS.index("all-reduce")
+    after[fused, width - 1] = after[fused, width]
+    keep[fused, width] = False
     return keep
 
 
 def _priced(
-    asked: Request, chunk: Ints, dimension: Ints, kind: Ints, before: Floats, after: Floats, *, whole_ns: bool
+    collective: Request, chunk: Ints, dimension: Ints, kind: Ints, before: Floats, after: Floats, *, whole_ns: bool
 ) -> Stages:
     buffer = np.maximum(before, after)
     sent, latency, work = np.zeros(len(chunk)), np.zeros(len(chunk)), np.zeros(len(chunk))
     # Each kind of stage on each dimension has one cost (`stages.stage`): bytes and latency follow from the buffer.
     for code in np.unique(kind):
         name = STAGE_KINDS[code]
-        for i in asked.used:
-            one = asked.dimensions[i]
-            here = (kind == code) & (dimension == i)
-            cost = asked.stage(name, i)
-            sent[here] = buffer[here] * cost.sent
-            latency[here] = cost.steps * one.latency_s
-            seconds = sent[here] / one.bandwidth_Bps
-            work[here] = _in_whole_ns(seconds, cost, name) if whole_ns else seconds
+        for i in collective.used:
+            links = collective.dimensions[i]
+            priced = (kind == code) & (dimension == i)
+            cost = collective.stage(name, i)
+            sent[priced] = buffer[priced] * cost.sent
+            latency[priced] = cost.steps * links.latency_s
+            seconds = sent[priced] / links.bandwidth_Bps
+            work[priced] = _in_whole_ns(seconds, cost, name) if whole_ns else seconds
     return Stages(
         chunk=chunk,
         dimension=dimension,
@@ -322,7 +329,7 @@ def _in_whole_ns(seconds: Floats, cost: StageCost, kind: StageKind) -> Floats:
     return rounded
 
 
-def equal_chunks(asked: Request, chunks: int) -> Floats:
+def equal_chunks(collective: Request, chunks: int) -> Floats:
     """The request's bytes in equal parts.
 
     Raises:
@@ -330,6 +337,6 @@ def equal_chunks(asked: Request, chunks: int) -> Floats:
     """
     if not 1 <= chunks <= MOST_CHUNKS:
         raise BadInput(f"{chunks} chunks", where="chunks", remedy=f"give 1 to {MOST_CHUNKS}")
-    if asked.bytes / chunks < SMALLEST_CHUNK_BYTES:
-        raise BadInput(f"{chunks} chunks of {asked.bytes:g} bytes", where="chunks", remedy="give fewer")
-    return np.full(chunks, asked.bytes / chunks)
+    if collective.bytes / chunks < SMALLEST_CHUNK_BYTES:
+        raise BadInput(f"{chunks} chunks of {collective.bytes:g} bytes", where="chunks", remedy="give fewer")
+    return np.full(chunks, collective.bytes / chunks)

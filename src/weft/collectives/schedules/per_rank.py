@@ -38,9 +38,9 @@ class RankTimes(Document):
 
 def rank_bandwidths(timed: TimedSchedule) -> Floats:
     """Bytes/s of every rank on every dimension as the request has them, shape (dimensions, ranks)."""
-    asked = timed.schedule.request
-    one = np.array([dimension.bandwidth_Bps for dimension in asked.dimensions])
-    return np.repeat(one[:, None], asked.accelerators, axis=1)
+    collective = timed.schedule.request
+    nominal_Bps = np.array([dimension.bandwidth_Bps for dimension in collective.dimensions])
+    return np.repeat(nominal_Bps[:, None], collective.accelerators, axis=1)
 
 
 def play_ranks(
@@ -57,8 +57,8 @@ def play_ranks(
         Unsupported: another number of active chunks, or more chunks and ranks than can be held.
         BadInput: arrays of another shape, negative or infinite starts, bandwidths that are not positive.
     """
-    asked = timed.schedule.request
-    ranks, chunks = asked.accelerators, len(timed.schedule)
+    collective = timed.schedule.request
+    ranks, chunks = collective.accelerators, len(timed.schedule)
     if timed.active not in (1, None):
         problem = f"{timed.active} active chunks on ranks that differ"
         raise Unsupported(problem, where="active", remedy="give 1 or auto")
@@ -70,8 +70,8 @@ def play_ranks(
         raise Unsupported(problem, where="ranks", remedy="give fewer chunks or other algorithms")
     starts = np.zeros(ranks) if start_s is None else np.asarray(start_s, dtype=np.float64)
     speeds = rank_bandwidths(timed) if bandwidth_Bps is None else np.asarray(bandwidth_Bps, dtype=np.float64)
-    _check(starts, speeds, ranks, len(asked.dimensions))
-    sizes = asked.sizes
+    _check(starts, speeds, ranks, len(collective.dimensions))
+    sizes = collective.sizes
     widest = int(sizes.max())
     ready = np.tile(starts, (chunks, 1))
     # Stages in an order in which each comes after all that it waits for: one pass over them settles every rank's
@@ -81,7 +81,7 @@ def play_ranks(
         _ranks.Dimensions(
             size=sizes,
             stride=np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64),
-            latency=np.array([one.latency_s for one in asked.dimensions]),
+            latency=np.array([dimension.latency_s for dimension in collective.dimensions]),
             cost=1.0 / speeds,
         ),
         ready,
@@ -95,16 +95,16 @@ def play_ranks(
 
 
 def _course(timed: TimedSchedule) -> _ranks.Course:
-    stages, asked = timed.stages, timed.schedule.request
+    stages, collective = timed.stages, timed.schedule.request
     # The order in which the symmetric simulation admitted them respects both chunks and dimensions.
     order = np.lexsort((timed.ranks, timed.chart.end_s, timed.chart.moving_s, timed.chart.admitted_s))
     pattern, steps = np.zeros(len(order), dtype=np.int64), np.array(_steps(timed), dtype=np.int64)
     # All stages of one kind on one dimension go by one pattern.
     for code in np.unique(stages.kind).tolist():
-        for i in range(len(asked.dimensions)):
-            here = (stages.kind == code) & (stages.dimension == i)
-            cost = asked.stage(STAGE_KINDS[code], i)
-            pattern[here] = _pattern(STAGE_KINDS[code], cost.algorithm)
+        for i in range(len(collective.dimensions)):
+            alike = (stages.kind == code) & (stages.dimension == i)
+            cost = collective.stage(STAGE_KINDS[code], i)
+            pattern[alike] = _pattern(STAGE_KINDS[code], cost.algorithm)
     return _ranks.Course(
         chunk=stages.chunk[order],
         dimension=stages.dimension[order],
@@ -116,11 +116,11 @@ def _course(timed: TimedSchedule) -> _ranks.Course:
 
 def _steps(timed: TimedSchedule) -> list[int]:
     """Steps of each stage."""
-    asked = timed.schedule.request
+    collective = timed.schedule.request
     known = {
-        (code, i): asked.stage(STAGE_KINDS[code], i).steps
+        (code, i): collective.stage(STAGE_KINDS[code], i).steps
         for code in np.unique(timed.stages.kind).tolist()
-        for i in asked.used
+        for i in collective.used
     }
     pairs = zip(timed.stages.kind.tolist(), timed.stages.dimension.tolist(), strict=True)
     return [known[pair] for pair in pairs]

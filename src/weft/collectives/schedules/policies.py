@@ -33,7 +33,7 @@ _DEFAULT_ORDER: dict[str, QueueRule] = {"baseline": "fifo", "themis": "scf"}
 
 
 def schedule(
-    asked: Request,
+    collective: Request,
     policy: str = "weft",
     *,
     order: QueueRule | None = None,
@@ -64,41 +64,42 @@ def schedule(
             problem = "the policy weft finds the order within the dimensions itself"
             raise BadInput(problem, where="order", remedy="drop it, or choose baseline or themis")
         # Every policy runs on the same machine model, which Themis' schedule decides.
-        limit = machine(asked, chunks, active)
-        result = balanced(asked, chunks=chunks, active=limit, independent=independent)
+        limit = machine(collective, chunks, active)
+        result = balanced(collective, chunks=chunks, active=limit, independent=independent)
         return time_schedule(result, active=limit)
     rule = order or _DEFAULT_ORDER[name]
-    astra, count = rule.startswith("astra"), default_chunks(asked) if chunks is None else chunks
-    limit = machine(asked, count, active)
+    astra, count = rule.startswith("astra"), default_chunks(collective) if chunks is None else chunks
+    limit = machine(collective, count, active)
     if name == "baseline":
-        return time_schedule(baseline(asked, chunks=count, fused=astra), rule=rule, active=limit)
-    chosen = themis(asked, chunks=count, variant="astra-sim" if astra or rule == "paper-scf" else "published")
+        return time_schedule(baseline(collective, chunks=count, fused=astra), rule=rule, active=limit)
+    chosen = themis(collective, chunks=count, variant="astra-sim" if astra or rule == "paper-scf" else "published")
     return time_schedule(chosen, rule=rule, active=limit)
 
 
 def compare(
-    asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
+    collective: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
 ) -> dict[str, TimedSchedule]:
     """Every policy on one machine, by name: the baseline first, Weft's own last."""
-    limit = machine(asked, chunks, active)
+    limit = machine(collective, chunks, active)
 
     def timed(policy: str, order: QueueRule | None) -> TimedSchedule:
-        return schedule(asked, policy, order=order, chunks=chunks, active=limit, independent=independent)
+        return schedule(collective, policy, order=order, chunks=chunks, active=limit, independent=independent)
 
     result = {"baseline": timed("baseline", "fifo")}
-    if asked.kind in BALANCED_KINDS:
+    if collective.kind in BALANCED_KINDS:
         result |= {f"themis {order}": timed("themis", order) for order in ORDERS}
     return result | {"weft": timed("weft", None)}
 
 
 def beside(timed: TimedSchedule, *, chunks: int | None = None) -> dict[str, TimedSchedule]:
     """A schedule among the policies that it is held against, by name, on its machine; the baseline first."""
-    asked, own = timed.schedule.request, timed.schedule.policy
-    names = POLICIES if asked.kind in BALANCED_KINDS else ("baseline", "weft")
+    collective, policy = timed.schedule.request, timed.schedule.policy
+    names = POLICIES if collective.kind in BALANCED_KINDS else ("baseline", "weft")
     result = {
-        name: timed if name == own else schedule(asked, name, chunks=chunks, active=timed.active) for name in names
+        name: timed if name == policy else schedule(collective, name, chunks=chunks, active=timed.active)
+        for name in names
     }
-    return result if own in result else result | {own: timed}
+    return result if policy in result else result | {policy: timed}
 
 
 CHUNK_COUNTS = (1, 2, 4, 8, 16, 64, 256, 1024)
@@ -120,7 +121,7 @@ class _Candidate(NamedTuple):
 
 
 def balanced(
-    asked: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
+    collective: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
 ) -> Schedule:
     """The fastest schedule that Weft knows for a request; its order within the dimensions is fixed.
 
@@ -132,21 +133,21 @@ def balanced(
     Raises:
         BadInput: there are too few or too many chunks.
     """
-    limit = machine(asked, chunks, active)
+    limit = machine(collective, chunks, active)
     # Step 1: the shares of orders that the bound's LP finds, and those of the turns of one order where chunks are few.
-    counts = _counts(asked, limit) if chunks is None else [chunks]
-    shares = [best_shares(asked)]
+    counts = _counts(collective, limit) if chunks is None else [chunks]
+    shares = [best_shares(collective)]
     if min(counts) <= FEW:
-        shares += _rotations(asked, shares[0].bound_s)
+        shares += _rotations(collective, shares[0].bound_s)
     result: tuple[_Candidate, Chart] | None = None
     # Step 2: simulate Themis and the baseline, then the shares in several chunk counts under several queue rules.  The
     # first of equal times stays, so that runs repeat.
     candidates = chain(
-        _peers(asked, default_chunks(asked) if chunks is None else chunks),
-        _candidates(asked, shares, counts, independent=independent),
+        _peers(collective, default_chunks(collective) if chunks is None else chunks),
+        _candidates(collective, shares, counts, independent=independent),
     )
-    if asked.kind == "all-gather":
-        candidates = chain(candidates, [_reversed(asked, chunks, limit)])
+    if collective.kind == "all-gather":
+        candidates = chain(candidates, [_reversed(collective, chunks, limit)])
     for candidate in candidates:
         chart = _timed(candidate, limit)
         if result is None or chart.time_s < result[1].time_s * (1 - 1e-12):
@@ -156,16 +157,16 @@ def balanced(
     # Step 3: fix the order that the fastest run had within each dimension, so that `time_schedule` repeats it.
     ranks = candidate.ranks
     if ranks is None:
-        ranks = order_of(chart, candidate.stages.passages(), len(asked.dimensions))
+        ranks = order_of(chart, candidate.stages.passages(), len(collective.dimensions))
     return replace(candidate.schedule, policy="weft", ranks=ranks, active=limit)
 
 
 def _candidates(
-    asked: Request, shares: Sequence[Shares], counts: Sequence[int], *, independent: bool
+    collective: Request, shares: Sequence[Shares], counts: Sequence[int], *, independent: bool
 ) -> Iterator[_Candidate]:
     for count in counts:
-        for one in shares if count <= FEW else shares[:1]:
-            for schedule in _schedules(asked, one, count, independent=independent):
+        for split in shares if count <= FEW else shares[:1]:
+            for schedule in _schedules(collective, split, count, independent=independent):
                 stages = stages_of(schedule)
                 # Rules: first in first out, smallest chunk first, fewest stages done first, earliest chunk first.
                 yield _Candidate(schedule, stages, "fifo", None)
@@ -174,59 +175,64 @@ def _candidates(
                 yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
 
 
-def _peers(asked: Request, chunks: int) -> Iterator[_Candidate]:
-    usual = baseline(asked, chunks=chunks)
+def _peers(collective: Request, chunks: int) -> Iterator[_Candidate]:
+    usual = baseline(collective, chunks=chunks)
     yield _Candidate(usual, stages_of(usual), "fifo", None)
-    if asked.kind in BALANCED_KINDS:
-        published, other = themis(asked, chunks=chunks), themis(asked, chunks=chunks, variant="astra-sim")
-        stages, others = stages_of(published), stages_of(other)
+    if collective.kind in BALANCED_KINDS:
+        published, simulated = (
+            themis(collective, chunks=chunks),
+            themis(collective, chunks=chunks, variant="astra-sim"),
+        )
+        stages, rounded = stages_of(published), stages_of(simulated)
         yield _Candidate(published, stages, "fifo", None)
         yield _Candidate(published, stages, "scf", None)
-        yield _Candidate(other, others, "paper-scf", None)
-        yield _Candidate(other, others, "astra-fifo", None)
-        yield _Candidate(other, others, "astra-scf", None)
+        yield _Candidate(simulated, rounded, "paper-scf", None)
+        yield _Candidate(simulated, rounded, "astra-fifo", None)
+        yield _Candidate(simulated, rounded, "astra-scf", None)
 
 
-def _counts(asked: Request, limit: int | None) -> list[int]:
-    most = max(asked.bytes / (SMALLEST_PIECE_BYTES * asked.accelerators), 1.0)
+def _counts(collective: Request, limit: int | None) -> list[int]:
+    most = max(collective.bytes / (SMALLEST_PIECE_BYTES * collective.accelerators), 1.0)
     least = FEW if limit is None else 1
     return [count for count in CHUNK_COUNTS if count <= most and count >= min(least, most)] or [1]
 
 
-def _rotations(asked: Request, bound_s: float) -> list[Shares]:
+def _rotations(collective: Request, bound_s: float) -> list[Shares]:
     """Shares of the turns of one order, where they bound no worse: few chunks of these fit each other."""
-    width = len(asked.used)
-    if width < 3 or asked.kind not in BALANCED_KINDS:
+    width = len(collective.used)
+    if width < 3 or collective.kind not in BALANCED_KINDS:
         return []
     # In the turns of one order every stage number has each dimension once: few chunks seldom queue for the same one.
     turns = (np.arange(width)[:, None] + np.arange(width)) % width
-    result = shares_of(asked, np.array(asked.used)[turns])
+    result = shares_of(collective, np.array(collective.used)[turns])
     return [result] if result.bound_s <= bound_s * (1 + ROTATIONS_COST) else []
 
 
-def _reversed(asked: Request, chunks: int | None, limit: int | None) -> _Candidate:
+def _reversed(collective: Request, chunks: int | None, limit: int | None) -> _Candidate:
     """An all-gather as the best reduce-scatter backwards."""
     # Backwards in time an all-gather is a reduce-scatter: each stage of a chunk mirrored, and the order within each
     # dimension reversed, takes equally long.
-    there = balanced(replace(asked, kind="reduce-scatter"), chunks=chunks, active=limit)
-    back = replace(there, request=asked, orders=mirrored(there.orders), ranks=None)
+    scatter = balanced(replace(collective, kind="reduce-scatter"), chunks=chunks, active=limit)
+    back = replace(scatter, request=collective, orders=mirrored(scatter.orders), ranks=None)
     stages = stages_of(back)
-    assert there.ranks is not None
+    assert scatter.ranks is not None
     chunk = np.searchsorted(stages.chunk, stages.chunk)
     last = np.searchsorted(stages.chunk, stages.chunk, side="right") - 1
     # Stages of a chunk are neighbours: the mirror image of place i is first + last - i.
     mirror = chunk + last - np.arange(len(chunk))
-    count = np.bincount(stages.dimension, minlength=len(asked.dimensions))
-    ranks = count[stages.dimension] - 1 - there.ranks[mirror]
+    count = np.bincount(stages.dimension, minlength=len(collective.dimensions))
+    ranks = count[stages.dimension] - 1 - scatter.ranks[mirror]
     return _Candidate(back, stages, "fixed", None, ranks)
 
 
-def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
+def _schedules(collective: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
     """The bound's shares in about ``count`` chunks."""
     which, part = _interleaved(shares.share, count)
     orders = shares.orders[which]
-    gathers = mirrored(orders) if asked.kind == "all-reduce" else None
-    once = Schedule(request=asked, policy="weft", chunk_bytes=part * asked.bytes, orders=orders, gathers=gathers)
+    gathers = mirrored(orders) if collective.kind == "all-reduce" else None
+    once = Schedule(
+        request=collective, policy="weft", chunk_bytes=part * collective.bytes, orders=orders, gathers=gathers
+    )
     yield once
     if independent and gathers is not None:
         yield replace(once, gathers=np.ascontiguousarray(gathers[::-1]))
@@ -235,12 +241,12 @@ def _schedules(asked: Request, shares: Shares, count: int, *, independent: bool)
 def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
     """Which order each chunk takes and its part of the bytes, each order's chunks spread evenly."""
     used = np.flatnonzero(share > SMALLEST_SHARE)
-    kept = share[used] / share[used].sum()
-    pieces = np.maximum(1, np.round(count * kept)).astype(np.int64)
+    parts = share[used] / share[used].sum()
+    pieces = np.maximum(1, np.round(count * parts)).astype(np.int64)
     # An order with n chunks puts them at (i + 1/2) / n of the way; sorting mixes all orders as evenly as they go.
     place = np.concatenate([(np.arange(number) + 0.5) / number for number in pieces])
     owner = np.repeat(np.arange(len(used)), pieces)[np.argsort(place, kind="stable")]
-    return used[owner], (kept / pieces)[owner]
+    return used[owner], (parts / pieces)[owner]
 
 
 def _stage_numbers(stages: Stages) -> Floats:

@@ -72,19 +72,19 @@ class Provision(Document):
         return tuple(i + 1 for i in self.slow)
 
 
-def provision(asked: Request) -> Provision:
+def provision(collective: Request) -> Provision:
     """Judge the bandwidths of a request's dimensions."""
-    used = asked.used
-    widths = np.array([one.bandwidth_Bps for one in asked.dimensions])
-    stages = stages_of(baseline(asked, chunks=1))
+    used = collective.used
+    widths = np.array([dimension.bandwidth_Bps for dimension in collective.dimensions])
+    stages = stages_of(baseline(collective, chunks=1))
     # The baseline keeps two dimensions equally busy if their bandwidths are in proportion to the bytes that they send.
     sent = per_dimension(stages, stages.sent_bytes, len(widths))
     pairs = tuple(
         Pair(inner=a, outer=b, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
         for a, b in pairwise(used)
     )
-    slow = _slow(asked)
-    factor = _factor(asked, slow) if slow else None
+    slow = _slow(collective)
+    factor = _factor(collective, slow) if slow else None
     return Provision(
         pairs=pairs,
         just_enough_Bps=sent / sent.sum() * widths[list(used)].sum(),
@@ -93,20 +93,20 @@ def provision(asked: Request) -> Provision:
     )
 
 
-def _slow(asked: Request) -> tuple[int, ...]:
+def _slow(collective: Request) -> tuple[int, ...]:
     """Dimensions that are busy all the time in the best mix of orders while others cannot be."""
-    still = _without_latency(asked)
+    still = _without_latency(collective)
     if _fits(still, CLOSE):
         return ()
     bound_s = best_shares(still).bound_s
     # A dimension limits if the bound falls when it alone gets faster.
-    faster = {i: best_shares(_faster(still, (i,), 1 + CLOSE)).bound_s for i in asked.used}
+    faster = {i: best_shares(_faster(still, (i,), 1 + CLOSE)).bound_s for i in collective.used}
     return tuple(i for i, seconds in faster.items() if seconds < bound_s * (1 - CLOSE / 100))
 
 
-def _factor(asked: Request, slow: tuple[int, ...]) -> float | None:
+def _factor(collective: Request, slow: tuple[int, ...]) -> float | None:
     """How much faster the slow dimensions must be for some mix of orders to keep all busy."""
-    still = _without_latency(asked)
+    still = _without_latency(collective)
     # Grow by steps until the best mix keeps all dimensions busy, then bisect the last step.
     low = high = 1.0
     while not _fits(_faster(still, slow, high), EXACT):
@@ -119,20 +119,20 @@ def _factor(asked: Request, slow: tuple[int, ...]) -> float | None:
     return high
 
 
-def _fits(asked: Request, close: float) -> bool:
+def _fits(collective: Request, close: float) -> bool:
     """Whether the best mix of orders keeps every dimension busy, but for a share ``close`` of the time."""
-    shares = best_shares(asked)
+    shares = best_shares(collective)
     if shares.loads_s.shape[1] != len(shares.share):
         return False
     # In the best mix the least busy dimension works as long as the bound says, within `close`.
-    loads = (shares.loads_s @ shares.share)[list(asked.used)]
+    loads = (shares.loads_s @ shares.share)[list(collective.used)]
     return bool(loads.min() >= shares.bound_s * (1 - close))
 
 
-def _faster(asked: Request, chosen: tuple[int, ...], factor: float) -> Request:
-    widths = _scaled(np.array([one.bandwidth_Bps for one in asked.dimensions]), chosen, factor)
-    pairs = zip(asked.dimensions, widths.tolist(), strict=True)
-    return replace(asked, dimensions=tuple(replace(one, bandwidth_Bps=Bps) for one, Bps in pairs))
+def _faster(collective: Request, chosen: tuple[int, ...], factor: float) -> Request:
+    widths = _scaled(np.array([dimension.bandwidth_Bps for dimension in collective.dimensions]), chosen, factor)
+    pairs = zip(collective.dimensions, widths.tolist(), strict=True)
+    return replace(collective, dimensions=tuple(replace(dimension, bandwidth_Bps=Bps) for dimension, Bps in pairs))
 
 
 def _scaled(widths: Floats, chosen: tuple[int, ...], factor: float) -> Floats:
@@ -141,5 +141,7 @@ def _scaled(widths: Floats, chosen: tuple[int, ...], factor: float) -> Floats:
     return changed
 
 
-def _without_latency(asked: Request) -> Request:
-    return replace(asked, dimensions=tuple(replace(one, latency_s=0.0) for one in asked.dimensions))
+def _without_latency(collective: Request) -> Request:
+    return replace(
+        collective, dimensions=tuple(replace(dimension, latency_s=0.0) for dimension in collective.dimensions)
+    )

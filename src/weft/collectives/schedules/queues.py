@@ -133,8 +133,8 @@ def order_of(chart: Chart, passages: Passages, dimensions: int) -> Ints:
     # Operations got their slots in this order; of equals the one that moved first, then the first in the schedule.
     by_time = np.lexsort((np.arange(len(passages)), chart.moving_s, chart.admitted_s))
     for dimension in range(dimensions):
-        here = by_time[passages.dimension[by_time] == dimension]
-        ranks[here] = np.arange(len(here))
+        queue = by_time[passages.dimension[by_time] == dimension]
+        ranks[queue] = np.arange(len(queue))
     return ranks
 
 
@@ -166,9 +166,9 @@ def _tasks(heads: Ints, task: Ints, seconds: Sequence[float], waits: Sequence[tu
     owner = task[heads]
     by_owner = np.argsort(owner, kind="stable")
     chunks = np.bincount(owner, minlength=count + 1)
-    lengths = np.array([len(others) for others in waits], dtype=np.int64)
+    lengths = np.array([len(tasks) for tasks in waits], dtype=np.int64)
     # Tasks that wait for none wait for the start, which the kernel has as the last task.
-    before = np.array([other for others in waits for other in others or (count,)], dtype=np.int64)
+    before = np.array([task_before for tasks in waits for task_before in tasks or (count,)], dtype=np.int64)
     after = np.repeat(np.arange(count), np.maximum(lengths, 1))
     by_before = np.argsort(before, kind="stable")
     return _queues.Tasks(

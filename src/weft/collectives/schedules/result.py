@@ -89,11 +89,11 @@ class ScheduleResult(Result):
 
     def algorithms(self) -> list[str]:
         """What stages of each dimension ran, as "in-switch + ring"; "-" where nobody talks."""
-        asked, stages = self.timed.schedule.request, self.timed.stages
+        collective, stages = self.timed.schedule.request, self.timed.stages
         result = []
-        for i in range(len(asked.dimensions)):
+        for i in range(len(collective.dimensions)):
             kinds = np.unique(stages.kind[stages.dimension == i]).tolist()
-            names = sorted({asked.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
+            names = sorted({collective.stage(STAGE_KINDS[kind], i).algorithm for kind in kinds})
             result.append(" + ".join(names) or "-")
         return result
 
@@ -106,14 +106,14 @@ class ScheduleResult(Result):
         return tuple(
             DimensionRow(
                 number=i + 1,
-                dimension=one,
+                dimension=dimension,
                 algorithm=algorithm,
                 sent_bytes=float(sent[i]),
                 busy_s=float(timed.busy_s[i]),
                 idle_s=float(timed.idle_s[i]),
                 utilization=float(timed.dimension_utilization[i]),
             )
-            for i, (one, algorithm) in enumerate(zip(dimensions, self.algorithms(), strict=True))
+            for i, (dimension, algorithm) in enumerate(zip(dimensions, self.algorithms(), strict=True))
         )
 
     @property
@@ -144,14 +144,17 @@ class ScheduleResult(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a dimension, inner to outer."""
-        return [encode(one) for one in self.dimensions]
+        return [encode(row) for row in self.dimensions]
 
     def _facts(self) -> Sequence[str]:
-        asked = self.timed.schedule.request
-        what = f"{asked.kind} of {format_si(asked.bytes, 'B')} on {counted(asked.accelerators, 'accelerator')}"
+        collective = self.timed.schedule.request
+        ranks = counted(collective.accelerators, "accelerator")
+        summary = f"{collective.kind} of {format_si(collective.bytes, 'B')} on {ranks}"
         policy = f"{self.timed.schedule.policy}, {counted(len(self.timed.schedule), 'chunk')}"
-        return (what, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
+        return (summary, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
 
 
 def _policy_times(result: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
-    return tuple(PolicyTime(name, len(one.schedule), one.time_s, one.utilization) for name, one in result.items())
+    return tuple(
+        PolicyTime(name, len(timed.schedule), timed.time_s, timed.utilization) for name, timed in result.items()
+    )

@@ -23,7 +23,7 @@ THRESHOLD = 1 / 16
 """Share of a chunk: loads closer than the time of so small an operation count as balanced."""
 
 
-def themis(asked: Request, *, chunks: int = 64, variant: Variant = "published") -> Schedule:
+def themis(collective: Request, *, chunks: int = 64, variant: Variant = "published") -> Schedule:
     """Themis' schedule of a request.
 
     Args:
@@ -34,34 +34,34 @@ def themis(asked: Request, *, chunks: int = 64, variant: Variant = "published") 
     Raises:
         BadInput: there are too few or too many chunks.
     """
-    parts = equal_chunks(asked, chunks)
-    if asked.kind not in BALANCED_KINDS:
-        return baseline(asked, chunks=chunks)
-    tracker = _Loads(asked, counts_latency=variant == "published")
+    parts = equal_chunks(collective, chunks)
+    if collective.kind not in BALANCED_KINDS:
+        return baseline(collective, chunks=chunks)
+    tracker = _Loads(collective, counts_latency=variant == "published")
     orders = np.array([tracker.next(size) for size in parts], dtype=np.int64).reshape(chunks, -1)
     return Schedule(
-        request=asked,
+        request=collective,
         policy="themis" if variant == "published" else "themis (astra-sim)",
         chunk_bytes=parts,
         orders=orders,
-        gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        gathers=mirrored(orders) if collective.kind == "all-reduce" else None,
     )
 
 
 class _Loads:
     """The dimension load tracker."""
 
-    def __init__(self, asked: Request, *, counts_latency: bool) -> None:
-        self.kind: StageKind = "all-gather" if asked.kind == "all-gather" else "reduce-scatter"
-        self.baseline = baseline_order(asked).tolist()
-        self.sizes = [one.size for one in asked.dimensions]
-        self.rates_s = asked.rates_s(self.kind).tolist()
-        latencies = asked.latencies_s(self.kind).tolist()
+    def __init__(self, collective: Request, *, counts_latency: bool) -> None:
+        self.kind: StageKind = "all-gather" if collective.kind == "all-gather" else "reduce-scatter"
+        self.baseline = baseline_order(collective).tolist()
+        self.sizes = [dimension.size for dimension in collective.dimensions]
+        self.rates_s = collective.rates_s(self.kind).tolist()
+        latencies = collective.latencies_s(self.kind).tolist()
         self.latencies = latencies if counts_latency else [0.0] * len(latencies)
         # Algorithm 1 begins: loads begin at the latency of each dimension, which it pays whatever it sends.
-        self.loads = dict(zip(asked.used, (self.latencies[i] for i in asked.used), strict=True))
-        self.ranking = list(asked.used)
-        self.held = 1.0 if self.kind == "reduce-scatter" else 1.0 / asked.accelerators
+        self.loads = dict(zip(collective.used, (self.latencies[i] for i in collective.used), strict=True))
+        self.ranking = list(collective.used)
+        self.share_held = 1.0 if self.kind == "reduce-scatter" else 1.0 / collective.accelerators
 
     def next(self, chunk_bytes: float) -> list[int]:
         """The order of the next chunk, whose load is added."""
@@ -78,25 +78,25 @@ class _Loads:
         # A reduce-scatter sends most in its first dimension, so that this is the least loaded; an all-gather sends
         # most in its last, and takes the ranking backwards.
         order = self.baseline if balanced else self.ranking[::-1] if gather else list(self.ranking)
-        held = chunk_bytes * self.held
+        buffer = chunk_bytes * self.share_held
         # Add what the chunk sends in each dimension; it shrinks or grows on the way.
         for dimension in order:
-            grown = held * self.sizes[dimension] if gather else held
+            grown = buffer * self.sizes[dimension] if gather else buffer
             self.loads[dimension] += grown * self.rates_s[dimension]
-            held = grown if gather else held / self.sizes[dimension]
+            buffer = grown if gather else buffer / self.sizes[dimension]
         return list(order)
 
 
 OUTER_FIRST = ("all-gather", "broadcast")
 
 
-def baseline_order(asked: Request) -> Ints:
+def baseline_order(collective: Request) -> Ints:
     """Dimensions in the usual order of the collective's kind."""
-    inner_first = np.array(asked.used, dtype=np.int64)
-    return inner_first[::-1] if asked.kind in OUTER_FIRST else inner_first
+    inner_first = np.array(collective.used, dtype=np.int64)
+    return inner_first[::-1] if collective.kind in OUTER_FIRST else inner_first
 
 
-def baseline(asked: Request, *, chunks: int = 64, fused: bool = False) -> Schedule:
+def baseline(collective: Request, *, chunks: int = 64, fused: bool = False) -> Schedule:
     """The usual schedule of a request.
 
     Args:
@@ -106,13 +106,13 @@ def baseline(asked: Request, *, chunks: int = 64, fused: bool = False) -> Schedu
     Raises:
         BadInput: there are too few or too many chunks.
     """
-    parts = equal_chunks(asked, chunks)
-    orders = np.tile(baseline_order(asked), (chunks, 1))
+    parts = equal_chunks(collective, chunks)
+    orders = np.tile(baseline_order(collective), (chunks, 1))
     return Schedule(
-        request=asked,
+        request=collective,
         policy="baseline",
         chunk_bytes=parts,
         orders=orders,
-        gathers=mirrored(orders) if asked.kind == "all-reduce" else None,
+        gathers=mirrored(orders) if collective.kind == "all-reduce" else None,
         fused=fused,
     )

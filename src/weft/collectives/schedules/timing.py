@@ -56,8 +56,8 @@ class TimedSchedule:
     @property
     def utilization(self) -> float:
         """Mean over the dimensions weighted by their bandwidths (Themis, section 5)."""
-        asked = self.schedule.request
-        weights = [one.bandwidth_Bps if one.size > 1 else 0.0 for one in asked.dimensions]
+        collective = self.schedule.request
+        weights = [dimension.bandwidth_Bps if dimension.size > 1 else 0.0 for dimension in collective.dimensions]
         return float(np.average(self.dimension_utilization, weights=weights))
 
     @property
@@ -82,17 +82,17 @@ def resolve_active(active: Active, stages: Stages, dimensions: int) -> int | Non
     return 1 if (latency <= LATENCY_SHARE * work.mean()).all() else None
 
 
-def default_chunks(asked: Request) -> int:
+def default_chunks(collective: Request) -> int:
     """64 chunks, as in the paper, or fewer where they would be smaller than a byte."""
-    return max(1, min(DEFAULT_CHUNKS, int(asked.bytes)))
+    return max(1, min(DEFAULT_CHUNKS, int(collective.bytes)))
 
 
-def machine(asked: Request, chunks: int | None, active: Active) -> int | None:
+def machine(collective: Request, chunks: int | None, active: Active) -> int | None:
     """What ``auto`` means for a request, whatever the policy: judged by Themis' schedule."""
     if active != "auto":
         return active
-    count = default_chunks(asked) if chunks is None else chunks
-    return resolve_active(active, stages_of(themis(asked, chunks=count)), len(asked.dimensions))
+    count = default_chunks(collective) if chunks is None else chunks
+    return resolve_active(active, stages_of(themis(collective, chunks=count)), len(collective.dimensions))
 
 
 def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Active = "auto") -> TimedSchedule:
@@ -128,9 +128,9 @@ BINS = 200
 
 def busy_intervals(timed: TimedSchedule, dimension: int) -> tuple[Floats, Floats]:
     """Begins and ends of the spans in which a dimension moves bytes, in order and apart."""
-    here = timed.stages.dimension == dimension
-    latency = timed.stages.latency_s[here] if timed.active is None else 0.0
-    begin, end = timed.chart.moving_s[here], timed.chart.end_s[here] - latency
+    stages = timed.stages.dimension == dimension
+    latency = timed.stages.latency_s[stages] if timed.active is None else 0.0
+    begin, end = timed.chart.moving_s[stages], timed.chart.end_s[stages] - latency
     order = np.argsort(begin, kind="stable")
     # Sorted by begin, a span ends before the next one if no earlier span reaches further: the running maximum says so.
     begin, end = begin[order], np.maximum.accumulate(end[order])

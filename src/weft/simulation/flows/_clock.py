@@ -354,8 +354,8 @@ def sample(net: Net, clock: Timeline, link: int, now: float) -> None:
         load += share_of(net, wide(net.slots[slot].place)) * net.flows[net.slots[slot].flow].level
     if this.capacity < np.inf and abs(load - clock.sampled[link]) > INSTANT * max(load, clock.sampled[link]):
         clock.sampled[link] = load
-        taken = clock.samples[net.counter[LOGGED]]
-        taken.time, taken.link, taken.rate = now, link, load
+        entry = clock.samples[net.counter[LOGGED]]
+        entry.time, entry.link, entry.rate = now, link, load
         net.counter[LOGGED] += 1
 
 

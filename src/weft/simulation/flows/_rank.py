@@ -40,9 +40,9 @@ EQUAL = 1e-12
 
 
 @jit
-def comes_first(net: Net, one: int, other: int) -> bool:
+def comes_first(net: Net, rank: int, second: int) -> bool:
     """Whether a rank is before another: by bytes left, equals by number."""
-    this, that = net.ranks[one], net.ranks[other]
+    this, that = net.ranks[rank], net.ranks[second]
     return bool(this.key < that.key or (this.key == that.key and this.flow < that.flow))
 
 
@@ -55,9 +55,9 @@ def mend_order(net: Net, first: int, end: int) -> bool:
     for at in range(first + 1, end):
         hole = at
         while hole > first and comes_first(net, hole, hole - 1):
-            one, other = ranks[hole], ranks[hole - 1]
-            one.key, other.key = other.key, one.key
-            one.flow, other.flow = other.flow, one.flow
+            rank, above = ranks[hole], ranks[hole - 1]
+            rank.key, above.key = above.key, rank.key
+            rank.flow, above.flow = above.flow, rank.flow
             hole -= 1
         moves += at - hole
         if moves > MOVES * (end - first):
@@ -75,16 +75,16 @@ def run_end(net: Net, first: int, end: int) -> int:
 
 
 @jit
-def merge(net: Net, one: int, other: int, end: int, shift: int) -> None:
+def merge(net: Net, left: int, right: int, end: int, shift: int) -> None:
     """Merge two runs that follow each other, to places that lie further on."""
-    ranks, one_end = net.ranks, other
-    for to in range(one + shift, end + shift):
-        if other == end or (one < one_end and comes_first(net, one, other)):
-            ranks[to].key, ranks[to].flow = ranks[one].key, ranks[one].flow
-            one += 1
+    ranks, left_end = net.ranks, right
+    for to in range(left + shift, end + shift):
+        if right == end or (left < left_end and comes_first(net, left, right)):
+            ranks[to].key, ranks[to].flow = ranks[left].key, ranks[left].flow
+            left += 1
         else:
-            ranks[to].key, ranks[to].flow = ranks[other].key, ranks[other].flow
-            other += 1
+            ranks[to].key, ranks[to].flow = ranks[right].key, ranks[right].flow
+            right += 1
 
 
 @jit

@@ -239,15 +239,15 @@ def sweep(net: Net, size: int, most: int) -> bool:
     while size > 0 and counter[OPENED] + counter[PENDING] > 0:
         if counter[CHANGED] > most:
             return False
-        at, what = net.heap[0].key, net.heap[0].number
+        at, item = net.heap[0].key, net.heap[0].number
         size = pop(net.heap, size)
-        if what >= nlinks:
-            if net.flows[what - nlinks].fresh == OPEN:
+        if item >= nlinks:
+            if net.flows[item - nlinks].fresh == OPEN:
                 now = max(now, at)
-                close(net, what - nlinks, at, NO_LINK)
-        elif net.links[what].look_at == at:
+                close(net, item - nlinks, at, NO_LINK)
+        elif net.links[item].look_at == at:
             now = max(now, at)
-            size = look(net, size, what, now)
+            size = look(net, size, item, now)
     return bool(counter[CHANGED] <= most)
 
 

@@ -138,13 +138,13 @@ def simulate(
         check_distinct_links(routes, len(capacity), first_flow)
     net = net_of(capacity, traffic, routes)
     clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
-    taken = []
+    samples = []
     ended, run = False, advance.sized(steps_of(traffic, routes, len(events)))
     # The event loop stops when its room for samples is full; all its state is in `net` and `clock`, so that it goes
     # on.
     while not ended:
         ended = run(net, clock, sharing, float(local), np.inf)
-        taken.append(clock.samples[: net.counter[LOGGED]].copy())
+        samples.append(clock.samples[: net.counter[LOGGED]].copy())
         net.counter[LOGGED] = 0
     # Nothing happens any more, but flows are active: their rate is 0 for good.
     if net.counter[LIVE] > 0:
@@ -161,7 +161,7 @@ def simulate(
         bottleneck=net.flows["limit"].copy(),
         solutions=int(net.counter[SOLVES]),
         local_solutions=int(net.counter[RIPPLES]),
-        rates=_rates(np.concatenate(taken)) if sample else None,
+        rates=_rates(np.concatenate(samples)) if sample else None,
     )
 
 
@@ -170,15 +170,15 @@ def steps_of(traffic: Traffic, routes: Routes, events: int = 0) -> int:
     return 500 + 40 * (len(traffic) + events) * (len(traffic) + len(routes.links)) + 50 * len(traffic.phases)
 
 
-def _rates(taken: Records) -> LinkRates:
+def _rates(samples: Records) -> LinkRates:
     """The last rate of each link at each instant."""
     # A link may be sampled several times at one instant; only its last rate lasts.
-    later = np.lexsort((np.arange(len(taken)), taken["link"], taken["time"]))
-    ordered = taken[later]
+    later = np.lexsort((np.arange(len(samples)), samples["link"], samples["time"]))
+    ordered = samples[later]
     last = np.ones(len(ordered), dtype=bool)
     last[:-1] = (ordered["link"][1:] != ordered["link"][:-1]) | (ordered["time"][1:] != ordered["time"][:-1])
-    kept = ordered[last]
-    return LinkRates(time_s=kept["time"].copy(), link=kept["link"].copy(), rate_Bps=kept["rate"].copy())
+    final = ordered[last]
+    return LinkRates(time_s=final["time"].copy(), link=final["link"].copy(), rate_Bps=final["rate"].copy())
 
 
 def _carried(links: int, traffic: Traffic, routes: Routes) -> Floats:
@@ -251,13 +251,13 @@ def _new_tree(leaves: int) -> tuple[Floats, Ints]:
 
 def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:
     """Phases, flows by phase, and the phases that wait for each."""
-    given = traffic.phases
-    phases, waiting = blank(len(given), PHASE), np.diff(given.indptr)
-    flow_first, flow_order = grouped(traffic.phase, len(given))
-    next_first, order = grouped(given.waits, len(given))
-    next_phase = np.repeat(np.arange(len(given)), waiting)[order]
-    _check_circle(given, waiting, next_first, next_phase)
-    phases["delay"], phases["start"], phases["waiting"] = given.delay_s, given.start_s, waiting
+    wanted = traffic.phases
+    phases, waiting = blank(len(wanted), PHASE), np.diff(wanted.indptr)
+    flow_first, flow_order = grouped(traffic.phase, len(wanted))
+    next_first, order = grouped(wanted.waits, len(wanted))
+    next_phase = np.repeat(np.arange(len(wanted)), waiting)[order]
+    _check_circle(wanted, waiting, next_first, next_phase)
+    phases["delay"], phases["start"], phases["waiting"] = wanted.delay_s, wanted.start_s, waiting
     phases["begin"], phases["end"] = np.nan, np.nan
     phases["flow_first"], phases["flow_end"] = flow_first[:-1], flow_first[1:]
     phases["next_first"], phases["next_end"] = next_first[:-1], next_first[1:]
@@ -270,20 +270,20 @@ def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: I
     # Kahn's algorithm: what is never freed lies on a circle or waits for one.
     left, ready = waiting.tolist(), np.flatnonzero(waiting == 0).tolist()
     first, later = next_first.tolist(), next_phase.tolist()
-    taken = 0
+    freed = 0
     while ready:
         phase = ready.pop()
-        taken += 1
+        freed += 1
         for after in later[first[phase] : first[phase + 1]]:
             left[after] -= 1
             if left[after] == 0:
                 ready.append(after)
-    if taken < len(left):
+    if freed < len(left):
         circle = _circle(phases, [count > 0 for count in left])
-        shown = " <- ".join(_phase_name(phases, phase) for phase in circle[: SHOWN + 1])
+        names = " <- ".join(_phase_name(phases, phase) for phase in circle[: SHOWN + 1])
         more = f" <- ... ({len(circle)} phases)" if len(circle) > SHOWN + 1 else ""
         raise BadInput(
-            f"phases wait for each other in a circle: {shown}{more}", where="phases", remedy="drop one of these waits"
+            f"phases wait for each other in a circle: {names}{more}", where="phases", remedy="drop one of these waits"
         )
 
 
@@ -295,7 +295,7 @@ def _circle(phases: Phases, stuck: list[bool]) -> list[int]:
         at[phase] = len(path)
         path.append(phase)
         waits = phases.waits[phases.indptr[phase] : phases.indptr[phase + 1]].tolist()
-        phase = next(other for other in waits if stuck[other])
+        phase = next(before for before in waits if stuck[before])
     return [*path[at[phase] :], phase]
 
 
@@ -315,9 +315,9 @@ def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, fir
         if len(names) == SHOWN:
             break
     more = f" and {len(flows) - SHOWN} more" if len(flows) > SHOWN else ""
-    what = f"flows {', '.join(names)}{more} can never end: links {', '.join(map(str, holding[:SHOWN]))}"
+    problem = f"flows {', '.join(names)}{more} can never end: links {', '.join(map(str, holding[:SHOWN]))}"
     return BadInput(
-        f"{what} let nothing pass",
+        f"{problem} let nothing pass",
         where="simulation",
         remedy="route them around links without capacity, or let a later event restore these links",
     )
@@ -578,10 +578,10 @@ class Rest:
     phases: Ints
     latency_s: Floats
 
-    def routes(self, given: Routes) -> Routes:
+    def routes(self, new: Routes) -> Routes:
         """Routes of its flows, which may be others than before, with what is left of latencies."""
-        latency = np.where(np.isnan(self.latency_s), given.latency_s, self.latency_s)
-        return Routes(indptr=given.indptr, links=given.links, usage=given.usage, latency_s=latency)
+        latency = np.where(np.isnan(self.latency_s), new.latency_s, self.latency_s)
+        return Routes(indptr=new.indptr, links=new.links, usage=new.usage, latency_s=latency)
 
 
 def run_until(
@@ -657,22 +657,22 @@ def rest_of(traffic: Traffic, routes: Routes, halt: Halt) -> Rest:
     )
 
 
-def _phases_left(given: Phases, halt: Halt, phases: Ints, number: Ints) -> Phases:
+def _phases_left(before: Phases, halt: Halt, phases: Ints, number: Ints) -> Phases:
     """Begun phases begin at once, ready ones when they would have, others after what they still wait for."""
     begun = ~np.isnan(halt.phase_begin_s[phases])
     ready = ~np.isnan(halt.ready_s[phases])
-    start = np.where(begun, halt.time_s, np.where(ready, halt.ready_s[phases], given.start_s[phases]))
-    count = np.diff(given.indptr)[phases]
+    start = np.where(begun, halt.time_s, np.where(ready, halt.ready_s[phases], before.start_s[phases]))
+    count = np.diff(before.indptr)[phases]
     # Phases that have ended have no number among those left: waits for them are dropped.
-    waits = number[given.waits[spans(given.indptr[phases], count)]]
+    waits = number[before.waits[spans(before.indptr[phases], count)]]
     owner = np.repeat(np.arange(len(phases)), count)[waits >= 0]
     left = np.bincount(owner, minlength=len(phases))
     return Phases(
-        delay_s=np.where(begun | ready, 0.0, given.delay_s[phases]),
+        delay_s=np.where(begun | ready, 0.0, before.delay_s[phases]),
         start_s=start,
         indptr=np.concatenate([[0], np.cumsum(left)]).astype(np.int64),
         waits=waits[waits >= 0],
-        label=given.label[phases],
-        labels=given.labels,
-        job=given.job[phases],
+        label=before.label[phases],
+        labels=before.labels,
+        job=before.job[phases],
     )

@@ -80,8 +80,8 @@ def _lines(path: Path) -> list[bytes]:
         for number, line in enumerate(data.split(b"\n"), start=1):
             strange = line.translate(None, _NUMERIC)
             if strange:
-                shown = strange[:20].decode("ascii", "backslashreplace")
-                raise BadInput(f"line {number} holds {shown!r}", where=str(path), remedy=f"write numbers: {_LAYOUT}")
+                sample = strange[:20].decode("ascii", "backslashreplace")
+                raise BadInput(f"line {number} holds {sample!r}", where=str(path), remedy=f"write numbers: {_LAYOUT}")
     return data.rstrip().split(b"\n") if data.strip() else []
 
 
@@ -96,9 +96,9 @@ def _numbers(rows: list[list[bytes]], path: str | Path) -> Floats:
             try:
                 float(word)
             except ValueError:
-                shown = word[:20].decode("ascii")
+                text = word[:20].decode("ascii")
                 raise BadInput(
-                    f"line {line}: {shown!r} is no number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
+                    f"line {line}: {text!r} is no number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
                 ) from None
     raise BadInput("cannot be read as numbers", where=str(path), remedy=f"write numbers: {_LAYOUT}")
 
@@ -109,8 +109,8 @@ def _header(numbers: Floats, counts: Ints, lines: int, path: str | Path) -> tupl
     if counts[0] != 4:
         raise BadInput(f"line 1 has {counts[0]} numbers, not 4", where=str(path), remedy=_LAYOUT)
     head = numbers[:4].tolist()
-    whole = all(value == value // 1 and 0 <= value <= LARGEST_COUNT for value in head[:3])
-    if not (whole and 0 < head[3] < np.inf):
+    counts_fit = all(value == value // 1 and 0 <= value <= LARGEST_COUNT for value in head[:3])
+    if not (counts_fit and 0 < head[3] < np.inf):
         raise BadInput(
             f"line 1 has {head[0]:g} hosts, {head[1]:g} links, {head[2]:g} flows, {head[3]:g} bytes/s",
             where=str(path),
@@ -181,17 +181,17 @@ def _path_problems(traffic: Traffic, indptr: Ints, route: Ints, ends: Ints) -> l
     nodes, number = np.unique(np.append(passed, source), return_inverse=True)
     visits = np.append(flow, np.arange(len(source))) * max(len(nodes), 1) + number.reshape(-1)
     visit, times = np.unique(visits, return_counts=True)
-    found = {int(at): f"goes from {source[at]} to itself" for at in np.flatnonzero(source == target)}
+    problems = {int(at): f"goes from {source[at]} to itself" for at in np.flatnonzero(source == target)}
     for at in np.flatnonzero(~some):
-        found.setdefault(int(at), "has no path")
+        problems.setdefault(int(at), "has no path")
     for at in apart:
         left = f"link {route[at]} leaves {ends[route[at], 0]}, not {enters[at]}"
-        found.setdefault(int(flow[at]), left)
+        problems.setdefault(int(flow[at]), left)
     for at in np.flatnonzero(last != target):
-        found.setdefault(int(at), f"path ends at {last[at]}, not {target[at]}")
+        problems.setdefault(int(at), f"path ends at {last[at]}, not {target[at]}")
     for at, node in zip(*divmod(visit[times > 1], max(len(nodes), 1)), strict=True):
-        found.setdefault(int(at), f"path passes {nodes[node]} twice")
-    return [(2 + at, text) for at, text in found.items()]
+        problems.setdefault(int(at), f"path passes {nodes[node]} twice")
+    return [(2 + at, text) for at, text in problems.items()]
 
 
 def _refuse(problems: list[tuple[int, str]], path: str | Path) -> None:
@@ -244,8 +244,8 @@ class ScenarioReport(Result):
     @property
     def flows(self) -> tuple[FlowEnd, ...]:
         """When each flow began and ended, and the link that held it back."""
-        found = self.result
-        columns = zip(found.begin_s.tolist(), found.completion_s.tolist(), found.bottleneck.tolist(), strict=True)
+        result = self.result
+        columns = zip(result.begin_s.tolist(), result.completion_s.tolist(), result.bottleneck.tolist(), strict=True)
         return tuple(FlowEnd(begin_s=begin, completion_s=end, bottleneck_link=link) for begin, end, link in columns)
 
     @property

@@ -58,12 +58,12 @@ def components(routes: Routes, links: int) -> Ints:
     while True:
         lowest = np.full(links, len(lengths))
         np.minimum.at(lowest, routes.links, label[flow])
-        found = label.copy()
-        np.minimum.at(found, flow, lowest[routes.links])
-        found = found[found]
-        if (found == label).all():
+        lower = label.copy()
+        np.minimum.at(lower, flow, lowest[routes.links])
+        lower = lower[lower]
+        if (lower == label).all():
             return label
-        label = found
+        label = lower
 
 
 def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
@@ -73,9 +73,9 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     sets = np.flatnonzero(np.diff(label[order], prepend=-1))
     parts = _parts(capacity_Bps, bytes_, routes, order, sets)
     like = _first_alike(parts)
-    here = parts[0]
+    lengths = parts[0]
     twin = np.empty(len(label), dtype=np.int64)
-    twin[order] = order[sets[like][here.owner] + here.place]
+    twin[order] = order[sets[like][lengths.owner] + lengths.place]
     return twin
 
 
@@ -131,8 +131,8 @@ def _first_alike(parts: list[_Part]) -> Ints:
     for part in parts:
         sizes = np.diff(part.begin, append=len(part.values))
         differs |= sizes != sizes[like]
-        other = part.begin[like][part.owner] + np.minimum(part.place, sizes[like][part.owner] - 1)
-        differs[part.owner[part.values != part.values[other]]] = True
+        partner = part.begin[like][part.owner] + np.minimum(part.place, sizes[like][part.owner] - 1)
+        differs[part.owner[part.values != part.values[partner]]] = True
     return np.where(differs, np.arange(sets), like)
 
 
@@ -141,7 +141,7 @@ def _counterparts(routes: Routes, twin: Ints, bottleneck: Ints) -> Ints:
     lengths = np.diff(routes.indptr)
     flow = np.repeat(np.arange(len(twin)), lengths)
     place = np.arange(len(flow)) - np.repeat(routes.indptr[:-1], lengths)
-    found = routes.links[routes.indptr[twin[flow]] + place] == bottleneck[flow]
-    own = np.full(len(twin), -1)
-    own[flow[found]] = routes.links[found]
-    return own
+    limits = routes.links[routes.indptr[twin[flow]] + place] == bottleneck[flow]
+    links = np.full(len(twin), -1)
+    links[flow[limits]] = routes.links[limits]
+    return links

@@ -88,46 +88,48 @@ def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work)
         stage = work.pending[waiting]
         while work.place[stage] < passes.first[stage + 1]:
             k = work.place[stage]
-            what, chunk, i, edge = passes.what[k], passes.chunk[k], passes.micro_batch[k], passes.edge[k]
+            kind, chunk, i, edge = passes.what[k], passes.chunk[k], passes.micro_batch[k], passes.edge[k]
             # The first chunk reads its own data; a weight gradient follows its backward pass on the same stage.
             arrived = 0.0
-            if what <= BACKWARD and not (what == FORWARD and chunk == 0):
-                arrived = work.ready[what, chunk, i]
+            if kind <= BACKWARD and not (kind == FORWARD and chunk == 0):
+                arrived = work.ready[kind, chunk, i]
                 if arrived < 0.0:
                     break
             work.place[stage] += 1
             done += 1
             free = times.free[stage]
             # A pass begins when its stage is free, its parameters are gathered and its input has come.
-            held = max(free, _gathered(stage, k, what == FORWARD and edge, passes, delays, rules, times, work))
-            begin = max(held, arrived)
-            end = begin + passes.seconds[what, chunk, 1 if edge else 0]
+            possible = max(free, _gathered(stage, k, kind == FORWARD and edge, passes, delays, rules, times, work))
+            begin = max(possible, arrived)
+            end = begin + passes.seconds[kind, chunk, 1 if edge else 0]
             times.begin[k], times.end[k] = begin, end
             free = end
             # Forward passes feed the next chunk, that of the last chunk its own backward pass, backward passes the
             # chunk before.
             to = -1
-            if what == FORWARD:
+            if kind == FORWARD:
                 to = chunk if chunk == last else chunk + 1
-            elif what == BACKWARD:
+            elif kind == BACKWARD:
                 to = chunk - 1
             if to >= 0:
-                turned = what == BACKWARD or chunk == last
-                other = passes.stage_of[to]
-                there = end
-                if other != stage:
-                    there = end + delays.hop
-                    times.sent[k] = there
-                    work.pending[waiting] = other
+                turned = kind == BACKWARD or chunk == last
+                receiver = passes.stage_of[to]
+                arrival = end
+                if receiver != stage:
+                    arrival = end + delays.hop
+                    times.sent[k] = arrival
+                    work.pending[waiting] = receiver
                     waiting += 1
                     if rules.blocks:
-                        free = there
-                work.ready[BACKWARD if turned else FORWARD, to, i] = there
-            if what == BACKWARD and (rules.every or edge):
+                        free = arrival
+                work.ready[BACKWARD if turned else FORWARD, to, i] = arrival
+            if kind == BACKWARD and (rules.every or edge):
                 # What a later stage hands back was wired after this: the reduction does not wait for it.
                 if chunk == last or passes.stage_of[chunk + 1] <= stage:
-                    held = begin
-                reduced = _reduced(k, held, free, 0.0 if rules.every else times.reduced[stage], delays, rules, times)
+                    possible = begin
+                reduced = _reduced(
+                    k, possible, free, 0.0 if rules.every else times.reduced[stage], delays, rules, times
+                )
                 if rules.every:
                     free = reduced
                 else:
@@ -161,13 +163,15 @@ def _gathered(
 
 
 @jit
-def _reduced(k: int, held: float, free: float, earlier: float, delays: Delays, rules: Rules, times: Times) -> float:
+def _reduced(
+    k: int, backward_begin: float, free: float, earlier: float, delays: Delays, rules: Rules, times: Times
+) -> float:
     """When a chunk's gradients are reduced."""
     if not rules.reduces:
         return max(free, earlier)
     # With overlap all but the last bucket runs beside the backward pass, the last behind it; reductions of a stage
     # follow each other.
-    begin = max(held if rules.overlaps else free, earlier)
+    begin = max(backward_begin if rules.overlaps else free, earlier)
     end = begin + delays.beside
     if rules.overlaps:
         end = max(end, free) + delays.behind

@@ -59,13 +59,13 @@ class FlowRoutes:
         pairs = fabric.accelerators**2
         flow = traffic.collective * pairs + traffic.source * fabric.accelerators + traffic.target
         # Parts of a flow on several queue pairs have one key, and merge to one route with shares by bytes.
-        whole, at = np.unique(flow, return_inverse=True)
-        self.routes = merged(routes, at.reshape(-1), traffic.bytes, len(whole))
+        flows, at = np.unique(flow, return_inverse=True)
+        self.routes = merged(routes, at.reshape(-1), traffic.bytes, len(flows))
         # Of collectives with the same name, and of flows between the same pair, the first counts.
         self.number = {title: number for number, title in reversed(list(enumerate(traffic.names)))}
         named = np.array([self.number[title] for title in traffic.names], dtype=np.int64)
-        self.pair, self.of_pair = np.unique(whole % pairs, return_index=True)
-        key = named[whole // pairs] * pairs + whole % pairs if len(whole) else whole
+        self.pair, self.of_pair = np.unique(flows % pairs, return_index=True)
+        key = named[flows // pairs] * pairs + flows % pairs if len(flows) else flows
         self.key, self.of_key = np.unique(key, return_index=True)
 
     def of(self, titles: Sequence[str], group: Ints, source: Ints, target: Ints) -> tuple[Routes, Ints]:
@@ -83,10 +83,10 @@ class FlowRoutes:
         missing = without[~np.isin(pair[without], self.idle)]
         if len(missing):
             names = self.fabric.names
-            shown = [f"{names[source[one]]} -> {names[target[one]]}" for one in missing.tolist()]
+            pairs_missing = [f"{names[source[message]]} -> {names[target[message]]}" for message in missing.tolist()]
             kinds = sorted({titles[number].partition(",")[0] for number in np.unique(group[missing]).tolist()})
             raise BadInput(
-                f"{len(missing):,} of {len(pair):,} messages of {kinds[0]} have no route: {some(shown)}",
+                f"{len(missing):,} of {len(pair):,} messages of {kinds[0]} have no route: {some(pairs_missing)}",
                 where=self.name,
                 remedy="route this layout on this fabric and placement, as weft route --plan does",
             )
@@ -222,9 +222,9 @@ class Wires:
 
         ``routes`` are those of the other layout.
         """
-        other = copy(self)
-        other.layout, other.routes = layout, routes
-        return other
+        wires = copy(self)
+        wires.layout, wires.routes = layout, routes
+        return wires
 
     def extra(self, key: Key) -> float:
         """What the fabric adds to the closed form of a collective, in seconds per byte, as ``contended`` has it.
@@ -364,11 +364,11 @@ class Wires:
 
     def contended(self, messages: Messages) -> Contended:
         """How long a call takes over ports alone, alone, and with everybody; the mean over hashes."""
-        result = [self._contended(one) for one in self._drawn(messages)]
+        result = [self._contended(draw) for draw in self._drawn(messages)]
         return replace(
             result[0],
-            alone=float(np.mean([one.alone for one in result])),
-            everybody=float(np.mean([one.everybody for one in result])),
+            alone=float(np.mean([draw.alone for draw in result])),
+            everybody=float(np.mean([draw.everybody for draw in result])),
         )
 
     def _drawn(self, messages: Messages) -> Iterator[Messages]:
@@ -377,8 +377,8 @@ class Wires:
         for draw in range(1, self.transport.draws if self.routes is None else 1):
             seed = self.seed + draw
             waves = (
-                replace(one, routes=self.transport.routes(self.paths, one.source, one.target, seed=seed))
-                for one in messages.waves
+                replace(wave, routes=self.transport.routes(self.paths, wave.source, wave.target, seed=seed))
+                for wave in messages.waves
             )
             yield replace(messages, waves=tuple(waves))
 
@@ -406,7 +406,9 @@ class Wires:
 
     def _everybody(self, messages: Messages) -> float:
         """Seconds per byte of a call while all groups send."""
-        draws = [fsum(float(self._transfer(wave).end_s.max()) for wave in one.waves) for one in self._drawn(messages)]
+        draws = [
+            fsum(float(self._transfer(wave).end_s.max()) for wave in drawn.waves) for drawn in self._drawn(messages)
+        ]
         return float(np.mean(draws)) * (1.0 / (UNIT_BYTES * messages.calls))
 
     def spans_domains(self, groups: Ints) -> bool:
@@ -444,7 +446,7 @@ class Wires:
         steps = expand(key[0], chosen, np.arange(size), 1.0, domain=np.arange(size) * domains // size)
         hop_after_hop = (key[0], chosen) == ("all-to-all", "hierarchical")
         waves = steps.one_by_one() if hop_after_hop else (steps.pipelined(),)
-        return _Laid(chosen, groups, [(groups[:, one.source], groups[:, one.target], one.bytes) for one in waves])
+        return _Laid(chosen, groups, [(groups[:, wave.source], groups[:, wave.target], wave.bytes) for wave in waves])
 
     def _sends(self, groups: Ints) -> _Laid:
         """Activations to the next stage, then gradients back; interleaving also joins the last to the
@@ -452,8 +454,8 @@ class Wires:
         size = groups.shape[1]
         joins = size if self.layout.schedule.rounds and size > 2 else size - 1
         pairs = np.stack([groups[:, :joins], np.roll(groups, -1, axis=1)[:, :joins]], axis=-1).reshape(-1, 2)
-        there, back, one = pairs[:, :1], pairs[:, 1:], np.ones(1)
-        return _Laid("direct", pairs, [(there, back, one), (back, there, one)])
+        next_stage, this_stage, byte = pairs[:, :1], pairs[:, 1:], np.ones(1)
+        return _Laid("direct", pairs, [(next_stage, this_stage, byte), (this_stage, next_stage, byte)])
 
     def _wave(self, key: Key, source: Ints, target: Ints, bytes_: Floats) -> Wave:
         """Messages of all groups, one group a row."""

@@ -98,15 +98,15 @@ def demand_of(layout: Layout, step: Step) -> Demand:
     )
 
 
-def _each(held: Sequence[HeldChunk], result: Callable[[HeldChunk], T]) -> list[T]:
+def _each(chunks: Sequence[HeldChunk], result: Callable[[HeldChunk], T]) -> list[T]:
     """What is found for each; only for one of those that hold the same, on whatever stage."""
     # Chunks that hold the same blocks ask for the same, whichever stage they are on.
     known: dict[HeldChunk, T] = {}
-    alike = [replace(one, stage=0) for one in held]
-    for one, other in zip(held, alike, strict=True):
-        if other not in known:
-            known[other] = result(one)
-    return [known[one] for one in alike]
+    alike = [replace(chunk, stage=0) for chunk in chunks]
+    for chunk, blocks in zip(chunks, alike, strict=True):
+        if blocks not in known:
+            known[blocks] = result(chunk)
+    return [known[chunk] for chunk in alike]
 
 
 class _Gathered:
@@ -121,11 +121,11 @@ class _Gathered:
         """The amounts of calls, except empty ones and those of a rank alone."""
         result: Amounts = defaultdict(Amount)
         # Calls of one kind over the same axes meet on the same links: their bytes add up.
-        for one in calls:
-            bytes_, times = float(np.max(one.bytes)), float(np.max(one.times))
-            axes = self._real(one.axes)
+        for call in calls:
+            bytes_, times = float(np.max(call.bytes)), float(np.max(call.times))
+            axes = self._real(call.axes)
             if bytes_ > 0 and times > 0 and self._size(axes) > 1:
-                result[one.kind, axes].add(bytes_, times)
+                result[call.kind, axes].add(bytes_, times)
         return result
 
     def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -144,8 +144,8 @@ def _chunk(chunk: HeldChunk, step: Step, gathered: _Gathered) -> ChunkDemand:
     return ChunkDemand(
         stage=chunk.stage,
         counts=chunk.counts,
-        forward=gathered.amounts(one for one in inside if one.when == "forward"),
-        backward=gathered.amounts(one for one in inside if one.when == "backward"),
+        forward=gathered.amounts(call for call in inside if call.when == "forward"),
+        backward=gathered.amounts(call for call in inside if call.when == "backward"),
         sends=gathered.amounts(step.between(chunk)),
     )
 
@@ -153,7 +153,7 @@ def _chunk(chunk: HeldChunk, step: Step, gathered: _Gathered) -> ChunkDemand:
 def _stage(stage: HeldChunk, step: Step, gathered: _Gathered) -> StageDemand:
     once = list(step.once(stage))
     reduce, gather, tied, scalars = (
-        gathered.amounts(one for one in once if one.when == when) for when in ("reduce", "gather", "tied", "scalar")
+        gathered.amounts(call for call in once if call.when == when) for when in ("reduce", "gather", "tied", "scalar")
     )
     return StageDemand(reduce=reduce, gather=gather, tied=tied, scalars=scalars)
 
@@ -202,8 +202,8 @@ def crossings(layout: Layout) -> Floats:
     """Messages of one micro-batch from each stage (row) to each other: activations there, gradients back."""
     count = np.zeros((layout.pipeline, layout.pipeline))
     for chunk in range(layout.pipeline * layout.virtual_stages - 1):
-        here, there = stage_of(layout, chunk), stage_of(layout, chunk + 1)
-        if here != there:
-            count[here, there] += 1
-            count[there, here] += 1
+        stage, following = stage_of(layout, chunk), stage_of(layout, chunk + 1)
+        if stage != following:
+            count[stage, following] += 1
+            count[following, stage] += 1
     return count

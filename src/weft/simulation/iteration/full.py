@@ -55,9 +55,9 @@ class Graph:
         self.names.append(name)
         return len(self.delays) - 1
 
-    def wait(self, phase: int, other: int) -> None:
+    def wait(self, phase: int, before: int) -> None:
         """Let a phase wait for another."""
-        self.waits[phase].append(other)
+        self.waits[phase].append(before)
 
     def carry(self, phase: int, load: Load) -> None:
         """Give a phase flows."""
@@ -71,7 +71,7 @@ class Graph:
             delay_s=np.array(self.delays),
             start_s=np.zeros(len(self.delays)),
             indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            waits=np.array([other for waits in self.waits for other in waits], dtype=np.int64),
+            waits=np.array([before for waits in self.waits for before in waits], dtype=np.int64),
             label=np.array([labels[name] for name in self.names], dtype=np.int64),
             labels=tuple(labels),
             job=np.zeros(len(self.delays), dtype=np.int64),
@@ -142,7 +142,7 @@ def full_traffic(
     pipeline = Pipeline(layout, clock, wanted, wires, messages, ideal)
     last = pipeline.build()
     traffic = pipeline.graph.traffic()
-    known = joined([wave.routes for one in messages.values() for wave in one.waves])
+    known = joined([wave.routes for collective in messages.values() for wave in collective.waves])
     routes = pipeline.graph.routes(known).without_latency()
     message = np.concatenate([np.zeros(0, dtype=np.int64), *(load.route for _, load in pipeline.graph.loads)])
     return FullTraffic(traffic=traffic, routes=routes, message=message, pipeline=pipeline, last=last)
@@ -181,8 +181,8 @@ class Pipeline:
         self.column = self._columns()
         self.flows: dict[tuple[Key, int, int, int], Load] = {}
         first = 0
-        for key, one in messages.items():
-            for wave in one.waves:
+        for key, collective in messages.items():
+            for wave in collective.waves:
                 self._index(key, wave, first)
                 first += len(wave.source)
 
@@ -278,29 +278,29 @@ class Pipeline:
         if step.reduce_s <= 0:
             return before[0] if len(before) == 1 else self.graph.add("end", 0.0, before)
         if not self.layout.overlap_reduce:
-            whole = self.synchronise(stage, column, "gradients", self.share, [*before, *earlier])
-            first = whole
+            last = self.synchronise(stage, column, "gradients", self.share, [*before, *earlier])
+            first = last
         else:
             # What flows beside the backward pass begins with it and waits for the same phases.
             first = self.synchronise(stage, column, "gradients", self.share * (1.0 - step.last), [])
             self.graph.waits[first] = [*self.graph.waits[placed.begin], *earlier]
-            whole = self.synchronise(stage, column, "gradients", self.share * step.last, [first, *before])
+            last = self.synchronise(stage, column, "gradients", self.share * step.last, [first, *before])
         if column == 0:
-            self._bar(stage, "gradients", "gradients", first, whole)
-        return whole
+            self._bar(stage, "gradients", "gradients", first, last)
+        return last
 
     def _sent(self, stage: int, column: int, op: Op, placed: Placed) -> list[int]:
         """Send an op's result to the stage that needs it; returns the phases of the sends."""
         after = following(self.layout, op)
         if after is None:
             return []
-        other = stage_of(self.layout, after.chunk)
-        if other == stage:
+        receiving = stage_of(self.layout, after.chunk)
+        if receiving == stage:
             self.graph.wait(self.placed[stage, column, after].begin, placed.end)
             return []
-        phase = self.send(stage, column, op, other, placed.end)
-        for receiver in self.receivers(stage, column, other):
-            self.graph.wait(self.placed[other, receiver, after].begin, phase)
+        phase = self.send(stage, column, op, receiving, placed.end)
+        for receiver in self.receivers(stage, column, receiving):
+            self.graph.wait(self.placed[receiving, receiver, after].begin, phase)
         if column == 0:
             self._bar(stage, "send", f"{op.what} {op.micro_batch}.{op.chunk}", phase, phase)
         return [phase]
@@ -309,10 +309,10 @@ class Pipeline:
         """Columns of a stage."""
         return range(int(self.column[self.stage == stage].max()) + 1)
 
-    def receivers(self, stage: int, column: int, other: int) -> list[int]:
+    def receivers(self, stage: int, column: int, receiving: int) -> list[int]:
         """Columns of another stage that a column sends to."""
-        found = self.flows.get((_SEND, stage, column, other))
-        return [] if found is None else np.unique(self.column[found.target]).tolist()
+        load = self.flows.get((_SEND, stage, column, receiving))
+        return [] if load is None else np.unique(self.column[load.target]).tolist()
 
     def work(self, stage: int, column: int, op: Op, seconds: float) -> Placed:
         """The phases of a pass: computation, exposed collectives one after the other, hidden ones beside."""
@@ -336,48 +336,48 @@ class Pipeline:
         self._carry(hidden, amounts, stage, column, 1.0 - share)
         return Placed(begin, self.graph.add(f"{op.what} end", 0.0, [before, hidden]))
 
-    def send(self, stage: int, column: int, op: Op, other: int, waits: int) -> int:
+    def send(self, stage: int, column: int, op: Op, receiving: int, waits: int) -> int:
         """The phase of a stage boundary."""
         amount = self.wanted.boundary[_SEND]
         # The delay is what the closed form's send takes beyond its ideal transfer; the bytes flow on top of that.
         phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
-        self.graph.carry(phase, self.flows[_SEND, stage, column, other].times(amount.bytes))
+        self.graph.carry(phase, self.flows[_SEND, stage, column, receiving].times(amount.bytes))
         return phase
 
-    def synchronise(self, stage: int, column: int, what: str, share: float, waits: list[int]) -> int:
+    def synchronise(self, stage: int, column: int, name: str, share: float, waits: list[int]) -> int:
         """A phase of ``share`` of the step's reduction or gathering."""
-        reducing = what == "gradients"
-        every = [one.reduce if reducing else one.gather for one in self.wanted.stages]
+        reducing = name == "gradients"
+        every = [demand.reduce if reducing else demand.gather for demand in self.wanted.stages]
         rounds = self.clock.micro_batches if reducing and self.layout.zero == 2 else 1
         seconds = self.clock.step.reduce_s if reducing else self.clock.step.gather_s
         most = max(fsum(amount.bytes * self.ideal[key] for key, amount in amounts.items()) for amounts in every)
         # The closed form's seconds are those of the stage with the most to reduce.
-        phase = self.graph.add(what, share * max(seconds - most / rounds, 0.0), waits)
+        phase = self.graph.add(name, share * max(seconds - most / rounds, 0.0), waits)
         self._carry(phase, every[stage], stage, column, share / rounds)
         return phase
 
     def _carry(self, phase: int, amounts: Amounts, stage: int, column: int, share: float) -> None:
         for key, amount in amounts.items():
-            found = self.flows.get((key, stage, column, stage))
-            if found is not None and amount.bytes * share > 0:
-                self.graph.carry(phase, found.times(amount.bytes * share))
+            load = self.flows.get((key, stage, column, stage))
+            if load is not None and amount.bytes * share > 0:
+                self.graph.carry(phase, load.times(amount.bytes * share))
 
     def _columns(self) -> Ints:
         """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""
-        asked = {key for chunk in self.wanted.chunks for key in (*chunk.forward, *chunk.backward)}
+        keys = {key for chunk in self.wanted.chunks for key in (*chunk.forward, *chunk.backward)}
         # Label propagation: ranks of a group take the least label among them until nothing changes; what exchanges
         # data, if only through others, then has one label.
         label = np.arange(len(self.stage))
         before = np.zeros_like(label)
         while (before != label).any():
             before = label.copy()
-            for key in asked:
+            for key in keys:
                 members = self.messages[key].groups
                 label[members] = label[members].min(axis=1, keepdims=True)
         column = np.zeros_like(label)
         for stage in range(self.layout.pipeline):
-            here = self.stage == stage
-            column[here] = np.unique(label[here], return_inverse=True)[1]
+            members_here = self.stage == stage
+            column[members_here] = np.unique(label[members_here], return_inverse=True)[1]
         return column
 
     def _index(self, key: Key, wave: Wave, first: int) -> None:
@@ -391,8 +391,8 @@ class Pipeline:
         order = np.lexsort(place[::-1])
         bounds = np.flatnonzero((np.diff(place[:, order]) != 0).any(axis=0)) + 1
         for flows in np.split(order, bounds):
-            stage, column, other = place[:, flows[0]].tolist()
-            self.flows[key, stage, column, other] = Load(
+            stage, column, receiving = place[:, flows[0]].tolist()
+            self.flows[key, stage, column, receiving] = Load(
                 source=wave.source[flows], target=wave.target[flows], bytes=wave.bytes[flows], route=first + flows
             )
 

@@ -79,14 +79,14 @@ class MemoryTimeline:
         """The memory after each change, by time; what ends makes room for what begins."""
         # Sums of changes at each time: what ends at an instant makes room before what begins then.
         changes: dict[float, list[float]] = {}
-        for one in self.allocations:
-            at = PARTS.index(one.part)
-            changes.setdefault(one.begin_s, [0.0] * len(PARTS))[at] += one.bytes
-            changes.setdefault(one.end_s, [0.0] * len(PARTS))[at] -= one.bytes
+        for allocation in self.allocations:
+            at = PARTS.index(allocation.part)
+            changes.setdefault(allocation.begin_s, [0.0] * len(PARTS))[at] += allocation.bytes
+            changes.setdefault(allocation.end_s, [0.0] * len(PARTS))[at] -= allocation.bytes
         times = sorted(changes)
-        held = np.cumsum([changes[time] for time in times], axis=0)
+        totals = np.cumsum([changes[time] for time in times], axis=0)
         return tuple(
-            Level(time_s=time, bytes=tuple(map(float, row))) for time, row in zip(times[:-1], held[:-1], strict=True)
+            Level(time_s=time, bytes=tuple(map(float, row))) for time, row in zip(times[:-1], totals[:-1], strict=True)
         )
 
     @cached_property
@@ -98,7 +98,9 @@ class MemoryTimeline:
     @cached_property
     def peak_operator(self) -> str:
         """What runs at the peak."""
-        return next(one.name for one in self.operators if one.begin_s <= self.peak.time_s < one.end_s)
+        return next(
+            operator.name for operator in self.operators if operator.begin_s <= self.peak.time_s < operator.end_s
+        )
 
 
 def memory_timeline(
@@ -141,7 +143,7 @@ class _Piece:
     """A part of a chunk: its name, what it keeps, and the seconds of its forward and backward pass."""
 
     name: str
-    kept: float
+    kept_bytes: float
     forward_s: float
     backward_s: float
 
@@ -168,13 +170,15 @@ class _Recorder:
     open: dict[tuple[int, int], list[tuple[_Piece, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole = HeldChunk.together([one for one in held_chunks(self.frame.job.model, self.layout) if self._own(one)])
-        line = _line(self.frame, whole)
+        stage = HeldChunk.together(
+            [chunk for chunk in held_chunks(self.frame.job.model, self.layout) if self._own(chunk)]
+        )
+        line = _line(self.frame, stage)
         in_flight = most_held(self.frame.table, self.frame.micro_batches, np.full(1, float(self.stage)))
         memory = StageMemory(self.frame)
         self.buffers: Buffers = memory.buffers(line, in_flight)
         parts = memory.parts(line, in_flight)
-        self.held = float(parts["activations_bytes"][0] / in_flight[0])
+        self.activations_bytes = float(parts["activations_bytes"][0] / in_flight[0])
         self.offloaded = bool(self.layout.offload_activations)
         # What stands for the whole iteration first; activations and buffers of operators come and go on top.
         for name in ("weights", "gradients", "optimizer", "communicators", "reserve"):
@@ -199,25 +203,25 @@ class _Recorder:
 
     def _forward(self, op: Op, begin: float, end: float) -> None:
         chunk = self.chunks[op.chunk]
-        held = self.open.setdefault((op.chunk, op.micro_batch), [])
+        activations = self.open.setdefault((op.chunk, op.micro_batch), [])
         # Blocks share the pass in proportion to their forward seconds; activations live from the begin of their block.
         lasts = [piece.forward_s for piece in chunk.pieces]
         for piece, (first, last) in zip(chunk.pieces, _slices(lasts, begin, end), strict=True):
             loss = chunk.head and piece is chunk.pieces[-1]
-            what = f"{'loss' if loss else f'forward of {piece.name}'}, micro-batch {op.micro_batch}"
-            self._moment(what, "loss" if loss else "forward", first, last)
-            if piece.kept:
-                held.append((piece, first))
+            name = f"{'loss' if loss else f'forward of {piece.name}'}, micro-batch {op.micro_batch}"
+            self._moment(name, "loss" if loss else "forward", first, last)
+            if piece.kept_bytes:
+                activations.append((piece, first))
 
     def _backward(self, op: Op, begin: float, end: float) -> None:
         chunk = self.chunks[op.chunk]
         ends: list[float] = []
         back = chunk.pieces[::-1]
-        for piece, (first, last) in zip(back, _slices([one.backward_s for one in back], begin, end), strict=True):
+        for piece, (first, last) in zip(back, _slices([piece.backward_s for piece in back], begin, end), strict=True):
             edge = "head" if chunk.head and piece is chunk.pieces[-1] else "backward"
             moment = "embedding" if chunk.embedding and piece is chunk.pieces[0] else edge
             self._moment(f"backward of {piece.name}, micro-batch {op.micro_batch}", moment, first, last)
-            if piece.kept:
+            if piece.kept_bytes:
                 ends.append(last)
         # Where the schedule splits the backward pass, activations are needed until the weight gradients.
         if not self.layout.schedule.splits_backward:
@@ -227,7 +231,7 @@ class _Recorder:
         """End the activations of a chunk's micro-batch."""
         for (piece, begin), end in zip(self.open.pop((op.chunk, op.micro_batch)), ends, strict=True):
             if not self.offloaded:
-                self._add(f"{piece.name}, micro-batch {op.micro_batch}", "activations", piece.kept, begin, end)
+                self._add(f"{piece.name}, micro-batch {op.micro_batch}", "activations", piece.kept_bytes, begin, end)
 
     def _moment(self, name: str, moment: str, begin: float, end: float) -> None:
         self.operators.append(Operator(name=name, begin_s=begin, end_s=end))
@@ -252,26 +256,28 @@ class _Recorder:
         )
         rows = block_rows(self.frame)
         result, first = {}, 0
-        for number, (chunk, held) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
+        for number, (chunk, blocks) in enumerate(zip(cut, held_chunks(model, layout), strict=True)):
             if chunk.stage == self.stage:
                 # Chunks of a stage count alike in the closed form: each keeps an equal share of the stage's
                 # activations, divided among its blocks in proportion, so that the peak is the estimate's.
-                pieces = list(self._pieces(chunk, held, rows, first))
-                kept = fsum(piece.kept for piece in pieces)
-                share = self.held / layout.virtual_stages / kept if kept else 0.0
-                scaled = [_Piece(one.name, one.kept * share, one.forward_s, one.backward_s) for one in pieces]
+                pieces = list(self._pieces(chunk, blocks, rows, first))
+                kept_bytes = fsum(piece.kept_bytes for piece in pieces)
+                share = self.activations_bytes / layout.virtual_stages / kept_bytes if kept_bytes else 0.0
+                scaled = [
+                    _Piece(piece.name, piece.kept_bytes * share, piece.forward_s, piece.backward_s) for piece in pieces
+                ]
                 result[number] = _Pieces(scaled, chunk.embedding, chunk.head)
             first += len(chunk.blocks)
         return result
 
-    def _pieces(self, chunk: Chunk, held: HeldChunk, rows: list[BlockRow], first: int) -> Iterator[_Piece]:
-        kept, kinds = self.frame.kept_rows(), len(self.frame.meshes.activations)
+    def _pieces(self, chunk: Chunk, blocks: HeldChunk, rows: list[BlockRow], first: int) -> Iterator[_Piece]:
+        activations, kinds = self.frame.kept_rows(), len(self.frame.meshes.activations)
         if chunk.embedding:
             yield _piece("embedding", 0.0, rows[-2])
-        again = round(sum(held.replayed))
+        again = round(sum(blocks.replayed))
         for i, kind in enumerate(chunk.blocks):
             row = kind + (kinds if self.frame.partial and i >= again else 0)
-            yield _piece(f"layer {first + i}", float(kept[row][0]), rows[row])
+            yield _piece(f"layer {first + i}", float(activations[row][0]), rows[row])
         if chunk.head:
             for i in range(self.frame.job.model.prediction_layers):
                 at = float(self.frame.kept(self.frame.meshes.activations[-1])[0])
@@ -279,8 +285,8 @@ class _Recorder:
             yield _piece("head", 0.0, rows[-1])
 
 
-def _piece(name: str, kept: float, row: BlockRow) -> _Piece:
-    return _Piece(name, kept, *_passes(row))
+def _piece(name: str, kept_bytes: float, row: BlockRow) -> _Piece:
+    return _Piece(name, kept_bytes, *_passes(row))
 
 
 def _passes(row: BlockRow) -> tuple[float, float]:
@@ -295,10 +301,10 @@ def _slices(lasts: Sequence[float], begin: float, end: float) -> list[tuple[floa
     return list(pairwise(cuts))
 
 
-def _line(frame: Frame, whole: HeldChunk) -> int:
+def _line(frame: Frame, stage: HeldChunk) -> int:
     """The line of the stage table that looks like a stage."""
     for line in frame.stage_kinds:
-        same = [float(count[0]) for count in frame.counts(line)] == list(whole.counts)
-        if same and [float(count[0]) for count in frame.replayed(line)] == list(whole.replayed):
+        same = [float(count[0]) for count in frame.counts(line)] == list(stage.counts)
+        if same and [float(count[0]) for count in frame.replayed(line)] == list(stage.replayed):
             return line
     raise AssertionError("the stage table holds every stage")

@@ -150,10 +150,10 @@ class IterationReport(Result):
         return carrier(self.result.routing)
 
     def _facts(self) -> Sequence[str]:
-        found = self.result
+        result = self.result
         return (
             f"{self.job.model.name} on {self.fabric.name}",
-            crossing(found.routing),
-            f"iteration {format_seconds(found.iteration_s)}",
-            f"closed form {format_seconds(found.closed_form_s)}",
+            crossing(result.routing),
+            f"iteration {format_seconds(result.iteration_s)}",
+            f"closed form {format_seconds(result.closed_form_s)}",
         )

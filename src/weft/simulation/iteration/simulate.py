@@ -114,8 +114,8 @@ def iteration_traffic(
         BadInput: the layout breaks a rule.
     """
     check_layout(job, layout.world, layout)
-    found = _Run(Estimator(job, cluster, wires.constants), layout, wires, unlumped(wires.fabric))
-    return found.full(), found.messages
+    run = _Run(Estimator(job, cluster, wires.constants), layout, wires, unlumped(wires.fabric))
+    return run.full(), run.messages
 
 
 class _Run:
@@ -134,7 +134,7 @@ class _Run:
 
     @cached_property
     def contended(self) -> dict[Key, Contended]:
-        return {key: self.wires.contended(one) for key, one in self.messages.items()}
+        return {key: self.wires.contended(messages) for key, messages in self.messages.items()}
 
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
@@ -145,7 +145,7 @@ class _Run:
         else:
             # The pipeline is stepped twice: with what the fabric adds to every collective, and as the closed form has
             # it; the difference is the fabric's.
-            contention = {key: one.extra for key, one in self.contended.items()}
+            contention = {key: contended.extra for key, contended in self.contended.items()}
             stepped = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
             seconds, timeline = stepped.seconds, stepped
         used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
@@ -178,24 +178,24 @@ class _Run:
         frame = next(iter(estimator.frames(self.table)))
         return clock(self.layout, frame, float(estimator.evaluate(self.table).offload_s[0]))
 
-    def _stepped(self, found: PhaseTimes) -> Stepped:
+    def _stepped(self, times: PhaseTimes) -> Stepped:
         """The pipeline of one data-parallel column, the slowest where ranks are slow."""
-        clocks = [found] if self.columns is None else [slowed(self.layout, found, one) for one in self.columns]
-        return max((Stepped(self.layout, one) for one in clocks), key=lambda one: one.seconds)
+        clocks = [times] if self.columns is None else [slowed(self.layout, times, choice) for choice in self.columns]
+        return max((Stepped(self.layout, choice) for choice in clocks), key=lambda choice: choice.seconds)
 
     def _ideal_s(self) -> dict[Key, float]:
-        return {key: one.ideal / one.calls for key, one in self.messages.items()}
+        return {key: messages.ideal / messages.calls for key, messages in self.messages.items()}
 
     def _rows(self) -> list[CollectiveRow]:
         """The table of collectives, all-to-alls also hop after hop, all-reduces of a domain also in its switch."""
         rows = []
-        for key, one in self.messages.items():
-            rows.append(self._row(one, self.contended[key], self.totals[key], used=True))
-            if key[0] == "all-to-all" and self.wires.spans_domains(one.groups):
+        for key, messages in self.messages.items():
+            rows.append(self._row(messages, self.contended[key], self.totals[key], used=True))
+            if key[0] == "all-to-all" and self.wires.spans_domains(messages.groups):
                 hops = self.wires.messages(key, algorithm="hierarchical")
                 slower = replace(self.wires.contended(hops), ideal=self.contended[key].ideal)
                 rows.append(self._row(hops, slower, self.totals[key], used=False))
-            if key[0] == "all-reduce" and self.wires.switch_reduces(one.groups):
+            if key[0] == "all-reduce" and self.wires.switch_reduces(messages.groups):
                 with suppress(Unsupported, BadInput):
                     added = self.wires.messages(key, algorithm=IN_NETWORK)
                     rows.append(self._row(added, self.wires.contended(added), self.totals[key], used=False))
@@ -252,7 +252,7 @@ def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, w
     Raises:
         BadInput: a text that is none of these, or no such rank.
     """
-    found = np.ones(world)
+    slow = np.ones(world)
     for text in texts:
         match = _FORM.fullmatch(text.strip())
         try:
@@ -266,15 +266,15 @@ def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, w
             raise BadInput(f"{text[:40]!r} is out of range", where=where, remedy=f"give {low:g} to {high:g}")
         if match[4]:
             drawn = 1.0 + factor * np.abs(np.random.default_rng(seed).standard_normal(world))
-            found = np.maximum(found, drawn)
+            slow = np.maximum(slow, drawn)
             continue
         size = host_size if match[1] == "host" else 1
         first = int(match[2]) * size
         if first >= world:
             last = -(-world // size) - 1
             raise BadInput(f"there is no {match[1]} {match[2]}", where=where, remedy=f"give 0 to {last}")
-        found[first : first + size] = np.maximum(found[first : first + size], factor)
-    return found
+        slow[first : first + size] = np.maximum(slow[first : first + size], factor)
+    return slow
 
 
 def columns(layout: Layout, slow: Floats) -> Floats:
@@ -293,11 +293,11 @@ def columns(layout: Layout, slow: Floats) -> Floats:
     # Experts exchange tokens between replicas in every block: all replicas wait for the slowest.
     if layout.expert > 1:
         stages = stages.max(axis=0, keepdims=True)
-    kept: list[Floats] = []
-    for one in np.unique(stages, axis=0)[::-1]:  # no later one is slower in every stage
-        if not any((one <= other).all() for other in kept):
-            kept.append(one)
-    return np.array(kept)
+    slowest: list[Floats] = []
+    for replica in np.unique(stages, axis=0)[::-1]:  # no later one is slower in every stage
+        if not any((replica <= slower).all() for slower in slowest):
+            slowest.append(replica)
+    return np.array(slowest)
 
 
 def slowed(layout: Layout, clock: PhaseTimes, stages: Floats) -> PhaseTimes:
@@ -342,8 +342,8 @@ def usage(
     # A stage's sends are divided among the stages that it sends to, by how many chunk boundaries it shares with each.
     sent = crossings(layout)
     sent = sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0)
-    for key, one in messages.items():
-        for wave in one.waves:
+    for key, collective in messages.items():
+        for wave in collective.waves:
             flows = wave.bytes * wanted[key].bytes[stages[wave.source]]
             if key[0] == "send":
                 flows = flows * sent[stages[wave.source], stages[wave.target]]

@@ -64,8 +64,8 @@ class Clocks:
         counts = [_timed_counts(chunk, frame.partial) for chunk in held_chunks(frame.job.model, layout)]
         tied = frame.at(frame.meshes.tied_s)[row] if layout.pipeline > 1 and not layout.schedule.wraps else 0.0
         return PhaseTimes(
-            chunks=tuple(chunks.durations(one) for one in counts),
-            exposed=tuple(chunks.exposed(one) for one in counts),
+            chunks=tuple(chunks.durations(parts) for parts in counts),
+            exposed=tuple(chunks.exposed(parts) for parts in counts),
             hop_s=float(frame.at(frame.meshes.send_s)[row]) if layout.pipeline > 1 else 0.0,
             overlap_cost=frame.constants.overlap_cost,
             micro_batches=int(frame.micro_batches[row]),
@@ -214,15 +214,15 @@ class Stepped(Sequence[Span]):
         """What passes last, shape (pass, chunk, edge); found once for equal chunks."""
         # Chunks with equal durations have equal passes: each kind is priced once.
         number: dict[Durations, int] = {}
-        alike = [number.setdefault(one, len(number)) for one in self.clock.chunks]
-        first = [alike.index(one) for one in range(len(number))]
+        alike = [number.setdefault(chunk, len(number)) for chunk in self.clock.chunks]
+        first = [alike.index(kind) for kind in range(len(number))]
         distinct = np.array(
             [
                 [
-                    [op_seconds(self.layout, self.clock, Op(what, chunk, 0), edge=edge) for edge in (False, True)]
+                    [op_seconds(self.layout, self.clock, Op(kind, chunk, 0), edge=edge) for edge in (False, True)]
                     for chunk in first
                 ]
-                for what in PASSES
+                for kind in PASSES
             ]
         )
         seconds: Floats = np.maximum(distinct, 0.0)[:, alike]
@@ -287,8 +287,8 @@ class Stepped(Sequence[Span]):
         first = self.order.first
         stages = np.repeat(np.arange(len(first) - 1), np.diff(first)).tolist()
         columns = (column.tolist() for column in (self.order.what, self.order.chunk, self.order.micro_batch))
-        for k, (stage, what, chunk, i) in enumerate(zip(stages, *columns, strict=True)):
-            yield k, stage, Op(PASSES[what], chunk, i)
+        for k, (stage, kind, chunk, i) in enumerate(zip(stages, *columns, strict=True)):
+            yield k, stage, Op(PASSES[kind], chunk, i)
 
 
 _Bar = tuple[int, SpanKind, str, float, float]
@@ -309,24 +309,24 @@ class _Order(NamedTuple):
 def _order(pipeline: int, virtual: int, schedule: PipelineSchedule, micro_batches: int) -> _Order:
     layout = Layout(pipeline=pipeline, virtual_stages=virtual, schedule=schedule)
     every = order_columns(layout, micro_batches)
-    what, chunk, micro_batch = (np.concatenate(column).astype(np.int64) for column in zip(*every, strict=True))
+    kind, chunk, micro_batch = (np.concatenate(column).astype(np.int64) for column in zip(*every, strict=True))
     return _Order(
         first=np.cumsum([0, *(len(order.what) for order in every)]).astype(np.int64),
-        what=what,
+        what=kind,
         chunk=chunk,
         micro_batch=micro_batch,
-        edge=_edges(what, chunk, pipeline * virtual),
-        stage_of=np.array([stage_of(layout, one) for one in range(pipeline * virtual)], dtype=np.int64),
+        edge=_edges(kind, chunk, pipeline * virtual),
+        stage_of=np.array([stage_of(layout, chunk) for chunk in range(pipeline * virtual)], dtype=np.int64),
     )
 
 
-def _edges(what: Ints, chunk: Ints, chunks: int) -> Mask:
+def _edges(kind: Ints, chunk: Ints, chunks: int) -> Mask:
     """The first forward and the last backward pass of each chunk."""
-    number = np.arange(len(what))
-    first, last = np.full(chunks, len(what)), np.full(chunks, -1)
-    forward, backward = what == FORWARD, what == BACKWARD
+    number = np.arange(len(kind))
+    first, last = np.full(chunks, len(kind)), np.full(chunks, -1)
+    forward, backward = kind == FORWARD, kind == BACKWARD
     np.minimum.at(first, chunk[forward], number[forward])
     np.maximum.at(last, chunk[backward], number[backward])
-    result = np.zeros(len(what), dtype=bool)
+    result = np.zeros(len(kind), dtype=bool)
     result[first], result[last] = True, True
     return result

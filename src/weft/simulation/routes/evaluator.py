@@ -188,12 +188,12 @@ class Evaluator:
             result |= dict.fromkeys(self._kinds_of(table.take(np.array([row]))))
         return list(result)
 
-    def _kinds_of(self, one: LayoutTable) -> list[Key]:
+    def _kinds_of(self, row: LayoutTable) -> list[Key]:
         """The collectives of the layout of a table of one; found once for those that have the same groups."""
-        long = [int(degrees(one, axis)[0] > 1) for axis in (*DEGREES, *EXPERT_AXES, *WEIGHT_GROUPS)]
-        signature = *long, *(int(one.column(name)[0]) for name in KINDS)
+        long = [int(degrees(row, axis)[0] > 1) for axis in (*DEGREES, *EXPERT_AXES, *WEIGHT_GROUPS)]
+        signature = *long, *(int(row.column(name)[0]) for name in KINDS)
         if signature not in self._known:
-            self._known[signature] = list(self._wanted(one.row(0)))
+            self._known[signature] = list(self._wanted(row.row(0)))
         return self._known[signature]
 
     def seconds(self, layout: Layout) -> float:

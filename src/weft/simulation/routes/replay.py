@@ -96,19 +96,19 @@ class Decisions:
         # A plan is mended: flows that lost their path are placed beside the others, largest first, then moved off
         # links above the bound; no other flow moves.
         staying = np.setdiff1d(np.arange(len(problem.demand_Bps)), cut)
-        kept = self.plan.routes.of(staying)
-        part = self._some(problem, cut, kept, staying)
+        routes = self.plan.routes.of(staying)
+        part = self._some(problem, cut, routes, staying)
         choice = Choice(part)
         choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
         choice.relax(closed_bound(problem), PASSES)
         self.seconds.append(time.perf_counter() - begun)
         return part.routes(choice.up, choice.down)
 
-    def _some(self, problem: Problem, flows: Ints, kept: Routes, staying: Ints) -> Beside:
+    def _some(self, problem: Problem, flows: Ints, routes: Routes, staying: Ints) -> Beside:
         """The problem of some flows beside those that stay on their routes."""
         ways, traffic = problem.ways, problem.traffic
-        owner = np.repeat(staying, np.diff(kept.indptr))
-        carried = np.bincount(kept.links, problem.demand_Bps[owner] * kept.usage, problem.fabric.links)
+        owner = np.repeat(staying, np.diff(routes.indptr))
+        carried = np.bincount(routes.links, problem.demand_Bps[owner] * routes.usage, problem.fabric.links)
         load = np.multiply(carried, problem.inverse, out=np.zeros(len(carried)), where=carried > 0)
         return Beside(
             fabric=problem.fabric,
@@ -131,19 +131,19 @@ class Decisions:
         self.routes = replaced(self.routes, flows, result)
 
 
-def replaced(routes: Routes, flows: Ints, other: Routes) -> Routes:
-    """Routes in which some flows have those of ``other``, in the order of ``flows``."""
+def replaced(routes: Routes, flows: Ints, new: Routes) -> Routes:
+    """Routes in which some flows have those of ``new``, in the order of ``flows``."""
     # Behind all routes come the new ones; the flows that change point there.
     at = np.arange(len(routes))
     at[flows] = len(routes) + np.arange(len(flows))
-    return joined([routes, other]).of(at)
+    return joined([routes, new]).of(at)
 
 
-def changed(one: Routes, other: Routes) -> Mask:
+def changed(before: Routes, after: Routes) -> Mask:
     """Which flows have other links, or other shares of them."""
-    same = np.diff(one.indptr) == np.diff(other.indptr)
+    same = np.diff(before.indptr) == np.diff(after.indptr)
     flows = np.flatnonzero(same)
-    a, b = one.of(flows), other.of(flows)
+    a, b = before.of(flows), after.of(flows)
     differs = (a.links != b.links) | (a.usage != b.usage)
     owner = np.repeat(flows, np.diff(a.indptr))
     return np.asarray(~same | (np.bincount(owner, differs, len(same)) > 0))
@@ -329,31 +329,31 @@ def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
 
     Returns the phases that are ends, and those whose ends let the next epoch begin.
     """
-    given = every.phases
+    phases_before = every.phases
     # A pause ends when the next epoch begins; the controller also has to see when the all-reduce ended.  So each pause
     # becomes two phases: one without delay that waits for the rounds, and the pause behind it, for which the next
     # epoch waits.
-    ends = np.flatnonzero(given.label == given.labels.index("pause"))
-    pauses = len(given) + np.arange(len(ends))
-    now = np.arange(len(given))
+    ends = np.flatnonzero(phases_before.label == phases_before.labels.index("pause"))
+    pauses = len(phases_before) + np.arange(len(ends))
+    now = np.arange(len(phases_before))
     now[ends] = pauses
-    delay = given.delay_s.copy()
+    delay = phases_before.delay_s.copy()
     delay[ends] = 0.0
     phases = Phases(
-        delay_s=np.concatenate([delay, given.delay_s[ends]]),
-        start_s=np.concatenate([given.start_s, np.zeros(len(ends))]),
-        indptr=np.concatenate([given.indptr, given.indptr[-1] + 1 + np.arange(len(ends))]),
-        waits=np.concatenate([now[given.waits], ends]),
-        label=np.concatenate([given.label, given.label[ends]]),
-        labels=given.labels,
-        job=np.concatenate([given.job, given.job[ends]]),
+        delay_s=np.concatenate([delay, phases_before.delay_s[ends]]),
+        start_s=np.concatenate([phases_before.start_s, np.zeros(len(ends))]),
+        indptr=np.concatenate([phases_before.indptr, phases_before.indptr[-1] + 1 + np.arange(len(ends))]),
+        waits=np.concatenate([now[phases_before.waits], ends]),
+        label=np.concatenate([phases_before.label, phases_before.label[ends]]),
+        labels=phases_before.labels,
+        job=np.concatenate([phases_before.job, phases_before.job[ends]]),
     )
     return replace(every, phases=phases), ends, pauses
 
 
-def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, events: Sequence[Event]) -> _Times:
+def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int, events: Sequence[Event]) -> _Times:
     """Simulate from one decision to the next."""
-    every, ends, pauses = _with_ends(given)
+    every, ends, pauses = _with_ends(traffic)
     watch = _Watch(every, ends, epochs)
     waiting = sorted(events, key=lambda event: event.time_s)
     moments = {event.time_s for event in events}
@@ -386,9 +386,9 @@ def _stepped(decisions: Decisions, given: Traffic, flow_of: Ints, epochs: int, e
         due = [event for event in waiting if event.time_s <= halt.time_s]
         watch.decide(decisions, times, due, halt.time_s)
         waiting = [event for event in waiting if event.time_s > halt.time_s]
-        rest = rest_of(part, routes, halt)
-        part, flows, phases = rest.traffic, flows[rest.flows], phases[rest.phases]
-        routes = rest.routes(decisions.routes.of(flow_of[flows]))
+        remaining = rest_of(part, routes, halt)
+        part, flows, phases = remaining.traffic, flows[remaining.flows], phases[remaining.phases]
+        routes = remaining.routes(decisions.routes.of(flow_of[flows]))
 
 
 class _Watch:
@@ -491,12 +491,12 @@ def evaluate(
     total = len(workloads) * len(broken) * len(routers)
     rows: list[Row] = []
     for workload in workloads:
-        for count, rest in zip(failed_spines, broken, strict=True):
+        for count, degraded in zip(failed_spines, broken, strict=True):
             for router in routers:
                 if progress is not None:
                     progress(len(rows), total)
                 done = replay(
-                    rest,
+                    degraded,
                     workload.traffic,
                     router,
                     epochs=epochs,

@@ -55,8 +55,8 @@ def planned_traffic(
     """
     (parts, _), iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
     if not parts:
-        what = f"{name} sends nothing over the network of {fabric.name}"
-        raise BadInput(what, where="traffic", remedy="route other jobs")
+        problem = f"{name} sends nothing over the network of {fabric.name}"
+        raise BadInput(problem, where="traffic", remedy="route other jobs")
     return _together(parts, name, iteration_s, fabric)
 
 
@@ -88,12 +88,12 @@ def routes_over(
     return _routed(_parts(wires, wanted), iteration_s, wires.fabric, router, seed)
 
 
-def _routed(asked: _Asked, iteration_s: float, fabric: Fabric, router: str, seed: int) -> FlowRoutes | None:
-    if not asked.parts:
+def _routed(flows: _Asked, iteration_s: float, fabric: Fabric, router: str, seed: int) -> FlowRoutes | None:
+    if not flows.parts:
         return None
-    traffic = _together(asked.parts, "job", iteration_s, fabric)
+    traffic = _together(flows.parts, "job", iteration_s, fabric)
     result = route(fabric, traffic, router=router, seed=seed)
-    return FlowRoutes(fabric, traffic, result, name="planned", idle=asked.idle)
+    return FlowRoutes(fabric, traffic, result, name="planned", idle=flows.idle)
 
 
 def _asked(
@@ -144,15 +144,15 @@ def _parts(wires: Wires, wanted: Mapping[Key, StageTotals]) -> _Asked:
     return _Asked(parts, (np.concatenate([ends[0] for ends in idle]), np.concatenate([ends[1] for ends in idle])))
 
 
-def _bytes(layout: Layout, each: Floats, wanted: StageTotals, key: Key, here: Ints, there: Ints) -> Floats:
+def _bytes(layout: Layout, each: Floats, wanted: StageTotals, key: Key, sender: Ints, receiver: Ints) -> Floats:
     """Bytes in an iteration of messages between stages, of those that ``each`` has per byte of a call."""
     if key[1] == ("tied",):
         return np.asarray(each * wanted.bytes[0])
-    flows = np.asarray(each * wanted.bytes[here])
+    flows = np.asarray(each * wanted.bytes[sender])
     # A stage's sends go to its neighbours in the shares of chunk boundaries between them.
     if key[0] == "send":
         sent = crossings(layout)
-        flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[here, there]
+        flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[sender, receiver]
     return flows
 
 
@@ -179,7 +179,7 @@ def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric)
         jobs=(name,),
     )
     # As if all were one collective: the busiest NIC sends all the time, and each flow has its share of that.
-    whole = replace(traffic, collective=np.zeros(len(traffic), dtype=np.int64))
-    rate = demands(fabric, whole)
+    merged = replace(traffic, collective=np.zeros(len(traffic), dtype=np.int64))
+    rate = demands(fabric, merged)
     busy_s = float((traffic.bytes / rate).max())
     return replace(traffic, cap_Bps=rate, pause_s=np.array([max(iteration_s - busy_s, 0.0)]))
