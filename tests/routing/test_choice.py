@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound
-from weft.routing.choice import Choice, ordered
+from weft.routing.choice import PathChoice, ordered
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
 from weft.routing.routers import improve, paper_ecmp, route_repaired
@@ -43,7 +43,7 @@ def assert_consistent(choice):
 def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit):
     fabric, traffic = kit.random_case(seed, 30, equal=equal)
     asked = routing_problem(fabric, traffic)
-    choice = Choice(asked, *paper_ecmp(asked))
+    choice = PathChoice(asked, *paper_ecmp(asked))
     assert_consistent(choice)
     before, low = choice.congestion, closed_bound(asked)
     choice.relax(low, 5)
@@ -60,7 +60,7 @@ def test_search_keeps_loads_and_lists_and_never_makes_it_worse(seed, equal, kit)
 def test_a_place_already_taken_is_kept(kit):
     fabric, traffic = kit.random_case(3, 20)
     asked = routing_problem(fabric, traffic)
-    choice = Choice(asked, *paper_ecmp(asked))
+    choice = PathChoice(asked, *paper_ecmp(asked))
     before = choice.up.copy(), choice.down.copy()
     choice.place(ordered(asked), smooth=True)
     assert np.array_equal(before, (choice.up, choice.down))
@@ -72,7 +72,7 @@ def test_each_flow_gets_the_path_with_the_least_highest_load(seed, kit):
     asked = routing_problem(fabric, traffic)
     order = ordered(asked)
     assert np.all(np.diff(asked.demand_Bps[order]) <= 0)
-    choice, load = Choice(asked), asked.fixed.copy()
+    choice, load = PathChoice(asked), asked.fixed.copy()
     choice.place(order, smooth=True)
     routes = kit.links_of(asked.routes(choice.up, choice.down))
     ends = [{int(asked.ways.first[f]), int(asked.ways.last[f])} for f in range(len(traffic))]
@@ -99,7 +99,7 @@ def test_a_chain_displaces_where_no_single_move_helps():
         for ways in (up, down):
             while spine[int(asked.ways.top[ways[flow]])] != number:
                 ways[flow] += 1
-    choice = Choice(asked, up, down)
+    choice = PathChoice(asked, up, down)
     assert choice.congestion == pytest.approx(2.0)
     assert choice.reach(1.0)
     assert choice.congestion == pytest.approx(1.0)
@@ -142,7 +142,7 @@ def test_search_ends_where_no_bound_is_known(name, kit):
     pairs = np.array([draw.choice(fabric.accelerators, 2, replace=False) for _ in range(30)])
     for size in (np.ones(30), draw.uniform(1, 2, 30)):
         asked = routing_problem(fabric, job_traffic(*pairs.T, size, queue_pair=np.arange(30)))
-        choice = Choice(asked, *paper_ecmp(asked))
+        choice = PathChoice(asked, *paper_ecmp(asked))
         before = choice.congestion
         improve(choice, 0.0)
         assert_consistent(choice)

@@ -27,7 +27,7 @@ from weft.layout.table import LayoutTable
 from weft.search.network_plan import search_on_fabric
 from weft.search.ranking import Plan, plan
 from weft.simulation.iteration.stepping import Stepped
-from weft.simulation.routes.evaluator import Evaluator, Slice
+from weft.simulation.routes.evaluator import Evaluator, LayoutSlice
 from weft.units import counted
 
 KEPT = 8
@@ -229,7 +229,7 @@ class _AloneEvaluator(Evaluator):
             # Nothing leaves the host, whatever its NICs could carry.
             self.sound, self.bounding = True, Estimator(job.job, cluster, self.closed.constants)
 
-    def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[Slice]:
+    def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[LayoutSlice]:
         for rows, frame in estimator.slices(table):
             yield _Uneven(rows, frame, self.floor)
 
@@ -238,7 +238,7 @@ class _AloneEvaluator(Evaluator):
         return self.layouts.template(self.site_job, layout).alone_s
 
 
-class _Uneven(Slice):
+class _Uneven(LayoutSlice):
     """Rows whose stages may take no time to reduce and to gather, in pipelines."""
 
     def stepped_s(self, at: int) -> float:

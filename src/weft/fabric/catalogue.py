@@ -42,7 +42,7 @@ def hierarchical(dimensions: Sequence[Dimension]) -> Fabric:
     return builder.build()
 
 
-class _Network(TypedDict):
+class _SwitchedOptions(TypedDict):
     """What every family that hangs accelerators from switches takes."""
 
     bandwidth_Bps: float
@@ -51,7 +51,7 @@ class _Network(TypedDict):
     switch_latency_s: float
 
 
-class _Tree(_Network):
+class _Tree(_SwitchedOptions):
     """What families of tiers of switches take besides."""
 
     radix: int
@@ -63,7 +63,7 @@ class _Site:
     """What a cluster fixes, and what the caller chose."""
 
     cluster: Cluster
-    network: _Network
+    network: _SwitchedOptions
     radix: int
     oversubscription: Oversubscription
     unit: int | None
@@ -136,7 +136,7 @@ def for_cluster(
     nic_latency_s, switch_latency_s = _latencies(cluster)
     if oversubscription is None:
         oversubscription = max(tier.oversubscription for tier in cluster.tiers[1:])
-    network: _Network = {
+    network: _SwitchedOptions = {
         "bandwidth_Bps": cluster.tiers[1].bandwidth_Bps,
         "scale_up": from_tier(cluster.tiers[0]),
         "nic_latency_s": nic_latency_s,

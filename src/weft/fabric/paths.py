@@ -74,7 +74,7 @@ class UpLinks(NamedTuple):
     scope: Ints
 
 
-class Work(NamedTuple):
+class WalkState(NamedTuple):
     """Room for the compiled loops, one entry per node (``ahead``: per link)."""
 
     dist: Ints
@@ -104,8 +104,8 @@ class Keys(NamedTuple):
     switches: Ints
 
 
-def _work(nodes: int, links: int) -> Work:
-    return Work(
+def _work(nodes: int, links: int) -> WalkState:
+    return WalkState(
         dist=np.zeros(nodes, dtype=np.int64),
         base=np.zeros(nodes, dtype=np.int64),
         share=np.zeros(nodes),

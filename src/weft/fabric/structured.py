@@ -82,7 +82,7 @@ class _Links:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class TorusGrid:
     """Domains in a grid, the first dimension varying fastest, a grid a rail."""
 
     dims: tuple[int, ...]
@@ -93,7 +93,7 @@ class Grid:
         return np.stack(np.unravel_index(domain, self.dims, order="F"), axis=-1).astype(np.int64)
 
 
-def grid_of(fabric: Fabric) -> Grid:
+def grid_of(fabric: Fabric) -> TorusGrid:
     """The grid that the scale-out links of a fabric make, failed ones included.
 
     Raises:
@@ -107,7 +107,7 @@ def grid_of(fabric: Fabric) -> Grid:
     if regular and (not len(target) or (source.max() < hosts and target.max() < hosts)):
         beside = np.unique(fabric.domain[target[source == 0]]).tolist()
         for dims, wraps in _grids(domains, frozenset(beside)):
-            result = Grid(dims=dims, wraps=wraps)
+            result = TorusGrid(dims=dims, wraps=wraps)
             if np.array_equal(pairs, _keys(result, hosts, fabric.nodes)):
                 return result
     raise BadInput(
@@ -135,7 +135,7 @@ def _grids(count: int, beside: frozenset[int]) -> Iterator[tuple[tuple[int, ...]
     yield from grown(1, (), ())
 
 
-def _keys(grid: Grid, hosts: int, nodes: int) -> Ints:
+def _keys(grid: TorusGrid, hosts: int, nodes: int) -> Ints:
     """The links of a grid, as source times ``nodes`` plus target, sorted."""
     keys = [np.zeros(0, dtype=np.int64)]
     for lines, around in zip(lines_of(hosts, (hosts // prod(grid.dims), *grid.dims))[1:], grid.wraps, strict=True):

@@ -40,7 +40,7 @@ class _Net(NamedTuple):
     clock: Ints
 
 
-class Choice:
+class PathChoice:
     """Paths of the flows of a problem: ``up[f]`` and ``down[f]`` are ways, -1 where a flow has none yet."""
 
     def __init__(self, problem: Problem, up: Ints | None = None, down: Ints | None = None) -> None:
@@ -126,7 +126,7 @@ class Choice:
             pass
 
 
-def on_links(problem: Problem, links: Ints, flows: Ints) -> Choice:
+def on_links(problem: Problem, links: Ints, flows: Ints) -> PathChoice:
     """The choice of some flows' ways by the links of their paths: rows of ``links``, -1 behind (``links_of``).
 
     A flow whose path is none of its ways has no path.
@@ -135,7 +135,7 @@ def on_links(problem: Problem, links: Ints, flows: Ints) -> Choice:
 
     chosen = np.full((2, len(links)), -1, dtype=np.int64)
     _columns.follow(problem.ways, flows, links, chosen[0], chosen[1])
-    return Choice(problem, chosen[0], chosen[1])
+    return PathChoice(problem, chosen[0], chosen[1])
 
 
 def links_of(routes: Routes, width: int = 0) -> Ints:

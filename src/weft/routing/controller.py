@@ -24,7 +24,7 @@ from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, Choice, links_of, on_links, routes_on
+from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links, routes_on
 from weft.routing.events import Event
 from weft.routing.plan import efficiency, flow_rates
 from weft.routing.problem import Problem, demands, routing_problem
@@ -422,7 +422,7 @@ class Controller:
         table = replace(self._table, usable=usable)
         return routing_problem(self._fabric, traffic, table=table, checked=True, demand_Bps=demand)
 
-    def _placed(self, problem: Problem, flows: Ints) -> tuple[Choice, Ints, tuple[Ints, Ints]]:
+    def _placed(self, problem: Problem, flows: Ints) -> tuple[PathChoice, Ints, tuple[Ints, Ints]]:
         """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
         had = self._had(2 * problem.ways.up.shape[1] + 2)[flows]
         # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
@@ -444,8 +444,8 @@ class Controller:
         return np.concatenate([np.pad(row, ((0, 0), (0, widest - row.shape[1])), constant_values=-1) for row in rows])
 
     def _better(
-        self, problem: Problem, choice: Choice, low: float, now_s: float, *, fresh: bool
-    ) -> tuple[Choice, bool]:
+        self, problem: Problem, choice: PathChoice, low: float, now_s: float, *, fresh: bool
+    ) -> tuple[PathChoice, bool]:
         """Lower congestion by moving flows; by a new plan (True) where it is time for one or moves do not get
         there.
         """
@@ -460,13 +460,13 @@ class Controller:
             ways = ROUTERS[self.router](problem, self.seed).ways
             if ways is None:
                 raise BadInput(f"{self.router} pins no flow to a path", where="--router", remedy="use auto or repair")
-            planned = Choice(problem, *ways)
+            planned = PathChoice(problem, *ways)
             if planned.congestion < min(before, choice.congestion) * (1 - ENOUGH):
                 return planned, True
         return choice, False
 
     def _settled(
-        self, problem: Problem, choice: Choice, had: Ints, flows: Ints, now_s: float
+        self, problem: Problem, choice: PathChoice, had: Ints, flows: Ints, now_s: float
     ) -> tuple[tuple[Move, ...], Ints]:
         """Take the choice over; what changed, and the links of all flows."""
         standing = self._standing().up

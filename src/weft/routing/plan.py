@@ -27,7 +27,7 @@ from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
-from weft.routing.choice import Choice
+from weft.routing.choice import PathChoice
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import rail_paths
 from weft.routing.traffic import JobTraffic, job_traffic
@@ -168,7 +168,7 @@ def _load_kernels() -> None:
         for name in ("ecmp", "ecmp-paper", "repair"):
             routers.ROUTERS[name](example, 0)
     routers.route_coloured(problem, 0)
-    Choice(problem, *routers.paper_ecmp(problem)).reach(1.0)
+    PathChoice(problem, *routers.paper_ecmp(problem)).reach(1.0)
 
 
 def _asked(

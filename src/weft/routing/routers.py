@@ -17,7 +17,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, ranks
 from weft.fabric.traffic import Routes
 from weft.routing import _choose
 from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
-from weft.routing.choice import ENOUGH, Choice, ordered
+from weft.routing.choice import ENOUGH, PathChoice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic
@@ -166,7 +166,7 @@ def route_paper_ecmp(problem: Problem, seed: int) -> RouterResult:
 
 def route_greedy(problem: Problem, seed: int) -> RouterResult:
     """The paper's greedy: flows by the busiest leaves, each on its path with the least highest load."""
-    choice = Choice(problem)
+    choice = PathChoice(problem)
     choice.place(by_leaves(problem), smooth=False)
     return _result(problem, choice.up, choice.down)
 
@@ -194,7 +194,7 @@ def route_repaired(problem: Problem, seed: int) -> RouterResult:
     Where that stays above the bound on a Clos, it is tried again from an edge colouring.
     """
     low = closed_bound(problem)
-    choice = Choice(problem)
+    choice = PathChoice(problem)
     choice.place(ordered(problem) if problem.unit is None else by_leaves(problem), smooth=True)
     # Step 2: single moves.  Step 3, where these do not reach the bound: begin from an edge colouring, whose flows
     # are spread evenly over the switches above the leaves; the better start goes on to chains of moves.
@@ -211,9 +211,9 @@ def route_repaired(problem: Problem, seed: int) -> RouterResult:
     return _result(problem, choice.up, choice.down)
 
 
-def _started(problem: Problem, order: Ints | None) -> Choice:
+def _started(problem: Problem, order: Ints | None) -> PathChoice:
     """The choice of an edge colouring; flows that found no colour are placed where they are best."""
-    choice = Choice(problem, *coloured(problem, order))
+    choice = PathChoice(problem, *coloured(problem, order))
     choice.place(np.arange(len(choice.up)), smooth=True)
     return choice
 
@@ -252,7 +252,7 @@ ROUTERS: dict[str, Router] = {
 ``ecmp-paper`` is for comparisons with the paper's figures; no option offers it."""
 
 
-def improve(choice: Choice, low: float) -> None:
+def improve(choice: PathChoice, low: float) -> None:
     """Bring congestion down to ``low``, or as far as local search can.
 
     Short chains come first, so that few flows move.  If they do not get there, targets between the bound and

@@ -139,9 +139,9 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
     plan = _Plan(job, layout, options or StepOptions())
     # The first step learns in which order weights are asked for; the second gathers ahead in that order, as all later
     # ones do.
-    first = _Step(plan, ())
+    first = _StepWriter(plan, ())
     first.run()
-    steady = _Step(plan, first.weights.used)
+    steady = _StepWriter(plan, first.weights.used)
     steady.run()
     return steady.program
 
@@ -160,7 +160,7 @@ class _Weight:
     uses: int = 1
 
 
-class _Part:
+class _ModelPart:
     """A block, the embedding or the head: its operations by name and phase, and its weights by name."""
 
     def __init__(self, layout: Layout, operations: Operations, weights: dict[str, _Weight]) -> None:
@@ -200,7 +200,7 @@ class _Plan:
         blocks = HeldChunk.together(held_chunks(model, layout))
         self.micro_batches = int(step.micro_batches[0])
         parts = list(zip(step.operations, step.matrices, strict=True))
-        self.blocks: list[tuple[Block, _Part]] = []
+        self.blocks: list[tuple[Block, _ModelPart]] = []
         for index in model.block_sequence():
             self.blocks.append((model.kinds[index], self._part(*parts[index])))
         self.embedding, self.head = (self._part(*part) for part in parts[-2:])
@@ -216,8 +216,8 @@ class _Plan:
             if not vector.by_zero
         ]
 
-    def _part(self, operations: Operations, matrices: Matrices) -> _Part:
-        return _Part(
+    def _part(self, operations: Operations, matrices: Matrices) -> _ModelPart:
+        return _ModelPart(
             self.layout, operations, {name: self._weight(int(elements[0])) for name, elements in matrices.weights}
         )
 
@@ -371,7 +371,7 @@ def _buckets_of(weights: Sequence[_Weight], sizes: Sequence[int]) -> dict[_Weigh
 # The step ----------------------------------------------------------------------------------------
 
 
-class _Step:
+class _StepWriter:
     """Writes the program; ``order`` is that in which the step before asked for weights."""
 
     def __init__(self, plan: _Plan, order: Sequence[_Weight]) -> None:
@@ -439,7 +439,7 @@ class _Step:
 
     # Blocks --------------------------------------------------------------------------------------
 
-    def _block(self, block: Block, part: _Part) -> None:
+    def _block(self, block: Block, part: _ModelPart) -> None:
         """Forward.  The traffic of both norms, and that of both residuals, is moved at the first of them."""
         for linear in block.linears():
             if linear.name == "qkv":
@@ -458,7 +458,7 @@ class _Step:
             self._exchange(part, f"{linear.name}.output", FORWARD)
             self._exchange(part, f"{_BEHIND.get(linear.name)}.statistics", FORWARD)
 
-    def _block_backward(self, block: Block, part: _Part) -> None:
+    def _block_backward(self, block: Block, part: _ModelPart) -> None:
         layout = self.plan.layout
         for linear in reversed(block.linears()):
             self._exchange(part, f"{_BEHIND.get(linear.name)}.statistics", INPUT)
@@ -483,11 +483,11 @@ class _Step:
 
     # Products ------------------------------------------------------------------------------------
 
-    def _product(self, part: _Part, name: str) -> None:
+    def _product(self, part: _ModelPart, name: str) -> None:
         self.weights.gather(part.weights[name])
         self._compute(part, name, FORWARD)
 
-    def _product_backward(self, part: _Part, name: str, *, weight_first: bool) -> None:
+    def _product_backward(self, part: _ModelPart, name: str, *, weight_first: bool) -> None:
         behind = self.plan.layout.overlap_tensor != "none"
         # With overlap the input is gathered again beside the input gradient's product, and the input gradient is
         # summed beside the weight gradient's product; where the weight gradient comes first, neither hides.
@@ -505,25 +505,25 @@ class _Step:
             self._weight_gradient(part, name, again)
         self.program.wait(summed)
 
-    def _weight_gradient(self, part: _Part, name: str, again: int | None) -> None:
+    def _weight_gradient(self, part: _ModelPart, name: str, again: int | None) -> None:
         self.program.wait(again)
         self._compute(part, name, WEIGHT)
         self.weights.scatter(part.weights[name])
 
     # Instructions --------------------------------------------------------------------------------
 
-    def _core(self, part: _Part, phase: Phase) -> None:
+    def _core(self, part: _ModelPart, phase: Phase) -> None:
         for computation in part.core[phase]:
             self.program.compute(computation)
 
-    def _compute(self, part: _Part, name: str, phase: Phase) -> None:
+    def _compute(self, part: _ModelPart, name: str, phase: Phase) -> None:
         if (computation := part.computations.get((name, phase))) is not None:
             self.program.compute(computation)
 
-    def _start(self, part: _Part, name: str, phase: Phase) -> int | None:
+    def _start(self, part: _ModelPart, name: str, phase: Phase) -> int | None:
         return self.program.start(part.collectives.get((name, phase)))
 
-    def _exchange(self, part: _Part, name: str, phase: Phase) -> None:
+    def _exchange(self, part: _ModelPart, name: str, phase: Phase) -> None:
         self.program.exchange(part.collectives.get((name, phase)))
 
 

@@ -142,7 +142,7 @@ def ratio(part: float, total: float, nothing: float = 1.0) -> float:
     return part / total if total > 0 else nothing
 
 
-class _Planned(NamedTuple):
+class _PlannedPassages(NamedTuple):
     """Passages of one collective in the network's dimensions."""
 
     dimension: Ints
@@ -248,7 +248,7 @@ class _Planner:
             problem = f"{len(self.algorithms)} algorithms for {len(dimensions)} dimensions"
             raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
-        self.known: dict[Request, _Planned] = {}
+        self.known: dict[Request, _PlannedPassages] = {}
         self.requests: dict[Communication, tuple[Request | None, Ints]] = {}
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
         self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
@@ -265,7 +265,7 @@ class _Planner:
         elif collectives:
             self.active = machine(max(collectives, key=lambda collective: collective.bytes), self.chunks, active)
 
-    def planned(self, number: int, task: Task) -> _Planned | None:
+    def planned(self, number: int, task: Task) -> _PlannedPassages | None:
         """The passages of a task's collective, if it has any; with Weft's policy those of earlier tasks go
         first."""
         if task.communication is None:
@@ -308,7 +308,7 @@ class _Planner:
             return path_dimensions(self.dimensions, *wanted.ranks)
         return rank_dimensions(self.dimensions, wanted.ranks)
 
-    def _plan(self, collective: Request, kind: str) -> _Planned:
+    def _plan(self, collective: Request, kind: str) -> _PlannedPassages:
         last = len(collective.dimensions) - 1
         # A message takes the link of the outermost dimension that it crosses; those further in are taken to be faster.
         # The ideal has it as latency, which no other message delays.
@@ -328,16 +328,16 @@ class _Planner:
         key = passages.key_bytes
         if self.policy == WEFT:
             key = timed.ranks / (timed.ranks.max() + 1.0)
-        return _Planned(passages.dimension, passages.work_s, passages.latency_s, key, passages.chunk)
+        return _PlannedPassages(passages.dimension, passages.work_s, passages.latency_s, key, passages.chunk)
 
 
-def _single(dimension: int, work_s: float, latency_s: float) -> _Planned:
+def _single(dimension: int, work_s: float, latency_s: float) -> _PlannedPassages:
     """One message."""
     place = np.array([dimension], dtype=np.int64)
-    return _Planned(place, np.array([work_s]), np.array([latency_s]), np.zeros(1), np.zeros(1, dtype=np.int64))
+    return _PlannedPassages(place, np.array([work_s]), np.array([latency_s]), np.zeros(1), np.zeros(1, dtype=np.int64))
 
 
-def _joined(parts: Sequence[_Planned | None]) -> Passages:
+def _joined(parts: Sequence[_PlannedPassages | None]) -> Passages:
     """All collectives' passages, with tasks and chunks numbered."""
     collectives = [(number, collective) for number, collective in enumerate(parts) if collective is not None]
     lengths = np.array([len(collective.dimension) for _, collective in collectives], dtype=np.int64)

@@ -59,7 +59,7 @@ class Service(NamedTuple):
     rule: int
 
 
-class Times(NamedTuple):
+class QueueTimes(NamedTuple):
     """When operations got a slot, began to move bytes and ended, and when tasks began and ended."""
 
     admitted: Floats
@@ -106,7 +106,7 @@ def announce(room: Room, time: float, kind: int, item: int) -> None:
 
 
 @jit
-def join(ops: Visits, times: Times, room: Room, op: int, now: float) -> None:
+def join(ops: Visits, times: QueueTimes, room: Room, op: int, now: float) -> None:
     """Begin to move an operation's bytes."""
     dimension = ops.dimension[op]
     advance(room, dimension, now)
@@ -120,7 +120,7 @@ def join(ops: Visits, times: Times, room: Room, op: int, now: float) -> None:
 
 
 @jit
-def serve(ops: Visits, times: Times, room: Room, dimension: int, now: float, service: Service) -> None:
+def serve(ops: Visits, times: QueueTimes, room: Room, dimension: int, now: float, service: Service) -> None:
     """Give free slots to the operations at the head of the queue."""
     # The queue is in the order of the rule; under FIXED the operation whose turn it is may not have come yet.
     while room.used[dimension] < service.slots and room.first[dimension] >= 0:
@@ -171,7 +171,7 @@ def enqueue(ops: Visits, room: Room, op: int, rule: int) -> None:
 
 
 @jit
-def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
+def compute(tasks: Tasks, times: QueueTimes, room: Room, now: float) -> None:
     """Begin the next computation, in program order, where none is running."""
     # One computation at a time, the first task in program order among those that may begin.
     size = room.state[READY]
@@ -185,7 +185,7 @@ def compute(tasks: Tasks, times: Times, room: Room, now: float) -> None:
 
 
 @jit
-def begin(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: float, service: Service) -> None:
+def begin(ops: Visits, tasks: Tasks, times: QueueTimes, room: Room, task: int, now: float, service: Service) -> None:
     """Begin a task that nothing holds back any more."""
     times.task_begin[task] = now
     if tasks.seconds[task] > 0.0:
@@ -200,7 +200,9 @@ def begin(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: f
 
 
 @jit
-def complete(ops: Visits, tasks: Tasks, times: Times, room: Room, task: int, now: float, service: Service) -> None:
+def complete(
+    ops: Visits, tasks: Tasks, times: QueueTimes, room: Room, task: int, now: float, service: Service
+) -> None:
     """End a task and begin those that waited for it alone."""
     times.task_end[task] = now
     room.state[LIVE] -= 1
@@ -248,7 +250,7 @@ def leave(ops: Visits, room: Room, dimension: int, at: int, now: float) -> int:
 
 
 @jit
-def play(ops: Visits, tasks: Tasks, times: Times, room: Room, service: Service) -> float:
+def play(ops: Visits, tasks: Tasks, times: QueueTimes, room: Room, service: Service) -> float:
     """Run all tasks; returns when the last one ended, or -1 where some never began.
 
     The last task is the start, which nothing holds back and for which all wait that wait for no other.

@@ -99,7 +99,7 @@ def play(
     tasks = _tasks(heads, ops.task, seconds, waits)
     if ((tasks.chunks > 0) & (tasks.seconds > 0)).any():
         raise BadInput("a task computes and communicates", where="tasks", remedy="make two of it")
-    times = _queues.Times(
+    times = _queues.QueueTimes(
         *(np.full(size, np.nan) for size in (count, count, count, len(seconds) + 1, len(seconds) + 1))
     )
     code = {

@@ -79,7 +79,7 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     return twin
 
 
-class _Part(NamedTuple):
+class _SetFigures(NamedTuple):
     """Figures of sets that stand behind each other: of which set each is, its place in it, where sets begin."""
 
     values: npt.NDArray[np.uint64]
@@ -88,13 +88,13 @@ class _Part(NamedTuple):
     begin: Ints
 
 
-def _part(values: Ints | Floats, begin: Ints) -> _Part:
+def _part(values: Ints | Floats, begin: Ints) -> _SetFigures:
     owner = np.repeat(np.arange(len(begin)), np.diff(begin, append=len(values)))
     figures = np.ascontiguousarray(values).view(np.uint64)
-    return _Part(figures, owner, np.arange(len(values)) - begin[owner], begin)
+    return _SetFigures(figures, owner, np.arange(len(values)) - begin[owner], begin)
 
 
-def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints) -> list[_Part]:
+def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints) -> list[_SetFigures]:
     """What decides the times of each set of flows: links by order of appearance in the set, not by number.
 
     The sets stand behind each other in ``order`` and begin at ``sets``.
@@ -116,7 +116,7 @@ def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, se
     ]
 
 
-def _first_alike(parts: list[_Part]) -> Ints:
+def _first_alike(parts: list[_SetFigures]) -> Ints:
     """For each set the first one of the same hash, or itself where that one differs."""
     sets = len(parts[0].begin)
     # Hashes find candidates; every value is compared afterwards.  A collision costs a set that is simulated for

@@ -49,7 +49,7 @@ class Rules(NamedTuple):
     every: bool
 
 
-class Times(NamedTuple):
+class PassTimes(NamedTuple):
     """What is found: begin and end of each pass, end of its send, begin and end of the reduction behind it; for each
     stage the end of its last pass, of its reductions and of its gathering."""
 
@@ -63,7 +63,7 @@ class Times(NamedTuple):
     gathered: Floats
 
 
-class Work(NamedTuple):
+class PassState(NamedTuple):
     """Room: when the input of a (pass, chunk, micro-batch) is there (below 0: not yet), the next pass of each stage,
     how many chunks it has gathered, stages to look at."""
 
@@ -74,7 +74,7 @@ class Work(NamedTuple):
 
 
 @jit
-def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work) -> int:
+def step(passes: Passes, delays: Delays, rules: Rules, times: PassTimes, work: PassState) -> int:
     """Step until all passes have run; returns how many have."""
     last, done, waiting = len(passes.stage_of) - 1, 0, 0
     # A stage runs its passes in order until one lacks its input, and is looked at again when that comes.  When a pass
@@ -140,7 +140,7 @@ def step(passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work)
 
 @jit
 def _gathered(
-    stage: int, k: int, fresh: bool, passes: Passes, delays: Delays, rules: Rules, times: Times, work: Work
+    stage: int, k: int, fresh: bool, passes: Passes, delays: Delays, rules: Rules, times: PassTimes, work: PassState
 ) -> float:
     """When the parameters of a pass are there."""
     if not rules.gathers:
@@ -164,7 +164,7 @@ def _gathered(
 
 @jit
 def _reduced(
-    k: int, backward_begin: float, free: float, earlier: float, delays: Delays, rules: Rules, times: Times
+    k: int, backward_begin: float, free: float, earlier: float, delays: Delays, rules: Rules, times: PassTimes
 ) -> float:
     """When a chunk's gradients are reduced."""
     if not rules.reduces:

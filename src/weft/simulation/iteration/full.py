@@ -21,12 +21,12 @@ from weft.layout.stages import Op, following, orders, stage_of
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Messages, Wave, Wires
 from weft.simulation.iteration.demand import Amounts, Demand, Key, rank_stages
-from weft.simulation.iteration.result import Span, SpanKind
+from weft.simulation.iteration.result import SpanKind, StageSpan
 from weft.simulation.iteration.stepping import PhaseTimes, op_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
+class PhaseLoad:
     """Flows of one phase, and which of a list of routes each takes."""
 
     source: Ints
@@ -34,7 +34,7 @@ class Load:
     bytes: Floats
     route: Ints
 
-    def times(self, factor: float) -> Load:
+    def times(self, factor: float) -> PhaseLoad:
         """The same flows with that many times the bytes."""
         return replace(self, bytes=self.bytes * factor)
 
@@ -46,7 +46,7 @@ class Graph:
         self.delays: list[float] = []
         self.waits: list[list[int]] = []
         self.names: list[str] = []
-        self.loads: list[tuple[int, Load]] = []
+        self.loads: list[tuple[int, PhaseLoad]] = []
 
     def add(self, name: str, delay_s: float, waits: Iterable[int] = ()) -> int:
         """A phase; returns its number."""
@@ -59,7 +59,7 @@ class Graph:
         """Let a phase wait for another."""
         self.waits[phase].append(before)
 
-    def carry(self, phase: int, load: Load) -> None:
+    def carry(self, phase: int, load: PhaseLoad) -> None:
         """Give a phase flows."""
         self.loads.append((phase, load))
 
@@ -121,7 +121,7 @@ def run_full(
     wires: Wires,
     messages: Mapping[Key, Messages],
     ideal: Mapping[Key, float],
-) -> tuple[float, tuple[Span, ...]]:
+) -> tuple[float, tuple[StageSpan, ...]]:
     """Seconds of the iteration, and its timeline."""
     full = full_traffic(layout, clock, wanted, wires, messages, ideal)
     result = run(wires.capacity_Bps, full.traffic, full.routes)
@@ -179,7 +179,7 @@ class Pipeline:
         self.stage = np.full(wires.fabric.accelerators, -1, dtype=np.int64)
         self.stage[wires.placement] = rank_stages(layout)
         self.column = self._columns()
-        self.flows: dict[tuple[Key, int, int, int], Load] = {}
+        self.flows: dict[tuple[Key, int, int, int], PhaseLoad] = {}
         first = 0
         for key, collective in messages.items():
             for wave in collective.waves:
@@ -221,10 +221,10 @@ class Pipeline:
         self._bar(0, "host", "host", last, last)
         return last
 
-    def spans(self, begin: list[float], end: list[float]) -> tuple[Span, ...]:
+    def spans(self, begin: list[float], end: list[float]) -> tuple[StageSpan, ...]:
         """The timeline of the first column of every stage."""
         return tuple(
-            Span(stage=stage, kind=kind, name=name, begin_s=begin[first], end_s=end[last])
+            StageSpan(stage=stage, kind=kind, name=name, begin_s=begin[first], end_s=end[last])
             for stage, kind, name, first, last in self.bars
             if end[last] > begin[first]
         )
@@ -392,7 +392,7 @@ class Pipeline:
         bounds = np.flatnonzero((np.diff(place[:, order]) != 0).any(axis=0)) + 1
         for flows in np.split(order, bounds):
             stage, column, receiving = place[:, flows[0]].tolist()
-            self.flows[key, stage, column, receiving] = Load(
+            self.flows[key, stage, column, receiving] = PhaseLoad(
                 source=wave.source[flows], target=wave.target[flows], bytes=wave.bytes[flows], route=first + flows
             )
 

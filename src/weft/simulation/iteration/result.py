@@ -79,7 +79,7 @@ class TierLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class StageSpan:
     """One bar of the timeline: what a pipeline stage does from ``begin_s`` to ``end_s``."""
 
     stage: int
@@ -115,7 +115,7 @@ class IterationSimulation:
     tiers: tuple[TierLoad, ...]
     cross_rail_bytes: float
     link_bytes: Floats
-    timeline: Sequence[Span]
+    timeline: Sequence[StageSpan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)

@@ -39,7 +39,7 @@ from weft.model.job import Job
 from weft.simulation.iteration.contention import IN_NETWORK, Contended, FlowRoutes, Messages, Wires
 from weft.simulation.iteration.demand import Demand, Key, StageTotals, crossings, demand, rank_stages, totals
 from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
-from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, LinkLoad, Span, TierLoad
+from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, LinkLoad, StageSpan, TierLoad
 from weft.simulation.iteration.stepping import PhaseTimes, Stepped, clock
 
 
@@ -139,7 +139,7 @@ class _Run:
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
         plain = clock(self.layout, self.frame, float(estimates.offload_s[0]))
-        timeline: Sequence[Span]
+        timeline: Sequence[StageSpan]
         if full:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
         else:

@@ -19,8 +19,8 @@ from weft.estimation.iteration import BlockRow, block_rows, step_totals
 from weft.fabric.spec import Floats, Ints, Mask
 from weft.layout.spec import Layout, PipelineSchedule
 from weft.layout.stages import PASSES, Durations, HeldChunk, Op, held_chunks, order_columns, stage_of
-from weft.simulation.iteration._stepping import BACKWARD, FORWARD, Delays, Passes, Rules, Times, Work, step
-from weft.simulation.iteration.result import Span, SpanKind
+from weft.simulation.iteration._stepping import BACKWARD, FORWARD, Delays, Passes, PassState, PassTimes, Rules, step
+from weft.simulation.iteration.result import SpanKind, StageSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +156,7 @@ KEPT_ORDERS = 8
 """Orders that are kept: what is stepped again has often the same."""
 
 
-class Stepped(Sequence[Span]):
+class Stepped(Sequence[StageSpan]):
     """An iteration that was stepped through: its seconds, and its bars, which are made when they are asked for."""
 
     def __init__(self, layout: Layout, clock: PhaseTimes) -> None:
@@ -175,16 +175,16 @@ class Stepped(Sequence[Span]):
     def __len__(self) -> int:
         return len(self._spans)
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[StageSpan]:
         return iter(self._spans)
 
     @overload
-    def __getitem__(self, index: int) -> Span: ...
+    def __getitem__(self, index: int) -> StageSpan: ...
 
     @overload
-    def __getitem__(self, index: slice) -> tuple[Span, ...]: ...
+    def __getitem__(self, index: slice) -> tuple[StageSpan, ...]: ...
 
-    def __getitem__(self, index: int | slice) -> Span | tuple[Span, ...]:
+    def __getitem__(self, index: int | slice) -> StageSpan | tuple[StageSpan, ...]:
         return self._spans[index]
 
     def passes(self, stage: int) -> list[tuple[Op, float, float]]:
@@ -192,14 +192,14 @@ class Stepped(Sequence[Span]):
         begin, end = self.times.begin.tolist(), self.times.end.tolist()
         return [(op, begin[k], end[k]) for k, at, op in self._each() if at == stage]
 
-    def _stepped(self) -> Times:
+    def _stepped(self) -> PassTimes:
         layout, phases, order = self.layout, self.clock, self.order
         chunks, stages = layout.pipeline * layout.virtual_stages, layout.pipeline
         passes = Passes(*order, self._seconds())
         count = len(order.what)
-        times = Times(*(np.zeros(count) for _ in range(5)), *(np.zeros(stages) for _ in range(3)))
+        times = PassTimes(*(np.zeros(count) for _ in range(5)), *(np.zeros(stages) for _ in range(3)))
         # Room for the stages to look at: each once, and once more after every pass that is sent on.
-        work = Work(
+        work = PassState(
             ready=np.full((2, chunks, phases.micro_batches), -1.0),
             place=order.first[:-1].copy(),
             chunks=np.zeros(stages, dtype=np.int64),
@@ -250,10 +250,10 @@ class Stepped(Sequence[Span]):
         )
 
     @cached_property
-    def _spans(self) -> tuple[Span, ...]:
+    def _spans(self) -> tuple[StageSpan, ...]:
         """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
         return tuple(
-            Span(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
+            StageSpan(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
             for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind())
             if end > begin
         )

@@ -57,7 +57,7 @@ class _Nothing(Mapping[Key, float]):
         return 1
 
 
-class Slice:
+class LayoutSlice:
     """Some rows of a table of layouts: their numbers, frame, estimates and floors."""
 
     def __init__(self, rows: Index, frame: Frame, floor: Floor) -> None:
@@ -127,20 +127,20 @@ class Evaluator:
 
     # Floors and seconds of tables --------------------------------------------------------------------
 
-    def unblocked(self, table: LayoutTable) -> Iterator[Slice]:
+    def unblocked(self, table: LayoutTable) -> Iterator[LayoutSlice]:
         """The rows on a network whose tiers above the ports never block, which no fabric undercuts; where a
         fabric's ports are not the cluster's, with communication that takes no time."""
         return self._slices(self.bounding, table)
 
-    def under(self, table: LayoutTable, extras: Extras) -> Iterator[Slice]:
+    def under(self, table: LayoutTable, extras: Extras) -> Iterator[LayoutSlice]:
         """The rows with what the fabric adds to each collective."""
         closed = copy(self.closed)
         closed.network = replace(closed.network, contention=dict(extras))
         return self._slices(closed, table)
 
-    def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[Slice]:
+    def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[LayoutSlice]:
         for rows, frame in estimator.slices(table):
-            yield Slice(rows, frame, self.floor)
+            yield LayoutSlice(rows, frame, self.floor)
 
     # What a fabric adds ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
 from weft.routing.bound import closed_bound
-from weft.routing.choice import Choice
+from weft.routing.choice import PathChoice
 from weft.routing.events import Event
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import Problem, routing_problem
@@ -98,7 +98,7 @@ class Decisions:
         staying = np.setdiff1d(np.arange(len(problem.demand_Bps)), cut)
         routes = self.plan.routes.of(staying)
         part = self._some(problem, cut, routes, staying)
-        choice = Choice(part)
+        choice = PathChoice(part)
         choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
         choice.relax(closed_bound(problem), PASSES)
         self.seconds.append(time.perf_counter() - begun)
