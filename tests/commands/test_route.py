@@ -388,7 +388,7 @@ BAD = {
     "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: unknown event 'link-dwn'"),
     "unknown job": ((*WATCH, "--events", "end.jsonl"), "end.jsonl: line 2: there is no job 'a'"),
     "link that is up": ((*WATCH, "--events", "up.jsonl"), "leaf-0 - spine-0 is not down"),
-    "unknown switch": ((*WATCH, "--events", "switch.jsonl"), "'spine-9' is no node"),
+    "unknown switch": ((*WATCH, "--events", "switch.jsonl"), "'spine-9' is not a node"),
     "time that goes back": ((*WATCH, "--events", "back.jsonl"), "back.jsonl: line 2: tick at 4 s"),
 }
 

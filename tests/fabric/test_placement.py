@@ -58,10 +58,10 @@ BAD = {
     "accelerator-8 is given twice": "host-1\naccelerator-8\n",
     "8 places for 16 ranks": "host-1\n",
     "lists no host": "# nothing\n\n",
-    "is no host with slots": "host-1 with 8\n",
-    "'rack' is no column": "host,rack\nhost-1,3\n",
+    "is not a host with slots": "host-1 with 8\n",
+    "'rack' is not a column": "host,rack\nhost-1,3\n",
     "1 cells under 2 columns": "rank,host\n0\n",
-    "'x' is no number": "rank,host\nx,host-0\n",
+    "'x' is not a number": "rank,host\nx,host-0\n",
     "the ranks are not 0, 1, 2": "rank,host\n0,host-0\n2,host-0\n",
 }
 

@@ -26,9 +26,9 @@ def test_hashed_routes_of_the_papers_workload(spines_down, figures):
     found = audit(fabric, traffic, route(fabric, traffic, router="ecmp-paper"))
     now, least = found.installed, found.installed.alpha_bound
     assert (now.alpha, now.efficiency.value, round(now.efficiency.mean, 3)) == figures[:3]
-    assert least == found.repaired.alpha == found.anew.alpha == figures[3]
-    assert found.anew.efficiency.mean == pytest.approx(figures[4], abs=0.0005)
-    assert len(found.moved(found.repaired)) < 0.4 * len(found.moved(found.anew))
+    assert least == found.repaired.alpha == found.replanned.alpha == figures[3]
+    assert found.replanned.efficiency.mean == pytest.approx(figures[4], abs=0.0005)
+    assert len(found.moved(found.repaired)) < 0.4 * len(found.moved(found.replanned))
 
 
 @pytest.mark.parametrize("seed", range(12))

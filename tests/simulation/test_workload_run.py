@@ -316,9 +316,9 @@ def test_errors():
         time([reduce(1e9, factors=((32, 1),))], one)
     with pytest.raises(Unsupported, match="neighbours"):
         time([reduce(1e9, factors=((2, 8),))], one)
-    with pytest.raises(Unsupported, match="no block of 4 x 4"):
+    with pytest.raises(Unsupported, match="not a block of 4 x 4"):
         time([reduce(1e9, ranks=(0, 1, 4))], one)
-    with pytest.raises(BadInput, match="no group of 16"):
+    with pytest.raises(BadInput, match="not a group of 16"):
         time([reduce(1e9, ranks=(0, 1, 1))], one)
     for chunks in (0, -1, 10**6):
         with pytest.raises(BadInput, match="chunks"):

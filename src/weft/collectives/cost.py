@@ -79,7 +79,7 @@ class Network:
         """The tiers of a cluster with what a calibration says of them.
 
         Raises:
-            BadInput: collectives were measured in a scope that is no tier of the cluster.
+            BadInput: collectives were measured in a scope that is not a tier of the cluster.
         """
         efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (len(cluster.tiers) - 1)
         pairs = list(zip(cluster.tiers, efficiency, strict=True))
@@ -108,7 +108,7 @@ def _measured_in(cluster: Cluster, calibration: Calibration) -> tuple[Collective
     for line in result:
         if line.scope not in known:
             raise BadInput(
-                f"collectives were measured on {line.scope!r}, which is no tier of {cluster.name}",
+                f"collectives were measured on {line.scope!r}, which is not a tier of {cluster.name}",
                 where=f"calibration {calibration.name}",
                 remedy=f"give the cluster that was measured, or a scope of {', '.join(known)}",
             )

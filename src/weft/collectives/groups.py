@@ -73,13 +73,13 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
 
     Raises:
         BadInput: there is no such rank, or one appears twice.
-        Unsupported: the group is no block of coordinates, or takes ranks apart on a ring or line.
+        Unsupported: the group is not a block of coordinates, or takes ranks apart on a ring or line.
     """
     if len(ranks) == 1:
         return []
     sizes = [dimension.size for dimension in dimensions]
     if len(set(ranks)) < len(ranks) or not all(0 <= rank < prod(sizes) for rank in ranks):
-        problem = f"ranks {sorted(ranks)[:8]} are no group of {prod(sizes)}"
+        problem = f"ranks {sorted(ranks)[:8]} are not a group of {prod(sizes)}"
         raise BadInput(problem, where="group", remedy="name each rank once, from 0")
     # The coordinates that occur in each dimension; the group is a block if their product is its size.
     places = [set[int]() for _ in sizes]
@@ -89,7 +89,7 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
             rank //= size
     if prod(len(place) for place in places) != len(ranks):
         shape = " x ".join(str(size) for size in sizes)
-        raise Unsupported(f"ranks {sorted(ranks)[:8]} are no block of {shape}", where="group")
+        raise Unsupported(f"ranks {sorted(ranks)[:8]} are not a block of {shape}", where="group")
     return [
         (number, _partial(dimensions[number], len(place), apart=not _neighbours(place, dimensions[number])))
         for number, place in enumerate(places)

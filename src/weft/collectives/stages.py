@@ -76,7 +76,7 @@ def stage(kind: StageKind, algorithm: Algorithm, size: int) -> StageCost:
     """The cost of a stage among ``size`` accelerators.
 
     ``double-tree`` and ``in-switch`` are for all-reduce, broadcast and reduce; a reduce-scatter or all-gather
-    takes halving-doubling (or a ring, where the size is no power of two) there, and so does an all-reduce in
+    takes halving-doubling (or a ring, where the size is not a power of two) there, and so does an all-reduce in
     the switch of two.  An all-to-all goes direct, or hop by hop along a ring or line.  The two halves of an
     all-reduce count one after the other, although on a line they load different directions.
     """

@@ -21,7 +21,7 @@ LEVEL_ROLES = ("leaf", "spine", "core")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of a file; ``place`` says where it stands in it ("nodes[3]", "line 12").
+    """A node of a file; ``place`` says where in the file it is ("nodes[3]", "line 12").
 
     Without ``domain`` the links decide which accelerators share one; ``rail`` is the position in the domain.
     """
@@ -37,7 +37,7 @@ class Node:
 class Cable:
     """A link of a file, in both directions where ``both``; without ``tier`` the roles of its ends decide.
 
-    ``capacity_Bps`` is that of all its ``cables``, which are links of their own beyond scale-up domains.
+    ``capacity_Bps`` is that of all its ``cables``, which are separate links beyond scale-up domains.
     """
 
     source: str

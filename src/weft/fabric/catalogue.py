@@ -175,7 +175,7 @@ def parse_kind(text: str) -> tuple[str, float | None]:
     if ratio is not None and (kind not in TREES or ratio < 1):
         if kind in TREES:
             raise BadInput(f"oversubscription {ratio:g}:1 is below 1", where=text, remedy=f"say it like {kind} 2:1")
-        problem = f"oversubscription {ratio:g}:1 is no property of a {kind}"
+        problem = f"oversubscription {ratio:g}:1 is not a property of a {kind}"
         raise BadInput(problem, where=text, remedy=f"choose of {', '.join(TREES)}")
     return kind, ratio
 

@@ -15,7 +15,7 @@ over the domain's scale-up links to each that has scale-out links up, as its cou
 there to the counterpart, and over the other domain's links to the destination.  Where more of a fabric fails, such
 flows are no faster.
 
-Parallel cables are links of their own: a flow is hashed to one of them.
+Parallel cables are separate links: a flow is hashed to one of them.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class Paths:
             key: what else tells flows of a pair apart (a port, a queue pair); 0 by default.
 
         Raises:
-            BadInput: a flow has no path; an end is no accelerator; or flows that are not sprayed would
+            BadInput: a flow has no path; an end is not an accelerator; or flows that are not sprayed would
                 have to choose among the cables of one link.
         """
         if mode not in MODES:

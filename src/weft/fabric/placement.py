@@ -33,7 +33,7 @@ class Placement:
         return cls(accelerators=np.arange(first, first + ranks, dtype=np.int64))
 
     def check(self, ranks: int, fabric: Fabric) -> None:
-        """Refuse a placement that does not give every rank an accelerator of its own.
+        """Refuse a placement that does not give every rank a separate accelerator.
 
         Raises:
             BadInput: it does not.
@@ -80,7 +80,7 @@ def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> 
 
     A hostfile as MPI and DeepSpeed take it ("node-1 slots=8", "node-1:8"), one host a line, one line a rank
     (the host is repeated, or accelerators are named), or CSV with a header of ``host`` or ``accelerator`` and
-    perhaps ``slots`` or ``rank``.  A host without slots that stands once takes as many ranks as it has
+    perhaps ``slots`` or ``rank``.  A host without slots that is listed once takes as many ranks as it has
     accelerators, unless another host is repeated.  Places beyond the last rank stay free.
 
     Raises:
@@ -139,14 +139,14 @@ def _line(line: str, where: str) -> _HostLine:
     if result is not None:
         return _HostLine(result["name"], int(result["slots"]), where)
     if len(line.split()) > 1 or "," in line:
-        raise BadInput(f"{line[:60]!r} is no host with slots", where=where, remedy="write it like node-1 slots=8")
+        raise BadInput(f"{line[:60]!r} is not a host with slots", where=where, remedy="write it like node-1 slots=8")
     return _HostLine(line, None, where)
 
 
 def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterator[_HostLine]:
     strange = sorted(set(header) - COLUMNS)
     if strange or len(set(header)) < len(header) or {"host", "accelerator"} <= set(header):
-        problem = f"{strange[0][:40]!r} is no column" if strange else "a column is given twice"
+        problem = f"{strange[0][:40]!r} is not a column" if strange else "a column is given twice"
         raise BadInput(problem, where=where, remedy="use host or accelerator, and slots or rank")
     parsed: list[tuple[int, _HostLine]] = []
     for line, place in rows:
@@ -156,7 +156,7 @@ def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterat
         row = dict(zip(header, cells, strict=True))
         for column in ("slots", "rank"):
             if column in row and not (row[column].isascii() and row[column].isdigit() and len(row[column]) < 8):
-                raise BadInput(f"{row[column][:40]!r} is no number", where=place, remedy=f"give a {column}")
+                raise BadInput(f"{row[column][:40]!r} is not a number", where=place, remedy=f"give a {column}")
         name = row.get("host") or row.get("accelerator") or ""
         slots = int(row["slots"]) if "slots" in row else 1 if "rank" in row or "accelerator" in row else None
         parsed.append((int(row.get("rank", len(parsed))), _HostLine(name, slots, place)))

@@ -31,7 +31,7 @@ class Fabric:
     Nodes ``0 .. accelerators-1`` are the accelerators in rank order; the rest are switches.  ``roles`` names
     what a node is ("accelerator", "scale-up", "leaf", "rail", "spine", "core", ...), ``role`` is an index
     into it.  A link goes from ``source`` to ``target`` with ``capacity_Bps`` and ``latency_s``; the two
-    directions of a cable are two links, and parallel cables are links of their own, each hashed and planned apart.
+    directions of a cable are two links, and parallel cables are separate links, each hashed and planned apart.
     Only scale-up links, which hardware stripes, bundle ``cables`` (1 elsewhere; ``weft.fabric.lump`` sums them).
     ``tier`` is ``SCALE_UP`` or the tier of the scale-out network.  A link
     between an accelerator and a scale-out switch stands for the NIC.  ``up`` is False for failed links.

@@ -89,7 +89,7 @@ class Finding(Document):
 class Differences:
     """What ``differences`` found.
 
-    ``as_built`` are the cables that are there, between devices of the design and with its names of ports, at the
+    ``as_built`` are the cables that exist, between devices of the design and with its names of ports, at the
     design's speed where nothing tells theirs; ``notes`` say what was assumed.
     """
 
@@ -122,7 +122,7 @@ def differences(
         rails: rail of each port of a host of the design; the position among its ports, by default.
 
     Raises:
-        BadInput: no device of the design is there.
+        BadInput: no device of the design is in the wiring as built.
     """
     built = _renamed(built, design, names or {})
     _check_names(built, design)
@@ -146,7 +146,7 @@ def differences(
 
 
 def _renamed(built: Wiring, design: Wiring, names: Mapping[str, str]) -> Wiring:
-    """The cables that are up, with the design's names of devices: given, equal, or equal but for domain and case."""
+    """The cables that are up, with the design's names of devices: given, equal, or equal up to domain and case."""
     known, short = set(design.devices), defaultdict(list)
     for name in design.devices:
         short[_short(name)].append(name)
@@ -387,7 +387,7 @@ def _rails_of_switches(design: Wiring, rails: Mapping[End, int]) -> dict[str, se
 
 
 def _finding(kind: str, design: PortCable, built: PortCable | None) -> Finding:
-    """A finding of a cable of the design, with the names of ports as built where it is there."""
+    """A finding of a cable of the design, with the names of ports as built where that cable exists."""
     one, other = design.ends
     if built is not None:
         there = built.ends if built.device == design.device else built.ends[::-1]
@@ -487,7 +487,7 @@ class WiringReport(Result):
 
 
 def fabric_as_built(fabric: Fabric, cables: Sequence[PortCable], where: str) -> Fabric:
-    """A design's fabric with the scale-out cables that are there, both ways at the slower end's speed.
+    """A design's fabric with the scale-out cables that exist, both ways at the slower end's speed.
 
     Raises:
         BadInput: parts without a path.

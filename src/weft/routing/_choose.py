@@ -1,7 +1,7 @@
 """Compiled loops of routers: the best way of a flow, moving flows off full links, chains of displaced flows.
 
 A *place* is a link on a flow's present path, ``flow * width + column`` over its way up, then its way down.
-Each link lists its places (``head``, ``after``, ``before``), so that the flows on it are at hand.
+Each link lists its places (``head``, ``after``, ``before``), so that the flows on it are found without a search.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def relax(net: Any, ways: Any, target: float) -> int:
     moves, width = 0, 2 * ways.up.shape[1]
     for link in range(len(net.load)):
         place = net.head[link]
-        # A move lists the flows anew; each lowers the flow's own peak, so that the loop ends.
+        # A move changes the list of flows; each lowers the flow's own peak, so that the loop ends.
         while place >= 0 and net.load[link] > target * (1 + TIE):
             following, flow = net.after[place], place // width
             # A flow moves only where its own highest link becomes lower.
@@ -394,7 +394,7 @@ def repair(net: Any, ways: Any, target: float, steps: int, tries: int) -> bool:
                     if chain(net, ways, flow, target, steps):
                         stuck = False
                         break
-                    # a failed chain lists the flows of a link anew
+                    # A failed chain puts flows back in another order, so that the list may end here.
                     place = following if net.up[flow] >= 0 and following >= 0 else -1
                     if net.clock[3] >= net.clock[4]:
                         return False

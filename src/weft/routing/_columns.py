@@ -90,7 +90,7 @@ def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
 
 @jit
 def way_down(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
-    """The way down from the top of ``a`` that stands in a flow's row from ``begin`` on; -1 if there is
+    """The way down from the top of ``a`` that a flow's row has from ``begin`` on; -1 if there is
     none.
     """
     for b in range(ways.down_first[flow], ways.down_end[flow]):

@@ -63,7 +63,7 @@ class AuditedPlan(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class RouteAudit(Result):
-    """Installed routes, those after few moves, and those of a router that begins anew: the same flows and bound."""
+    """Installed routes, those after few moves, and those of a new plan: the same flows and bound."""
 
     SCHEMA = "weft.route-audit/1"
     DOCUMENT = "flows=installed.flows installed=installed_plan repaired=repaired_plan anew=new_plan moves"
@@ -71,7 +71,7 @@ class RouteAudit(Result):
 
     installed: RoutePlan
     repaired: RoutePlan
-    anew: RoutePlan
+    replanned: RoutePlan
 
     def moved(self, plan: RoutePlan) -> Ints:
         """The flows whose path differs from the installed one."""
@@ -103,7 +103,7 @@ class RouteAudit(Result):
 
     @property
     def new_plan(self) -> AuditedPlan:
-        return self._audited(self.anew)
+        return self._audited(self.replanned)
 
     def _audited(self, plan: RoutePlan) -> AuditedPlan:
         return AuditedPlan(plan=plan, moved=len(self.moved(plan)))
@@ -130,7 +130,7 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
 
     The repair moves single flows, then short chains of flows, until no link has more load than the bound or no move
     helps; then every flow that can goes back to where it was.  Flows on paths that a router would not take are placed
-    anew first.
+    again first.
 
     Args:
         routes: one path of live links for each flow.
@@ -141,7 +141,7 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
     """
     problem = routing_problem(fabric, traffic)
     installed = judged(problem, RouterResult(routes=routes), router="installed")
-    anew = plan(fabric, traffic, seed=seed)
+    replanned = plan(fabric, traffic, seed=seed)
     low = installed.alpha_bound
     # Step 1: flows on paths that a router would take stay there, the others go where they hurt least.
     choice = on_links(problem, links_of(routes, 2 * problem.ways.up.shape[1] + 2), np.arange(len(traffic)))
@@ -155,4 +155,4 @@ def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0)
     # Placing flows off unusual paths may load links more than before; then nothing is repaired.
     if repaired.alpha > installed.alpha:
         repaired = installed
-    return RouteAudit(installed=installed, repaired=repaired, anew=anew)
+    return RouteAudit(installed=installed, repaired=repaired, replanned=replanned)

@@ -23,11 +23,11 @@ ROUNDING = 1e-6
 def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     """No choice of paths has less congestion than this.
 
-    A link that is no choice carries its flows; what leaves or enters a part of the fabric shares the links
+    A link that all paths of a flow take carries it; what leaves or enters a part of the fabric shares the links
     out of it.  Parts are the hosts and switches up to a level that hang together.  Equal flows come whole:
     ceil(Delta / n) of them on some of n links, unless they are sprayed (not ``whole``).
     """
-    # Bound 1: links that are no choice.  Bound 2: every cut between a part and the rest.
+    # Bound 1: links that leave no choice.  Bound 2: every cut between a part and the rest.
     highest = float(problem.fixed.max(initial=0.0))
     for ends, cross, at, links in _parts(problem):
         highest = max(highest, _cut(problem, ends, cross, at, links, whole))
@@ -119,7 +119,7 @@ def paths_of(problem: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | 
     from weft.routing import _columns
 
     ways = problem.ways
-    # Flows with the same ways and demand are exchangeable: one commodity, with a count, in place of each.
+    # Flows with the same ways and demand are exchangeable: one commodity with a count for all of them.
     share = np.round(problem.demand_Bps / max(problem.demand_Bps.max(initial=0.0), 1e-300), 9)
     table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
@@ -149,8 +149,8 @@ def lp_bound(problem: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) 
     """The least congestion of flows that may split over all their paths; None where the LP is too large, or does
     not have all paths.
 
-    For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``), or a link that
-    is no choice decides it.
+    For equal flows it is rounded up to whole flows, unless they are sprayed (not ``whole``), or a link without
+    a choice decides it.
 
     Raises:
         Unsupported: the solver ends without an optimum.
@@ -160,7 +160,7 @@ def lp_bound(problem: Problem, *, most: int = MOST_COLUMNS, whole: bool = True) 
         return None
     value = float(solve(problem, paths)[0])
     # A whole number of equal flows is on each link that is a choice, so that the optimum over whole flows is a
-    # multiple of one flow's load; a link that is no choice may have any load.
+    # multiple of one flow's load; a link without a choice may have any load.
     chosen = value > float(problem.fixed.max(initial=0.0)) * (1 + ROUNDING)
     if whole and chosen and problem.unit is not None:
         value = problem.unit * float(np.ceil(value / problem.unit - ROUNDING))

@@ -4,7 +4,7 @@ possible.
 It begins with nothing, or with the routes that a network has.  It plans over all pairs of all known jobs, so that no
 timing of theirs can make them collide.  On an event the flows that keep a live path keep it; others are placed where
 they hurt least, then single moves and chains of moves bring congestion down to the bound.  Only if that fails, or from
-time to time while routes are above the bound, everything is planned anew, and taken where it is better.  Flows that
+time to time while routes are above the bound, everything is planned again, and taken where it is better.  Flows that
 moved without need go back.
 
 Measured links (``weft.routing.telemetry``) count as they are: lossy ones are avoided, capacity that others use is not
@@ -46,7 +46,7 @@ def changed(fabric: Fabric, down: Collection[tuple[str, ...]], nodes: tuple[str,
     for name in nodes:
         if name not in fabric.names:
             raise BadInput(
-                f"{name!r} is no node of {fabric.name}", where="event", remedy=f"use names like {fabric.names[-1]}"
+                f"{name!r} is not a node of {fabric.name}", where="event", remedy=f"use names like {fabric.names[-1]}"
             )
     names = tuple(sorted(nodes))
     ends = [fabric.names.index(name) for name in names]
@@ -74,7 +74,7 @@ def without(fabric: Fabric, down: Collection[tuple[str, ...]]) -> Fabric:
 
 
 REPLAN_S = 60.0
-"""Time between plans made anew while routes are above the bound."""
+"""Time between new plans while routes are above the bound."""
 QUIET = ("traffic", "tick")
 """Events after which routes above the bound are only looked at again when that is due; so are counters that change
 nothing."""
@@ -114,7 +114,7 @@ class Decision:
     """What the controller did about an event.
 
     ``how``: "kept" (no route changed), "placed" (new or cut-off flows alone), "repaired" (others moved as
-    well), "replanned" (all planned anew), "rolled-back" (the network did not take it).  ``moved`` counts
+    well), "replanned" (all planned again), "rolled-back" (the network did not take it).  ``moved`` counts
     flows that had a live path before and now have another: the churn. ``cut`` flows have no path until links
     come up again.  ``changes`` is what measurements changed.
     """
@@ -156,7 +156,7 @@ class Controller:
 
     Args:
         fabric: with all links that may ever be up.
-        router: plans everything anew; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
+        router: of new plans; one of ``weft.routing.routers.ROUTERS`` that pins each flow to one
             path.
         replan_s: least time between new plans while routes are above the bound.
     """
@@ -269,7 +269,7 @@ class Controller:
         self._fabric = self._now()
 
     def _now(self) -> Fabric:
-        """The fabric without what is down and what is avoided, with the capacity that is there."""
+        """The fabric without what is down and what is avoided, with the capacity that others leave."""
         return self.telemetry.applied(without(self.whole, self.down))
 
     def _note(self, event: Event) -> list[LinkChange]:
@@ -451,8 +451,8 @@ class Controller:
         """
         before = choice.congestion
         due = now_s >= self.planned_s + self.replan_s
-        # Step 3: moves and chains from there.  Step 4, only if these end above the bound: plan all anew, and take that
-        # where it is better, since it moves flows that had no need.
+        # Step 3: moves and chains from there.  Step 4, only if these end above the bound: plan all again, and take
+        # that where it is better, since it moves flows that had no need.
         if fresh or due:
             improve(choice, low)
         if choice.congestion > low * (1 + ENOUGH) and (fresh or due):

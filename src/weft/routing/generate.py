@@ -1,4 +1,4 @@
-"""The routing paper's workloads, made anew: data-parallel rings of a few models, placed in groups of hosts.
+"""The routing paper's workloads, generated: data-parallel rings of a few models, placed in groups of hosts.
 
 Each job has copies of a model; every stage of the model (one accelerator of a copy) is a ring over the
 copies. A copy fills random leaves in groups of ``GROUP`` hosts (arXiv 2503.05324; reference in
@@ -45,7 +45,7 @@ def flow_bytes(model: PaperModel, ring: int) -> float:
 
 
 def generate(fabric: Fabric, jobs: Sequence[tuple[str, int]], *, seed: int = 0) -> JobTraffic:
-    """Jobs of given (model, ring size), on hosts of their own.
+    """Jobs of given (model, ring size), each on separate hosts.
 
     Raises:
         UnknownName: there is no such model.

@@ -88,7 +88,7 @@ def routing_problem(
     """The problem of routing some traffic on a fabric.
 
     Args:
-        table: ``climbs(fabric)``, if at hand.
+        table: ``climbs(fabric)``, if known already.
         checked: the flows have passed ``check_traffic`` on this fabric.
         demand_Bps: of the flows, where it is not ``demands``.
         paths: see ``weft.routing.ways.ways_of``.
@@ -114,7 +114,7 @@ def demands(fabric: Fabric, traffic: JobTraffic) -> Floats:
     """The rate of every flow, in bytes/s, when its collective has the network for itself.
 
     The busiest port sends or receives all the time; flows are as fast as their bytes say, so that all of a
-    round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use ports of its own.
+    round end together.  No flow is faster than its cap.  Flows that stay in a scale-up domain use the domain's ports.
     """
     seconds = np.zeros(len(traffic.job))
     # Seconds of a collective alone: its bytes through its busiest port, at the sending or at the receiving end.

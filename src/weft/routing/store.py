@@ -88,7 +88,7 @@ class Store(Journal):
             ends = nodes[_word(source)], nodes[_word(target)]
             table = dict(table_of(json.loads(text), "health"))
             if ends not in joined or set(table) != {column.name for column in fields(Health)}:
-                raise ValueError(f"{reprlib.repr(source)} is no end of a link that was measured")
+                raise ValueError(f"{reprlib.repr(source)} is not an end of a measured link")
             lossy, times = table.pop("lossy"), table.pop("times")
             if not isinstance(lossy, bool) or not isinstance(times, int):
                 raise ValueError("a measured link is damaged")
@@ -154,13 +154,13 @@ def _text(traffic: JobTraffic) -> str:
 def _listed(text: str) -> list[Any]:
     result = json.loads(text)
     if not isinstance(result, list):
-        raise ValueError("is no list")
+        raise ValueError("is not a list")
     return result
 
 
 def _word(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{reprlib.repr(value)} is no name")
+        raise ValueError(f"{reprlib.repr(value)} is not a name")
     return value
 
 
@@ -195,7 +195,7 @@ def _traffic(text: str, fabric: Fabric) -> JobTraffic:
 
 
 def _check_paths(fabric: Fabric, traffic: JobTraffic, links: Ints) -> None:
-    """Refuse links that are no path from a flow's source to its target, -1 behind; all -1 is no path."""
+    """Refuse links that do not lead from a flow's source to its target, -1 behind; all -1: without a path."""
     flows, width = links.shape
     if flows > len(traffic) or not np.all((links >= -1) & (links < fabric.links)):
         raise ValueError("routes name flows or links that are not there")
@@ -204,7 +204,7 @@ def _check_paths(fabric: Fabric, traffic: JobTraffic, links: Ints) -> None:
         on = links[:, column] >= 0
         skips = on & (links[:, column - 1] < 0) if column else ~on & (links >= 0).any(axis=1)
         if np.any(skips | (on & (fabric.source[links[:, column]] != at))):
-            raise ValueError("a route is no path")
+            raise ValueError("a route is not a path")
         at = np.where(on, fabric.target[links[:, column]], at)
     if np.any((at != traffic.target[:flows]) & (links >= 0).any(axis=1)):
         raise ValueError("a route does not join its flow's ends")

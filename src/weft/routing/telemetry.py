@@ -123,7 +123,7 @@ class Telemetry:
     def after(
         self, samples: tuple[LinkSample, ...], time_s: float, known_Bps: Floats
     ) -> tuple[Telemetry, list[LinkChange]]:
-        """The health after some samples, and what that changes but for routes around lossy links.
+        """The health after some samples, and what that changes, except routes around lossy links.
 
         Args:
             known_Bps: what the known flows send over each link.
@@ -227,7 +227,7 @@ class Telemetry:
 
 
 def _measured(old: Health | None, sample: LinkSample, time_s: float, capacity: float) -> Health:
-    """The figures of a sample; counters that went back begin anew."""
+    """The figures of a sample; counters that went back begin again."""
     before = old or Health(time_s=time_s)
     counters = {name: getattr(sample, name) for name in COUNTERS}
     # A counter below the last one was reset: nothing is known of the time between.

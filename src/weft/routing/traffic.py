@@ -52,7 +52,7 @@ class JobTraffic:
         return self.job[self.collective]
 
     def split(self, parts: int) -> JobTraffic:
-        """Every flow as ``parts`` equal flows over queue pairs of their own, one beside the other."""
+        """Every flow as ``parts`` equal flows over separate queue pairs, one beside the other."""
         if parts < 1:
             raise BadInput(f"flows cannot be split in {parts}", where="split", remedy="give 1 or more")
         flow = np.repeat(np.arange(len(self)), parts)
@@ -79,7 +79,7 @@ class JobTraffic:
         )
 
     def only(self, jobs: Sequence[int]) -> JobTraffic:
-        """The flows of some jobs, which are numbered anew in the order given."""
+        """The flows of some jobs, renumbered in the order given."""
         # New numbers for jobs, then for their collectives, then for flows; -1 leaves one out.
         number = np.full(len(self.jobs), -1, dtype=np.int64)
         number[list(jobs)] = np.arange(len(jobs))

@@ -6,7 +6,7 @@ top, read backwards it is a way down, and a path is a way up and a way down with
 which that does not hold (inside a scale-up domain, over relays, on a torus) get up to ``MOST_PATHS`` of all
 their shortest paths (``weft.fabric.paths``) as ways up, with empty ways down.
 
-The first link of a flow from a host with one NIC, and the last to such a host, are no choice and stand apart.
+The first link of a flow from a host with one NIC, and the last to such a host, leave no choice and are kept apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_WAYS = 60_000_000
 class Ways(NamedTuple):
     """Ways up (``up``: links from the source on) and the same backwards (``down``), sorted by top; -1 is no
     link.  Flow ``f`` may go up by ``up_first[f]`` .. ``up_end[f]`` and down by ``down_first[f]`` ..
-    ``down_end[f]``; ``first`` and ``last`` are the links that are no choice."""
+    ``down_end[f]``; ``first`` and ``last`` are the links that leave no choice."""
 
     top: Small
     up: Small
@@ -160,11 +160,11 @@ def ways_of(
     """The ways of flows between accelerators.
 
     Args:
-        table: ``climbs(fabric)``, if at hand.
+        table: ``climbs(fabric)``, if known already.
         paths: lists the paths of a pair for which the table does not serve; all shortest ones by default.
 
     Raises:
-        BadInput: a flow has no path, or an end is no accelerator.
+        BadInput: a flow has no path, or an end is not an accelerator.
     """
     result = table or climbs(fabric)
     one_domain = (fabric.domain[source] == fabric.domain[target]) & _joined_inside(fabric)[fabric.domain[source]]
@@ -218,7 +218,7 @@ def _levels(fabric: Fabric, out: Mask) -> Ints:
 
 
 def _joined_inside(fabric: Fabric) -> Mask:
-    """Whether a domain has links of its own."""
+    """Whether a domain has scale-up links."""
     inside = (fabric.tier == SCALE_UP) & fabric.up & (fabric.source < fabric.accelerators)
     joined = np.zeros(int(fabric.domain.max(initial=0)) + 1, dtype=bool)
     joined[fabric.domain[fabric.source[inside]]] = True
@@ -258,7 +258,7 @@ def _listed(
         def paths(a: int, b: int) -> list[tuple[int, ...]]:
             return every(a, b, MOST_PATHS)
 
-    # A listed path is a way up to a top of its own number; the way down from there is empty.  So that the kernels need
+    # A listed path is a way up to a top with its number, with an empty way down from there, so that the kernels need
     # no second case.
     pairs, pair = np.unique(np.stack([source[apart], target[apart]]), axis=1, return_inverse=True)
     lists = [paths(a, b) for a, b in pairs.T.tolist()]

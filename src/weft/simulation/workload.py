@@ -166,7 +166,7 @@ def run_workload(
 
     Args:
         policy, order, chunks, active: as ``policies.schedule`` takes them ("auto" is judged
-            by the largest collective, for all); "weft" keeps the fastest of its own schedules (earlier
+            by the largest collective, for all); "weft" keeps the fastest of Weft's schedules (earlier
             tasks first, or first in, first out), Themis' and the baseline's; "ideal" gives every collective
             all bandwidth of its dimensions for itself, without latency.
         algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
@@ -482,7 +482,7 @@ class _Tasks:
                 self.pending.append(len(self.tasks) - 1)
 
     def end(self, bubble_s: float, update_s: float) -> None:
-        """The bubble, and the update when all is there."""
+        """The bubble, and the update after all else."""
         self._add(Task(name="bubble", seconds=bubble_s, waits=self.last))
         self._add(Task(name="update", seconds=update_s, waits=(*self.last, *self.pending)))
 

@@ -60,7 +60,7 @@ FEW = 4
 LINK = np.dtype(
     [
         ("capacity", np.float64),
-        ("left", np.float64),  # capacity that flows leave that are no members
+        ("left", np.float64),  # capacity that flows other than its members leave
         ("rising", np.float64),  # share of its members: flows that it holds, or without a level yet
         ("full_at", np.float64),  # level of the flows that it holds; infinity if it holds none
         ("look_at", np.float64),  # level at which it is looked at next

@@ -41,7 +41,11 @@ def audit_view(result: RouteAudit) -> Iterator[Block]:
     installed = result.installed
     flows, best = len(installed.traffic), installed.efficiency
     yield Paragraph(f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")
-    kinds = (("installed", installed), ("repaired", result.repaired), (f"anew by {result.anew.router}", result.anew))
+    kinds = (
+        ("installed", installed),
+        ("repaired", result.repaired),
+        (f"anew by {result.replanned.router}", result.replanned),
+    )
     yield Grid(
         [
             Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),

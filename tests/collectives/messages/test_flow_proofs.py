@@ -229,5 +229,5 @@ def test_schedules_whose_messages_are_not_known():
         schedule_plan(time_schedule(baseline(asked)))
     asked = request("all-reduce", 1e6, [switch, switch], algorithms=["ring", "ring"])
     once = baseline(asked)
-    with pytest.raises(Unsupported, match="orders of their own"):
+    with pytest.raises(Unsupported, match="orders that do not mirror"):
         schedule_plan(time_schedule(replace(once, gathers=once.orders)))

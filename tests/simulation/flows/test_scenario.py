@@ -64,7 +64,7 @@ def test_reads_flows_and_links(tmp_path):
         ("2 1 1 0\n0 1 5 1 0\n0 1\n", "0 bytes/s"),
         ("2 1 1 nan\n0 1 5 1 0\n0 1\n", "line 1 holds 'nan'"),
         ("2 1 1 1e9\n0 1 5 1 x\n0 1\n", "line 2 holds 'x'"),
-        ("2 1 1 1e9\n0 1 1-1 1 0\n0 1\n", "line 2: '1-1' is no number"),
+        ("2 1 1 1e9\n0 1 1-1 1 0\n0 1\n", "line 2: '1-1' is not a number"),
         ("2 1 2 1e9\n0 1 5 1 0\n0 1\n", "has 3 lines, but line 1 announces 2 flows and 1 links"),
         ("2 1 1 1e9\n0 1 5\n0 1\n", "line 2: has 3 numbers, not 4 or more"),
         ("2 1 1 1e9\n0 1 5 2 0\n0 1\n", r"line 2: has 5 numbers, not 4 \+ 2"),

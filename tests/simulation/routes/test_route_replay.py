@@ -210,7 +210,7 @@ def test_refusals(small: Fabric) -> None:
         replay(small, replace(ring("A", [0, 2]), rounds=np.zeros(1, dtype=np.int64)), "greedy")
     for event, words in (
         (Event(time_s=-1.0, kind="switch-up", nodes=(small.names[-1],)), "time"),
-        (Event(time_s=1.0, kind="switch-up", nodes=("nowhere",)), "no node"),
+        (Event(time_s=1.0, kind="switch-up", nodes=("nowhere",)), "not a node"),
         (Event(time_s=1.0, kind="tick"), "not replayed"),
     ):
         with pytest.raises(BadInput, match=words):

@@ -27,7 +27,7 @@ MOST_MESSAGES = 4_000_000
 
 
 def equal(timed: TimedSchedule, chunks: int) -> TimedSchedule:
-    """The same orders in equal chunks, as many of each as its share of the bytes asks for, timed anew.
+    """The same orders in equal chunks, as many of each as its share of the bytes asks for, timed again.
 
     A schedule whose chunks are equal already is returned as it is.
     """
@@ -93,7 +93,9 @@ def _check(schedule: Schedule) -> None:
             remedy="name other algorithms with --algorithms, as halving-doubling",
         )
     if schedule.gathers is not None and (schedule.gathers != schedule.orders[:, ::-1]).any():
-        raise Unsupported("all-gather orders of their own", where="export", remedy="drop --independent")
+        raise Unsupported(
+            "all-gather orders that do not mirror the reduce-scatter's", where="export", remedy="drop --independent"
+        )
 
 
 class _Placed(NamedTuple):

@@ -117,12 +117,12 @@ def _rest(size: int, odd: Ints) -> MessagePlan:
 
 
 def tree_reduce(size: int) -> MessagePlan:
-    """To rank 0, which stands above the tree of the others."""
+    """To rank 0, the root above the tree of the others."""
     return _up(_rooted(size, 0), block=0, parts=1)
 
 
 def tree_broadcast(size: int) -> MessagePlan:
-    """From rank 0, which stands above the tree of the others."""
+    """From rank 0, the root above the tree of the others."""
     return _down(_rooted(size, 0), block=0, parts=1)
 
 

@@ -171,7 +171,7 @@ def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Flo
         inside = (early >= corners[:, :1] - 1e-15) & (late >= corners[:, 1:] - 1e-15)
         work = np.zeros((len(stages), orders))
         work[np.arange(len(stages)), table.order[stages]] = table.work_s[stages]
-        # The stages of a window move their bytes between e and T - l, less the least of their own latencies.
+        # The stages of a window move their bytes between e and T - l, less the least latency among them.
         latency_s = np.where(inside, table.own_s[stages], np.inf).min(axis=1)
         rows.append(inside @ work)
         offsets.append(np.minimum(corners.sum(axis=1) + latency_s, least_s))

@@ -120,7 +120,7 @@ def _factor(collective: Request, slow: tuple[int, ...]) -> float | None:
 
 
 def _fits(collective: Request, close: float) -> bool:
-    """Whether the best mix of orders keeps every dimension busy, but for a share ``close`` of the time."""
+    """Whether the best mix of orders keeps every dimension busy, except for a share ``close`` of the time."""
     shares = best_shares(collective)
     if shares.loads_s.shape[1] != len(shares.share):
         return False

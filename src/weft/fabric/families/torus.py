@@ -28,7 +28,7 @@ def build(
 ) -> Fabric:
     """A torus, or a line in the dimensions that do not wrap; two nodes of a dimension share one link.
 
-    With scale-up domains of K, the nodes of the grid are the domains, and each rail has a grid of its own.
+    With scale-up domains of K, the nodes of the grid are the domains, and each rail has a separate grid.
 
     Args:
         dims: nodes along each dimension; neighbours in the first one are next in rank order.

@@ -147,7 +147,7 @@ def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
 Sharing = int | None
 FAIR: Sharing = None
 SHORTEST: Sharing = 1
-"""How links are shared.  None has a type of its own, so each is compiled without the code of the other."""
+"""How links are shared.  None has another type than 1, so that each is compiled without the code of the other."""
 INSTANT = 1e-13
 """Relative difference of two times that is rounding."""
 

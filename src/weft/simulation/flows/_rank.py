@@ -1,7 +1,7 @@
 """Rates where flows are served by the bytes that they have left, the fewest first.
 
 Most flows wait behind a link that those before them fill.  They stand still, so their order is kept from event to
-event; only the flows that move are sorted anew and merged into it, and a flow whose link is full again when its turn
+event; only the flows that move are sorted again and merged into it, and a flow whose link is full again when its turn
 comes is passed over.
 """
 

@@ -5,7 +5,7 @@ a phase that begins, or a link whose capacity changes.  Everything that falls on
 
 ``fair`` rates are weighted max-min fair with caps (``weft.solvers.maxmin``).  ``shortest-remaining`` serves
 flows in the order of the bytes they have left, the fewest first; flows with equally many (to 1e-12) share
-what is left to them max-min fairly; the order is made anew when a flow on a link starts or completes or a
+the rest max-min fairly; the order is made again when a flow on a link starts or completes or a
 capacity changes, and kept in between; a path must then list each link once.  Packet spraying needs no mode:
 routes that split a flow over several paths carry shares in ``Routes.usage``.
 """
@@ -430,7 +430,7 @@ KINDS = 64
 
 
 def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int, local: float) -> Simulation | None:
-    """The simulation of a chain with equal phases; None if the phases are no chain or all differ."""
+    """The simulation of a chain with equal phases; None if the phases make no chain or all differ."""
     if len(traffic.phases) < 2 or not _is_chain(traffic):
         return None
     check_lengths(traffic, routes)
@@ -567,9 +567,9 @@ class Halt:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rest:
-    """What is left of a simulation as one of its own, in the same time.
+    """The rest of a halted simulation, as a simulation on the same clock.
 
-    Its flows and phases are ``flows`` and ``phases`` of the whole; ``latency_s`` is what is left of the
+    Its flows and phases are ``flows`` and ``phases`` of the halted one; ``latency_s`` is the rest of the
     latency of flows whose phase has begun, nan for the others, which have that of their routes.
     """
 
@@ -579,7 +579,7 @@ class Rest:
     latency_s: Floats
 
     def routes(self, new: Routes) -> Routes:
-        """Routes of its flows, which may be others than before, with what is left of latencies."""
+        """Routes of its flows, which may differ from those before, with the rest of their latencies."""
         latency = np.where(np.isnan(self.latency_s), new.latency_s, self.latency_s)
         return Routes(indptr=new.indptr, links=new.links, usage=new.usage, latency_s=latency)
 
@@ -597,7 +597,7 @@ def run_until(
     Everything that falls on the instant of the halt has happened: flows completed, phases begun.
 
     Raises:
-        BadInput: as ``weft.simulation.flows.engine.run``; ``until_s`` is no time.
+        BadInput: as ``weft.simulation.flows.engine.run``; ``until_s`` is negative or not a number.
     """
     if not until_s >= 0:
         raise BadInput(f"halt at {until_s:g} s", where="until_s", remedy="give a time of 0 or later")

@@ -98,7 +98,7 @@ def _numbers(rows: list[list[bytes]], path: str | Path) -> Floats:
             except ValueError:
                 text = word[:20].decode("ascii")
                 raise BadInput(
-                    f"line {line}: {text!r} is no number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
+                    f"line {line}: {text!r} is not a number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
                 ) from None
     raise BadInput("cannot be read as numbers", where=str(path), remedy=f"write numbers: {_LAYOUT}")
 
@@ -161,7 +161,7 @@ def _value_problems(numbers: Floats, first: Ints, shape: Ints, hosts: int, links
 
 
 def _link_problems(ends: Floats, flows: int) -> list[tuple[int, str]]:
-    """Links whose ends are no node numbers."""
+    """Links with an end that is not a node number."""
     bad = np.flatnonzero(~((ends >= 0) & (ends <= LARGEST_COUNT) & (ends == np.floor(ends))))
     return [(flows + 2 + int(at) // 2, f"node {ends[at]:g}") for at in bad]
 

@@ -67,7 +67,7 @@ def components(routes: Routes, links: int) -> Ints:
 
 
 def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
-    """For each flow the one in the first equal set that stands in its place."""
+    """For each flow its counterpart in the first equal set."""
     label = components(routes, len(capacity_Bps))
     order = np.argsort(label, kind="stable")
     sets = np.flatnonzero(np.diff(label[order], prepend=-1))
@@ -80,7 +80,7 @@ def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
 
 
 class _SetFigures(NamedTuple):
-    """Figures of sets that stand behind each other: of which set each is, its place in it, where sets begin."""
+    """Figures of sets, set after set: of which set each is, its place in it, where sets begin."""
 
     values: npt.NDArray[np.uint64]
     owner: Ints
@@ -97,7 +97,7 @@ def _part(values: Ints | Floats, begin: Ints) -> _SetFigures:
 def _parts(capacity_Bps: Floats, bytes_: Floats, routes: Routes, order: Ints, sets: Ints) -> list[_SetFigures]:
     """What decides the times of each set of flows: links by order of appearance in the set, not by number.
 
-    The sets stand behind each other in ``order`` and begin at ``sets``.
+    ``order`` has the flows set after set; sets begin at ``sets``.
     """
     sorted_ = routes.of(order)
     lengths = np.diff(sorted_.indptr)

@@ -142,7 +142,7 @@ def step(passes: Passes, delays: Delays, rules: Rules, times: PassTimes, work: P
 def _gathered(
     stage: int, k: int, fresh: bool, passes: Passes, delays: Delays, rules: Rules, times: PassTimes, work: PassState
 ) -> float:
-    """When the parameters of a pass are there."""
+    """When the parameters of a pass have been gathered."""
     if not rules.gathers:
         return 0.0
     place, count = k - passes.first[stage], passes.first[stage + 1] - passes.first[stage]

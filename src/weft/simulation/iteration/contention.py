@@ -47,7 +47,7 @@ class FlowRoutes:
 
     Args:
         name: who made the routes, for results and messages.
-        idle: source and target of messages that carry nothing, and so are no traffic and need no route.
+        idle: source and target of messages that carry nothing, so that they need no route.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Wires:
         self.in_network = in_network and routes is None and everywhere
 
     def of(self, layout: Layout, routes: FlowRoutes | None = None) -> Wires:
-        """The wires of another layout of as many ranks on the same fabric, with what is known of contention there.
+        """The wires of another layout of as many ranks on the same fabric, sharing the contention simulated so far.
 
         ``routes`` are those of the other layout.
         """

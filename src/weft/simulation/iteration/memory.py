@@ -91,7 +91,7 @@ class MemoryTimeline:
 
     @cached_property
     def peak(self) -> Level:
-        """The first of the highest levels, but for rounding."""
+        """The first of the highest levels, up to rounding."""
         most = max(level.total_bytes for level in self.levels)
         return next(level for level in self.levels if level.total_bytes >= most * (1 - 1e-9))
 

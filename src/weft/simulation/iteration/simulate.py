@@ -69,7 +69,7 @@ def simulate_iteration(
         seed: of hashed and random routes.
         constants: calibration; the shipped one of the accelerator by default.
         placement: of every rank; rank r on accelerator r by default.
-        routes: what flows between scale-up domains take, in place of ``routing``.
+        routes: of flows between scale-up domains, instead of ``routing``.
         full: every flow in time (small worlds), not each distinct collective once.
         symmetry: equal groups whose routes share no link are solved once, and switches that sprayed flows cannot tell
             apart are taken as one.

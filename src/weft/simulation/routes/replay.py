@@ -58,7 +58,7 @@ class Decisions:
         self.moved = 0
 
     def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
-        """Route all flows of some jobs anew; those of ``staying`` jobs are under way."""
+        """Route all flows of some jobs again; those of ``staying`` jobs are under way."""
         traffic = self.plan.traffic
         problem = self._problem(jobs)
         begun = time.perf_counter()
@@ -289,7 +289,9 @@ def _check_events(fabric: Fabric, events: Sequence[Event]) -> None:
         for name in event.nodes:
             if name not in names:
                 raise BadInput(
-                    f"{name!r} is no node of {fabric.name}", where=where, remedy=f"use names like {fabric.names[-1]}"
+                    f"{name!r} is not a node of {fabric.name}",
+                    where=where,
+                    remedy=f"use names like {fabric.names[-1]}",
                 )
 
 
@@ -325,7 +327,7 @@ def _all_reduce_s(phases: Phases, times: _Times, epochs: int) -> Floats:
 
 
 def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
-    """A phase of its own for the end of each all-reduce: that of the pause; pauses come behind.
+    """A separate phase for the end of each all-reduce, with the number of its pause; pauses come behind.
 
     Returns the phases that are ends, and those whose ends let the next epoch begin.
     """
@@ -380,7 +382,7 @@ def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int,
         times.end_s[phases], times.completion_s[flows] = halt.phase_end_s, halt.completion_s
         if halt.done:
             return times.without(ends, pauses)
-        # Step 2: let links change and the controller decide.  Step 3: go on with what is left of flows and phases, on
+        # Step 2: let links change and the controller decide.  Step 3: go on with the remaining flows and phases, on
         # the routes that hold from now on.
         moments = {moment for moment in moments if moment > halt.time_s}
         due = [event for event in waiting if event.time_s <= halt.time_s]
