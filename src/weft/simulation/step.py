@@ -1,8 +1,11 @@
 """One training step of ``weft.runtime``, operation by operation: what one rank does, in order, and in time.
 
 A rank is one stream of computation that issues collectives without waiting for them.  Each set of mesh axes
-has a link of its own that serves collectives in the order of their issue; all ranks do the same at the same
+has its own link, which serves collectives in the order of their issue; all ranks do the same at the same
 time, unless some compute more slowly: then a collective begins when the last of its ranks has issued it.
+
+The shared clock (``weft.collectives.schedules.queues``) lets one rank stand for all; this module has its own, because
+here every rank of the mesh may have another time, and a program without slow ranks needs no events to be timed.
 
 The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps; sizes
 are those of ``weft.layout.step``.  Sources: arXiv 2305.13525, algorithm 1 and section 4; arXiv 2205.05198,
