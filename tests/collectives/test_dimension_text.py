@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.collectives.dimensions import format_dimensions, parse_algorithms, parse_dimensions, parse_late, parse_slow
+from weft.collectives.dimensions import parse_algorithms, parse_dimensions, parse_late, parse_slow
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
 from weft.errors import BadInput, UnknownName
@@ -49,7 +49,10 @@ def test_names_of_kinds(word, kind):
     )
 )
 def test_dimensions_are_written_as_they_are_read(dimensions):
-    for one, read in zip(dimensions, parse_dimensions(format_dimensions(dimensions)), strict=True):
+    text = ",".join(
+        f"{d.kind}:{d.size}:{d.bandwidth_Bps / 1e9:.12g}GB/s:{d.latency_s * 1e6:.12g}us" for d in dimensions
+    )
+    for one, read in zip(dimensions, parse_dimensions(text), strict=True):
         assert (read.kind, read.size) == (one.kind, one.size)
         assert read.bandwidth_Bps == pytest.approx(one.bandwidth_Bps, rel=1e-11)
         assert read.latency_s == pytest.approx(one.latency_s, rel=1e-11, abs=1e-20)
@@ -58,12 +61,11 @@ def test_dimensions_are_written_as_they_are_read(dimensions):
 def test_a_switch_that_reduces():
     (found,) = parse_dimensions("switch:8:450GB/s:1us:reduce")
     assert found.reduces
-    assert parse_dimensions(format_dimensions([found])) == (found,)
 
 
 BAD = {
-    "nothing": ("", "dimension 1", "is no dimension"),
-    "the second": ("ring:8:50GB/s:1us,", "dimension 2", "is no dimension"),
+    "nothing": ("", "dimension 1", "is not a dimension"),
+    "the second": ("ring:8:50GB/s:1us,", "dimension 2", "is not a dimension"),
     "kind": ("rong:8:50GB/s:1us", "dimension 1", "did you mean ring"),
     "no kind": (":8:50GB/s:1us", "dimension 1", "unknown kind of dimension"),
     "size": ("ring:eight:50GB/s:1us", "size", "not a whole number"),

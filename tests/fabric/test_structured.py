@@ -156,13 +156,13 @@ def links_of(found, flow):
 
 def test_other_networks_are_refused():
     tree = clos.build(32, radix=8, bandwidth_Bps=BPS)
-    with pytest.raises(BadInput, match="no torus"):
+    with pytest.raises(BadInput, match="not a torus"):
         routes(tree, *everyone(tree), mode="dimension-order")
     grid = torus.build((3, 3), bandwidth_Bps=BPS)
-    with pytest.raises(BadInput, match="no dragonfly"):
+    with pytest.raises(BadInput, match="not a dragonfly"):
         routes(grid, *everyone(grid), mode="minimal")
     broken = replace(grid, tier=np.where(np.arange(grid.links) < 2, SCALE_UP, grid.tier))
-    with pytest.raises(BadInput, match="no torus"):
+    with pytest.raises(BadInput, match="not a torus"):
         grid_of(broken)
 
 

@@ -21,7 +21,7 @@ from weft.units import parse_bandwidth, parse_seconds
 def dimensions_of(cluster: Cluster) -> tuple[tuple[Dimension, ...], tuple[str, ...]]:
     """Dimensions inner to outer, and sentences on what was taken together.
 
-    The scale-up domain and tiers of direct links have links of their own.  Switched tiers above the domain
+    The scale-up domain and tiers of direct links have separate links.  Switched tiers above the domain
     share each accelerator's NIC, so those that follow each other are one dimension: inside it a collective
     goes from tier to tier, so that its time and latency are those of the tiers one after the other.
     """
@@ -82,7 +82,7 @@ def _dimension(text: str, where: str) -> Dimension:
     parts = text.split(":")
     reduces = len(parts) == 5 and parts[4] == "reduce"
     if len(parts) != 4 and not reduces:
-        raise BadInput(f"{text[:60]!r} is no dimension", where=where, remedy=EXAMPLE)
+        raise BadInput(f"{text[:60]!r} is not a dimension", where=where, remedy=EXAMPLE)
     kind = SHORT_KINDS.get(parts[0].lower(), parts[0].lower())
     if kind not in KINDS:
         raise UnknownName("kind of dimension", parts[0], KINDS, where=where)
@@ -93,15 +93,6 @@ def _dimension(text: str, where: str) -> Dimension:
         return Dimension(size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s, reduces=reduces)
     except BadInput as error:
         raise BadInput(error.what, where=f"{where}: {error.where}", remedy=EXAMPLE) from None
-
-
-def format_dimensions(dimensions: Sequence[Dimension]) -> str:
-    """Dimensions as ``parse_dimensions`` reads them, to twelve digits."""
-    return ",".join(
-        f"{dimension.kind}:{dimension.size}:{dimension.bandwidth_Bps / 1e9:.12g}GB/s"
-        f":{dimension.latency_s * 1e6:.12g}us" + ":reduce" * dimension.reduces
-        for dimension in dimensions
-    )
 
 
 def parse_algorithms(text: str) -> list[Algorithm | None]:
@@ -173,7 +164,7 @@ def _share(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share <= 1000:
-        raise BadInput(f"{text[:40]!r} is no share of a bandwidth", where="--slow", remedy="give it as 0.5")
+        raise BadInput(f"{text[:40]!r} is not a share of a bandwidth", where="--slow", remedy="give it as 0.5")
     return share
 
 

@@ -1,4 +1,4 @@
-"""Compiled loops of path finding: distances to a destination, and walks down them; imported when needed.
+"""Compiled loops of path finding: distances to a destination, walks down them, and UGAL; imported when needed.
 
 A path costs 1 per link, and ``relay`` of the link on top where it enters an accelerator that is not the
 destination.  Relays weigh more than any number of links (``paths`` sets them), so equal costs mean equal
@@ -35,7 +35,7 @@ def spread(
 ) -> None:
     """Lower ``dist`` backwards over links of tiers ``low`` to ``high`` from the ``tail`` nodes queued.
 
-    Without ``relays``, accelerators are left alone.  What is no nearer than ``goal`` (unless that is -1) is
+    Without ``relays``, accelerators are left alone.  Whatever is not nearer than ``goal`` (unless that is -1) is
     not followed further.
     """
     ahead, behind, size = 0, tail, len(waiting)
@@ -355,3 +355,27 @@ def distances(net: Any, work: Any, node: int, target: int, keys: Any, key: int) 
         relayed(net, work.dist, node, target, work.queue, work.waiting)
         kind = RELAYED if work.dist[node] < FAR else NONE
     return kind
+
+
+@jit
+def worst_link(first: int, last: int, links: Any, capacity: Any, load: Any) -> Any:
+    """Flows on the busiest link of a path for its capacity, one more counted, times the links of the path."""
+    most = 0.0
+    for at in range(first, last):
+        most = max(most, (load[links[at]] + 1.0) / capacity[links[at]])
+    return most * (last - first)
+
+
+@jit
+def choose_ugal(
+    short_ptr: Any, short: Any, long_ptr: Any, long: Any, capacity: Any, load: Any, takes_long: Any
+) -> None:
+    """Write 1 for each flow that takes its long path, in order, each seeing those before it."""
+    for flow in range(len(takes_long)):
+        # UGAL: the path with the least product of its busiest link and its length; equal ones go the short way.
+        near = worst_link(short_ptr[flow], short_ptr[flow + 1], short, capacity, load)
+        far = worst_link(long_ptr[flow], long_ptr[flow + 1], long, capacity, load)
+        takes_long[flow] = 1 if far < near else 0
+        ptr, links = (long_ptr, long) if takes_long[flow] else (short_ptr, short)
+        for at in range(ptr[flow], ptr[flow + 1]):
+            load[links[at]] += 1.0

@@ -111,7 +111,7 @@ def grid_of(fabric: Fabric) -> TorusGrid:
             if np.array_equal(pairs, _keys(result, hosts, fabric.nodes)):
                 return result
     raise BadInput(
-        "is no torus, so that it has no dimensions",
+        "is not a torus, so that it has no dimensions",
         where=f"fabric {fabric.name}: routing",
         remedy="take ecmp or spray",
     )
@@ -159,7 +159,7 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints, draw: Ints) -> tu
     turn = np.repeat(np.arange(count.size), count.ravel())
     flow, axis = np.divmod(turn, max(1, len(dims)))
     step = spans(np.zeros(count.size, dtype=np.int64), count.ravel())
-    # On axis k a flow stands at its end in all axes before, at its beginning in all behind.
+    # On axis k a flow has reached its end in all axes before, and is at its beginning in all behind.
     stride = np.cumprod([1, *grid.dims[:-1]])
     before = np.cumsum((end - begin) * stride, axis=1) - (end - begin) * stride
     base = fabric.domain[source][flow] + before[flow, axis]
@@ -232,7 +232,7 @@ class _Groups:
         held = np.unique(label[fabric.target[nic]])
         if len(np.unique(fabric.source[nic])) < hosts or len(held) < len(names):
             raise BadInput(
-                "is no dragonfly: it has no groups of switches that all hold accelerators",
+                "is not a dragonfly: it has no groups of switches that all hold accelerators",
                 where=f"fabric {fabric.name}: routing",
                 remedy="take ecmp or spray",
             )
@@ -291,12 +291,12 @@ def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, draw
     roundabout = _single(fabric, np.where((joins & (a != b))[:, None], table, least))
     if mode == "valiant":
         return roundabout, good
-    from weft.fabric import _ugal
+    from weft.fabric import _walk
 
-    taken = np.zeros(len(source), dtype=np.int64)
+    takes_long = np.zeros(len(source), dtype=np.int64)
     args = (shortest.indptr, shortest.links, roundabout.indptr, roundabout.links)
-    _ugal.choose(*args, fabric.capacity_Bps, np.zeros(fabric.links), taken)
-    return joined([shortest, roundabout]).of(np.arange(len(source)) + taken * len(source)), good
+    _walk.choose_ugal(*args, fabric.capacity_Bps, np.zeros(fabric.links), takes_long)
+    return joined([shortest, roundabout]).of(np.arange(len(source)) + takes_long * len(source)), good
 
 
 def _draws(source: Ints, target: Ints, key: Ints, seed: int) -> Ints:
