@@ -62,21 +62,26 @@ class Certificate:
 def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
     """The bounds for a site whose jobs that stay are where ``given`` has them."""
     site = clock.site
+    # 1. Bytes that each job must send over each cut.
     between = [one.between_hosts(site.domain_size) for one in clock.templates]
     must = np.stack([_must_cross(clock, cuts, given, job, between[job]) for job in range(len(between))])
     least: list[float] = []
     proofs: list[Proof] = []
     for job, one in enumerate(clock.templates):
+        # 2. The largest bound of each job alone. Each holds whatever the other jobs do, so that the largest does too.
         bounds: dict[Proof, float] = {"alone": clock.references[job].bound_s}
         fixed = site.jobs[job].cut == "keep"
         if len(cuts.all_Bps) and fixed:
             bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
         if site.jobs[job].may == "stay" and len(cuts.all_Bps) and fixed:
             bounds["phases"] = _in_phases(one, cuts, clock.accelerators(given[job], job), clock)
+        # The first name that reaches it is the simplest proof.
         best = max(bounds.values())
         name = next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
         least.append(bounds[name])
         proofs.append(name)
+    # 3. The objective grows with every job's seconds, so that at all bounds it is a bound.  Where jobs share cuts, a
+    # convex program may give a sharper one.
     seconds = np.array(least)
     lone = clock.objective.score(seconds)
     shared = _time_sharing(clock.objective, cuts, must, seconds)
@@ -123,6 +128,7 @@ def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> floa
 def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
     """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut, and those that
     are under way together sharing it."""
+    # Seconds that each phase keeps each cut of each unit busy, shape (phases, cuts), out of and into the unit.
     source, target = at[one.source][one.message], at[one.target][one.message]
     domain = clock.fabric.domain
     works = []
@@ -255,6 +261,8 @@ def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
     rows = _paced(busy)
     lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
     for job, slowdown in enumerate(least.tolist()):
+        # 1 / p is convex, so that its tangents lie below it: s >= least (2 / point - p / point^2) loosens s >= least /
+        # p, and the linear program's least is a bound.
         for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
             rows.append(((job, jobs + job), (slowdown / point**2, 1.0), 2 * slowdown / point, np.inf))
         rows.append(((2 * jobs, jobs + job), (1.0, -1.0), 0.0, np.inf))

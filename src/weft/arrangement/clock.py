@@ -167,6 +167,7 @@ class Clock:
         """Times of an assignment with all jobs, or some of them (the others take what they take alone)."""
         chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
         key = (choice, chosen)
+        # Equal choices take equal times: each is stepped once.
         if key not in self._known:
             self._known[key] = self._stepped(choice, chosen)
         return self._known[key]
@@ -182,6 +183,7 @@ class Clock:
         total, ends, now = left.copy(), np.zeros(len(left)), np.zeros(len(left))
         running, seconds = list(range(len(left))), first
         while True:
+            # The next event: the job that ends first. Jobs that end with it, within rounding, end together.
             until = left[running] * seconds[running]
             soonest = float(until.min())
             ended = [job for job, one in zip(running, until.tolist(), strict=True) if one <= soonest * (1 + 1e-12)]
@@ -208,6 +210,7 @@ class Clock:
         found = []
         for one, where in zip(self.templates, at, strict=True):
             source, target = where[one.source], where[one.target]
+            # Messages inside hosts have no planned route and take the usual one.
             if planned is None:
                 routes = self.paths.routes(source, target, mode=mode)
             else:

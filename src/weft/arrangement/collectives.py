@@ -219,6 +219,7 @@ def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> 
     def reach(one: JobCollective) -> float:
         return float("inf") if one.reached_Bps is None else one.reached_Bps
 
+    # One entry of the file serves all groups of a shape.
     slowest: dict[tuple[int, int], JobCollective] = {}
     for one in collectives:
         shape = (one.hosts, one.ranks)
@@ -297,6 +298,7 @@ def _listed(
                 _count(result, job, call, rounds)
         for call in step.once(HeldChunk.together(held)):
             _count(result, job, call, 1.0)
+        # Counters joined by ``|`` keep the larger count: of each collective the stage that calls it most.
         most |= result
     order = sorted(most.items(), key=lambda one: (-one[0][2] * one[1], one[0]))
     return [(*key, calls) for key, calls in order]
@@ -330,6 +332,7 @@ class _CollectiveCosts:
         key = (kind, axes)
         algorithm, extra, reached_Bps = self._met(key)
         own = own_cluster(self.cluster, self.job.domains)
+        # The outer tier gets the bandwidth for which the model, with its efficiency, sends at the reached rate.
         if reached_Bps is not None:
             outer_Bps = reached_Bps / self.constants.scale_out_efficiency
             outer = replace(own.tiers[1], bandwidth_Bps=outer_Bps, oversubscription=1.0)
@@ -377,6 +380,7 @@ class _CollectiveCosts:
             if not len(away):
                 continue
             bytes_ = wave.bytes[away] * UNIT_BYTES
+            # All groups send at once: bytes of the busiest accelerator over the seconds until the last flow ends.
             busiest = max(float(np.bincount(ends[away], bytes_).max()) for ends in (wave.source, wave.target))
             routes = wave.routes.of(away)
             done = transfer(self.wires.capacity_Bps, wave.source[away], wave.target[away], bytes_, routes)
@@ -417,6 +421,7 @@ def _scheduled(
     if kind not in BALANCED_KINDS or len(dimensions) < 2 or bytes_ < CHUNKS * ranks * SMALLEST_PIECE_BYTES:
         return None, None
     asked = request(kind, bytes_, dimensions)
+    # Every policy's order in equal chunks, which executors can run; the bound holds for all orders and chunks.
     known = [schedule(asked, policy, chunks=CHUNKS) for policy in POLICIES]
     best = min((equal(one, len(one.schedule)) for one in known), key=lambda one: one.time_s)
     return best, best_shares(asked).bound_s

@@ -36,6 +36,7 @@ class FabricCuts:
         crossing = []
         for unit, capacity in zip(self.unit, self.capacity_Bps, strict=True):
             at = unit[at_host]
+            # Bytes between hosts of different units leave one and enter another; a link carries both ways at once.
             differs = at[:, None] != at[None, :]
             apart = between * differs
             out = np.bincount(at, apart.sum(axis=1), len(capacity))
@@ -55,6 +56,7 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
     units, capacities = [], []
     for tier in range(SCALE_UP + 1, top):
         label = _components(fabric, tier)
+        # Accelerators of a host hang together at the lowest tier, so that any of them names the host's unit.
         of_host = np.zeros(int(fabric.domain.max()) + 1, dtype=np.int64)
         of_host[fabric.domain] = label[: fabric.accelerators]
         names, unit = np.unique(of_host, return_inverse=True)
@@ -64,6 +66,8 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         # Switches belong to the unit of the hosts that they hang together with below this tier.
         for at, name in enumerate(names.tolist()):
             number[label == name] = at
+        # Links of higher tiers with one end in the unit: out of it and into it apart, of which the narrower is its
+        # cut.
         above = np.flatnonzero((fabric.tier > tier) & fabric.up)
         ways = []
         for ends, others in ((fabric.source, fabric.target), (fabric.target, fabric.source)):

@@ -126,6 +126,7 @@ class Layouts:
         one = clock.templates[number]
         if one.network_s <= 0:
             return 1.0
+        # What others add to the iteration, spread over the seconds in which the job sends.
         return 1.0 + max(0.0, float(now.iteration_s[number]) - one.alone_s) / one.network_s
 
     def _planned(self, job: SiteJob, cluster: Cluster) -> Plan:
@@ -160,6 +161,8 @@ class Layouts:
             bound_s = min(seconds[order[0]], closed.layouts[0].iteration_s)
             layouts = tuple(first[at] for at in order)
             return Ranked(layouts=layouts, reference=Reference(seconds=seconds[order[0]], bound_s=bound_s))
+        # Branch and bound by the clock of arrangements, so that references and steps are of one model; where time runs
+        # out, the proof's bound still holds for every layout.
         result = search_on_fabric(
             _AloneEvaluator(job, cluster, self),
             job.space,

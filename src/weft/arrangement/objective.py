@@ -75,6 +75,7 @@ class Objective:
             return float(slowdown.max()) + TIE * mean
         if self.kind == "makespan":
             return float((self.worth * seconds).max()) / self.scale + TIE * mean
+        # Rates: what is done in a second alone, over what is done in a second together.
         return float((self.worth / self.against_s).sum() / (self.worth / seconds).sum())
 
     def cost(self, seconds: Floats, slowdown: Floats) -> float:

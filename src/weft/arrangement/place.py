@@ -28,6 +28,7 @@ MOST_COUNTS = 20_000
 
 def as_given(site: Site) -> Hosts:
     """Every job on the hosts that it holds, the others on the first that are free, in order (first fit)."""
+    # Hosts that are down or gone free the job to be placed again.
     kept = [bool(job.hosts) and all(site.usable[host] for host in job.hosts) for job in site.jobs]
     held = {host for job, stays in zip(site.jobs, kept, strict=True) if stays for host in job.hosts}
     free = iter([host for host, up in enumerate(site.usable) if up and host not in held])
@@ -237,7 +238,9 @@ def _packed(
     rows: list[tuple[list[int], list[float], float, float]] = []
     every = range(inner)
     for job, count in enumerate(wanted):
+        # Each job has all its hosts.
         rows.append(([job * inner + unit for unit in every], [1.0] * inner, float(count), float(count)))
+    # No unit holds more hosts than are free in it.
     rows += [([job * inner + unit for job in range(jobs)], [1.0] * jobs, 0.0, float(room[unit])) for unit in every]
     first = counts
     for tier, capacity in enumerate(cuts.capacity_Bps):
@@ -249,11 +252,14 @@ def _packed(
                 here = first + job * len(capacity) + unit
                 pays = float(worth[job]) / scale
                 cost[here] = (0.01 if spread else 1.0) * pays
+                # A host in a unit makes the job present there: hosts - most * presence <= 0, with the least factor
+                # that is valid.
                 most = min(float(count), float(sum(room[at] for at in inside)))
                 rows.append(([*(job * inner + at for at in inside), here], [1.0] * len(inside) + [-most], -inf, 0.0))
                 # Presence stands for crossing: linear, and too much only for a job that lies in one unit.
                 crossing.append(here)
                 loads.append(pays * fastest / max(float(capacity[unit]), 1e-300))
+            # The busiest cut carries at least what crosses each cut.
             rows.append((crossing, loads, -inf, 0.0))
         first += jobs * len(capacity)
     whole = [True] * busiest + [False]
@@ -261,5 +267,6 @@ def _packed(
     solution = lp.least(cost, bounds, lp.Rows.of(rows), integer=whole, seconds=limit_s, seed=0).values
     if not len(solution):
         return None
+    # A program that ran out of time may end between whole numbers: only a packing that adds up counts.
     packed = np.rint(solution[:counts]).reshape(jobs, inner)
     return packed if (packed.sum(axis=1) == np.array(wanted)).all() else None

@@ -79,6 +79,8 @@ def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Float
     over = wanted[tight] / capacity[tight]
     tight = np.sort(tight[np.argsort(-over, kind="stable")[:MOST_LINKS]])
     found = []
+    # Each iteration is repeated a whole number of times (rounded) around the circle, so that a turn of it is an offset
+    # of the job.
     for period in periods(seconds):
         times = np.rint(period / seconds)
         shares = [
@@ -118,6 +120,7 @@ def sent(time_s: Floats, rate_Bps: Floats, end_s: float, at_s: Floats) -> Floats
 
 def turned(wanted: Floats, turns: np.ndarray) -> float:
     """What all jobs want beyond capacity, summed over links and parts, when circles are turned."""
+    # Demand beyond capacity has to wait: what is summed is the work that is late.
     total = np.zeros(wanted.shape[1:])
     for job, turn in enumerate(turns.tolist()):
         total += np.roll(wanted[job], turn, axis=1)
@@ -149,6 +152,7 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
                         rest += np.roll(wanted[other], int(turns[other]), axis=1)
                 costs = np.maximum(rest[:, None, :] + wanted[job][:, rolled] - 1.0, 0.0).sum(axis=(0, 2))
                 best = int(np.argmin(costs))
+                # The cost falls by more than rounding with every turn, so that the descent ends.
                 if costs[best] < cost - 1e-9:
                     turns[job], cost, better = best, float(costs[best]), True
         found[tuple(turns.tolist())] = cost
@@ -198,6 +202,7 @@ def with_order(clock: Clock, now: Timed, stop: Stop) -> Timed:
     jobs = len(clock.templates)
     if clock.site.classes < 2 or jobs < 2:
         return now
+    # Few jobs: every order, by branch and bound. More: Crux's order, where it is better than none.
     if jobs > EXACT:
         return min(now, by_intensity(clock, now), key=_cost)
     return _Branches(clock, now, stop).best
@@ -217,6 +222,7 @@ def intensities(clock: Clock, choice: Assignment) -> tuple[Floats, Mask]:
     busiest link between hosts.
     """
     fabric = clock.fabric
+    # Only links outside hosts count, where jobs can meet.
     worth, used = [], []
     for job in range(len(clock.templates)):
         carried = clock.carried(choice.hosts, choice.router, job) * (fabric.tier > 0)
@@ -256,11 +262,14 @@ def compressed(order: Sequence[int], worth: Floats, meets: Mask, classes: int) -
     # least[n]: of the first n jobs in some classes; cuts[c][n]: where the last of c + 1 classes begins.
     least = np.concatenate([[0.0], np.full(jobs, np.inf)])
     cuts = []
+    # One class more in every round: the last class takes jobs a to b - 1, the classes before it jobs up to a at their
+    # least loss.
     for _ in range(min(classes, jobs)):
         every = least[None, :] + within
         cuts.append(np.argmin(every, axis=1))
         least = every.min(axis=1)
     found = np.zeros(jobs, dtype=np.int64)
+    # Walk back from all jobs: each step gives the run of jobs of the last class that is left.
     end = jobs
     for level in range(len(cuts) - 1, -1, -1):
         begin = int(cuts[level][end])
@@ -299,6 +308,7 @@ class _Branches:
                 self._below(first, others)
 
     def _bound(self, head: list[int]) -> float:
+        # Jobs behind the head share the last place: they do not count here.
         order = [len(head)] * len(self.alone_s)
         for place, job in enumerate(head):
             order[job] = place
@@ -382,6 +392,7 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
     finished = [result.phase_end_s[first[job] + clock.repeats[job].ends] for job in jobs]
     until = min(float(one[-1]) for one in finished)
     longest = finished[int(np.argmax(timed.iteration_s))]
+    # The last iteration of the longest job that leaves room for the window; by then queues have settled.
     fits = longest[longest + seconds <= until * (1 + 1e-9)]
     begin = float(fits[-1]) if len(fits) else 0.0
     seconds = min(seconds, until - begin)

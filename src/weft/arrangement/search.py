@@ -84,15 +84,20 @@ class Search:
             BadInput: a job that cannot run, or flows without a path.
             NothingFeasible: no layout of a job fits.
         """
+        # 1. What needs no search: layouts, bounds, and the arrangement as it is, which is the first incumbent.
         begun = StartingPoint.of(self.site, self._left(ALONE_SHARE))
         clock, cuts, given, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
         self.clock, self.bound = clock, begun.certificate.objective
+        # Stepping all flows takes about as long as the templates took; the search leaves that time, unless it is too
+        # much.
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
         self.reserve_s = verify_s if verify_s < VERIFIED_SHARE * self.budget_s else 0.0
         policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
         ended: Ended = "complete"
         placements, verified = 1, None
         try:
+            # 2. Places, routes, offsets and classes; 3. other layouts where some are free; 4. the proof that the
+            # result holds.
             placements = self._search(clock, cuts, given, policies)
             if self._free:
                 policies["kept"] = self._best
@@ -145,6 +150,7 @@ class Search:
             tried = [self._keep(clock, clock.timed(clock.plain(hosts, router))) for hosts in places]
             if tried:
                 policies[name] = min(tried, key=lambda one: one.cost)
+        # The policies for the hosts as given are also starts of the search.
         others = []
         if not early():
             policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early, early))
@@ -213,6 +219,8 @@ class Search:
 
     def _keep(self, clock: Clock, one: Timed) -> Timed:
         """Take a choice for the incumbent where it is better."""
+        # Only better choices replace the incumbent, so that its cost never rises and any end of the search leaves the
+        # best.
         if self.best is None or one.cost < self.best.cost - (1e-12 if clock is self.clock else WORTHWHILE):
             self.best, self.clock = one, clock
             if self.progress is not None:
@@ -229,6 +237,7 @@ class Search:
             used_s = time.process_time() - self.began_s
             if self.spent is not None:
                 self.spent(used_s, self.budget_s)
+            # A search that has run out of its share once was cut short, whatever ends it.
             left_s = max(0.0, share * (self.budget_s - self.reserve_s) - used_s)
             self.cut_short |= not left_s
             return left_s

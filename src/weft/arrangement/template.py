@@ -106,6 +106,7 @@ def _phased(job: SiteJob, wires: Wires, traffic: JobTraffic | None) -> Template:
     # delay.
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
+    # A phase with one flow between hosts keeps all of its flows; one without becomes a delay.
     away = wires.fabric.domain[full.traffic.source] != wires.fabric.domain[full.traffic.target]
     mixed = np.zeros(len(full.traffic.phases), dtype=bool)
     mixed[full.traffic.phase[away]] = True
@@ -199,6 +200,7 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
     delay = phases.delay_s.tolist()
     waits = [list(part) for part in np.split(phases.waits, phases.indptr[1:-1])]
     bare = (~flows).tolist()
+    # Both rules keep every end of a phase with flows: delays and waits are taken over, and none is dropped.
     changed = True
     while changed:
         changed = False

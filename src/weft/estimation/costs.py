@@ -89,12 +89,15 @@ class PartTimer:
         self.operations, self._spreads = operations, spreads
         length = len(step.table)
         shapes = dict.fromkeys(("tensor_forward_s", "tensor_backward_s", "tensor_hidden_s"), (MODES, length))
+        # 1. Computations first: collectives hide behind the device time of products and attention.
         self.costs = PartCosts(**{name: np.zeros(shapes.get(name, length)) for name in PartCosts.__slots__})
         self.gemms: dict[tuple[str, Phase], Floats] = {}
         self.attention: dict[Phase, Floats] = {}
         self.routed = {"forward": self.zeros(), "backward": self.zeros()}
         self._computations()
+        # 2. The host's launches, which may be slower than the device.
         idle = self._launch_floor()
+        # 3. Collectives, as far as the group has more than one rank.
         for one in operations.collectives:
             if np.any((one.elements > 0) & (self.spread(one.axes).size > 1)):
                 self._collective(one)
@@ -174,6 +177,7 @@ class PartTimer:
         floor = constants.launch_s * constants.launches_per_step
         launched = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
         for one in (*self.operations.computations, *self.operations.collectives):
+            # Launches of an operation: one, except where it is a loop over ring steps, attention calls or experts.
             kernels = self.zeros() + 1.0
             if isinstance(one, Collective):
                 kernels *= (one.elements > 0) & (self.spread(one.axes).size > 1)
@@ -188,10 +192,12 @@ class PartTimer:
             launched[_direction(one.phase), isinstance(one, Gemm) and one.routed] += kernels * floor
         backward = costs.input_gradient_s + costs.weight_gradient_s
         idle = []
+        # What the experts do is a queue of its own: its launches begin when the router's counts have come.
         for way, device in (("forward", costs.forward_s), ("backward", backward)):
             rest = _waiting(launched[way, False], device - self.routed[way])
             idle.append(rest + _waiting(launched[way, True], self.routed[way]))
         costs.forward_s = costs.forward_s + idle[0]
+        # Waiting is spread over both halves of the backward pass in proportion to their device time.
         slow = np.where(backward > 0, (backward + idle[1]) / np.maximum(backward, 1e-12), 1.0)
         costs.input_gradient_s = costs.input_gradient_s * slow
         costs.weight_gradient_s = costs.weight_gradient_s * slow
@@ -209,6 +215,7 @@ class PartTimer:
             attention = self.attention.get(one.phase, self.zeros()) / self.sizes.context
             costs.add(f"context_{direction}_s", steps * np.maximum(seconds - attention, 0.0))
             costs.context_bound_s += steps * bound
+        # Each axis has its own figure, so that bounds can take the busiest axis and reports name it.
         elif "context" in one.axes:
             costs.add("context_bound_s", bound)
             costs.add(f"context_{direction}_s", seconds)
@@ -234,6 +241,8 @@ class PartTimer:
             return nothing, nothing, nothing
         other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
         gathers_output = one.kind == "all-gather" and one.phase == "input-gradient"
+        # ``backward``: the collective runs beside the other gradient's product, which does not wait for it; a gather
+        # of the output's gradient feeds both products, so that nothing is left to hide it.
         beside = nothing
         if one.phase != "forward" and not gathers_output:
             gemm = self.gemms.get((one.behind, other[one.phase]))
@@ -241,6 +250,7 @@ class PartTimer:
         gemm = self.gemms.get((one.behind, one.phase))
         if gemm is None or one.kind == "all-reduce" or one.phase == "weight-gradient":
             return nothing, beside, beside
+        # ``full``: in as many chunks as ranks, all but one chunk runs beside the product's other chunks.
         return nothing, beside, np.maximum(beside, np.minimum(seconds * (size - 1) / size, gemm))
 
 
@@ -248,6 +258,7 @@ def _waiting(launched: Floats, device: Floats) -> Floats:
     """How much longer than ``device`` a device takes whose host launches for ``launched``: both together take about as
     long as the longer where one is much shorter, and a quarter more where both are alike, since short kernels wait for
     their launch while long ones let launches queue."""
+    # A p-norm of both times, scaled by the longer so that the powers neither overflow nor vanish.
     longest = np.maximum(np.maximum(launched, device), 1e-30)
     both = (launched / longest) ** QUEUEING + (device / longest) ** QUEUEING
     waiting: Floats = longest * both ** (1.0 / QUEUEING) - device
@@ -367,6 +378,7 @@ class Remembered:
         lines = np.stack([cause[groups.first] for cause in causes], axis=1)
         keys = [line.tobytes() for line in lines]
         if fresh := [i for i, key in enumerate(keys) if key not in self._places]:
+            # Over the limit all is forgotten: arrays stay bounded, and rows are appended without moving those before.
             if len(self._places) + len(fresh) > KEPT:
                 self._places.clear()
                 fresh = list(range(len(keys)))
@@ -535,6 +547,7 @@ class Meshes:
         pairs, model = self.table.take(mesh), self.model
 
         def compute(rows: Index) -> tuple[GradientCosts, ...]:
+            # Stages differ in what they hold, so that each sum is over the stage with most of it: that one ends last.
             every = []
             for stage in range(stages.repeats.shape[1]):
                 counts = [array[line[rows], stage] for array in (*stages.counts, stages.embedding, stages.head)]

@@ -61,10 +61,13 @@ class Floor:
         lines, line = self._lines(frame)
         totals = step_totals(frame)
         if self.uneven:
+            # Some stage may have little to reduce and to gather: in pipelines none of it is counted.
             even = frame.table.pipeline == 1
             totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
         whole, table = frame.micro_batches, frame.table
         blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
+        # What runs beside a pass slows it by a share of the time that is hidden, which is at least the lesser of the
+        # collective and the shortest pass.
         hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
         behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
         every = table.zero == 2
@@ -77,6 +80,9 @@ class Floor:
         after = cost * table.overlap_reduce * np.minimum(shown * totals.reduce_s, least[1])
         passes = frame.virtual * (2.0 * whole * beside + ahead + np.where(every, whole, 1.0) * after)
         result = frame.zeros()
+        # The floor is the largest over the stages: the way of the first micro-batch there, all work of the stage, and
+        # the way of the last gradients back. Of stages that hold the same the last is farthest, so that one of each
+        # kind is enough.
         for j in range(lines.place.shape[1]):
             counts = self._counts(frame, lines, line, j)
             index = lines.place[line, j]
@@ -87,6 +93,7 @@ class Floor:
             work = work + np.where(blocks, np.maximum(whole * neighbours - (index > 0), 0.0) * hop, 0.0)
             work = work + np.where(every, (whole * frame.virtual - 1.0) * behind, 0.0)
             there = early + index * (hop + beside + ahead)
+            # Where backward passes are split, other work may fill the way back: it counts nothing.
             back = np.where(split, 0.0, late + index * (hop + beside + after))
             result = np.maximum(result, there + work + back)
         # The last reduction waits for all that was before; where passes are split, other passes may hide it.
@@ -117,6 +124,7 @@ class Floor:
     def _lines(self, frame: Frame) -> tuple[_Lines, Index]:
         table = frame.table
         wraps = table.scheduled("wraps").astype(np.int64)
+        # Stages follow from pipeline, virtual stages and wrapping alone, and are remembered by these.
         groups = collapse((table.pipeline, table.virtual_stages, wraps))
         asked = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
         for key in asked:
@@ -155,6 +163,7 @@ class Floor:
             mine = [chunk for chunk in chunks if chunk.stage == index]
             blocks = tuple(kind for chunk in mine for kind in chunk.blocks)
             ends = int(any(chunk.embedding for chunk in mine)), int(any(chunk.head for chunk in mine))
+            # A later stage of the same content takes the place of the earlier one.
             result[blocks, ends] = _Stage(index, blocks, ends, before.copy())
             before[:kinds] += np.bincount(np.array(chunks[index].blocks, dtype=np.int64), minlength=kinds)
             before[kinds] += chunks[index].embedding

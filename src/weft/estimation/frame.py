@@ -76,6 +76,8 @@ class Frame:
     @classmethod
     def of(cls, model: CostModel, table: LayoutTable, *, ordered: bool) -> Frame:
         """All rows of a table; ``ordered``: rows to take may recompute a number of a stage's blocks."""
+        # Costs are computed on distinct meshes and stages on distinct pipelines; ``mesh`` and ``line`` map rows to
+        # both.
         groups = collapse([table.column(name) for name in MESH_COLUMNS])
         wraps = table.scheduled("wraps").astype(np.int64)
         stages, line = stage_table(model.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
@@ -242,6 +244,7 @@ class StageMemory:
     def __init__(self, frame: Frame) -> None:
         self.frame, zero = frame, frame.table.zero
         members, step = frame.meshes.members, frame.meshes.step
+        # ZeRO 1 cuts optimizer states over replicas, ZeRO 2 gradients too; FSDP cuts all three over its shards.
         cuts = []
         for shard, replica in (("shard", "replica"), ("expert_shard", "expert_replica")):
             cut, copies = frame.at(members[shard]), frame.at(members[replica])
@@ -260,6 +263,7 @@ class StageMemory:
         again = []
         for one in frame.meshes.activations:
             plain = frame.kept(one)
+            # What a block does not keep it makes again in its backward pass: the difference to keeping all.
             made = frame.at(one.none) - plain + frame.replays * (plain - frame.at(one.full))
             again.append(made + frame.at(one.gradients))
         self.working: Floats = np.max(again, axis=0)
@@ -273,6 +277,7 @@ class StageMemory:
         """Memory of the fullest stage, with the most host memory that a stage needs, and its total."""
         (best, most, _), *others = self._stages()
         for parts, total, there in others:
+            # Stages compare by the total; parts are those of the fullest, but host memory is the most of any stage.
             fuller = (total > most) & there
             host = np.maximum(best["host_bytes"], parts["host_bytes"])
             best = {name: np.where(fuller, value, best[name]) for name, value in parts.items()} | {"host_bytes": host}
@@ -304,6 +309,7 @@ class StageMemory:
         frame, table, recipe = self.frame, self.frame.table, self.frame.job.recipe
         counts, row_counts = frame.counts(stage), frame.row_counts(stage)
         embedding, head = counts[-2:]
+        # A tied embedding has a copy on the last stage where the first one is another.
         dense = weighted(self.dense, counts) + head * (1 - embedding) * self.tied
         expert = weighted(self.expert, counts)
         # Activations of a micro-batch, of all in flight, and those of them that are not offloaded.
@@ -317,6 +323,8 @@ class StageMemory:
         state = dense / self.dense_cuts[2] + expert / self.expert_cuts[2]
         optimizer = recipe.optimizer_bytes * (1 - table.offload_optimizer)
         whole = ~table.scheduled("splits_backward")
+        # At the embedding, the last of a micro-batch's backward pass, its chunk's activations are free, unless weight
+        # gradients wait for them.
         gone = np.where(table.offload_activations > 0, 0.0, whole * passing / frame.virtual)
         buffers = self.buffers(stage, in_flight).most(gone)
         subtotal = weights + gradients + optimizer * state + on_device + buffers

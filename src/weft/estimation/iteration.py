@@ -77,6 +77,8 @@ class Estimator:
         Rows that replay some blocks of a stage, which take longer, go by themselves.
         """
         whole, partial = self.frame(table), table.recompute_layers > 0
+        # Rows with partial recomputation count every kind of block twice (replayed or not): apart, the others stay
+        # fast.
         groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
         for rows in groups or [np.arange(0)]:
             for start in range(0, max(len(rows), 1), SLICE):
@@ -223,6 +225,7 @@ def _weights(
         again = again + replay * frame.at(shards.replay_s)
     prefetch = frame.table.overlap_gather
     behind = again * prefetch + scatter * frame.table.overlap_reduce
+    # With prefetch, weights of the next block come while this one computes; without, all of it is exposed.
     exposed_forward = ahead - np.minimum(ahead * prefetch, forward)
     exposed_backward = again + scatter - np.minimum(behind, backward)
     return exposed_forward, exposed_backward, ahead + again + scatter - exposed_forward - exposed_backward
@@ -261,6 +264,8 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
         if slowest is None:
             slowest = SlowestStage(*own, bound, *totals)
             continue
+        # The stage with the longest forward and backward pass sets the pace; bounds are the largest of any stage, and
+        # sums run over all stages, for the bubble.
         later = forward + backward > slowest.forward + slowest.backward
         slowest = SlowestStage(
             [np.where(later, b, a) for a, b in zip(slowest.counts, counts, strict=True)],
@@ -296,6 +301,7 @@ def step_totals(frame: Frame) -> StepTotals:
     reduce_s, gather_s, updated = frame.zeros(), frame.zeros(), frame.zeros()
     single_s, last = frame.at(frame.meshes.scalars_s), np.ones(len(frame))
     for one in every:
+        # With ZeRO a bucket is scattered and its weights gathered; without, it is all-reduced.
         bucketed = one.by_zero[place] > 0
         sharded = (frame.table.zero > 0) & bucketed
         single_s = single_s + np.where(bucketed, 0.0, one.all_reduce_s[place])
@@ -403,6 +409,7 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
         ]
     exposed = frame.zeros()
     for window, busy_s in zip((slowest.forward, slowest.backward), network_s, strict=True):
+        # Each direction of the link has the time of its own passes, less what the network moves over it meanwhile.
         free = np.maximum(frame.micro_batches * window - busy_s, 0.0)
         exposed = exposed + np.maximum(link_s - free, 0.0)
     slowed = 2.0 * moved / (chip.memory_Bps * constants.memory_efficiency)
@@ -425,6 +432,7 @@ def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) 
     first[frame.mesh] = np.arange(len(frame))
     distinct = frame.take(first, switches)
     passes = [row.forward_total + row.backward_total for row in block_rows(distinct)]
+    # All work of the model, an even share of which the slowest stage has at least: m S + (A - S) / v grows with S.
     work = weighted(passes, model_counts(distinct))[..., frame.mesh]
     split = table.scheduled("splits_backward")
     filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)

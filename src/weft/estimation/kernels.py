@@ -108,6 +108,7 @@ class ShapeTable:
         columns = [np.broadcast_to(side, shape) for side in sides]
         if not len(self.ratios):
             return np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)
+        # Distances are computed once for each distinct shape, as whole numbers of 1/64 of an element.
         groups = collapse([np.rint(column * _STEPS).astype(np.int64) for column in columns])
         # Shape (sides, distinct shapes, measured shapes): powers of two between each pair.
         wanted = np.log2(np.maximum([column[groups.first] for column in columns], 1e-9))
@@ -216,6 +217,7 @@ class Kernels:
         share = self.calibration.attention_efficiency * self.calibration.attention_share
         width = operation.features / (operation.features + self.calibration.attention_softmax)
         usual = USUAL_FEATURES / (USUAL_FEATURES + self.calibration.attention_softmax)
+        # Tiles on a mask's edge are computed whole: half a tile for each query is done for nothing.
         masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
         rate = self.half_peak() * share * self.clock() * width / usual
         compute = operation.flops * masked / rate
@@ -252,6 +254,7 @@ class Kernels:
         rate = peak * efficiency * self.calibration.gemm_share * self.clock()
         # A tile's prologue takes cycles, in which faster arithmetic would have gone deeper.
         depth = self.calibration.gemm_depth * peak / self.half_peak()
+        # Roofline: tiles that the machine is busy for, each as deep as k and a prologue, or the operands' traffic.
         compute = self._tiles(gemm) * (gemm.k + depth) * 2.0 / rate
         width = max(OPERAND_BYTES[self.precision], 2.0)
         operand = width if core else OPERAND_BYTES[self.precision]
@@ -274,7 +277,9 @@ class Kernels:
         best = np.full_like(gemm.m, np.inf)
         for rows, columns, share in TILES:
             tiles = np.ceil(gemm.m / rows) * np.ceil(gemm.n / columns) * gemm.copies
+            # Half-way between whole waves and any share of one, but at least one wave.
             waves = np.maximum(0.5 * (np.ceil(tiles / units) + tiles / units), 1.0)
+            # Libraries choose the tile that takes least.
             best = np.minimum(best, waves * units * rows * columns / share)
         return best
 

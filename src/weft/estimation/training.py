@@ -143,6 +143,7 @@ def training_run(
     training_s = iterations * positive(estimate.iteration_s, "iteration time")
     overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
     failures, expected_s = None, training_s
+    # One mean time between failures is the simplest process: every stop alike.
     if failing is None and mtbf_s is not None:
         failing = _alike(job, count, mtbf_s, (checkpoint_bytes, checkpoint_Bps, restart_s), defaults)
     if failing is not None:
@@ -196,6 +197,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
     """
     process, saving = failing.process, failing.saving
     iteration_s, iterations = run
+    # The interval is a whole number of iterations; shares of the time follow exactly from the renewal process.
     steps, best = best_saving(process, saving, iteration_s, iterations)
     result = outcome(process, best)
     job_mtbf_s, stall_s = 1.0 / process.rate, best.segment_s - best.interval_s

@@ -234,6 +234,7 @@ def _quantile(errors: Floats, families: Sequence[str]) -> float:
     """The error that covers ``COVERED`` of the runs of ``COVERED`` of new sources, if sources are exchangeable: that
     of rank (n + 1) COVERED, rounded up, among the n sources' own (split conformal prediction: Lei et al. 2018,
     doi:10.1080/01621459.2017.1307116), which is the largest of up to eight; of fewer than four it covers less."""
+    # First the error that covers a source's own runs, then, as runs of a source are alike, the rank among sources.
     named = np.array(families)
     own = sorted([_ranked(np.sort(errors[named == name]), 0) for name in set(families)])
     return _ranked(np.array(own), 1)
@@ -456,6 +457,7 @@ def _fitted(columns: Floats, errors: Floats, shares: Floats, jobs: int) -> Float
         weights = shares * jobs / expected**2
         mean = variances.mean()
         pull = PULL / mean**2
+        # Normal equations, with a pull of each variance towards their mean that counts as much as ``PULL`` jobs.
         weighed = (columns * weights[:, None]).T
         matrix = weighed @ columns + pull * np.eye(len(variances))
         vector = weighed @ squares + pull * mean

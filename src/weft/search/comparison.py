@@ -462,6 +462,7 @@ def _batch_turn(one: Side, other: Side) -> Turn:
 
 def _first_turn(margin: Callable[[float], float | None], steps: Sequence[float]) -> float | None:
     """The step nearest to 0 at which the margin has another sign than at 0; None where there is none."""
+    # A product below 0: another sign than without the change.
     begin = margin(0) or 0.0
     return next((step for step in sorted(steps, key=abs) if begin * (margin(step) or 0.0) < 0), None)
 
@@ -482,6 +483,8 @@ def _network_turn(one: Side, other: Side) -> Turn:
     far = _first_turn(margin, [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k])
     if far is None:
         return Turn(figure="NIC bandwidth", factor=None, value="", within=RANGE)
+    # Bisection between the last half doubling with the old order and the first with the new: the sign at ``near``
+    # stays that of the begin, the sign at ``far`` is the other, so that the order turns between them.
     begin, near = margin(0), far - math.copysign(0.5, far)
     for _ in range(HALVINGS):
         middle = (near + far) / 2

@@ -315,6 +315,7 @@ def design(
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
     own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    # Trees come in every oversubscription beside the cluster's own; other kinds have none.
     ratios = [ratio for ratio in options.oversubscriptions if ratio != own]
     tried = [name for kind in kinds for name in (kind, *(f"{kind} {r:g}:1" for r in ratios if kind in TREES))]
     candidates = [
@@ -341,10 +342,12 @@ def design(
             if options.one_domain and batch not in whole_s:
                 whole_s[batch] = _one_domain_s(one, cluster, options)
             fabric = for_cluster(kind, clusters[size], radix=options.radix)
+            # Another ratio may round to the same switches and links, which would be compared twice.
             same = parse_kind(kind)[0], size, batch, fabric.links, float(fabric.capacity_Bps.sum())
             if same in seen:
                 continue
             seen.add(same)
+            # Failures are studied on the networks that the user named, not on their variants.
             how = options if kind in kinds else replace(options, failures=False)
             made = _design(one, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
             designs.append(replace(made, one_domain_s=whole_s.get(batch)))
@@ -390,6 +393,7 @@ def _design(
     whole = with_spares_used(cluster)
     domains_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
     layout, routing = layouts[0], routing_on(kind, options.routing)
+    # The closed form ranks layouts for some network, not for this one: each candidate is simulated on it.
     if len(layouts) > 1:
         evaluator, seconds = Evaluator(job, cluster, fabric, routing=routing, seed=options.seed), []
         for number, each in enumerate(layouts):
@@ -408,6 +412,7 @@ def _design(
         nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network, tell))
+    # Spare hosts stand idle, but their ports are bought.
     bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
     price = bill(bought, options.prices, radix=options.radix, kind=kind)
     return Design(
@@ -450,6 +455,8 @@ def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
     """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
     if options.layout is not None:
         return [options.layout]
+    # The same candidates for all networks: where the closed form's outer tier is slow, layouts that send little come
+    # first, where it is fast, others.
     tried, top = [cluster], 1
     if options.simulate:
         top = BEGUN
@@ -481,6 +488,7 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
             links, switches = np.zeros(0, dtype=np.int64), fabric.nodes_of(component)[:1]
             affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
         if affected:
+            # Components of a kind are taken as alike: the first stands for each of them.
             left = fabric.failed(links=links, nodes=switches)
             stranded = len(stranded_accelerators(left))
             seconds = None if stranded else network.iteration_s(left)
@@ -506,6 +514,7 @@ def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
     points = [(one.total_usd, 1.0 / one.tokens_per_s) for one in designs]
     return tuple(
         i
+        # All pairs: there are few designs. One that is as good in both, within rounding, does not rule out another.
         for i, (usd, seconds) in enumerate(points)
         if not any(
             (u <= usd and s <= seconds) and (u < SAME * usd or s < SAME * seconds)

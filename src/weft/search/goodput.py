@@ -314,6 +314,7 @@ def goodput(
 def _speeds(network: DegradedNetwork, terms: Terms, progress: Callable[[int, int], None] | None) -> dict[str, float]:
     """Speed of the job with a part of each simulated class failed, where no accelerator is cut off by that."""
     wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
+    # Parts of a kind are taken as alike: one failed part of each class is simulated.
     speeds: dict[str, float] = {}
     for number, one in enumerate(wanted):
         if progress is not None:
@@ -362,6 +363,8 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
 def _chance(process: Process, saving: Saving, run: TrainingRun, seed: int) -> tuple[int, float, float]:
     """Runs drawn, their mean and their standard deviation in seconds; long runs are drawn in part."""
     assert run.failures is not None
+    # A run of many failures is a sum of nearly independent pieces: a part of it is drawn, whose mean grows with its
+    # length and whose deviation with the root of it.
     part = min(1.0, STOPS / 8 / max(1.0, run.failures.expected_failures))
     stops = max(1.0, run.failures.expected_failures * part)
     runs = int(min(MOST_RUNS, max(8, STOPS / stops)))
@@ -402,6 +405,7 @@ def _spare_rows(
 ) -> tuple[tuple[SparesRow, ...], int]:
     """Goodput and cost by spare hosts, up to where more cannot help, and the cheapest number."""
     load = failing.in_repair()
+    # Hosts in repair are about Poisson: five deviations above the mean, another spare would hardly ever be used.
     most = min(MOST_SPARES, failing.hosts, math.ceil(load + 5.0 * math.sqrt(load)) + 2)
     rows = []
     for spares in range(most + 1):
@@ -428,6 +432,7 @@ def _speeds_short(
     pace: dict[int, float] = {layout.data: 1.0}
     speeds = []
     for short in range(min(most, failing.hosts) + 1):
+        # Whole replicas only: a replica that lacks a host cannot train.
         left = min(layout.data, (layout.world - short * failing.host_size) // replica)
         if left < max(1, layout.data / 2):
             break

@@ -72,6 +72,7 @@ class _Candidates:
         """Those of the lowest floors."""
         if len(self.floor_s) <= most:
             return self
+        # What is left out has no lower floor than the first of it, which from here on bounds the proof.
         rows = np.argsort(self.floor_s, kind="stable")
         left_out_s = min(self.left_out_s, float(self.floor_s[rows[most]]))
         kept = np.sort(rows[:most])
@@ -113,6 +114,8 @@ def search_on_fabric(
         ends=np.inf if budget_s is None else clock() + budget_s,
         progress=progress,
     )
+    # The faster the first layouts are, the fewer floors lie below the best: any choice is correct, good ones save
+    # work.
     for layout in first:
         search.add(layout, evaluator.seconds(layout))
         if search.late():
@@ -125,6 +128,7 @@ def search_on_fabric(
             break
     ranked = sorted(((layout, evaluator.seconds(layout)) for layout in best.values()), key=lambda pair: pair[1])
     fastest_s = ranked[0][1] if ranked else np.inf
+    # Floors are sound but for rounding: a bound within it proves the best.
     bound_s = fastest_s if bound_s >= fastest_s * (1 - ROUNDING) else bound_s
     proof = Proof(
         evaluated=len(search.seconds),
@@ -181,6 +185,7 @@ class _Search:
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
         kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
         for part in enumeration.parts():
+            # Without time a part is bounded as a whole, and the search stays sound: it proves less.
             if self.late():
                 kept = self._left_out(kept, part)
                 continue
@@ -209,6 +214,7 @@ class _Search:
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
         """The rows of a table that fit, with floors in an order of the axes below the best."""
         floor_s = np.full(len(table), np.inf)
+        # Without axes the floor holds in every order. Only then layouts are counted, once for each order that matters.
         for part in self.evaluator.unblocked(table.ordered(axes)):
             fits = part.estimates.memory_bytes <= self.capacity_bytes
             floor_s[part.rows] = np.where(fits, part.floor_s, np.inf)
@@ -222,6 +228,8 @@ class _Search:
 
     def _differs(self, table: LayoutTable, order: tuple[str, ...]) -> Mask:
         """The rows for which an order moves only axes that are longer than 1."""
+        # Axes of length 1 can be anywhere in the order: of the orders that deal the ranks alike, exactly one leaves
+        # all of these where the usual order has them.
         moved = np.ones(len(table), dtype=bool)
         for axis, usual in zip(order, self.space.order, strict=True):
             if axis != usual:
@@ -248,6 +256,7 @@ class _Search:
     def walk(self, candidates: _Candidates) -> float:
         """Evaluate what its floor does not rule out, lowest first; returns what bounds all the rest."""
         left_out_s, groups = candidates.left_out_s, dict(self._groups(candidates))
+        # The heap's top is the lowest floor of all that is left, so that once it reaches the best, the best is proved.
         queue = [(float(candidates.floor_s[rows].min()), number, False) for number, rows in groups.items()]
         floor_s = candidates.floor_s.copy()
         heapq.heapify(queue)
@@ -257,14 +266,18 @@ class _Search:
             self._tell("evaluated", queue[0][0])
             _, number, cut = heapq.heappop(queue)
             rows = groups[number]
+            # The best may have fallen since the group was pushed: layouts that it rules out by now leave.
             rows = groups[number] = rows[floor_s[rows] < self.limit_s()]
             if not len(rows):
                 continue
             order = self.orders[int(candidates.order[rows[0]])]
             table = candidates.table.take(rows).ordered(order)
+            # First visit: bounds by cuts are dearer than floors and far cheaper than stepping. They only raise floors,
+            # so that the group goes back to the place in the queue that it deserves.
             if not cut and not self.evaluator.knows(table):
                 floor_s[rows] = np.maximum(floor_s[rows], self._cut_floors(table))
                 heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
+            # Planned routes differ from layout to layout: one is stepped at a time, that of the lowest floor.
             elif self.evaluator.planned:
                 at = int(np.argmin(floor_s[rows]))
                 layout = table.row(at)
@@ -273,6 +286,7 @@ class _Search:
                 if len(rows):
                     heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
             else:
+                # A group shares its collectives, hence what the fabric adds to them: all of it is stepped at once.
                 self._evaluate(table)
         return min(self.least_s, left_out_s)
 
@@ -281,6 +295,7 @@ class _Search:
         if not len(candidates.order):
             return
         table = candidates.table
+        # Rows sorted by group, split where the group changes.
         group = collapse([*self.evaluator.alike(table), candidates.order]).group
         order = np.argsort(group, kind="stable")
         bounds = np.flatnonzero(np.diff(group[order])) + 1
@@ -301,6 +316,7 @@ class _Search:
         """Step through the layouts of a group that may be faster than the best, lowest floor first."""
         for part in self.evaluator.under(table, self.evaluator.extras(table)):
             for at in np.argsort(part.floor_s, kind="stable").tolist():
+                # Floors ascend: none behind this one can be faster either.
                 if part.floor_s[at] >= self.limit_s():
                     break
                 self.add(part.frame.table.row(at), part.stepped_s(at))

@@ -300,19 +300,23 @@ def plan(
     Raises:
         Unsupported: the accelerator lacks the recipe's precision.
     """
+    # 1. What decides: the clock, the space, and the efforts that count beside time.
     estimator = Estimator(job, cluster, constants)
     enumeration = Enumeration(job, cluster.count, space)
     ease = _ease(job, cluster, stack, memory_margin)
     pinned_bytes = pinned_capacity(cluster.accelerator)
     scale = Scale(top, per_mesh, ease.capacity_bytes, pinned_bytes, ease if order == "ease" else None)
     screen = Screen(estimator, scale)
+    # 2. A few meshes first, whose best layouts rule out most others by their bounds.
     screen.sample(enumeration)
+    # 3. All parts of the space. Each layout is counted once: by the code of the rule that it breaks, or in the screen.
     rejected = np.zeros(len(CODES), dtype=np.int64)
     for part in enumeration.parts():
         screen.add(part)
         rejected += part.rejected()
         if progress is not None and len(part.mesh):
             progress(int(part.mesh[-1]) + 1, len(enumeration.meshes))
+    # 4. Of those compared, what neither fits nor lacks host memory alone lacks memory of the accelerator.
     rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
@@ -334,6 +338,7 @@ def plan(
         pareto=kept.frontier(),
         advice=kept.advice(),
     )
+    # 5. Where the batch kept all layouts from running, say which batch near it would run.
     batch = even_batch(job.recipe.global_batch, cluster.count)
     if not result.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
         even = replace(job, recipe=replace(job.recipe, global_batch=batch))
@@ -389,6 +394,7 @@ def distinct(result: Plan, top: int) -> Plan:
     A layout is left out that shares tensor, pipeline and expert degrees with one ahead of it, differs in how the
     other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
+    # Greedy in order of rank: each layout is held against those kept ahead of it.
     kept: list[int] = []
     for i, one in enumerate(result.layouts):
         alike = (
@@ -431,6 +437,7 @@ class _Found:
         faster = [i for i, seconds in enumerate(self.fold.misfits.keys) if seconds < limit]
         if not faster:
             return None
+        # The misfits are a frontier by time, along which memory falls: the last of the faster ones lacks least.
         layout = self.fold.misfits.layouts[faster[-1]]
         rejected = self._estimates([layout])[0]
         job, count = self.estimator.job, self.estimator.cluster.count

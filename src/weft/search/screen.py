@@ -57,6 +57,7 @@ class Kept:
 
     def least_bytes(self, seconds: Floats) -> Floats:
         """On a frontier by time, the least memory of what takes at most so long; infinite where nothing does."""
+        # Along a frontier memory falls as time grows: the last entry in time needs least of all that are in time.
         result: Floats = np.array([np.inf, *self.bytes_])[np.searchsorted(self.keys, seconds, side="right")]
         return result
 
@@ -98,6 +99,7 @@ class Fold:
         fits, keys = on_device & pinned, results.iteration_s
         if self.scale.ease is not None:
             keys = keys * (1.0 + self.scale.ease.efforts(batch.table, results.memory_bytes))
+        # What does not fit is never ranked, whatever its key.
         self._keep_best(batch, results, np.where(fits, keys, np.inf))
         self.front = self._with_front(self.front, batch, results, fits)
         self.misfits = self._with_front(self.misfits, batch, results, ~on_device & pinned)
@@ -105,8 +107,13 @@ class Fold:
     def open(self, least_s: Floats, least_key: Floats, bytes_: Floats, fits: Mask, misfits: Mask) -> Mask:
         """Which of layouts that fit or lack only memory may still matter: they need ``bytes_``, take more than
         ``least_s`` and have keys above ``least_key``."""
+        # A layout matters in one of three ways, and each bound is on the safe side, as its own figures are no lower.
+        # 1. It may be ranked: equal keys are ordered by memory, so that a key like the last one's is open.
         ranked = least_key <= self._worst()
+        # 2. It may be on the frontier, unless something no slower than its bound needs as little memory: that also
+        # beats the layout itself, which takes longer than its bound.
         ahead = ranked | (bytes_ < self.front.least_bytes(least_s))
+        # 3. It may be advised: the same on the frontier of what lacks memory.
         advised = (least_s < self.limit_s) & (bytes_ < self.misfits.least_bytes(least_s))
         return (fits & ahead) | (misfits & advised)
 
@@ -117,11 +124,14 @@ class Fold:
         rows = np.flatnonzero((keys <= self._worst()) & np.isfinite(keys))
         if not len(rows):
             return
+        # Best first: by key, then memory, then order of enumeration (lexsort takes its last key first).
         rows = rows[np.lexsort((rows, results.memory_bytes[rows], keys[rows]))]
         if self.scale.per_mesh:
+            # The first row of a mesh is its best.
             _, first = np.unique(batch.mesh[rows], return_index=True)
             rows = rows[np.sort(first)]
         self.best.extend(batch, keys, results.memory_bytes, rows[: self.scale.top])
+        # Rows kept before come before those of this batch, so that equal ones stay in the order of enumeration.
         order, seen = [], set[int]()
         for i in self.best.order():
             if self.scale.per_mesh and self.best.meshes[i] in seen:
@@ -134,10 +144,13 @@ class Fold:
         """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept`` marks."""
         seconds, bytes_ = results.iteration_s, results.memory_bytes
         rows = np.flatnonzero(kept)
+        # Dominated by what is kept already: something no slower needs as little.
         rows = rows[bytes_[rows] < front.least_bytes(seconds[rows])]
         if not len(rows):
             return front
         rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
+        # Sorted by time, a row is on the frontier where its memory is below that of all before it; the frontier of
+        # both lists together follows in the same way.
         front.extend(batch, seconds, bytes_, rows[_records(bytes_[rows])])
         order = front.order()
         return front.pick([order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
@@ -197,6 +210,8 @@ class Screen:
 
     def __init__(self, estimator: Estimator, scale: Scale) -> None:
         self.estimator, self.scale = estimator, scale
+        # ``ahead`` holds what the sample found. It only rules layouts out and is never returned: its own layouts come
+        # again in ``add``, and bounds lie below times (``ROUNDING``), so that none rules out itself.
         self.fold, self.ahead = Fold(scale), Fold(scale)
         self.compared = self.hopeless = self.feasible = self.unpinned = 0
         self.leanest = np.inf
@@ -220,10 +235,13 @@ class Screen:
         if not some:
             return
         worth = _Worth.joined(some)
+        # In order of enumeration, the first of equals is found first. By bound, good layouts come early, and what they
+        # rule out is never timed; which of equals is kept does not matter in a sample.
         worth = worth.take(np.lexsort((worth.entries, worth.frames) if ordered else (worth.least_key,)))
         rows = ROWS if ordered else FEW
         for start in range(0, len(worth.frames), rows):
             rest = worth.take(slice(start, start + rows))
+            # The limits have fallen since these rows were collected: only those still open are timed.
             rest = rest.take(rest.open(self.fold) & rest.open(self.ahead))
             if len(rest.frames):
                 batch = part.batch(rest.frames, rest.entries)
@@ -237,6 +255,7 @@ class Screen:
         enough = HOPELESS * self.scale.capacity_bytes
         least = part.least_bytes(self.estimator.memory_bytes, enough)
         promising: Mask = least <= enough
+        # Only the leanest of all parts so far: a frame that lacks more memory is no better advice.
         if not self.feasible and not promising.any() and least.min(initial=np.inf) < self.leanest:
             self.leanest = float(least.min())
             promising[np.argmin(least)] = True
@@ -247,8 +266,10 @@ class Screen:
         runs, table = part.flagged(frames, flag)
         if not len(runs):
             return
+        # Sequence parallelism changes what ranks hold and send, so that each of its values has a frame and bounds.
         whole = self.estimator.frame(table, ordered=bool(part.switches.partial))
         least = least_s(part, whole)
+        # Efforts of mesh and schedule alone: those of switches and of memory in use only add to them.
         efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
         bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
@@ -257,6 +278,8 @@ class Screen:
 
     def _compared(self, grid: Grid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
+        # Memory follows from few switches: it is computed for each distinct setting of these and counts ``times`` for
+        # the layouts that share it. Settings that no layout has are not counted.
         switches, place = grid.axes(*MEMORY)
         held, hosted = (one.reshape(-1, len(grid.frames)) for one in whole.peaks(grid.frames, switches))
         on_device, pinned = self.scale.fits(held, hosted)
@@ -269,6 +292,7 @@ class Screen:
         some = grid.columns["recompute_layers"] > 0  # which takes at least as long as none
         code[place] = np.where(some, Recompute.NONE.code, grid.columns["recompute"])
         least_s, least_key = least_s[code], least_key[code]
+        # Both limits must leave a layout open; then its setting is expanded into the layouts that have it.
         known, ahead = (fold.open(least_s, least_key, held, fits, misfits) for fold in (self.fold, self.ahead))
         setting, at = np.nonzero(known & ahead)
         row, entry = _members(setting, place, times)
@@ -287,6 +311,7 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
     axes = range(len(values), 0, -1)
     columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
     switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
+    # The least over all overlap switches bounds the layouts with each of them.
     result = np.full((len(Recompute), len(whole)), np.inf)
     result[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
         axis=tuple(range(1, len(values)))
@@ -297,6 +322,7 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
 def _members(setting: Index, place: Index, times: Ints) -> tuple[Index, Index]:
     """The entries at the places of ``setting``, of which each place has so many: which of ``setting``, and the
     entry."""
+    # A stable sort by place puts the layouts of each setting in a row, the first of them at ``first``.
     width = times[setting]
     row = np.repeat(np.arange(len(setting)), width)
     within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
