@@ -19,7 +19,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.communicators import VENDORS, communicator_bytes
 from weft.collectives.cost import Network, collective_s, lower_bound_s
-from weft.estimation.kernels import Kernels, expected_largest
+from weft.estimation.kernels import KernelModel, expected_largest
 from weft.estimation.memory import block_activations, workspace_bytes
 from weft.layout.mesh import Spread, degrees, spread
 from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase
@@ -83,7 +83,7 @@ class PartTimer:
     """
 
     def __init__(
-        self, kernels: Kernels, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
+        self, kernels: KernelModel, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
     ) -> None:
         self.kernels, self.network, self.step, self.sizes = kernels, network, step, step.sizes
         self.operations, self._spreads = operations, spreads
@@ -412,7 +412,7 @@ class CostModel:
         job: Job,
         cluster: Cluster,
         constants: Calibration,
-        kernels: Kernels,
+        kernels: KernelModel,
         network: Network,
         software: Software,
     ) -> None:

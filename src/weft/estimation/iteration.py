@@ -17,7 +17,7 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimation.costs import CostModel, PartCosts, ShardCosts
 from weft.estimation.frame import SLICE, Frame, StageMemory, pinned_capacity, weighted
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
 from weft.estimation.trust import widened_bar
 from weft.layout.check import check_layout
@@ -57,7 +57,7 @@ class Estimator:
         software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
         self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
-        self.kernels = Kernels(
+        self.kernels = KernelModel(
             cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
         )
         self.kernels.peak(core=False)

@@ -119,7 +119,7 @@ class ShapeTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class KernelModel:
     """Times computations on one accelerator with one calibration and precision."""
 
     accelerator: Accelerator
@@ -311,7 +311,7 @@ def _attention_sides(shape: AttentionShape) -> tuple[Floats, ...]:
 
 
 @lru_cache(maxsize=64)
-def _product_table(kernels: Kernels, phase: Phase, precision: Precision) -> ShapeTable:
+def _product_table(kernels: KernelModel, phase: Phase, precision: Precision) -> ShapeTable:
     """Measured products of a phase and a precision; those of any phase also stand for their transposes."""
     measured = kernels.calibration.measured
     entries = [
@@ -330,7 +330,7 @@ def _product_table(kernels: Kernels, phase: Phase, precision: Precision) -> Shap
 
 
 @lru_cache(maxsize=64)
-def _attention_table(kernels: Kernels, phase: Phase) -> ShapeTable:
+def _attention_table(kernels: KernelModel, phase: Phase) -> ShapeTable:
     """Measured attention, forward or backward."""
     measured = kernels.calibration.measured
     entries = [
@@ -366,7 +366,7 @@ def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration)
     where collectives were measured; None where nothing was."""
     if constants.measured is None:
         return None
-    kernels = Kernels(cluster.accelerator, constants, job.recipe.precision)
+    kernels = KernelModel(cluster.accelerator, constants, job.recipe.precision)
     result: dict[object, str] = {}
     for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
         for one in part.computations:

@@ -16,7 +16,7 @@ from weft.errors import BadInput
 from weft.model.job import Job
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import Outcome, best_saving, daly_interval, outcome, young_interval
+from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
 from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _alike(
     return Failing(process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
 
 
-def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, Outcome]:
+def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, TimeShares]:
     """Costs at the best whole number of iterations between checkpoints.
 
     Args:

@@ -20,7 +20,7 @@ from weft.codec import Count, Range, decode
 from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
@@ -233,7 +233,7 @@ def system(cluster: Cluster) -> dict[str, Any]:
     network = Network.of(cluster, constants)
     peaks = {"float16": chip.fp16_flops, "bfloat16": chip.bf16_flops, "float8": chip.fp8_flops}
     names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
-    kernels = {name: Kernels(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
+    kernels = {name: KernelModel(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
     vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
     tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
     networks = [
@@ -267,7 +267,7 @@ def system(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _product_curve(kernels: Kernels) -> list[list[float]]:
+def _product_curve(kernels: KernelModel) -> list[list[float]]:
     """Efficiency of a square product of so many GFLOPs and more."""
     curve = []
     for gflops in GFLOPS:
@@ -277,7 +277,7 @@ def _product_curve(kernels: Kernels) -> list[list[float]]:
     return [*curve[:-1], [0, curve[-1][1]]]
 
 
-def _memory_curve(kernels: Kernels) -> list[list[float]]:
+def _memory_curve(kernels: KernelModel) -> list[list[float]]:
     """Efficiency of a copy of so many MB and more."""
     sizes = np.array([megabytes * 1e6 for megabytes in MEGABYTES])
     shares = sizes / kernels.memory_s(sizes) / kernels.accelerator.memory_Bps

@@ -31,7 +31,7 @@ from weft.layout.stages import chunk_sizes
 from weft.model.job import Job, Precision
 from weft.model.megatron_args import (
     Arguments,
-    Option,
+    Flag,
     attention_kernel,
     parse_arguments,
     read_megatron_args,
@@ -54,15 +54,15 @@ PRECISION_FLAGS: dict[Precision, tuple[str, ...]] = {
 }
 CONTEXT_FLAGS = {"ring": "p2p", "ulysses": "a2a"}
 DEGREES = (
-    Option("--tensor-model-parallel-size", "x", 1),
-    Option("--pipeline-model-parallel-size", "pipeline", 1),
-    Option("--context-parallel-size", "context", 1),
+    Flag("--tensor-model-parallel-size", "x", 1),
+    Flag("--pipeline-model-parallel-size", "pipeline", 1),
+    Flag("--context-parallel-size", "context", 1),
 )
 SWITCHES = (
-    Option("--micro-batch-size", "micro_batch", 1),
-    Option("--overlap-grad-reduce", "overlap_reduce", False),
-    Option("--optimizer-cpu-offload", "offload_optimizer", False),
-    Option("--fine-grained-activation-offloading", "offload_activations", False),
+    Flag("--micro-batch-size", "micro_batch", 1),
+    Flag("--overlap-grad-reduce", "overlap_reduce", False),
+    Flag("--optimizer-cpu-offload", "offload_optimizer", False),
+    Flag("--fine-grained-activation-offloading", "offload_activations", False),
 )
 """Arguments that are one field of ``Layout``."""
 OFFLOADED = "attn_norm core_attn attn_proj mlp_norm"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from weft.model.megatron_args import LATENT, MIXTURE, Option
+from weft.model.megatron_args import LATENT, MIXTURE, Flag
 from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 
@@ -67,7 +67,7 @@ def model_arguments(model: Model) -> list[Mapping[str, object]]:
     return [size, style, _attention(model), _positions(model), _experts(model, experts) if experts else {}]
 
 
-def _options(table: Sequence[Option], record: object) -> dict[str, object]:
+def _options(table: Sequence[Flag], record: object) -> dict[str, object]:
     """The flags of a record's fields: a number with its value, a switch alone."""
     values = {flag: getattr(record, field) for flag, field, _ in table}
     return {flag if value is True else f"{flag} {value}": value not in (None, False) for flag, value in values.items()}

@@ -23,7 +23,7 @@ _DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ModelSource:
     """A model of the catalogue.
 
     ``recipe`` is None where none was published.  ``published_parameters`` is the publisher's exact count
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_records()))
 
 
-def load(name: str) -> Entry:
+def load(name: str) -> ModelSource:
     """The entry of a name or alias; case, spaces, dashes and an organisation's prefix do not matter.
 
     Raises:
@@ -55,7 +55,7 @@ def load(name: str) -> Entry:
         raise UnknownName("model", name[:80], names(), listed="weft info models")
     record = _records()[canonical]
     recipe = record["recipe"]
-    return Entry(
+    return ModelSource(
         model=read_config(record["config"], name=canonical, where=f"catalogue: {canonical}"),
         recipe=Recipe(**recipe) if recipe else None,
         source=record["source"],

@@ -53,7 +53,7 @@ _REFUSED = (
 )
 
 
-class Option(NamedTuple):
+class Flag(NamedTuple):
     """A flag, the field that it sets, and the value without it: False where the flag is a switch."""
 
     flag: str
@@ -62,18 +62,18 @@ class Option(NamedTuple):
 
 
 LATENT = (
-    Option("--q-lora-rank", "q_rank"),
-    Option("--kv-lora-rank", "kv_rank", 32),
-    Option("--qk-head-dim", "nope_dim", 128),
-    Option("--qk-pos-emb-head-dim", "rope_dim", 64),
-    Option("--v-head-dim", "value_dim", 128),
-    Option("--qk-layernorm", "latent_norms", False),
+    Flag("--q-lora-rank", "q_rank"),
+    Flag("--kv-lora-rank", "kv_rank", 32),
+    Flag("--qk-head-dim", "nope_dim", 128),
+    Flag("--qk-pos-emb-head-dim", "rope_dim", 64),
+    Flag("--v-head-dim", "value_dim", 128),
+    Flag("--qk-layernorm", "latent_norms", False),
 )
 """Of ``LatentAttention``."""
 MIXTURE = (
-    Option("--num-experts", "experts"),
-    Option("--moe-router-topk", "top_k", 2),
-    Option("--moe-router-enable-expert-bias", "balance_bias", False),
+    Flag("--num-experts", "experts"),
+    Flag("--moe-router-topk", "top_k", 2),
+    Flag("--moe-router-enable-expert-bias", "balance_bias", False),
 )
 """Of ``MixtureOfExperts``."""
 
@@ -385,7 +385,7 @@ class Arguments:
             raise self.bad(flag, f"{value} is outside {least} to {most}")
         return value
 
-    def fields(self, options: Sequence[Option]) -> dict[str, Any]:
+    def fields(self, options: Sequence[Flag]) -> dict[str, Any]:
         """The values of options, by field."""
         result: dict[str, Any] = {}
         for flag, field, default in options:

@@ -186,7 +186,7 @@ def play(process: Process, saving: Saving, work_s: float, *, seed: int) -> float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class DrawnRuns:
     """Seconds of several draws of the same run: their mean and standard deviation."""
 
     runs: int
@@ -194,10 +194,10 @@ class Spread:
     deviation_s: float
 
 
-def spread(process: Process, saving: Saving, work_s: float, *, runs: int, seed: int) -> Spread:
+def spread(process: Process, saving: Saving, work_s: float, *, runs: int, seed: int) -> DrawnRuns:
     """What chance does to a run: ``runs`` draws with seeds that follow from ``seed``."""
     dice = random.Random(seed)
     result = [play(process, saving, work_s, seed=dice.getrandbits(48)) for _ in range(runs)]
     mean = math.fsum(result) / runs
     variance = math.fsum((one - mean) ** 2 for one in result) / max(1, runs - 1)
-    return Spread(runs=runs, mean_s=mean, deviation_s=math.sqrt(variance))
+    return DrawnRuns(runs=runs, mean_s=mean, deviation_s=math.sqrt(variance))

@@ -61,7 +61,7 @@ class ClassCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Document):
+class TimeShares(Document):
     """Where the time of a long run goes, as shares that add up to one.
 
     ``goodput`` is useful training over time, ``saving`` the stalls of checkpoints that count, ``rework`` the work and
@@ -131,7 +131,7 @@ class _Renewal:
         return saving.every * saving.interval_s / unit_s * math.exp(-rate * self.severe * saving.lag_s)
 
 
-def outcome(process: Process, saving: Saving) -> Outcome:
+def outcome(process: Process, saving: Saving) -> TimeShares:
     """Shares of a long run's time."""
     renewal = _Renewal(process.stops)
     check_pace(process, saving)
@@ -152,7 +152,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
         "reduced": live * kept - goodput,
         "planned": live * (frozen + regrow),
     }
-    return Outcome(
+    return TimeShares(
         **shares, stops=live * renewal.rate, classes=tuple(_classes(process, saving, repairs, renewal, live, shares))
     )
 

@@ -72,7 +72,7 @@ _COMPUTE = ("forward_s", "backward_s", "recompute_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class ExplainedLayout:
     """An estimated layout with the figures that its parts follow from."""
 
     job: Job
@@ -85,7 +85,9 @@ class Traced:
     """FLOP/s of an accelerator while it computes."""
 
     @classmethod
-    def of(cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str) -> Traced:
+    def of(
+        cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str
+    ) -> ExplainedLayout:
         """The figures of one layout."""
         table = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
         each = float(table.executed_flops[0]) / layout.world
@@ -135,7 +137,7 @@ class Traced:
         return tier.name, tier.effective_Bps
 
 
-def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
+def causes(part: str, one: ExplainedLayout, other: ExplainedLayout) -> tuple[str, ...]:
     """What differs between two layouts that a part of the time or memory depends on, weightiest first."""
     result = []
     if part in _COMPUTE:
@@ -157,7 +159,7 @@ def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _computing(one: Traced, other: Traced) -> list[str]:
+def _computing(one: ExplainedLayout, other: ExplainedLayout) -> list[str]:
     """The work of an accelerator, and how fast it does it."""
     result = []
     work, rate = other.flops / one.flops, other.rate_flops / one.rate_flops
@@ -171,7 +173,7 @@ def _computing(one: Traced, other: Traced) -> list[str]:
     return result
 
 
-def _recipe(one: Traced, other: Traced) -> list[str]:
+def _recipe(one: ExplainedLayout, other: ExplainedLayout) -> list[str]:
     """How the jobs differ."""
     if one.job is other.job:
         return []
@@ -225,8 +227,8 @@ class Side:
         return training_run(timed, self.job, self.cluster, tokens=tokens, usd_per_accelerator_hour=self.usd_per_hour)
 
     @cached_property
-    def traced(self) -> Traced:
-        return Traced.of(self.job, self.cluster, self.estimate.layout, self.constants, self.stack)
+    def traced(self) -> ExplainedLayout:
+        return ExplainedLayout.of(self.job, self.cluster, self.estimate.layout, self.constants, self.stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from weft.model.job import Job
 from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Space
-from weft.search.goodput import DegradedNetwork, goodput
-from weft.search.goodput import Terms as FailureTerms
+from weft.search.goodput import DegradedNetwork, FailureTerms, goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -47,7 +46,7 @@ COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ComponentFailure:
     """One component down.
 
     ``stranded`` accelerators have no way left to some others, so that the job cannot run on all (``iteration_s`` is
@@ -101,7 +100,7 @@ class Design:
     tokens_per_s: float
     nic_bytes: float | None
     spine_bytes: float | None
-    failures: tuple[Failure, ...]
+    failures: tuple[ComponentFailure, ...]
     after: AfterFailures | None
     sprayed_s: float | None = None
     one_domain_s: float | None = None
@@ -258,7 +257,7 @@ def _instead(one: Design, other: Design) -> Instead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class DesignTerms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
@@ -289,7 +288,7 @@ def design(
     job: Job,
     cluster: Cluster,
     kinds: Sequence[str],
-    options: Terms,
+    options: DesignTerms,
     *,
     domains: Sequence[int] = (),
     batches: Sequence[int] = (),
@@ -367,7 +366,7 @@ def design(
     )
 
 
-def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
+def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:
     """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
     whole, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
     fabric, layouts = for_cluster("rail-only", whole, radix=options.radix), _candidates(job, whole, plain)
@@ -385,7 +384,7 @@ def _design(
     kind: str,
     fabric: Fabric,
     layouts: Sequence[Layout],
-    options: Terms,
+    options: DesignTerms,
     own_usd: float,
     tell: Callable[[float], None],
 ) -> Design:
@@ -402,7 +401,7 @@ def _design(
         layout = layouts[seconds.index(min(seconds))]
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = sprayed = nic_bytes = spine_bytes = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ComponentFailure, ...] = ()
     network = DegradedNetwork(job, cluster, layout, fabric, routing=routing, seed=options.seed)
     if options.simulate:
         run = network.healthy
@@ -451,7 +450,7 @@ def _after(network: DegradedNetwork, total_usd: float, terms: FailureTerms, netw
     )
 
 
-def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
+def _candidates(job: Job, cluster: Cluster, options: DesignTerms) -> list[Layout]:
     """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
     if options.layout is not None:
         return [options.layout]
@@ -476,7 +475,7 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
     return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
 
 
-def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[Failure]:
+def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[ComponentFailure]:
     """One component of each kind down, one at a time."""
     fabric, result = network.fabric, []
     for number, component in enumerate(COMPONENTS):
@@ -493,7 +492,7 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
             stranded = len(stranded_accelerators(left))
             seconds = None if stranded else network.iteration_s(left)
             result.append(
-                Failure(
+                ComponentFailure(
                     component=component,
                     affected=affected,
                     stranded=stranded,

@@ -190,7 +190,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SwitchGrid:
     """Frames that share their switches, with sequence parallelism on or off, each to be crossed with all settings.
 
     ``frames`` are places in a list of frames, ``entries`` of settings in the part's ``SwitchTable``, in order, whose
@@ -413,14 +413,14 @@ class Frames:
         runs = frames[(self._verdicts[flag, frames] < 0) & (self.switches.widths[flag, frames] > 0)]
         return runs, self.frames.take(runs).replaced({"sequence_parallel": np.full(len(runs), flag)})
 
-    def grids(self, frames: Index, flag: int) -> Iterator[Grid]:
+    def grids(self, frames: Index, flag: int) -> Iterator[SwitchGrid]:
         """The layouts of ``flagged`` frames."""
         groups = self.switches.group[frames]
         for group in np.unique(groups):
             entries, columns = self.switches.settings(int(group))
             own = np.flatnonzero(columns["sequence_parallel"] == flag)
             columns = {name: values[own] for name, values in columns.items()}
-            yield Grid(np.flatnonzero(groups == group), entries[own], columns)
+            yield SwitchGrid(np.flatnonzero(groups == group), entries[own], columns)
 
     def batch(self, frames: Index, entries: Index) -> Batch:
         """Layouts of grids, a frame and an entry each."""

@@ -29,7 +29,7 @@ from weft.reliability.monte_carlo import spread
 from weft.reliability.parts import broken, drawn_failures, parts_of, stranded_accelerators
 from weft.reliability.process import Process, Saving
 from weft.reliability.recovery import Policy
-from weft.reliability.renewal import ClassCost, Outcome
+from weft.reliability.renewal import ClassCost, TimeShares
 from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -124,7 +124,7 @@ MOST_SPARES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class FailureTerms:
     """How failures are met and counted.
 
     ``simulate``: speeds with a part of the network down are the flow simulator's, else 1.  ``simultaneous`` numbers of
@@ -194,7 +194,7 @@ class GoodputReport(Result):
     spares: int
     saving: Saving
     run: TrainingRun
-    outcome: Outcome
+    outcome: TimeShares
     classes: tuple[ClassRow, ...]
     spare_rows: tuple[SparesRow, ...]
     best_spares: int
@@ -246,7 +246,7 @@ def goodput(
     cluster: Cluster,
     layout: Layout,
     fabric: Fabric,
-    terms: Terms,
+    terms: FailureTerms,
     *,
     constants: Calibration | None = None,
     network: DegradedNetwork | None = None,
@@ -311,7 +311,9 @@ def goodput(
     )
 
 
-def _speeds(network: DegradedNetwork, terms: Terms, progress: Callable[[int, int], None] | None) -> dict[str, float]:
+def _speeds(
+    network: DegradedNetwork, terms: FailureTerms, progress: Callable[[int, int], None] | None
+) -> dict[str, float]:
     """Speed of the job with a part of each simulated class failed, where no accelerator is cut off by that."""
     wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
     # Parts of a kind are taken as alike: one failed part of each class is simulated.
@@ -372,7 +374,7 @@ def _chance(process: Process, saving: Saving, run: TrainingRun, seed: int) -> tu
     return runs, found.mean_s / part, found.deviation_s / math.sqrt(part)
 
 
-def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple[ClassRow, ...]:
+def _class_rows(failing: FailingJob, result: TimeShares, run: TrainingRun) -> tuple[ClassRow, ...]:
     """Classes by what they cost."""
     costs = {one.name: one for one in result.classes}
     rows = []

@@ -347,7 +347,7 @@ BEGUN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
+class _NetworkFields:
     """What a document says of the network beside the layouts."""
 
     fabric: str
@@ -399,7 +399,7 @@ class NetworkPlan(Plan):
         """
         result = Plan.from_dict(document, where=where)
         own = {name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document}
-        network = decode(_Network, own, where)
+        network = decode(_NetworkFields, own, where)
         simulated_s = [one.get("simulated_s") for one in document["layouts"]]
         return cls(
             **{one.name: getattr(result, one.name) for one in fields(result)},

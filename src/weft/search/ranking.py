@@ -24,7 +24,7 @@ from weft.model.resolve import even_batch
 from weft.model.text import job_from_dict
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
-from weft.search.screen import Fold, Scale, Screen
+from weft.search.screen import Fold, Scale, Screening
 from weft.search.ties import Choice, Ease, Tie, held
 from weft.units import counted, format_bytes
 
@@ -306,7 +306,7 @@ def plan(
     ease = _ease(job, cluster, stack, memory_margin)
     pinned_bytes = pinned_capacity(cluster.accelerator)
     scale = Scale(top, per_mesh, ease.capacity_bytes, pinned_bytes, ease if order == "ease" else None)
-    screen = Screen(estimator, scale)
+    screen = Screening(estimator, scale)
     # 2. A few meshes first, whose best layouts rule out most others by their bounds.
     screen.sample(enumeration)
     # 3. All parts of the space. Each layout is counted once: by the code of the rule that it breaks, or in the screen.

@@ -18,7 +18,7 @@ from weft.estimation.iteration import least_s as frame_least_s
 from weft.estimation.result import EstimateTable
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Index, Ints, Mask
-from weft.search.enumeration import Batch, Enumeration, Frames, Grid
+from weft.search.enumeration import Batch, Enumeration, Frames, SwitchGrid
 from weft.search.ties import Ease
 
 WORTHWHILE = 0.99
@@ -26,7 +26,7 @@ WORTHWHILE = 0.99
 
 
 @dataclass(slots=True)
-class Kept:
+class Shortlist:
     """Rows worth keeping: their layouts, what they are ordered by, memory and mesh."""
 
     layouts: list[Layout]
@@ -38,9 +38,9 @@ class Kept:
         keys = range(len(self.layouts))
         return sorted(keys, key=lambda i: (self.keys[i], self.bytes_[i], i))
 
-    def pick(self, rows: list[int]) -> Kept:
+    def pick(self, rows: list[int]) -> Shortlist:
         """Some of the rows."""
-        return Kept(
+        return Shortlist(
             [self.layouts[i] for i in rows],
             [self.keys[i] for i in rows],
             [self.bytes_[i] for i in rows],
@@ -86,7 +86,7 @@ class Fold:
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
-        self.best, self.front, self.misfits = (Kept([], [], [], []) for _ in range(3))
+        self.best, self.front, self.misfits = (Shortlist([], [], [], []) for _ in range(3))
 
     @property
     def limit_s(self) -> float:
@@ -140,7 +140,7 @@ class Fold:
             order.append(i)
         self.best = self.best.pick(order[: self.scale.top])
 
-    def _with_front(self, front: Kept, batch: Batch, results: EstimateTable, kept: Mask) -> Kept:
+    def _with_front(self, front: Shortlist, batch: Batch, results: EstimateTable, kept: Mask) -> Shortlist:
         """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept`` marks."""
         seconds, bytes_ = results.iteration_s, results.memory_bytes
         rows = np.flatnonzero(kept)
@@ -201,7 +201,7 @@ class _Worth:
         return _Worth(*(np.concatenate([getattr(one, name) for one in some]) for name in _Worth.__slots__))
 
 
-class Screen:
+class Screening:
     """Compares layouts, and folds those that may matter into ``fold``.
 
     ``compared`` counts layouts but for the ``hopeless``, which lack so much memory that no switch helps; of them
@@ -220,7 +220,7 @@ class Screen:
         """Look at some meshes first, so that what they have need not be undercut."""
         count = max(len(enumeration.meshes) // SHARE, MESHES)
         if 2 * count <= len(enumeration.meshes):
-            before = Screen(self.estimator, self.scale)
+            before = Screening(self.estimator, self.scale)
             before.add(enumeration.sample(count), ordered=False)
             self.ahead = before.fold
 
@@ -276,7 +276,7 @@ class Screen:
             worth = self._compared(grid, whole, *(one[:, grid.frames] for one in bounds))
             yield replace(worth, frames=runs[worth.frames])
 
-    def _compared(self, grid: Grid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
+    def _compared(self, grid: SwitchGrid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
         # Memory follows from few switches: it is computed for each distinct setting of these and counts ``times`` for
         # the layouts that share it. Settings that no layout has are not counted.

@@ -22,7 +22,7 @@ without rowid;
 _AT_ONCE = 500
 
 
-class Kept:
+class StudyState:
     """A folder with the results of the studies of one name, by one version of Weft.
 
     Attributes:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.run import Counts
 from weft.units import counted
@@ -43,7 +43,7 @@ class Sweep(Result):
     DOCUMENT = "study compute rows=table"
 
     def __init__(
-        self, points: Points, kept: Kept, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
+        self, points: Points, kept: StudyState, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
     ) -> None:
         self.points, self.counts = points, counts
         self.version = kept.noted("version") or ""
@@ -124,7 +124,7 @@ def _wider(one: type, other: type) -> type:
     return float if {one, other} == {int, float} else str
 
 
-def _end(kept: Kept, temporary: str | None) -> None:
+def _end(kept: StudyState, temporary: str | None) -> None:
     kept.close()
     if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -17,7 +17,7 @@ from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
-from weft.studies.work import Answer, Task, answer
+from weft.studies.work import Answer, PointBatch, answer
 
 AHEAD = 2
 """Tasks under way for each worker, so that none waits for the next."""
@@ -31,7 +31,7 @@ class Runner(ABC):
     workers: int
 
     @abstractmethod
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         """Begin a task, or queue it."""
 
     @abstractmethod
@@ -73,9 +73,9 @@ class Here(Runner):
     workers = 1
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Task]] = []
+        self._waiting: list[tuple[int, PointBatch]] = []
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         self._waiting.append((number, task))
 
     def answers(self) -> list[tuple[int, Answer | None]]:
@@ -109,7 +109,7 @@ class Processes(Runner):
         )
         self._running: dict[Future[Answer], int] = {}
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         try:
             with starting_workers():
                 future = self._pool.submit(answer, task)
@@ -204,7 +204,7 @@ class RayRunner(Runner):
         remedy = "see that it runs (ray status, ray start --head); the same command goes on (docs/sweep.md)"
         return BadInput(f"no Ray cluster answers: {first[:200]}", where=self._where, remedy=remedy)
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         try:
             self._running[self._answer.remote(task)] = number
         except Exception as error:

@@ -52,7 +52,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AxisRange:
     """Values from ``low`` to ``high``, evenly or by equal ratios; whole ones are multiples of ``multiple``."""
 
     low: float
@@ -201,7 +201,7 @@ def _range(name: str, kind: AxisKind, given: RangeEntry, where: str) -> Axis:
     if given.multiple is not None and kind.form != "whole":
         raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
     multiple = (given.multiple or 1) if kind.form == "whole" else None
-    between = Span(low=low, high=high, log=given.scale == "log", multiple=multiple)
+    between = AxisRange(low=low, high=high, log=given.scale == "log", multiple=multiple)
     steps = [between.at(i / (given.steps - 1)) for i in range(given.steps)]
     return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
 

@@ -36,7 +36,7 @@ def version() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PointBatch:
     """Points for one worker.
 
     Attributes:
@@ -65,7 +65,7 @@ class Answer:
     problem: str = ""
 
 
-def answer(task: Task) -> Answer:
+def answer(task: PointBatch) -> Answer:
     """Compute the points of a task."""
     begin = time.perf_counter()
     if problem := _problem(task.version, task.files):

@@ -30,7 +30,7 @@ from weft.model.flops import model_flops
 from weft.results import Result
 from weft.units import counted
 from weft.validation.inputs import Prepared, Skipped
-from weft.validation.predict import Group, Predictor
+from weft.validation.predict import Predictor, RunGroup
 from weft.validation.summary import Errors, spread_errors
 
 STEP = 0.04
@@ -251,7 +251,7 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
         )
 
 
-def _meets(tables: Tables, parameter: Parameter, group: Group) -> bool:
+def _meets(tables: Tables, parameter: Parameter, group: RunGroup) -> bool:
     return parameter.table in tables.used(group.cluster.accelerator.name, group.stack)
 
 
@@ -259,7 +259,7 @@ def _meets(tables: Tables, parameter: Parameter, group: Group) -> bool:
 class _Clock:
     """Times groups of runs with given logarithms of the parameters."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     prior: Tables
     parameters: tuple[Parameter, ...]
     runs: int

@@ -19,7 +19,7 @@ from weft.cluster.spec import Accelerator, Cluster, Tier
 from weft.codec import Document, encode
 from weft.collectives.cost import PROTOCOLS, Network, candidates
 from weft.collectives.stages import stage
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout.measured import KINDS, PRECISIONS, Measured, MeasuredKind, Product, Rank, Sample, measured_axes
 from weft.layout.mesh import spread
 from weft.layout.operations import Gemm
@@ -304,7 +304,7 @@ def _product_s(product: Product, chip: Accelerator, *, depth: float) -> float:
     sides = (np.array([float(side)]) for side in (product.m, product.n, product.k))
     m, n, k = sides
     gemm = Gemm(name="product", phase="forward", m=m, n=n, k=k)
-    kernels = Kernels(replace(chip, memory_Bps=inf), ideal, product.precision)
+    kernels = KernelModel(replace(chip, memory_Bps=inf), ideal, product.precision)
     return float(kernels.seconds(gemm)[0])
 
 

@@ -29,7 +29,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RunGroup:
     """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts, ``stated`` the constants
     that their words state."""
 
@@ -63,7 +63,7 @@ class Predictor:
         for place, run in enumerate(self.runs):
             places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
         self.groups = tuple(
-            Group(
+            RunGroup(
                 job=job,
                 cluster=cluster,
                 stack=stack,
