@@ -88,9 +88,9 @@ def check_free(folder: Path, after: int | None) -> None:
         return
     if after is None:
         raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
-    shown = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
+    listing = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
     raise BadInput(
-        f"holds {shown}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
+        f"holds {listing}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
     )
 
 

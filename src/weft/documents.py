@@ -108,23 +108,23 @@ def _is_escape(text: str, last: int) -> bool:
     return (last - first) % 2 == 0
 
 
-def _usable(whole: Found) -> Found:
+def _usable(found_type: Found) -> Found:
     """The value, all of whose names, texts and whole numbers can be shown and become floats."""
-    waiting: list[Any] = [whole]
+    waiting: list[Any] = [found_type]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            if not one.isprintable() and (odd := CONTROLS.search(one) or _HALVES.search(one)):
+        item = waiting.pop()
+        if isinstance(item, str):
+            if not item.isprintable() and (odd := CONTROLS.search(item) or _HALVES.search(item)):
                 kind = "control character" if ord(odd[0]) < 256 else "half character"
-                raise ValueError(f"{reprlib.repr(one)} holds the {kind} {ord(odd[0]):#04x}")
-        elif isinstance(one, dict):
-            waiting += one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, int) and abs(one) >= 10**_MOST_DIGITS:
+                raise ValueError(f"{reprlib.repr(item)} holds the {kind} {ord(odd[0]):#04x}")
+        elif isinstance(item, dict):
+            waiting += item
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, int) and abs(item) >= 10**_MOST_DIGITS:
             raise ValueError(_TOO_LONG)
-    return whole
+    return found_type
 
 
 def _whole(text: str) -> int:

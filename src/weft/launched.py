@@ -36,9 +36,9 @@ def adopt_launcher() -> None:
                 where="MASTER_ADDR",
                 remedy="export MASTER_ADDR, the name of the first machine",
             )
-        for own, theirs in zip(_TORCHRUN, names, strict=True):
+        for ours, theirs in zip(_TORCHRUN, names, strict=True):
             if theirs in os.environ:
-                os.environ[own] = os.environ[theirs].partition("(")[0].partition(",")[0]
+                os.environ[ours] = os.environ[theirs].partition("(")[0].partition(",")[0]
         os.environ.setdefault("MASTER_PORT", PORT)
         return
 

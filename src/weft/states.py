@@ -93,9 +93,9 @@ class State:
             BadInput: it is that of another one.
         """
         with self.readable():
-            there = dict(self.base.execute("select name, value from about"))
+            facts = dict(self.base.execute("select name, value from about"))
         for name, value in mine.items():
-            if there.get(name, value) != value:
+            if facts.get(name, value) != value:
                 raise BadInput(
                     f"holds the state of another {name}", where=self.where, remedy="give the same, or an empty folder"
                 )

@@ -70,8 +70,8 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         # cut.
         above = np.flatnonzero((fabric.tier > tier) & fabric.up)
         ways = []
-        for ends, others in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
-            mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[others[above]])]
+        for ends, far_ends in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
+            mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[far_ends[above]])]
             ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
         units.append(unit.reshape(-1))
         capacities.append(np.minimum(*ways))
@@ -100,9 +100,9 @@ def least_cut(between: Floats) -> float:
     Of every division into two parts, the larger of both directions is at least half of what goes both ways; the
     least of that is the global minimum cut (Stoer and Wagner, J. ACM 44, 1997).
     """
-    both = (between + between.T).astype(np.float64)
-    np.fill_diagonal(both, 0.0)
-    count = len(both)
+    undirected = (between + between.T).astype(np.float64)
+    np.fill_diagonal(undirected, 0.0)
+    count = len(undirected)
     if count < 2:
         return 0.0
     alive = np.ones(count, dtype=bool)
@@ -115,13 +115,13 @@ def least_cut(between: Floats) -> float:
         for _ in range(int(alive.sum())):
             before, last = last, int(np.argmax(reach))
             worth = reach[last]
-            reach = np.where(np.isneginf(reach), -np.inf, reach + both[last])
+            reach = np.where(np.isneginf(reach), -np.inf, reach + undirected[last])
             reach[last] = -np.inf
         best = min(best, float(worth))
-        both[before] += both[last]
-        both[:, before] += both[:, last]
-        both[before, before] = 0.0
+        undirected[before] += undirected[last]
+        undirected[:, before] += undirected[:, last]
+        undirected[before, before] = 0.0
         alive[last] = False
-        both[last] = 0.0
-        both[:, last] = 0.0
+        undirected[last] = 0.0
+        undirected[:, last] = 0.0
     return best / 2

@@ -42,8 +42,8 @@ class Objective:
     @classmethod
     def of(cls, site: Site, against_s: Floats) -> Objective:
         """The objective of a site whose jobs take ``against_s`` alone."""
-        given = np.array([job.weight for job in site.jobs])
-        worth, scale = np.ones(len(given)), 1.0
+        weights = np.array([job.weight for job in site.jobs])
+        worth, scale = np.ones(len(weights)), 1.0
         if site.objective == "makespan":
             worth = np.array([float(job.iterations or 1) for job in site.jobs])
             scale = float((worth * against_s).max())
@@ -54,11 +54,11 @@ class Objective:
             scale = float((worth / against_s).sum())
         elif site.objective == "dollars_per_token":
             worth = np.array([float(job.job.recipe.tokens) for job in site.jobs])
-            held = sum(job.domains for job in site.jobs) * (site.domain_size + site.cluster.spares_per_domain)
-            scale = held * site.usd_per_hour / HOUR_S / float((worth / against_s).sum())
+            bought = sum(job.domains for job in site.jobs) * (site.domain_size + site.cluster.spares_per_domain)
+            scale = bought * site.usd_per_hour / HOUR_S / float((worth / against_s).sum())
         return cls(
             kind=site.objective,
-            weights=given / given.sum(),
+            weights=weights / weights.sum(),
             against_s=against_s,
             worth=worth,
             scale=scale,

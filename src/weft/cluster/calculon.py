@@ -37,7 +37,7 @@ def system_cluster(values: Mapping[str, Any], count: int, name: str, *, where: s
     """
     networks = _networks(values, where)
     like = _like(name)
-    memory, host = (table_of(values[one], f"{where}: {one}") for one in ("mem1", "mem2"))
+    memory, host = (table_of(values[name], f"{where}: {name}") for name in ("mem1", "mem2"))
     tiers = _tiers(networks, count, where)
     chip = Accelerator(
         name=name,
@@ -89,8 +89,8 @@ def _networks(values: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     networks = values["networks"]
     if not isinstance(networks, list) or not networks:
         raise BadInput("is no list of networks", where=f"{where}: networks")
-    tables = [table_of(one, f"{where}: networks[{i}]") for i, one in enumerate(networks)]
-    return sorted(tables, key=lambda one: positive(one.get("size"), f"{where}: networks.size"))
+    tables = [table_of(network, f"{where}: networks[{i}]") for i, network in enumerate(networks)]
+    return sorted(tables, key=lambda network: positive(network.get("size"), f"{where}: networks.size"))
 
 
 def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[Tier, ...]:
@@ -149,5 +149,5 @@ def _curve(raw: object, name: str, where: str) -> float:
 
 def _like(name: str) -> Accelerator | None:
     plain = name.lower().replace("_", "-")
-    known = [one for one in catalogue.accelerator_names() if plain.startswith(one.lower())]
+    known = [name for name in catalogue.accelerator_names() if plain.startswith(name.lower())]
     return catalogue.accelerator(max(known, key=len)) if known else None

@@ -76,14 +76,14 @@ class Estimator:
 
         Rows that replay some blocks of a stage, which take longer, go by themselves.
         """
-        whole, partial = self.frame(table), table.recompute_layers > 0
+        frame, partial = self.frame(table), table.recompute_layers > 0
         # Rows with partial recomputation count every kind of block twice (replayed or not): apart, the others stay
         # fast.
         groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
         for rows in groups or [np.arange(0)]:
             for start in range(0, max(len(rows), 1), SLICE):
                 some = rows[start : start + SLICE]
-                yield some, whole.take(some)
+                yield some, frame.take(some)
 
     def frames(self, table: LayoutTable) -> Iterator[Frame]:
         """The frames of ``slices``."""
@@ -260,9 +260,9 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
         )
         bound = np.maximum(*bounds)
         totals = repeats * forward, repeats * backward, repeats * weight_gradient
-        own = counts, forward, backward, weight_gradient
+        figures = counts, forward, backward, weight_gradient
         if slowest is None:
-            slowest = SlowestStage(*own, bound, *totals)
+            slowest = SlowestStage(*figures, bound, *totals)
             continue
         # The stage with the longest forward and backward pass sets the pace; bounds are the largest of any stage, and
         # sums run over all stages, for the bubble.
@@ -300,15 +300,15 @@ def step_totals(frame: Frame) -> StepTotals:
     place, every = frame.gradients
     reduce_s, gather_s, updated = frame.zeros(), frame.zeros(), frame.zeros()
     single_s, last = frame.at(frame.meshes.scalars_s), np.ones(len(frame))
-    for one in every:
+    for reduction in every:
         # With ZeRO a bucket is scattered and its weights gathered; without, it is all-reduced.
-        bucketed = one.by_zero[place] > 0
+        bucketed = reduction.by_zero[place] > 0
         sharded = (frame.table.zero > 0) & bucketed
-        single_s = single_s + np.where(bucketed, 0.0, one.all_reduce_s[place])
-        reduce_s += bucketed * np.where(sharded, one.scatter_s[place], one.all_reduce_s[place])
-        gather_s += np.where(sharded, one.gather_s[place], 0.0)
-        last = np.minimum(last, 1.0 / one.buckets[place])
-        updated += one.elements[place] / np.where(sharded, one.replicas[place], 1.0)
+        single_s = single_s + np.where(bucketed, 0.0, reduction.all_reduce_s[place])
+        reduce_s += bucketed * np.where(sharded, reduction.scatter_s[place], reduction.all_reduce_s[place])
+        gather_s += np.where(sharded, reduction.gather_s[place], 0.0)
+        last = np.minimum(last, 1.0 / reduction.buckets[place])
+        updated += reduction.elements[place] / np.where(sharded, reduction.replicas[place], 1.0)
     accelerator, constants, recipe = frame.model.cluster.accelerator, frame.constants, frame.job.recipe
     memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
     host_Bps = accelerator.host_Bps * constants.host_efficiency
@@ -384,9 +384,9 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
     if not offloaded.any():
         return frame.zeros()
     chip, constants, spans = frame.model.cluster.accelerator, frame.constants, frame.model.network.spans
-    kept = frame.kept_rows()
-    block = weighted(kept, slowest.counts[: len(kept)])
-    stays = np.where(frame.pipeline > 1, 0.0, frame.resident_bytes(kept, slowest.counts, block))
+    block_bytes = frame.kept_rows()
+    block = weighted(block_bytes, slowest.counts[: len(block_bytes)])
+    stays = np.where(frame.pipeline > 1, 0.0, frame.resident_bytes(block_bytes, slowest.counts, block))
     moved = frame.micro_batches * (block - stays)
     link_s = moved / (chip.host_Bps * constants.host_efficiency)
     # Where groups leave the scale-up domain, what is hidden and sharded weights also use the host link.

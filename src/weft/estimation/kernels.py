@@ -260,8 +260,8 @@ class KernelModel:
         operand = width if core else OPERAND_BYTES[self.precision]
         moved = (gemm.m + gemm.n) * gemm.k * operand
         if gemm.phase == "weight-gradient" and gemm.role != "core":
-            kept = gemm.copies * gemm.m * gemm.n * 2.0 * self.gradient_bytes
-            added = ACCUMULATION * kept / self._memory_Bps()
+            gradient_bytes = gemm.copies * gemm.m * gemm.n * 2.0 * self.gradient_bytes
+            added = ACCUMULATION * gradient_bytes / self._memory_Bps()
         else:
             moved, added = moved + gemm.m * gemm.n * width, np.zeros_like(gemm.m)
         calls = 1.0 if gemm.role == "core" else gemm.copies
@@ -306,8 +306,8 @@ def _sides(gemm: Gemm) -> tuple[Floats, ...]:
 
 def _attention_sides(shape: AttentionShape) -> tuple[Floats, ...]:
     ones = np.ones_like(shape.heads)
-    whole = (shape.batch, shape.sequence, shape.heads, shape.kv_heads, ones * shape.qk_dim, ones * shape.v_dim)
-    return tuple(ones * side for side in whole)
+    sides = (shape.batch, shape.sequence, shape.heads, shape.kv_heads, ones * shape.qk_dim, ones * shape.v_dim)
+    return tuple(ones * side for side in sides)
 
 
 @lru_cache(maxsize=64)
@@ -315,18 +315,18 @@ def _product_table(kernels: KernelModel, phase: Phase, precision: Precision) -> 
     """Measured products of a phase and a precision; those of any phase also stand for their transposes."""
     measured = kernels.calibration.measured
     entries = [
-        one
-        for one in (measured.products if measured is not None else ())
-        if one.phase in ("any", phase) and _speed(one.precision) == _speed(precision)
+        entry
+        for entry in (measured.products if measured is not None else ())
+        if entry.phase in ("any", phase) and _speed(entry.precision) == _speed(precision)
     ]
-    entries += [replace(one, m=one.n, n=one.m) for one in entries if one.phase == "any"]
+    entries += [replace(entry, m=entry.n, n=entry.m) for entry in entries if entry.phase == "any"]
     named = ("m", "n", "k", "groups")
-    m, n, k, copies = (np.array([getattr(one, side) for one in entries], dtype=np.float64) for side in named)
+    m, n, k, copies = (np.array([getattr(entry, side) for entry in entries], dtype=np.float64) for side in named)
     gemm = Gemm(name="measured", phase=phase, m=m, n=n, k=k, copies=copies)
     if precision != kernels.precision:
         gemm = replace(gemm, role="head")
     seconds = kernels._modelled_product(gemm)
-    return _table(_sides(gemm), np.array([one.seconds for one in entries]), seconds)
+    return _table(_sides(gemm), np.array([entry.seconds for entry in entries]), seconds)
 
 
 @lru_cache(maxsize=64)
@@ -334,15 +334,15 @@ def _attention_table(kernels: KernelModel, phase: Phase) -> ShapeTable:
     """Measured attention, forward or backward."""
     measured = kernels.calibration.measured
     entries = [
-        one
-        for one in (measured.attention if measured is not None else ())
-        if one.phase in ("any", phase) and _speed(one.precision) == _speed(kernels.half_precision)
+        entry
+        for entry in (measured.attention if measured is not None else ())
+        if entry.phase in ("any", phase) and _speed(entry.precision) == _speed(kernels.half_precision)
     ]
-    shapes = [_attention_shape(one) for one in entries]
+    shapes = [_attention_shape(entry) for entry in entries]
     calls = [causal_attention(shape)[phase != "forward"] for shape in shapes]
     seconds = np.array([kernels._modelled_attention(call)[0] for call in calls])
     sides = [np.concatenate(side) for side in zip(*map(_attention_sides, shapes), strict=True)]
-    return _table(sides, np.array([one.seconds for one in entries]), seconds)
+    return _table(sides, np.array([entry.seconds for entry in entries]), seconds)
 
 
 def _attention_shape(time: AttentionTime) -> AttentionShape:
@@ -369,14 +369,18 @@ def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration)
     kernels = KernelModel(cluster.accelerator, constants, job.recipe.precision)
     result: dict[object, str] = {}
     for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
-        for one in part.computations:
-            if isinstance(one, Gemm):
-                sides = (float(one.m[0]), float(one.n[0]), float(one.k[0]))
-                result[one.phase, *sides, str(one.copies), one.role] = kernels.origin(one)
-            elif isinstance(one, FlashAttention):
-                result[one.phase, float(one.flops[0]), float(one.bytes[0])] = kernels.origin(one)
+        for computation in part.computations:
+            if isinstance(computation, Gemm):
+                sides = (float(computation.m[0]), float(computation.n[0]), float(computation.k[0]))
+                result[computation.phase, *sides, str(computation.copies), computation.role] = kernels.origin(
+                    computation
+                )
+            elif isinstance(computation, FlashAttention):
+                result[computation.phase, float(computation.flops[0]), float(computation.bytes[0])] = kernels.origin(
+                    computation
+                )
     counts = Counter(result.values())
-    scopes = " and ".join(dict.fromkeys(one.scope for one in constants.measured.collectives))
+    scopes = " and ".join(dict.fromkeys(entry.scope for entry in constants.measured.collectives))
     return (
         f"of {len(result)} shapes of products and attention {counts['measured']} as measured,"
         f" {counts['near']} from near ones, {counts['modelled']} by the closed form ({constants.name})"

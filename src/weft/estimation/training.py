@@ -169,16 +169,16 @@ def training_run(
 
 
 def _alike(
-    job: Job, count: int, mtbf_s: float, given: tuple[float | None, float | None, float | None], defaults: _Defaults
+    job: Job, count: int, mtbf_s: float, stated: tuple[float | None, float | None, float | None], defaults: _Defaults
 ) -> Failing:
-    """Failures that are all alike; ``given`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
+    """Failures that are all alike; ``stated`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
     restart."""
     size = checkpoint_size(job)
-    size = defaults.take(given[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
+    size = defaults.take(stated[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
     usual = Recovery().storage_Bps_per_accelerator
-    shown = f"{format_si(usual, 'B/s')} per accelerator"
-    rate = defaults.take(given[1], usual, "checkpoint bandwidth", shown)
-    restart = defaults.take(given[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
+    words = f"{format_si(usual, 'B/s')} per accelerator"
+    rate = defaults.take(stated[1], usual, "checkpoint bandwidth", words)
+    restart = defaults.take(stated[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
     stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
     saving = Saving(interval_s=1.0, stall_s=size / (rate * count))
     return Failing(process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
@@ -206,7 +206,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         job_mtbf_s=job_mtbf_s,
         checkpoint_bytes=failing.checkpoint_bytes,
         checkpoint_s=stall_s,
-        restart_s=math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate,
+        restart_s=math.fsum(stop.rate * stop.restart_s for stop in process.stops) / process.rate,
         young_interval_s=young_interval(stall_s, job_mtbf_s),
         daly_interval_s=daly_interval(stall_s, job_mtbf_s),
         interval_iterations=steps,
@@ -232,16 +232,16 @@ class _Defaults:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def take(self, given: float | None, default: float, name: str, shown: str, *, zero: bool = False) -> float:
-        if given is not None:
-            return positive(given, name, zero=zero)
-        self.taken.append(f"{name}: {shown}")
+    def take(self, stated: float | None, default: float, name: str, words: str, *, zero: bool = False) -> float:
+        if stated is not None:
+            return positive(stated, name, zero=zero)
+        self.taken.append(f"{name}: {words}")
         return default
 
 
-def _price(given: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
-    if given is not None:
-        return positive(given, "price per accelerator-hour", zero=True)
+def _price(stated_usd: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
+    if stated_usd is not None:
+        return positive(stated_usd, "price per accelerator-hour", zero=True)
     price = cluster.accelerator.usd_per_hour
     if price <= 0:
         return None

@@ -90,8 +90,8 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
     """
     execution = decode(Execution, parse_json(text, where), where)
     if not execution.training or execution.weight_offload:
-        what = "weight_offload" if execution.training else "inference"
-        raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")
+        field = "weight_offload" if execution.training else "inference"
+        raise Unsupported(f"{field} is not modelled", where=where, remedy="give an execution that trains without it")
     degrees = execution.tensor_par * execution.pipeline_par * execution.data_par
     if degrees != execution.num_procs:
         raise BadInput(f"the degrees make up {degrees:,}", where=f"{where}.num_procs", remedy=f"write {degrees}")
@@ -111,8 +111,8 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
 
 
 def _layout(execution: Execution, world: int, where: str) -> Layout:
-    data, rest = divmod(world, execution.tensor_par * execution.pipeline_par)
-    if rest or not data:
+    data, remainder = divmod(world, execution.tensor_par * execution.pipeline_par)
+    if remainder or not data:
         raise BadInput(
             f"{world} accelerators are no multiple of tensor_par x pipeline_par",
             where=where,
@@ -215,7 +215,7 @@ def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:
 
 
 def _name_of(value: object, names: Mapping[str, object]) -> Any:
-    return next(name for name, own in names.items() if own == value)
+    return next(name for name, alias in names.items() if alias == value)
 
 
 def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
@@ -256,8 +256,8 @@ def system(cluster: Cluster) -> dict[str, Any]:
     copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
     return {
         "matrix": {
-            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(made)}
-            for name, made in kernels.items()
+            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(shapes)}
+            for name, shapes in kernels.items()
         },
         "vector": dict.fromkeys(kernels, vector),
         "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},

@@ -196,10 +196,10 @@ class _TraceReader:
         return seconds or 0.0, None
 
     def tasks_before(self, number: int) -> tuple[int, ...]:
-        known = [other for other in self.after[number] if other in self.at]
+        known = [task for task in self.after[number] if task in self.at]
         self.assumed["gone"] += len(self.after[number]) - len(known)
         try:
-            return tuple([self.at[other] for other in dict.fromkeys([*self.waits[number], *known])])
+            return tuple([self.at[task] for task in dict.fromkeys([*self.waits[number], *known])])
         except KeyError as missing:
             problem = f"waits for node {missing.args[0]}, which the trace does not have"
             raise BadInput(problem, where=self.place(number), remedy="give the whole trace") from None
@@ -300,8 +300,8 @@ class TraceNode:
         kind nor its size, and nor does a kernel of which only the duration was recorded."""
         if self.kind not in (chakra_schema.COLLECTIVE, chakra_schema.SEND):
             return False
-        told = "comm_type" in self.attributes or "comm_size" in self.attributes
-        return told or not (self.on_host or self.message.duration_micros)
+        marked = "comm_type" in self.attributes or "comm_size" in self.attributes
+        return marked or not (self.on_host or self.message.duration_micros)
 
     def number(self, name: str) -> float | None:
         """A number from 0 to below 1e18, None where the node has no such attribute."""
@@ -375,12 +375,12 @@ class TraceNode:
                 problem = "is an all-gather of a group whose size the trace does not say"
                 raise self.bad(problem, "pass sizes, those of the network's dimensions")
             members = len(ranks) if ranks is not None else group_size(sizes or (), dimensions)
-        exact, whole = self.number(EXACT_BYTES), float(size * members)
+        exact, total = self.number(EXACT_BYTES), float(size * members)
         if exact is not None and wire_size(kind, exact, members) == size:
             return float(exact)
-        if whole >= MOST:
-            raise self.bad(f"moves {whole:g} bytes", "give less than 1e18")
-        return whole
+        if total >= MOST:
+            raise self.bad(f"moves {total:g} bytes", "give less than 1e18")
+        return total
 
     def _dimensions(self) -> tuple[int, ...] | None:
         """Dimensions that ``involved_dim`` names; None for all."""

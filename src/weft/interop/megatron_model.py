@@ -129,13 +129,13 @@ def pattern(values: list[int]) -> str:
     """
     size = len(values)
     period = next(p for p in range(1, size + 1) if all(values[i] == values[i % p] for i in range(size)))
-    whole, rest = divmod(size, period)
+    periods, remainder = divmod(size, period)
     unit = _runs(values[:period])
-    if whole > 1 and "+" in unit:
-        unit = f"({unit})*{whole}"
-    elif whole > 1:
+    if periods > 1 and "+" in unit:
+        unit = f"({unit})*{periods}"
+    elif periods > 1:
         unit = f"[{values[0]}]*{size}"
-    return f"{unit}+{_runs(values[:rest])}" if rest else unit
+    return f"{unit}+{_runs(values[:remainder])}" if remainder else unit
 
 
 def _runs(values: list[int]) -> str:

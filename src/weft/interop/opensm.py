@@ -57,14 +57,14 @@ def table_text(tables: LidTables) -> str:
         end, device = ends[owner], devices[ends[owner].device]
         title = _TITLES.get(device.kind, "Channel Adapter")
         behind.append(f": ({title} portguid 0x{end.guid:016x}: '{device.name}')")
-    own = {end.device: end.lid for end in ends if devices[end.device].kind == SWITCH}
+    switch_lids = {end.device: end.lid for end in ends if devices[end.device].kind == SWITCH}
     lids = [f"0x{lid:04x}" for lid in tables.lids.tolist()]
     lines = []
     for switch, ports in zip(tables.switches, tables.ports.tolist(), strict=True):
         name, guid = devices[switch].name, devices[switch].guid
-        title = f"switch Lid {own[switch]} guid 0x{guid:016x} ({name}):"
+        title = f"switch Lid {switch_lids[switch]} guid 0x{guid:016x} ({name}):"
         lines.append(f"Unicast lids [0x0-0x{tables.lids[-1]:x}] of {title}")
-        lines += [f"{lid} {port:03} {rest}" for lid, port, rest in zip(lids, ports, behind, strict=True)]
+        lines += [f"{lid} {port:03} {behind_port}" for lid, port, behind_port in zip(lids, ports, behind, strict=True)]
     return "\n".join(lines) + "\n"
 
 
@@ -168,12 +168,12 @@ def read_tables(
     base: dict[int, int] = {}
     for end in subnet.ends:
         base.setdefault(end.device, owned.get(end.guid, end.lid))
-    given = _given_lids(path_bits) if path_bits else {}
+    lids = _given_lids(path_bits) if path_bits else {}
     names, paths = fabric.names, []
     columns = (traffic.source, traffic.target, traffic.collective, traffic.queue_pair)
     for source, target, collective, pair in zip(*(each.tolist() for each in columns), strict=True):
         key = (names[source], names[target], traffic.names[collective], str(pair))
-        lid = given.get(key, base.get(match.device[target], 0))
+        lid = lids.get(key, base.get(match.device[target], 0))
         for nic in nics.get(source, ()):
             path, node = [nic], int(fabric.target[nic])
             while node != target:

@@ -148,34 +148,34 @@ def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None)
     """
     form = numbering or Numbering()
     flows = np.flatnonzero(traffic.flow_job == job)
-    one = traffic.only([job])
+    single = traffic.only([job])
     ends = np.stack([traffic.source[flows], traffic.target[flows]])
     table = np.column_stack(
         [
             *(ends + form.first_host),
             *(ends // form.hosts_per_tor),
-            np.full(len(flows), round(float(one.start_s[0]) * 1e9), dtype=np.int64),
-            np.ceil(one.bytes).astype(np.int64),
-            np.full(len(flows), round(float(one.pause_s[0]) * 1e9), dtype=np.int64),
-            one.collective,
+            np.full(len(flows), round(float(single.start_s[0]) * 1e9), dtype=np.int64),
+            np.ceil(single.bytes).astype(np.int64),
+            np.full(len(flows), round(float(single.pause_s[0]) * 1e9), dtype=np.int64),
+            single.collective,
         ]
     )
     text = "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
     try:
-        back = parse_job(text, one.jobs[0], form, one.jobs[0])
+        back = parse_job(text, single.jobs[0], form, single.jobs[0])
         same = {
-            "rounds of a ring": np.array_equal(back.rounds, one.rounds),
-            "whole sizes in bytes": np.allclose(back.bytes, one.bytes, rtol=0.0, atol=1.0),
-            "unbounded rates": bool(np.all(np.isinf(one.cap_Bps))),
-            "one queue pair a flow": not one.queue_pair.any(),
+            "rounds of a ring": np.array_equal(back.rounds, single.rounds),
+            "whole sizes in bytes": np.allclose(back.bytes, single.bytes, rtol=0.0, atol=1.0),
+            "unbounded rates": bool(np.all(np.isinf(single.cap_Bps))),
+            "one queue pair a flow": not single.queue_pair.any(),
         }
-        broken = [what for what, holds in same.items() if not holds]
+        broken = [label for label, holds in same.items() if not holds]
         problem = f"it lacks {', '.join(broken)}" if broken else ""
     except BadInput as error:
         problem = error.what
     if problem:
-        what, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
-        raise Unsupported(what, where=one.jobs[0], remedy=remedy)
+        problem_words, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
+        raise Unsupported(problem_words, where=single.jobs[0], remedy=remedy)
     return text
 
 

@@ -137,14 +137,14 @@ def communication(
     ranks = rank_list(record.get(keys["ranks"]))
     if kind == "barrier":
         return _sized(kind, 0, 0, ranks)
-    missing = [keys[what] for what in ("in", "out", "dtype") if keys[what] not in record]
+    missing = [keys[field] for field in ("in", "out", "dtype") if keys[field] not in record]
     if missing:
         raise BadInput(
             f"the {kind} does not say its size: {', '.join(map(repr, missing))} is missing",
             where=where,
             remedy="trace with a PyTorch (2.2 or later) that records collectives",
         )
-    sent, received = (_elements(record[keys[what]], f"{where}: {keys[what]}") for what in ("in", "out"))
+    sent, received = (_elements(record[keys[field]], f"{where}: {keys[field]}") for field in ("in", "out"))
     name = record[keys["dtype"]]
     size = ELEMENT_BYTES.get(name.strip().lower()) if isinstance(name, str) else None
     if size is None:
@@ -154,8 +154,8 @@ def communication(
 
 def _sized(kind: CommunicationKind, sent: int, received: int, ranks: tuple[int, ...] | None) -> Communication:
     """A collective of the bytes that a rank sends and receives, whichever of them is the whole buffer."""
-    whole = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received), "barrier": 0}
-    return Communication(kind=kind, bytes=float(whole.get(kind, sent)), ranks=ranks)
+    bytes_ = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received), "barrier": 0}
+    return Communication(kind=kind, bytes=float(bytes_.get(kind, sent)), ranks=ranks)
 
 
 def rank_list(value: object) -> tuple[int, ...] | None:
@@ -313,8 +313,8 @@ def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:
     if len(streams) > MOST_STREAMS:
         raise BadInput(f"has {len(streams)} streams, more than a GPU", where="trace")
     pieces = list(communications)
-    for stream, own in streams.items():
-        pieces += _computations(stream, own, communications)
+    for stream, tasks in streams.items():
+        pieces += _computations(stream, tasks, communications)
     pieces.sort(key=lambda piece: (piece.begin, piece.launched))
     place = {id(piece): i for i, piece in enumerate(pieces)}
     return tuple(
@@ -322,7 +322,7 @@ def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:
             name=piece.name,
             seconds=piece.seconds,
             communication=piece.communication,
-            waits=tuple(sorted({place[id(other)] for other in piece.waits})),
+            waits=tuple(sorted({place[id(wait)] for wait in piece.waits})),
         )
         for piece in pieces
     )
@@ -404,9 +404,9 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     seconds = _seconds(nodes, where)
     tasks: list[Task] = []
 
-    def add(name: str, computed_s: float = 0.0, what: Communication | None = None) -> None:
+    def add(name: str, computed_s: float = 0.0, communication: Communication | None = None) -> None:
         waits = (len(tasks) - 1,) if tasks else ()
-        tasks.append(Task(name=name, seconds=computed_s, communication=what, waits=waits))
+        tasks.append(Task(name=name, seconds=computed_s, communication=communication, waits=waits))
 
     computed_s = 0.0
     for number_, node in nodes.items():
@@ -417,7 +417,7 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
         if collective is not None:
             if computed_s > 0:
                 add("compute", computed_s)
-            add(collective[0], what=collective[1])
+            add(collective[0], communication=collective[1])
             computed_s = 0.0
     if computed_s > 0:
         add("compute", computed_s)

@@ -117,8 +117,8 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
     body += [f"config.{name} = {value!r}" for name, value in _recipe_settings(job, layout).items()]
     body.append(f"config.activation_checkpoint = {ac}.Config()" if ac else "config.activation_checkpoint = None")
     if flavor:
-        made = f", converters=[{converter}.Config({arguments}, model_compile_enabled=True)]" if converter else ""
-        body.append(f"config.model_spec = model_registry({flavor.name!r}{made})")
+        converters = f", converters=[{converter}.Config({arguments}, model_compile_enabled=True)]" if converter else ""
+        body.append(f"config.model_spec = model_registry({flavor.name!r}{converters})")
     lines = [f"# {WRITTEN_FOR}", *sorted(true_of(imports)), "", "", "def planned() -> Trainer.Config:"]
     lines += [*(f"    {line}" for line in (*body, "return config")), ""]
     return LaunchArguments(

@@ -88,7 +88,7 @@ class Measured:
 
     def of(self, axis: str, kind: MeasuredKind | None = None) -> tuple[Sample, ...]:
         """Samples of an axis, of one collective or of all."""
-        return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
+        return tuple(sample for sample in self.samples if sample.axis == axis and kind in (None, sample.kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

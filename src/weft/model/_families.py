@@ -349,9 +349,9 @@ def _llama4(f: Fields, name: str) -> Model:
     """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
     beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
     numbers = range(f.layers())
-    whole = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
+    attention = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
     chunk = f.integer("attention_chunk_size", default=8192)
-    chunked = replace(whole, rotary=True, window=chunk, chunked=True)
+    chunked = replace(attention, rotary=True, window=chunk, chunked=True)
     rotary, interval = f.integers("no_rope_layers"), f.integer("no_rope_layer_interval", default=4)
     if rotary and len(rotary) != len(numbers):
         raise f.bad("no_rope_layers", f"{len(rotary)} entries for {len(numbers)} layers")
@@ -360,7 +360,7 @@ def _llama4(f: Fields, name: str) -> Model:
     moe = _mixture(f, _LOCAL, _WIDTH, shared=_feed(f))
     listed, step = f.integers("moe_layers"), f.integer("interleave_moe_layer_step", default=1)
     routed = [layer in listed if listed else (layer + 1) % step == 0 for layer in numbers]
-    attentions = [chunked if turns else whole for turns in rotary]
+    attentions = [chunked if turns else attention for turns in rotary]
     return _decoder(f, name, attentions, [moe if is_routed else dense for is_routed in routed])
 
 
@@ -455,8 +455,8 @@ def _nemotron_h(f: Fields, name: str) -> Model:
     """Nemotron-H, Nemotron Nano 2 and Nemotron 3: blocks of one part each, in the order of a pattern."""
 
     def blocks(parts: list[str]) -> list[Block]:
-        made = {part: _nemotron_block(f, part) for part in dict.fromkeys(parts)}
-        return [made[part] for part in parts]
+        blocks = {part: _nemotron_block(f, part) for part in dict.fromkeys(parts)}
+        return [blocks[part] for part in parts]
 
     parts = _layer_parts(f, "hybrid_override_pattern", "layers_block_type")
     layers = f.optional_integer("num_hidden_layers")
@@ -515,8 +515,8 @@ def _bamba(f: Fields, name: str) -> Model:
     attention = _grouped_attention(f, kv_heads=8, bias=False)
     full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=_biased(f))
     state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
-    whole = f.integers("attn_layer_indices")
-    return _stack(f, name, [full if layer in whole else state for layer in range(f.layers())])
+    indices = f.integers("attn_layer_indices")
+    return _stack(f, name, [full if layer in indices else state for layer in range(f.layers())])
 
 
 def _granitemoehybrid(f: Fields, name: str) -> Model:

@@ -83,16 +83,16 @@ def _records() -> Mapping[str, Mapping[str, Any]]:
 def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The models of one file; what they share stands once, beside ``models``."""
     shared = json.loads(path.read_text(encoding="utf-8"))
-    for name, own in shared["models"].items():
+    for name, entry in shared["models"].items():
         yield (
             name,
             {
-                "config": shared.get("config", {}) | own.get("config", {}),
-                "recipe": own.get("recipe", shared.get("recipe")),
-                "source": own.get("source", shared["source"]),
-                "parameters": own.get("parameters"),
-                "aliases": own.get("aliases", []),
-                **{name: own.get(name, shared.get(name)) for name in ("stack", "space")},
+                "config": shared.get("config", {}) | entry.get("config", {}),
+                "recipe": entry.get("recipe", shared.get("recipe")),
+                "source": entry.get("source", shared["source"]),
+                "parameters": entry.get("parameters"),
+                "aliases": entry.get("aliases", []),
+                **{name: entry.get(name, shared.get(name)) for name in ("stack", "space")},
             },
         )
 

@@ -172,8 +172,8 @@ def _build(data: Mapping[str, object], name: str, where: str, stand_in: bool) ->
     fields.only("is_encoder_decoder", False)
     model = dense_equivalent(fields, name)
     note = f"dense equivalent: {reason}; all {model.layers} blocks as full attention and feed-forward parts"
-    told = f"{model.parameters / 1e9:.4g}B parameters, which the model's own need not equal"
-    return ReadModel(model=model, notes=(*notes, f"{note} ({told})"))
+    words = f"{model.parameters / 1e9:.4g}B parameters, which the model's own need not equal"
+    return ReadModel(model=model, notes=(*notes, f"{note} ({words})"))
 
 
 def _modelled(fields: Fields, name: str) -> Model:
@@ -216,10 +216,10 @@ def _check_architecture(f: Fields) -> None:
     names = f.data.get("architectures")
     for name in names if isinstance(names, list) else ():
         family = str(name).partition("For")[0].lower()
-        other = next((kind for kind in _FAMILIES if kind.replace("_", "") == family), f.kind)
-        if _FAMILIES[other] is not _FAMILIES[f.kind] and f.kind != "minimax":
+        similar = next((kind for kind in _FAMILIES if kind.replace("_", "") == family), f.kind)
+        if _FAMILIES[similar] is not _FAMILIES[f.kind] and f.kind != "minimax":
             problem = f"{f.kind!r} does not go with the architecture {str(name)[:80]!r}"
-            raise f.bad("model_type", problem, f'write "{other}", or correct architectures')
+            raise f.bad("model_type", problem, f'write "{similar}", or correct architectures')
 
 
 def _check_task(f: Fields) -> None:

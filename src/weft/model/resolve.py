@@ -35,9 +35,9 @@ class RecipeChanges:
     dropout: bool | None = None
     gradient_bytes: int | None = None
 
-    def __or__(self, other: RecipeChanges) -> RecipeChanges:
-        """These changes, and those of ``other`` on top."""
-        return replace(self, **other.stated())
+    def __or__(self, second: RecipeChanges) -> RecipeChanges:
+        """These changes, and those of ``second`` on top."""
+        return replace(self, **second.stated())
 
     def stated(self) -> dict[str, Any]:
         """What is set, by field of ``Recipe``."""
@@ -140,16 +140,16 @@ def complete_job(
         if changes.global_batch is None:
             shared = f" that divides among {accelerators:,} accelerators" if recipe.global_batch != usual else ""
             origin += f"; about 4M tokens a batch{shared}"
-    taken = [
+    replaced = [
         text
-        for given, text in (
+        for changed, text in (
             (changes.global_batch, f"global batch {recipe.global_batch} sequences"),
             (changes.sequence, f"sequence {recipe.sequence} tokens"),
             (changes.precision, f"precision {recipe.precision}"),
         )
-        if given is None
+        if changed is None
     ]
-    defaults = (f"{', '.join(taken)} ({origin})",) if taken else ()
+    defaults = (f"{', '.join(replaced)} ({origin})",) if replaced else ()
     recipe = replace(recipe, **changes.stated())
     if 0 < model.positions < recipe.sequence:
         raise BadInput(

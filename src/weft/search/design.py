@@ -189,25 +189,31 @@ class DesignStudy(Result):
     @property
     def routings(self) -> tuple[str, ...]:
         """The routings of all designs, each once."""
-        return tuple(dict.fromkeys(routing_on(one.kind, self.routing) for one in self.designs))
+        return tuple(dict.fromkeys(routing_on(design.kind, self.routing) for design in self.designs))
 
     @property
     def instead(self) -> tuple[Instead, ...]:
         """Each network in place of the one of kind ``against`` with the same domains and batch."""
-        other = {(one.domain, one.global_batch): one for one in self.designs if one.kind == self.against}
-        pairs = [(one, other.get((one.domain, one.global_batch))) for one in self.designs if one.kind != self.against]
-        return tuple(_instead(one, beside) for one, beside in pairs if beside is not None)
+        references = {
+            (design.domain, design.global_batch): design for design in self.designs if design.kind == self.against
+        }
+        pairs = [
+            (design, references.get((design.domain, design.global_batch)))
+            for design in self.designs
+            if design.kind != self.against
+        ]
+        return tuple(_instead(design, beside) for design, beside in pairs if beside is not None)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
         return [
-            {name: getattr(one, name) for name in ("kind", "domain", "global_batch")}
-            | {"layout": format_layout(one.layout)}
-            | {name: getattr(one.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
-            | {name: getattr(one, name) for name in _FIGURES}
-            | {name: getattr(one.after, name, None) for name in _AFTER}
+            {name: getattr(design, name) for name in ("kind", "domain", "global_batch")}
+            | {"layout": format_layout(design.layout)}
+            | {name: getattr(design.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
+            | {name: getattr(design, name) for name in _FIGURES}
+            | {name: getattr(design.after, name, None) for name in _AFTER}
             | {"pareto": i in self.pareto}
-            for i, one in enumerate(self.designs)
+            for i, design in enumerate(self.designs)
         ]
 
     @property
@@ -217,14 +223,14 @@ class DesignStudy(Result):
     @property
     def judged(self) -> tuple[JudgedDesign, ...]:
         """The designs, each with whether no other beats it."""
-        return tuple(JudgedDesign(design=one, pareto=i in self.pareto) for i, one in enumerate(self.designs))
+        return tuple(JudgedDesign(design=design, pareto=i in self.pareto) for i, design in enumerate(self.designs))
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
         return (subject, f"{counted(len(self.designs), 'network')} compared, {len(self.rejected)} rejected")
 
 
-_AFTER = tuple(one.name for one in fields(AfterFailures))
+_AFTER = tuple(field.name for field in fields(AfterFailures))
 _MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
 _FIGURES = (
     "scale_up_usd",
@@ -238,21 +244,21 @@ _FIGURES = (
 )
 
 
-def _instead(one: Design, other: Design) -> Instead:
+def _instead(design: Design, reference: Design) -> Instead:
     def saved(part: str) -> float | None:
-        now, before = getattr(one.bill, part), getattr(other.bill, part)
+        now, before = getattr(design.bill, part), getattr(reference.bill, part)
         return 1 - now / before if before else None
 
     return Instead(
-        kind=one.kind,
-        domain=one.domain,
-        global_batch=one.global_batch,
-        against=other.kind,
+        kind=design.kind,
+        domain=design.domain,
+        global_batch=design.global_batch,
+        against=reference.kind,
         switches_saved=saved("switches"),
         transceivers_saved=saved("transceivers"),
-        usd_saved=other.bill.usd - one.bill.usd,
+        usd_saved=reference.bill.usd - design.bill.usd,
         usd_saved_share=saved("usd"),
-        longer=one.iteration_s / other.iteration_s - 1,
+        longer=design.iteration_s / reference.iteration_s - 1,
     )
 
 
@@ -313,15 +319,15 @@ def design(
         kinds = [*kinds, options.against]
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
-    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    usual_ratio = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
     # Trees come in every oversubscription beside the cluster's own; other kinds have none.
-    ratios = [ratio for ratio in options.oversubscriptions if ratio != own]
+    ratios = [ratio for ratio in options.oversubscriptions if ratio != usual_ratio]
     tried = [name for kind in kinds for name in (kind, *(f"{kind} {r:g}:1" for r in ratios if kind in TREES))]
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
-    whole = with_spares_used(cluster)
-    own_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
+    bought = with_spares_used(cluster)
+    own_usd = scale_up_usd(bought.tiers[0], bought.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     whole_s: dict[int, float] = {}
     designs: list[Design] = []
@@ -334,12 +340,12 @@ def design(
                 progress(int((number + share) * STEPS), len(candidates) * STEPS)
 
         tell(0.0)
-        one = replace(job, recipe=replace(job.recipe, global_batch=batch))
+        sized_job = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
             if (size, batch) not in known:
-                known[size, batch] = _candidates(one, clusters[size], options)
+                known[size, batch] = _candidates(sized_job, clusters[size], options)
             if options.one_domain and batch not in whole_s:
-                whole_s[batch] = _one_domain_s(one, cluster, options)
+                whole_s[batch] = _one_domain_s(sized_job, cluster, options)
             fabric = for_cluster(kind, clusters[size], radix=options.radix)
             # Another ratio may round to the same switches and links, which would be compared twice.
             same = parse_kind(kind)[0], size, batch, fabric.links, float(fabric.capacity_Bps.sum())
@@ -348,8 +354,8 @@ def design(
             seen.add(same)
             # Failures are studied on the networks that the user named, not on their variants.
             how = options if kind in kinds else replace(options, failures=False)
-            made = _design(one, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
-            designs.append(replace(made, one_domain_s=whole_s.get(batch)))
+            compared = _design(sized_job, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
+            designs.append(replace(compared, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -361,16 +367,16 @@ def design(
         designs=tuple(designs),
         pareto=_frontier(designs),
         rejected=tuple(rejected),
-        assumptions=tuple(filter(None, (rewired(cluster, other) for other in clusters.values()))),
+        assumptions=tuple(filter(None, (rewired(cluster, variant) for variant in clusters.values()))),
         against=options.against,
     )
 
 
 def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:
     """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
-    whole, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
-    fabric, layouts = for_cluster("rail-only", whole, radix=options.radix), _candidates(job, whole, plain)
-    return _design(job, whole, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
+    single, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
+    fabric, layouts = for_cluster("rail-only", single, radix=options.radix), _candidates(job, single, plain)
+    return _design(job, single, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
 
 
 def routing_on(kind: str, routing: str) -> str:
@@ -460,8 +466,10 @@ def _candidates(job: Job, cluster: Cluster, options: DesignTerms) -> list[Layout
     if options.simulate:
         top = BEGUN
         if len(cluster.tiers) > 1:
-            tried = [oversubscribed(cluster, one) for one in OVERSUBSCRIPTIONS]
-    result = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
+            tried = [oversubscribed(cluster, ratio) for ratio in OVERSUBSCRIPTIONS]
+    result = [
+        candidate.layout for each in tried for candidate in plan(job, each, space=options.space, top=top).layouts
+    ]
     if not result:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
     return list(dict.fromkeys(result))
@@ -510,7 +518,7 @@ def nic_links(fabric: Fabric, accelerator: int) -> Ints:
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
     """Designs that no other beats in both dollars and seconds a token."""
-    points = [(one.total_usd, 1.0 / one.tokens_per_s) for one in designs]
+    points = [(design.total_usd, 1.0 / design.tokens_per_s) for design in designs]
     return tuple(
         i
         # All pairs: there are few designs. One that is as good in both, within rounding, does not rule out another.

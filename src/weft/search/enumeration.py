@@ -116,9 +116,11 @@ def runnable(space: Space, model: Model) -> Space:
         trained |= dict.fromkeys(("expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained["x"] = tuple(divisors(heads))
-    trained["schedule"] = tuple(one.code for one in PipelineSchedule if not (one.wraps and model.tied_embeddings))
+    trained["schedule"] = tuple(
+        schedule.code for schedule in PipelineSchedule if not (schedule.wraps and model.tied_embeddings)
+    )
     tried = {
-        "schedule": tuple(encode("schedule", one) for one in space.schedules),
+        "schedule": tuple(encode("schedule", schedule) for schedule in space.schedules),
         "offload_optimizer": tuple(map(int, space.offload_optimizer)),
         "offload_activations": tuple(map(int, space.offload_activations)),
     } | space.fixed
@@ -140,7 +142,7 @@ STANDARD = Space(name="standard")
 ZERO_BUBBLE = replace(
     STANDARD,
     name="zero-bubble",
-    schedules=tuple(one for one in PipelineSchedule if one is not PipelineSchedule.INTERLEAVED),
+    schedules=tuple(schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.INTERLEAVED),
 )
 """With pipeline schedules that split the backward pass, in place of the interleaved one."""
 
@@ -283,11 +285,11 @@ class Enumeration:
                 for pipeline in self._options("pipeline", divisors(self.count // (x * y))):
                     stage = self.count // (x * y * pipeline)
                     for context in self._options("context", divisors(stage)):
-                        rest = stage // context
+                        copies = stage // context
                         rows += [
-                            (x, y, z, rest // z, pipeline, context)
-                            for z in self._options("z", divisors(rest))
-                            if self.space.allows("data", rest // z) and self.space.allows("data_parallel", rest)
+                            (x, y, z, copies // z, pipeline, context)
+                            for z in self._options("z", divisors(copies))
+                            if self.space.allows("data", copies // z) and self.space.allows("data_parallel", copies)
                         ]
         columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T.copy()
         table = self._table(dict(zip(("x", "y", "z", "data", "pipeline", "context"), columns, strict=True)))
@@ -418,9 +420,9 @@ class Frames:
         groups = self.switches.group[frames]
         for group in np.unique(groups):
             entries, columns = self.switches.settings(int(group))
-            own = np.flatnonzero(columns["sequence_parallel"] == flag)
-            columns = {name: values[own] for name, values in columns.items()}
-            yield SwitchGrid(np.flatnonzero(groups == group), entries[own], columns)
+            flagged = np.flatnonzero(columns["sequence_parallel"] == flag)
+            columns = {name: values[flagged] for name, values in columns.items()}
+            yield SwitchGrid(np.flatnonzero(groups == group), entries[flagged], columns)
 
     def batch(self, frames: Index, entries: Index) -> Batch:
         """Layouts of grids, a frame and an entry each."""

@@ -75,8 +75,8 @@ class _Candidates:
         # What is left out has no lower floor than the first of it, which from here on bounds the proof.
         rows = np.argsort(self.floor_s, kind="stable")
         left_out_s = min(self.left_out_s, float(self.floor_s[rows[most]]))
-        kept = np.sort(rows[:most])
-        return _Candidates(self.table.take(kept), self.order[kept], self.floor_s[kept], left_out_s)
+        lowest = np.sort(rows[:most])
+        return _Candidates(self.table.take(lowest), self.order[lowest], self.floor_s[lowest], left_out_s)
 
 
 def search_on_fabric(
@@ -174,42 +174,44 @@ class _Search:
     def late(self) -> bool:
         return self.clock() > self.ends
 
-    def _tell(self, what: str, bound_s: float) -> None:
+    def _tell(self, stage: str, bound_s: float) -> None:
         if self.progress is not None:
-            self.progress(what, self.least_s, min(bound_s, self.least_s))
+            self.progress(stage, self.least_s, min(bound_s, self.least_s))
 
     # 1: all layouts ----------------------------------------------------------------------------------
 
     def promising(self) -> _Candidates:
         """Layouts that fit and whose floors in no order exceed the best."""
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
-        kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
+        candidates = _Candidates(
+            enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf
+        )
         for part in enumeration.parts():
             # Without time a part is bounded as a whole, and the search stays sound: it proves less.
             if self.late():
-                kept = self._left_out(kept, part)
+                candidates = self._left_out(candidates, part)
                 continue
             enough = HOPELESS * self.capacity_bytes
             least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
             for batch in part.batches(np.flatnonzero(least <= enough)):
                 if self.late():
-                    kept = self._left_out(kept, part)
+                    candidates = self._left_out(candidates, part)
                     break
                 if len(batch.table):
-                    kept = _joined(kept, self._below(batch.table, 0, ())).least()
+                    candidates = _joined(candidates, self._below(batch.table, 0, ())).least()
             self._tell("layouts", 0.0)
-        return kept
+        return candidates
 
-    def _left_out(self, kept: _Candidates, part: Frames) -> _Candidates:
+    def _left_out(self, candidates: _Candidates, part: Frames) -> _Candidates:
         """Candidates without those of a part, for which there is no time: a bound that needs no layouts holds for
         them."""
-        least = kept.left_out_s
+        least = candidates.left_out_s
         for flag in (0, 1):
             frames, table = part.flagged(np.arange(len(part.frames)), flag)
             if len(frames):
-                whole = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
-                least = min(least, float(least_s(part, whole, bubble=False).min()))
-        return replace(kept, left_out_s=least)
+                frame = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, frame, bubble=False).min()))
+        return replace(candidates, left_out_s=least)
 
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
         """The rows of a table that fit, with floors in an order of the axes below the best."""
@@ -328,17 +330,17 @@ def _orders(usual: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     return permutations(usual)
 
 
-def _joined(one: _Candidates, other: _Candidates) -> _Candidates:
+def _joined(first: _Candidates, second: _Candidates) -> _Candidates:
     """The candidates of both."""
-    if not len(one.order) or not len(other.order):
-        some = other if len(other.order) else one
-        return _Candidates(some.table, some.order, some.floor_s, min(one.left_out_s, other.left_out_s))
-    columns = {name: np.concatenate([one.table.column(name), other.table.column(name)]) for name in COLUMNS}
+    if not len(first.order) or not len(second.order):
+        some = second if len(second.order) else first
+        return _Candidates(some.table, some.order, some.floor_s, min(first.left_out_s, second.left_out_s))
+    columns = {name: np.concatenate([first.table.column(name), second.table.column(name)]) for name in COLUMNS}
     return _Candidates(
-        LayoutTable(**columns, order=one.table.order),
-        np.concatenate([one.order, other.order]),
-        np.concatenate([one.floor_s, other.floor_s]),
-        min(one.left_out_s, other.left_out_s),
+        LayoutTable(**columns, order=first.table.order),
+        np.concatenate([first.order, second.order]),
+        np.concatenate([first.floor_s, second.floor_s]),
+        min(first.left_out_s, second.left_out_s),
     )
 
 
@@ -398,12 +400,14 @@ class NetworkPlan(Plan):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         result = Plan.from_dict(document, where=where)
-        own = {name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document}
-        network = decode(_NetworkFields, own, where)
-        simulated_s = [one.get("simulated_s") for one in document["layouts"]]
+        figures = {
+            name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document
+        }
+        network = decode(_NetworkFields, figures, where)
+        simulated_s = [row.get("simulated_s") for row in document["layouts"]]
         return cls(
-            **{one.name: getattr(result, one.name) for one in fields(result)},
-            **{one.name: getattr(network, one.name) for one in fields(network)},
+            **{field.name: getattr(result, field.name) for field in fields(result)},
+            **{field.name: getattr(network, field.name) for field in fields(network)},
             simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
         )
 
@@ -424,7 +428,7 @@ def plan_on_fabric(
     """The fastest layout of a plan's space on a fabric.
 
     Args:
-        found: the plan of the closed form, with its best layouts; some must be feasible.
+        result: the plan of the closed form, with its best layouts; some must be feasible.
         routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it, with ``seed``.
         placement: of every rank; rank r on accelerator r by default.
         orders, top, per_mesh, budget_s, progress: see ``search_on_fabric``.
@@ -436,11 +440,11 @@ def plan_on_fabric(
     evaluator = Evaluator(
         result.job, result.cluster, fabric, routing=routing, seed=seed, constants=result.constants, placement=placement
     )
-    made = search_on_fabric(
+    evaluated = search_on_fabric(
         evaluator,
         result.space,
         capacity_bytes=(1 - result.memory_margin) * result.cluster.accelerator.memory_bytes,
-        first=[one.layout for one in result.layouts[:BEGUN]],
+        first=[estimate.layout for estimate in result.layouts[:BEGUN]],
         orders=orders,
         top=top,
         per_mesh=per_mesh,
@@ -448,14 +452,16 @@ def plan_on_fabric(
         progress=progress,
     )
     estimator = Estimator(result.job, result.cluster, result.constants)
-    layouts = [layout for layout, _ in made.layouts]
-    kept = {one.name: getattr(result, one.name) for one in fields(result)}
-    ranked = tuple(estimate_of(estimator, one, estimator.evaluate(LayoutTable.of([one])), 0) for one in layouts)
+    layouts = [layout for layout, _ in evaluated.layouts]
+    figures = {field.name: getattr(result, field.name) for field in fields(result)}
+    ranked = tuple(
+        estimate_of(estimator, layout, estimator.evaluate(LayoutTable.of([layout])), 0) for layout in layouts
+    )
     return NetworkPlan(
-        **kept | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
+        **figures | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
         fabric=fabric.name,
         routing=routing,
-        simulated_s=tuple(seconds for _, seconds in made.layouts),
-        first_choice_s=made.first_s,
-        proof=made.proof,
+        simulated_s=tuple(seconds for _, seconds in evaluated.layouts),
+        first_choice_s=evaluated.first_s,
+        proof=evaluated.proof,
     )

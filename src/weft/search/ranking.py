@@ -50,7 +50,7 @@ def _counted(raw: object, where: str = "") -> tuple[Count, ...]:
     return tuple(Count(code=code, layouts=layouts) for code, layouts in counts.items())
 
 
-_CODES = Coded(_counted, lambda counts: {one.code: one.layouts for one in counts}, Mapping[str, int])
+_CODES = Coded(_counted, lambda counts: {count.code: count.layouts for count in counts}, Mapping[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Plan(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
         named = {"model": self.job.model.name, "cluster": self.cluster.name}
-        rows = [{"rank": rank} | named | one.row() for rank, one in enumerate(self.layouts, 1)]
+        rows = [{"rank": rank} | named | estimate.row() for rank, estimate in enumerate(self.layouts, 1)]
         return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]
 
     def _ties(self) -> list[dict[str, Any]]:
@@ -204,8 +204,8 @@ class Plan(Result):
         cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
         search = read(SearchBounds, "search")
         ranked = read(tuple[Mapping[str, Any], ...], "layouts")
-        runs = [one["run"] for one in ranked if "run" in one]
-        ties = [{name: one.get(name) for name in Tie.__slots__} for one in ranked if one.get("group") is not None]
+        runs = [row["run"] for row in ranked if "run" in row]
+        ties = [{name: row.get(name) for name in Tie.__slots__} for row in ranked if row.get("group") is not None]
         result = cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
@@ -220,8 +220,8 @@ class Plan(Result):
             feasible=read(int, "feasible"),
             rejected=_counted(document["rejected"], f"{where}: rejected"),
             layouts=tuple(
-                Estimate.from_dict(one, where=f"{where}: layouts[{i}]", world=cluster.count)
-                for i, one in enumerate(ranked)
+                Estimate.from_dict(row, where=f"{where}: layouts[{i}]", world=cluster.count)
+                for i, row in enumerate(ranked)
             ),
             pareto=read(tuple[Estimate, ...], "pareto"),
             advice=None if document["advice"] is None else read(Advice, "advice"),
@@ -238,9 +238,13 @@ class Plan(Result):
 
     def _others(self) -> Iterator[tuple[str, Estimate]]:
         """Layouts beside the ranked ones, with their places in the document."""
-        yield from ((f"pareto[{i}]", one) for i, one in enumerate(self.pareto))
+        yield from ((f"pareto[{i}]", estimate) for i, estimate in enumerate(self.pareto))
         if self.advice is not None:
-            yield from (("advice", one) for one in (self.advice.rejected, self.advice.accepted) if one is not None)
+            yield from (
+                ("advice", estimate)
+                for estimate in (self.advice.rejected, self.advice.accepted)
+                if estimate is not None
+            )
         if self.choice is not None:
             yield "choice", self.choice.fastest
 
@@ -251,7 +255,7 @@ class Plan(Result):
         return (subject, counts, *best)
 
     def _shown(self) -> list[dict[str, Any]]:
-        return [{"rank": rank} | one.short_row() for rank, one in enumerate(self.layouts, 1)]
+        return [{"rank": rank} | estimate.short_row() for rank, estimate in enumerate(self.layouts, 1)]
 
 
 _KEYS = (
@@ -395,15 +399,16 @@ def distinct(result: Plan, top: int) -> Plan:
     other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
     # Greedy in order of rank: each layout is held against those kept ahead of it.
-    kept: list[int] = []
-    for i, one in enumerate(result.layouts):
+    picked: list[int] = []
+    for i, estimate in enumerate(result.layouts):
         alike = (
-            _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
-            for other in (result.layouts[j] for j in kept)
+            _family(ahead.layout) == _family(estimate.layout)
+            and estimate.iteration_s < (1 + ALIKE) * ahead.iteration_s
+            for ahead in (result.layouts[j] for j in picked)
         )
-        if len(kept) < top and not any(alike):
-            kept.append(i)
-    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in kept)))
+        if len(picked) < top and not any(alike):
+            picked.append(i)
+    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in picked)))
 
 
 def _family(layout: Layout) -> tuple[int, ...]:
@@ -426,7 +431,7 @@ class _Found:
         if not layouts:
             return ()
         results = self.estimator.evaluate(LayoutTable.of(layouts))
-        return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
+        return tuple(estimate_of(self.estimator, layout, results, i) for i, layout in enumerate(layouts))
 
     def advice(self) -> Advice | None:
         """What would let a faster layout fit: of those that lack memory the one that lacks least.

@@ -140,10 +140,10 @@ class Fold:
             order.append(i)
         self.best = self.best.pick(order[: self.scale.top])
 
-    def _with_front(self, front: Shortlist, batch: Batch, results: EstimateTable, kept: Mask) -> Shortlist:
-        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept`` marks."""
+    def _with_front(self, front: Shortlist, batch: Batch, results: EstimateTable, eligible: Mask) -> Shortlist:
+        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``eligible`` marks."""
         seconds, bytes_ = results.iteration_s, results.memory_bytes
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(eligible)
         # Dominated by what is kept already: something no slower needs as little.
         rows = rows[bytes_[rows] < front.least_bytes(seconds[rows])]
         if not len(rows):
@@ -198,7 +198,7 @@ class _Worth:
 
     @staticmethod
     def joined(some: list[_Worth]) -> _Worth:
-        return _Worth(*(np.concatenate([getattr(one, name) for one in some]) for name in _Worth.__slots__))
+        return _Worth(*(np.concatenate([getattr(piece, name) for piece in some]) for name in _Worth.__slots__))
 
 
 class Screening:
@@ -240,11 +240,11 @@ class Screening:
         worth = worth.take(np.lexsort((worth.entries, worth.frames) if ordered else (worth.least_key,)))
         rows = ROWS if ordered else FEW
         for start in range(0, len(worth.frames), rows):
-            rest = worth.take(slice(start, start + rows))
+            pending = worth.take(slice(start, start + rows))
             # The limits have fallen since these rows were collected: only those still open are timed.
-            rest = rest.take(rest.open(self.fold) & rest.open(self.ahead))
-            if len(rest.frames):
-                batch = part.batch(rest.frames, rest.entries)
+            pending = pending.take(pending.open(self.fold) & pending.open(self.ahead))
+            if len(pending.frames):
+                batch = part.batch(pending.frames, pending.entries)
                 self.fold.add(batch, self.estimator.evaluate(batch.table))
 
     def _promising(self, part: Frames) -> Mask:
@@ -267,41 +267,41 @@ class Screening:
         if not len(runs):
             return
         # Sequence parallelism changes what ranks hold and send, so that each of its values has a frame and bounds.
-        whole = self.estimator.frame(table, ordered=bool(part.switches.partial))
-        least = least_s(part, whole)
+        frame = self.estimator.frame(table, ordered=bool(part.switches.partial))
+        least = least_s(part, frame)
         # Efforts of mesh and schedule alone: those of switches and of memory in use only add to them.
         efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
         bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
-            worth = self._compared(grid, whole, *(one[:, grid.frames] for one in bounds))
+            worth = self._compared(grid, frame, *(bound[:, grid.frames] for bound in bounds))
             yield replace(worth, frames=runs[worth.frames])
 
-    def _compared(self, grid: SwitchGrid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
+    def _compared(self, grid: SwitchGrid, frame: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
         # Memory follows from few switches: it is computed for each distinct setting of these and counts ``times`` for
         # the layouts that share it. Settings that no layout has are not counted.
         switches, place = grid.axes(*MEMORY)
-        held, hosted = (one.reshape(-1, len(grid.frames)) for one in whole.peaks(grid.frames, switches))
-        on_device, pinned = self.scale.fits(held, hosted)
-        times = np.bincount(place, minlength=len(held))
+        device_bytes, hosted = (peak.reshape(-1, len(grid.frames)) for peak in frame.peaks(grid.frames, switches))
+        on_device, pinned = self.scale.fits(device_bytes, hosted)
+        times = np.bincount(place, minlength=len(device_bytes))
         counted = (times > 0)[:, None]
         fits, misfits = on_device & pinned & counted, ~on_device & pinned & counted
         self.feasible += int(times @ np.count_nonzero(fits, axis=1))
         self.unpinned += int(times @ np.count_nonzero(on_device & ~pinned, axis=1))
-        code = np.zeros(len(held), dtype=np.intp)
+        code = np.zeros(len(device_bytes), dtype=np.intp)
         some = grid.columns["recompute_layers"] > 0  # which takes at least as long as none
         code[place] = np.where(some, Recompute.NONE.code, grid.columns["recompute"])
         least_s, least_key = least_s[code], least_key[code]
         # Both limits must leave a layout open; then its setting is expanded into the layouts that have it.
-        known, ahead = (fold.open(least_s, least_key, held, fits, misfits) for fold in (self.fold, self.ahead))
+        known, ahead = (fold.open(least_s, least_key, device_bytes, fits, misfits) for fold in (self.fold, self.ahead))
         setting, at = np.nonzero(known & ahead)
         row, entry = _members(setting, place, times)
         setting, at = setting[row], at[row]
         bounds = least_s[setting, at], least_key[setting, at]
-        return _Worth(grid.frames[at], grid.entries[entry], *bounds, held[setting, at], fits[setting, at])
+        return _Worth(grid.frames[at], grid.entries[entry], *bounds, device_bytes[setting, at], fits[setting, at])
 
 
-def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
+def least_s(part: Frames, frame: Frame, *, bubble: bool = True) -> Floats:
     """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
     layout has it.  Without ``bubble`` nor does a pipeline that is stepped through."""
     options = part.switches.values
@@ -309,11 +309,11 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
     codes = np.unique(np.concatenate([options["recompute"], np.array(some, dtype=np.int64)]))
     values = [codes, *(np.unique(options[name]) for name in OVERLAP)]
     axes = range(len(values), 0, -1)
-    columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
+    columns = [codes.reshape(-1, *(1,) * axis) for codes, axis in zip(values, axes, strict=True)]
     switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
     # The least over all overlap switches bounds the layouts with each of them.
-    result = np.full((len(Recompute), len(whole)), np.inf)
-    result[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
+    result = np.full((len(Recompute), len(frame)), np.inf)
+    result[codes] = (1 - ROUNDING) * frame_least_s(frame, switches, bubble=bubble).min(
         axis=tuple(range(1, len(values)))
     )
     return result

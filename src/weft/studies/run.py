@@ -34,10 +34,10 @@ class Counts:
     left: int = 0
 
     @classmethod
-    def of(cls, keys: NDArray[np.void], kept: StudyState) -> tuple[Counts, NDArray[np.int64]]:
+    def of(cls, keys: NDArray[np.void], state: StudyState) -> tuple[Counts, NDArray[np.int64]]:
         """Counts before a run, and the numbers of the points to compute: of those with one key, the first."""
         distinct, first = np.unique(keys, return_index=True)
-        missing = np.sort(first[~np.isin(distinct, kept.keys())])
+        missing = np.sort(first[~np.isin(distinct, state.keys())])
         return cls(points=len(keys), known=len(distinct) - len(missing), left=len(missing)), missing
 
 
@@ -120,12 +120,12 @@ class StudyRun:
     def _keep(self, arrived: list[tuple[list[int], Answer]], waiting: _Waiting) -> None:
         results: list[tuple[bytes, str]] = []
         failed = 0
-        for numbers, one in arrived:
-            if one.problem:
-                raise BadInput(one.problem, where="sweep", remedy="let all workers have the same Weft and files")
-            waiting.learn(len(numbers), one.seconds)
-            results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, one.texts, strict=True)]
-            failed += sum(text.startswith('{"failure":"') for text in one.texts)
+        for numbers, answer in arrived:
+            if answer.problem:
+                raise BadInput(answer.problem, where="sweep", remedy="let all workers have the same Weft and files")
+            waiting.learn(len(numbers), answer.seconds)
+            results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, answer.texts, strict=True)]
+            failed += sum(text.startswith('{"failure":"') for text in answer.texts)
         if not results:
             return
         self.kept.add(results)

@@ -127,8 +127,8 @@ class Processes(Runner):
                 result.append((number, future.result()))
             except (BrokenProcessPool, MemoryError):
                 result.append((number, None))
-        self._losses = self._losses + 1 if all(one is None for _, one in result) else 0
-        if any(one is None for _, one in result):
+        self._losses = self._losses + 1 if all(future is None for _, future in result) else 0
+        if any(future is None for _, future in result):
             result += [(number, None) for number in sorted(self._running.values())]
             self.close()
             # What starts workers is not seen dead at once on a busy machine; pools begun meanwhile would die with it.
@@ -217,7 +217,7 @@ class RayRunner(Runner):
             ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         except Exception as error:
             raise self._unreachable(error) from None
-        return [(self._running.pop(one), self._result(one)) for one in ready]
+        return [(self._running.pop(future), self._result(future)) for future in ready]
 
     def _result(self, reference: Any) -> Answer | None:
         failures = self._ray.exceptions

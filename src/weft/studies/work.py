@@ -71,7 +71,7 @@ def answer(task: PointBatch) -> Answer:
     if problem := _problem(task.version, task.files):
         return Answer(problem=problem)
     compute: Compute = resolve_name(task.compute)
-    texts = tuple(_text(compute, task.name, dict(zip(task.columns, one, strict=True))) for one in task.points)
+    texts = tuple(_text(compute, task.name, dict(zip(task.columns, point, strict=True))) for point in task.points)
     return Answer(texts=texts, seconds=time.perf_counter() - begin)
 
 

@@ -77,13 +77,13 @@ class Predictor:
 
     def predict(self, constants: Constants = calibration) -> Predictions:
         """Time and memory of every run with the constants of its accelerator and stack."""
-        seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
+        seconds, memory_bytes = np.zeros(len(self.runs)), np.zeros(len(self.runs))
         for group in self.groups:
             chosen = constants(group.cluster.accelerator.name, group.stack)
             result, counted = group.estimated(chosen), self.counted[group.rows]
             seconds[group.rows] = result.iteration_s
-            own = result.memory_bytes - result.communicators_bytes
-            kinds = [result.memory_bytes, own - chosen.reserved_bytes]
-            allocated = own - result.reserve_bytes
-            held[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
-        return Predictions(seconds=seconds, memory_bytes=held)
+            stage_bytes = result.memory_bytes - result.communicators_bytes
+            kinds = [result.memory_bytes, stage_bytes - chosen.reserved_bytes]
+            allocated = stage_bytes - result.reserve_bytes
+            memory_bytes[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
+        return Predictions(seconds=seconds, memory_bytes=memory_bytes)

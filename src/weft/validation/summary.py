@@ -52,26 +52,28 @@ def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
     for cause, value_of in CAUSES.items():
         values = np.array([value_of(run) for run, _ in known])
         for value in sorted(set(values)) if len(set(values)) > 1 else ():
-            own = values == value
-            shares = equal_shares(families[own])
+            matches = values == value
+            shares = equal_shares(families[matches])
             result.append(
                 Cause(
                     cause=cause,
                     value=str(value),
-                    runs=int(own.sum()),
-                    families=len(set(families[own])),
-                    mape=float(shares @ np.abs(errors[own])),
-                    bias=float(shares @ errors[own]),
-                    excess=_excess(own, np.abs(errors), families),
+                    runs=int(matches.sum()),
+                    families=len(set(families[matches])),
+                    mape=float(shares @ np.abs(errors[matches])),
+                    bias=float(shares @ errors[matches]),
+                    excess=_excess(matches, np.abs(errors), families),
                 )
             )
     return tuple(result)
 
 
-def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
+def _excess(matches: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
     """Mean difference over the families that have runs of both kinds."""
-    both = [name for name in sorted(set(families[own])) if (families[~own] == name).any()]
-    gaps = [sizes[own & (families == name)].mean() - sizes[~own & (families == name)].mean() for name in both]
+    shared = [name for name in sorted(set(families[matches])) if (families[~matches] == name).any()]
+    gaps = [
+        sizes[matches & (families == name)].mean() - sizes[~matches & (families == name)].mean() for name in shared
+    ]
     return float(np.mean(gaps)) if gaps else None
 
 
@@ -360,13 +362,15 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
     for row in judged:
         by_family.setdefault(_family(row), []).append(row)
     families = tuple(_errors(name, by_family[name]) for name in sorted(by_family))
-    means = [one.mape for one in families if one.mape is not None]
+    means = [family.mape for family in families if family.mape is not None]
     return Validation(
         headline=float(np.mean(means)) if means else None,
         pooled=_errors("all runs", judged),
         families=families,
-        choices=choices((one.prepared, one.predicted_s) for one in judged if isinstance(one, PredictedRun)),
-        causes=causes((one.prepared, one.error) for one in judged if isinstance(one, PredictedRun)),
+        choices=choices(
+            (outcome.prepared, outcome.predicted_s) for outcome in judged if isinstance(outcome, PredictedRun)
+        ),
+        causes=causes((outcome.prepared, outcome.error) for outcome in judged if isinstance(outcome, PredictedRun)),
         rows=judged,
         reasons=_counted((row.family, row.reason) for row in judged if isinstance(row, Skipped)),
         warnings=_counted(
@@ -390,7 +394,7 @@ def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[
                 kinds["experts" if any(kind.moe for kind in row.prepared.job.model.kinds) else "dense"].append(row)
         spread.append(family)
         if all(kinds.values()):
-            spread += [_errors(f"{INDENT}{name}", own) for name, own in kinds.items()]
+            spread += [_errors(f"{INDENT}{name}", rows) for name, rows in kinds.items()]
     return tuple(spread)
 
 
@@ -421,12 +425,12 @@ def _errors(family: str, rows: Sequence[PredictedRun | Skipped]) -> Errors:
     if not result:
         nothing = dict.fromkeys(("mape", "median_ape", "bias", "max_ape", "spearman", "memory_mape"))
         return Errors(family=family, runs=len(rows), predicted=0, worst=None, memory_runs=0, **nothing)
-    pairs = [(one.prepared.measured_s, one.predicted_s) for one in result]
-    if any(one.prepared.derived for one in result):
-        pairs = [(one.measured_tflops, one.predicted_tflops) for one in result]
-    signed = np.array([one.error for one in result])
+    pairs = [(outcome.prepared.measured_s, outcome.predicted_s) for outcome in result]
+    if any(outcome.prepared.derived for outcome in result):
+        pairs = [(outcome.measured_tflops, outcome.predicted_tflops) for outcome in result]
+    signed = np.array([outcome.error for outcome in result])
     sizes = np.abs(signed)
-    memory = [abs(one.memory_error) for one in result if one.memory_error is not None]
+    memory = [abs(outcome.memory_error) for outcome in result if outcome.memory_error is not None]
     return Errors(
         family=family,
         runs=len(rows),
@@ -442,7 +446,7 @@ def _errors(family: str, rows: Sequence[PredictedRun | Skipped]) -> Errors:
     )
 
 
-def _counted(told: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
+def _counted(pairs: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
     """How many rows of each family have which reason."""
-    counts = Counter(told)
+    counts = Counter(pairs)
     return tuple(Reason(family=family, reason=why, runs=n) for (family, why), n in sorted(counts.items()))
