@@ -2,7 +2,7 @@
 
 pydantic decodes and describes the frozen dataclasses of the package; the first document that is read imports it.
 A record's type hints say what its document holds, and ``Annotated`` narrows them: ``Range`` limits numbers and
-lengths, ``Coded`` turns what stands in the document into the value.  A record that derives from ``Document`` may say
+lengths, ``Coded`` reads a field of another form.  A record that derives from ``Document`` may say
 more: ``DOCUMENT`` lists the names of the document where they differ from the fields, as "iteration_s",
 "fabric=fabric.name" (an attribute, however deep), "estimate.*" (all names of a field's record), "run?" (left out if
 None or empty); ``KIND`` is its ``kind`` among alternatives, and ``SCHEMA`` the ``schema`` of what is written.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _LARGEST = 2**63
-"""Of whole numbers without limits of their own."""
+"""Of whole numbers without stated limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core.core_schema import tagged_union_schema
 
-        def tag(raw: Any) -> str | None:  # in brackets, so that it is no name of a field in the place of an error
+        def tag(raw: Any) -> str | None:  # in brackets, so that it is not a name of a field in the place of an error
             kind = raw.get("kind") if isinstance(raw, Mapping) else None
             return f"({kind})" if isinstance(kind, str) else None
 

@@ -30,7 +30,7 @@ _MOST_DIGITS = 300
 """Of whole numbers: all of them become floats."""
 _TOO_LONG = f"a number has more than {_MOST_DIGITS} digits"
 _HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of pairs that JSON writes for one character: alone they are no text."""
+"""Halves of pairs that JSON writes for one character: alone they are not text."""
 
 
 def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
@@ -136,7 +136,7 @@ def _whole(text: str) -> int:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+        raise ValueError(f"{reprlib.repr(text)} is not a finite number")
     return value
 
 

@@ -104,7 +104,7 @@ class InDoubt(UserWarning):
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """Text for a terminal: what is no character to look at is escaped, and the middle of a long text left out."""
+    """Text for a terminal: what is not a character to look at is escaped, and the middle of a long text left out."""
     if not text.isprintable():
         text = "".join(
             character if character.isprintable() or character in "\n\t\u00a0" else repr(character)[1:-1]

@@ -19,7 +19,7 @@ create table if not exists decisions (number integer primary key, event text not
 
 
 class Journal(State):
-    """A folder with the state of one controller: its decisions, facts about it, and tables of its own.
+    """A folder with the state of one controller: its decisions, facts about it, and its tables.
 
     Args:
         file: name of the file in the folder.

@@ -78,5 +78,5 @@ def variable(name: str, default: int) -> int:
     """
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="launch with torchrun, or unset it")
+        raise BadInput(f"{text[:40]!r} is not a number", where=name, remedy="launch with torchrun, or unset it")
     return int(text)

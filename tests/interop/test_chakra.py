@@ -318,10 +318,10 @@ def test_the_feeder_s_json(tmp_path):
         with pytest.raises(BadInput, match=words):
             read_trace(path)
     path.write_text('{"workload_graph": [1]}')
-    with pytest.raises(BadInput, match="is no table"):
+    with pytest.raises(BadInput, match="is not a table"):
         read_trace(path)
     path.write_text('{"workload_graph": 1}')
-    with pytest.raises(BadInput, match="is no list"):
+    with pytest.raises(BadInput, match="is not a list"):
         read_trace(path)
 
 
@@ -354,8 +354,8 @@ def test_exact_seconds_hold_only_beside_their_duration():
         ([node(1, COLLECTIVE, comm_type=0) + field(10, TEXT, field(1, TEXT, b"comm_size"))], "is None"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("comm_size", 1)], "two attributes comm_size"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("pg_name", 1, 9)], "pg_name is not a text"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is no list"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is no list"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is not a list"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is not a list"),
         ([node(1, COMPUTE, micros=10**16)], r"takes 1e\+10 s"),
         ([node(1, COMPUTE, weft_seconds=-1.0)], "weft_seconds is -1.0"),
         ([node(1, COMPUTE, weft_seconds=float("inf"))], "weft_seconds is inf"),
@@ -378,10 +378,10 @@ def test_nodes_that_cannot_be_used(nodes, words):
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
         (framed(node(1, COMPUTE, micros=1)), "no message of a Chakra trace|does not begin with"),
         (framed(field(1, VARINT, 3)), "does not begin with a trace's metadata"),
-        (framed(METADATA, b"\x0a\xff"), "message 1: is no message"),
-        (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is no message"),
-        (framed(METADATA, b"\x0b" * 1000), "message 1: is no message"),
-        (b'{"traceEvents": []}', "ends within|is no message"),
+        (framed(METADATA, b"\x0a\xff"), "message 1: is not a message"),
+        (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is not a message"),
+        (framed(METADATA, b"\x0b" * 1000), "message 1: is not a message"),
+        (b'{"traceEvents": []}', "ends within|is not a message"),
     ],
 )
 def test_bytes_that_are_no_trace(raw, words):

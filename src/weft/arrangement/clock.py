@@ -75,7 +75,7 @@ def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[
     """
     order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
     if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
-        problem = f"{tuple(classes_of_jobs)} are no classes of jobs where there are {classes}"
+        problem = f"{tuple(classes_of_jobs)} are not classes of jobs where there are {classes}"
         raise BadInput(
             problem, where=f"{where}: class", remedy="write one with weft arrange SITE.toml -o arranged.json"
         )

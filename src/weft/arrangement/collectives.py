@@ -50,7 +50,7 @@ CHUNKS = 4
 MOST_XML_RANKS = 128
 """Ranks of a group up to which MSCCL XML is written."""
 SPAN = 1.25
-"""Sizes to this factor around that of a collective are those for which its schedule is written: softwares pad and
+"""Sizes to this factor around that of a collective are those for which its schedule is written: frameworks pad and
 bucket."""
 WORTH = 0.01
 """A schedule is best where it is at least this share faster than NCCL's fastest algorithm."""
@@ -251,7 +251,7 @@ def msccl_text(collective: JobCollective) -> str | None:
 
 
 def own_cluster(cluster: Cluster, domains: int) -> Cluster:
-    """The hosts of a job as a cluster of its own."""
+    """The hosts of a job as a separate cluster."""
     first, second = cluster.tiers[:2]
     tiers = (first, replace(second, size=domains)) if domains > 1 else (first,)
     return replace(

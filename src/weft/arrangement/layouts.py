@@ -205,7 +205,7 @@ class Layouts:
 
 
 def _own(job: SiteJob, cluster: Cluster) -> Cluster:
-    """The accelerators of a job as a cluster of its own, 1:1."""
+    """The accelerators of a job as a separate cluster, 1:1."""
     inner, outer = cluster.tiers[:2]
     world = job.layout.world
     several = (inner, replace(outer, size=job.domains, oversubscription=1.0))

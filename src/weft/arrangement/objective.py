@@ -1,6 +1,6 @@
 """What is wanted of a site, as one number to minimise, and as people read it.
 
-Inside, every objective is a score: what it comes to over what it would be with every job alone on a 1:1 network.
+Inside, every objective is a score: its value over the value with every job alone on a 1:1 network.
 Less is better, and 1 is as if no job met another.
 """
 

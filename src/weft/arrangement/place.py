@@ -169,7 +169,7 @@ class Places:
         return sorted(usable, key=self._place)
 
     def _filled(self, begin: Hosts, order: list[int]) -> Hosts:
-        """Jobs that may move one behind the other, the largest first."""
+        """Jobs that may move, one after another, the largest first."""
         free, at = self._free(begin), 0
         result = list(self.sorted(begin))
         for job in order:

@@ -3,7 +3,7 @@
 Offsets follow the geometric idea of CASSINI (Rajasekaran et al., NSDI 2024): each job's demand for links is laid
 around a circle of the common period, and circles are turned until demands fit beside each other.  Orders of jobs are
 searched by branch and bound; with more than ``EXACT`` jobs they follow Crux's intensity (Cao et al., SIGCOMM 2024).
-Both papers' policies are made anew here, from their texts.
+Both papers' policies are implemented here from their texts.
 """
 
 from __future__ import annotations
@@ -415,7 +415,7 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
 
 def covered(begin: Floats, end: Floats) -> Floats:
     """What some spans of time cover together, as spans apart from each other (begin, end), in order."""
-    # A span begins anew where it begins after all before it have ended.
+    # A new span begins where it begins after all before it have ended.
     order = np.argsort(begin, kind="stable")
     begin, reach = begin[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])

@@ -276,7 +276,7 @@ def _hosts(
         at = names.index(entry.name) if entry.domain is None else entry.domain
         if at in owners:
             problem = f"{entry.name} and {owners[at]} are both domain {at}"
-            raise BadInput(problem, where=place, remedy="give each host a domain of its own")
+            raise BadInput(problem, where=place, remedy="give each host its own domain")
         owners[at], names[at], usable[at] = entry.name, entry.name, entry.state == "up"
     return tuple(names), tuple(usable)
 
@@ -374,7 +374,7 @@ def _planned(entry: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job,
     path, remedy = _beside(name, beside), "write one with weft plan --format json -o plan.json"
     plan = parse_json(read_text(path, where=path, largest=MAX_PLAN_BYTES, remedy=remedy), path)
     if not isinstance(plan, Mapping) or plan.get("schema") != "weft.plan/1":
-        raise BadInput("is no plan", where=path, remedy=remedy)
+        raise BadInput("is not a plan", where=path, remedy=remedy)
     rows = plan.get("layouts")
     if not isinstance(rows, list) or not entry.rank <= len(rows):
         raise BadInput(f"there is no rank {entry.rank}", where=path, remedy=remedy)
@@ -400,7 +400,7 @@ def _check(site: Site, where: str) -> None:
         for host in job.hosts:
             if host in holder:
                 problem = f"{site.host_names[host]} is held by {holder[host]} and {job.name}"
-                raise BadInput(problem, where=place, remedy="give each job hosts of its own")
+                raise BadInput(problem, where=place, remedy="give each job its own hosts")
             if not site.usable[host] and job.may != "move":
                 problem = f"{site.host_names[host]} is drained or not there, but {job.name} stays on it"
                 raise BadInput(problem, where=place, remedy='let the job move (may = "move"), or bring the host up')

@@ -88,7 +88,7 @@ def system_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str)
 def _networks(values: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     networks = values["networks"]
     if not isinstance(networks, list) or not networks:
-        raise BadInput("is no list of networks", where=f"{where}: networks")
+        raise BadInput("is not a list of networks", where=f"{where}: networks")
     tables = [table_of(network, f"{where}: networks[{i}]") for i, network in enumerate(networks)]
     return sorted(tables, key=lambda network: positive(network.get("size"), f"{where}: networks.size"))
 
@@ -109,7 +109,7 @@ def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[T
             continue
         if outer % inner:
             raise BadInput(
-                f"{outer:,} accelerators are no multiple of the {inner:,} of the network below",
+                f"{outer:,} accelerators are not a multiple of the {inner:,} of the network below",
                 where=f"{where}: networks[{i}]",
                 remedy="choose a count that is one",
             )
@@ -143,7 +143,7 @@ def _curve(raw: object, name: str, where: str) -> float:
     """The efficiency of the largest operations."""
     curve = table_of(raw, where).get(name)
     if not isinstance(curve, list) or not curve or not isinstance(curve[0], list) or len(curve[0]) != 2:
-        raise BadInput("is no list of pairs", where=f"{where}.{name}")
+        raise BadInput("is not a list of pairs", where=f"{where}.{name}")
     return positive(curve[0][1], f"{where}.{name}[0]")
 
 

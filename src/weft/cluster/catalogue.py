@@ -269,7 +269,7 @@ class Scales:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not LEAST <= getattr(self, name) <= MOST:
-                problem = f"{getattr(self, name):g} is no factor of {name}"
+                problem = f"{getattr(self, name):g} is not a factor of {name}"
                 raise BadInput(problem, where="what if", remedy=f"give {LEAST:g} to {MOST:g}; 1 changes nothing")
 
     @property

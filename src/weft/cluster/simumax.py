@@ -219,7 +219,7 @@ def _scope(raw: object, where: str, scope: str, ranks: int, node: int, share: fl
 def _ranks(count: int | str, where: str) -> int:
     """A number of ranks, which JSON writes as the name of a field."""
     if isinstance(count, str) and not (count.isdecimal() and len(count) <= LONGEST):
-        raise BadInput(f"{count[:40]!r} is no number of ranks", where=where)
+        raise BadInput(f"{count[:40]!r} is not a number of ranks", where=where)
     return int(count)
 
 
@@ -232,5 +232,5 @@ def _one_of(names: Mapping[str, str], shape: Mapping[str, str], field: str, wher
 def _size(shape: Mapping[str, str], name: str, where: str) -> float:
     text = shape.get(name, "")
     if not text.isdecimal() or len(text) > LONGEST or not int(text):
-        raise BadInput(f"{name} is no positive whole number", where=where)
+        raise BadInput(f"{name} is not a positive whole number", where=where)
     return float(text)

@@ -157,7 +157,7 @@ class PartTimer:
 
     def seconds(self, operation: Computation) -> Floats:
         """Device time; the busiest rank of experts sets the pace of theirs (``expert_spread``).  The product of a
-        rank's only expert is no grouped one."""
+        rank's only expert is not a grouped one."""
         seconds = self.kernels.seconds(operation)
         if not (isinstance(operation, Gemm) and operation.routed):
             return seconds
@@ -195,7 +195,7 @@ class PartTimer:
             launched[_direction(operation.phase), isinstance(operation, Gemm) and operation.routed] += kernels * floor
         backward = costs.input_gradient_s + costs.weight_gradient_s
         idle = []
-        # What the experts do is a queue of its own: its launches begin when the router's counts have come.
+        # The experts' kernels queue apart: their launches begin when the router's counts have come.
         for way, device in (("forward", costs.forward_s), ("backward", backward)):
             before_s = _waiting(launched[way, False], device - self.routed[way])
             idle.append(before_s + _waiting(launched[way, True], self.routed[way]))
@@ -467,7 +467,7 @@ class CostModel:
             for zero in (0, 1):
                 table = some.replaced({"zero": np.full(len(some), zero)})
                 groups = self.step(table).groups()
-                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in buffers of their own
+                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in separate buffers
                     groups.pop(("all-to-all", ("expert",)), None)
                 sizes.append(communicator_bytes(table, groups, self.network))
             return np.stack(sizes)

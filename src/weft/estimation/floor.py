@@ -1,9 +1,9 @@
 """Seconds that no stepping through a pipeline undercuts, for a table of layouts at once.
 
 ``weft.simulation.iteration.stepping`` lets every stage run its passes in order.  So a stage ends no earlier than
-the first micro-batch needs to come to it, plus all of its own passes; behind its last backward pass, that
+the first micro-batch needs to come to it, plus all of the stage's passes; behind its last backward pass, that
 micro-batch's gradients still go back through the stages before it.  The largest of these over the stages is the
-floor.  Where stages are alike it is the time itself, but for what overlaps.
+floor.  Where stages are alike it is the time itself, except for what overlaps.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Frame:
     """Rows of a table of layouts; ``mesh`` maps them to ``meshes``, ``line`` to lines of ``stages``.
 
     A part of them (``take``) shares these with their ``whole``, and may have other switches, as columns with leading
-    axes in place of the table's: what does not depend on a switch is then computed once for all of its settings.
+    axes instead of the table's: what does not depend on a switch is then computed once for all of its settings.
 
     ``selective`` and ``replays`` say (0 or 1) whether recomputation is selective or of whole blocks; ``cheap``,
     whether norms and activations alone (or an attention core) are repeated, ``repeated``, which share of a forward
@@ -213,7 +213,7 @@ class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
     ``standing`` is there in the whole iteration: cuBLAS's workspaces (of PyTorch's forward and backward threads, and
-    of Transformer Engine), the gradients that software keeps to hand to PyTorch in place of its own, a root unit's
+    of Transformer Engine), the gradients that software hands to PyTorch instead of its own buffers, a root unit's
     gathered weights, and boundary tensors beyond activations.  On top of it come, each at its time: ``forward``
     (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and those of the head's input and
     weights in the width of the weights), ``backward`` (what one block makes again, its gradients' temporaries,
@@ -380,7 +380,7 @@ class StageMemory:
             standing = standing + piped * (2.0 * steps + in_flight) * boundary
             standing = standing + piped * (steps - 1.0) * width * logits
         if software.keeps_ends:
-            # Outputs of chunks in flight but for logits; and where ZB-H1 puts off the head's weight gradients, the
+            # Outputs of chunks in flight except logits; and where ZB-H1 puts off the head's weight gradients, the
             # gradients and inputs that they wait with.
             late = frame.table.scheduled("splits_backward") & ~frame.table.scheduled("wraps")
             waiting = late * head * np.minimum(frame.pipeline - 1.0, frame.micro_batches)

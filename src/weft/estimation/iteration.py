@@ -284,7 +284,7 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
 @dataclass(frozen=True, slots=True)
 class StepTotals:
     """Seconds once per step: to reduce all bucketed gradients, and to gather all parameters, of which nothing hides
-    the last bucket, a share ``last``; to sum what has buffers of its own at the end of the step (``single_s``:
+    the last bucket, a share ``last``; to sum what has separate buffers at the end of the step (``single_s``:
     vectors, loss and norm); to update a rank's parameters, and to offload that."""
 
     reduce_s: Floats
@@ -409,7 +409,7 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
         ]
     exposed = frame.zeros()
     for window, busy_s in zip((slowest.forward, slowest.backward), network_s, strict=True):
-        # Each direction of the link has the time of its own passes, less what the network moves over it meanwhile.
+        # Each direction of the link has the time of its passes, less what the network moves over it meanwhile.
         free = np.maximum(frame.micro_batches * window - busy_s, 0.0)
         exposed = exposed + np.maximum(link_s - free, 0.0)
     slowed = 2.0 * moved / (chip.memory_Bps * constants.memory_efficiency)

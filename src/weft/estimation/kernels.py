@@ -180,7 +180,7 @@ class KernelModel:
         return float(slowest * power**self.calibration.power_exponent)
 
     def _measured_pass(self, operation: Pass) -> MemoryTime | None:
-        """What was measured of a memory-bound kernel: of its own name, else of those without one.  The first
+        """Measured time of a memory-bound kernel: under its name, else under none.  The first
         says how fast the software's own kernel is, and needs no constant for its traffic."""
         times = self.calibration.measured.memory if self.calibration.measured is not None else ()
         for name in (operation.name, DEFAULT):

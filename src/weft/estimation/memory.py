@@ -39,7 +39,7 @@ def workspace_bytes(chip: Accelerator) -> float:
 @dataclass(frozen=True, slots=True)
 class Activations:
     """Bytes of one block and micro-batch on one rank: all kept, after selective recomputation, and the
-    input alone; and ``gradients``, the most that backward needs beside them, of its own."""
+    input alone; and ``gradients``, the most that a block's backward pass needs beside them."""
 
     none: Floats
     selective: Floats
@@ -89,7 +89,7 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
 
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:
-    """Elements of every second product, the first one included, but for the last, which backward does not need,
+    """Elements of every second product, the first one included, except the last, which backward does not need,
     and of attention's output (torchtitan's ``selective_ac_option = op``)."""
     widths: list[Floats] = []
     for linear in block.linears():

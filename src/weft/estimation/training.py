@@ -2,7 +2,7 @@
 
 Failures are Poisson processes: one loses the work since the last checkpoint, and a restart may fail again.
 The expected time and the best interval are those of ``weft.reliability.renewal``, which is Daly's complete model where
-all failures are alike; Daly's and Young's optima stand beside it.
+all failures are alike; Daly's and Young's optima are given too.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def training_run(
         checkpoint_Bps: bytes/s per accelerator; all write equal shares while training waits.
         restart_s: from a failure until training goes on.
         pue: power of the data centre over that of its accelerators.
-        failing: failures told apart, in place of ``mtbf_s`` and of what is said of checkpoints.
+        failing: classes of failures, instead of ``mtbf_s`` and the arguments for checkpoints.
 
     Raises:
         BadInput: a value is not positive and finite, or failures come too fast for the run to end.

@@ -82,7 +82,7 @@ SAME = {
 
 
 def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
-    """The run that an execution states; its model stands in another file.
+    """The run that an execution states; its model is in another file.
 
     Raises:
         BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
@@ -114,7 +114,7 @@ def _layout(execution: Execution, world: int, where: str) -> Layout:
     data, remainder = divmod(world, execution.tensor_par * execution.pipeline_par)
     if remainder or not data:
         raise BadInput(
-            f"{world} accelerators are no multiple of tensor_par x pipeline_par",
+            f"{world} accelerators are not a multiple of tensor_par x pipeline_par",
             where=where,
             remedy="give a cluster that is one",
         )

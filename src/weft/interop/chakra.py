@@ -55,13 +55,13 @@ def read_trace(
     Args:
         path: the .et file, or JSON as Chakra's feeder takes it.
         peak_flops: FLOP/s of the accelerator, for nodes that state work but no duration.
-        memory_Bps: bytes/s of its memory, likewise.
+        memory_Bps: bytes/s of its memory, for the same nodes.
         sizes: of the network's dimensions, inner to outer: for all-gathers, which state one rank's share.
         groups: ranks per process group, as ``read_groups`` reads them.
 
     Raises:
         MissingExtra: protobuf is not installed.
-        BadInput: the file cannot be read, is no trace, or holds a node that cannot be used; or an argument
+        BadInput: the file cannot be read, is not a trace, or holds a node that cannot be used; or an argument
             that a node needs is not given.
         Unsupported: a gather or a scatter.
     """
@@ -98,7 +98,7 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     where = os.fspath(path)
     table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     if not isinstance(table, dict):
-        raise BadInput("is no table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
+        raise BadInput("is not a table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
     groups = {}
     for name, ranks in table.items():
         place = f"{where}: group {name[:40]!r}"
@@ -238,7 +238,7 @@ def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
     """Sizes of a network's dimensions, checked.
 
     Raises:
-        BadInput: one that is no whole number from 1, or too many nodes in all.
+        BadInput: one that is not a whole number from 1, or too many nodes in all.
     """
     if sizes is None:
         return None
@@ -388,7 +388,7 @@ class TraceNode:
             return None
         kind, value = self.attributes["involved_dim"]
         if kind != "bool_list" or not 0 < len(value.values) <= MOST_DIMENSIONS:
-            raise self.bad("involved_dim is no list of 1 to 64 truth values", "give one per dimension")
+            raise self.bad("involved_dim is not a list of 1 to 64 truth values", "give one per dimension")
         sizes = self.reader.sizes
         flags = list(value.values)[: len(sizes) if sizes is not None else None]
         if not any(flags):

@@ -4,7 +4,7 @@ Its feeder also takes JSON: a table with the list ``workload_graph`` of nodes (`
 dependencies only ``data_deps`` count.
 
 The messages (MLCommons Chakra, ``et_def.proto``: numbers and types of the fields that are used here) are
-built at run time, in a pool of their own; fields that they leave out are skipped.
+built at run time, in a separate pool; fields that they leave out are skipped.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def decode(raw: bytes, where: str) -> Iterator[Any]:
 
     Raises:
         MissingExtra: protobuf is not installed.
-        BadInput: the bytes are no trace, end early, or hold more than is read.
+        BadInput: the bytes are not a trace, end early, or hold more than is read.
     """
     messages = schema()
     if is_graph(raw):
@@ -148,11 +148,11 @@ def _listed(raw: bytes, where: str) -> Iterator[Any]:
     table = parse_json(raw.decode(errors="replace"), where)
     rows = table.get("workload_graph") if isinstance(table, dict) else None
     if not isinstance(rows, list) or len(rows) > MOST_NODES:
-        raise BadInput(f"workload_graph is no list of up to {MOST_NODES:,} nodes", where=where)
+        raise BadInput(f"workload_graph is not a list of up to {MOST_NODES:,} nodes", where=where)
     for number, row in enumerate(rows):
         place = f"{where}: workload_graph[{number}]"
         if not isinstance(row, dict):
-            raise BadInput("is no table", where=place, remedy="give Id, Name, NodeType and data_deps")
+            raise BadInput("is not a table", where=place, remedy="give Id, Name, NodeType and data_deps")
         try:
             node = schema().node(
                 id=row["Id"],
@@ -188,7 +188,7 @@ def _parsed(kind: Any, raw: memoryview, where: str) -> Any:
     try:
         return kind.FromString(raw.tobytes())
     except (schema().error, ValueError, RecursionError):
-        problem = "is no message of a Chakra trace"
+        problem = "is not a message of a Chakra trace"
         raise BadInput(problem, where=where, remedy="check that the file is a whole .et file") from None
 
 

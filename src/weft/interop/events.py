@@ -132,7 +132,7 @@ def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> 
     at = number.get(end, -1) if isinstance(end, str) else end
     if not 0 <= at < fabric.accelerators:
         raise BadInput(
-            f"{end!r} is no accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
+            f"{end!r} is not an accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
         )
     return at
 

@@ -31,7 +31,7 @@ class FabricFileHints:
         capacity_Bps: of links without one, bytes/s per direction.
         hosts: patterns of names of hosts, where the file does not tell.
         host_map: hosts by GUIDs of adapters, for InfiniBand (``cabling.read_host_map``).
-        exclude: patterns of names of adapters that are no accelerator's, for InfiniBand.
+        exclude: patterns of names of adapters that are not accelerators', for InfiniBand.
         scale_up_Bps: bytes/s per accelerator and direction inside a host, where the format tells of cables only; joins
             the accelerators of a host by a scale-up switch.
     """

@@ -70,7 +70,7 @@ def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < fabric.accelerators:
         return int(text)
     raise BadInput(
-        f"{text[:60]!r} is no accelerator of {fabric.name}",
+        f"{text[:60]!r} is not an accelerator of {fabric.name}",
         where=place,
         remedy=f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}",
     )
@@ -78,7 +78,7 @@ def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
 
 def _whole(text: str, low: int, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= low):
-        raise BadInput(f"{text[:20]!r} is no whole number from {low}", where=place)
+        raise BadInput(f"{text[:20]!r} is not a whole number from {low}", where=place)
     return int(text)
 
 

@@ -1,9 +1,9 @@
 """InfiniBand fabrics from the text that ``ibnetdiscover`` prints.
 
 Every channel adapter is an accelerator (GPU clusters have one adapter per accelerator), every switch and
-router a switch; each cable is a link of its own.  Adapters whose descriptions begin with the same word
+router a switch; each cable is a separate link.  Adapters whose descriptions begin with the same word
 share a host, which is their scale-up domain.  Where that word is a vendor's default and no host's name, a card
-(adapters with one system image GUID) is a host of its own.  Aggregation nodes (in-switch reduction) are left out.
+(adapters with one system image GUID) is a separate host.  Aggregation nodes (in-switch reduction) are left out.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Discovered:
             problem = (
                 f"{len(bare):,} of {len(adapters):,} adapters name no host, as {used[bare[0]].description[:60]!r}"
             )
-            reason = f"each of their {len(set(cards.values())):,} cards counts as a host of its own"
+            reason = f"each of their {len(set(cards.values())):,} cards counts as a separate host"
             remedy = 'give --host-map FILE (lines 0xGUID "host"), or --exclude PATTERN for those of no accelerator'
             warnings.warn(f"{self.where}: {problem}: {reason} -- {remedy}", InDoubt, stacklevel=3)
         return named | cards | known
@@ -157,7 +157,7 @@ def read(
             scale-up switch.  Without it they meet in the network only.
         host_map: hosts by the GUIDs of their adapters (``read_host_map``); adapters beside it are of the host that
             they name.
-        exclude: patterns of names of adapters that are no accelerator's, as those of storage.
+        exclude: patterns of names of adapters that are not accelerators', as those of storage.
     """
     result = Discovered(text, where, exclude)
     names, used, adapters = result.names, result.kept, result.adapters
@@ -271,7 +271,7 @@ def _parsed(text: str, where: str) -> dict[str, DiscoveredDevice]:
         elif line.startswith("["):
             port = _PORT.match(line)
             if current is None or port is None:
-                problem = "is no port of a device" if current else "has a port before any device"
+                problem = "is not a port of a device" if current else "has a port before any device"
                 raise BadInput(f"{line[:60]!r} {problem}", where=place, remedy="give ibnetdiscover's output")
             if int(port[1]) in current.ports:
                 raise BadInput(f"port {int(port[1])} is given twice", where=place)

@@ -79,7 +79,7 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
     """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls.
 
     Raises:
-        BadInput: the file is no trace of the profiler, or names no shape of a product or of attention.
+        BadInput: the file is not a trace of the profiler, or names no shape of a product or of attention.
     """
     where = os.fspath(path)
     kernel_s: dict[int, float] = {}
@@ -162,7 +162,7 @@ def _listed(arguments: dict[str, Any], name: str) -> list[Any]:
 
 
 def _sizes(value: object) -> tuple[int, ...]:
-    """The sizes of one input, none where it is no tensor."""
+    """The sizes of one input, none where it is not a tensor."""
     if isinstance(value, list) and all(type(side) is int and 0 <= side < 2**53 for side in value):
         return tuple(value)
     return ()

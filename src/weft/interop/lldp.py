@@ -3,7 +3,7 @@
 The input is one JSON object that gives the output of every node by the node's name (a name of a file, without
 .json): {"leaf1": {"lldp": ...}, ...}; jq makes it of files with
 ``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  The output of one node alone is of the node that
-the file is named after.  Nodes without output of their own are known from their neighbours.  Names match with or
+the file is named after.  Nodes without output are known from their neighbours.  Names match with or
 without their domain.
 
 A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; where
@@ -50,7 +50,7 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
     """
     table = parse_json(text, where)
     if not isinstance(table, dict) or not table:
-        raise BadInput("is no object of nodes", where=where, remedy=_REMEDY)
+        raise BadInput("is not an object of nodes", where=where, remedy=_REMEDY)
     if set(table) == {"lldp"}:
         table = {Path(where).name: table}
     outputs = {node_of(device_name(key, where)): value for key, value in table.items()}
@@ -129,7 +129,7 @@ def _rows(value: object, place: str) -> list[dict[str, Any]]:
     """A list of tables, or one table."""
     rows = [value] if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
-        raise BadInput("is no output of lldpcli in json0", where=place, remedy=_REMEDY)
+        raise BadInput("is not an output of lldpcli in json0", where=place, remedy=_REMEDY)
     return rows
 
 

@@ -88,11 +88,11 @@ class BlockMove(NamedTuple):
 
 
 def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes: int = 0, max_bytes: int = 0) -> str:
-    """The plan of a collective of ``size`` ranks as MSCCL XML: in place but for an all-to-all, on one channel.
+    """The plan of a collective of ``size`` ranks as MSCCL XML: in place except an all-to-all, on one channel.
 
     Args:
         kind: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce (of rank 0).
-        min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is no limit.
+        min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is not a limit.
 
     Raises:
         Unsupported: another kind, a plan in which ranks swap a block, or one that is too large for the
@@ -100,11 +100,11 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
         BadInput: a name or number that cannot be used.
     """
     if not _NAME.fullmatch(name):
-        raise BadInput(f"{name[:40]!r} is no name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
+        raise BadInput(f"{name[:40]!r} is not a name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
     if min_bytes < 0 or max_bytes < 0 or 0 < max_bytes < min_bytes:
         raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
     if kind not in COLLECTIVES:
-        problem = f"{kind!r} is no collective of the format"
+        problem = f"{kind!r} is not a collective of the format"
         raise Unsupported(problem, where="kind", remedy=f"use {', '.join(COLLECTIVES)}")
     if size < 2:
         raise BadInput(f"a group of {size} exchanges nothing", where="size", remedy="give at least two ranks")
@@ -258,7 +258,7 @@ class RankProgram:
             self.read.setdefault(block, []).append(at)
 
     def writes(self, kind: str, peer: int, places: tuple[Place, Place], blocks: Sequence[int]) -> None:
-        """Copy the blocks, or receive them from a peer (and add to those that are there)."""
+        """Copy the blocks, or receive them from a peer (and add to those of the rank)."""
         before = {self.written[b] for b in blocks if b in self.written}
         after = before.union(*(self.read.pop(b, ()) for b in blocks))
         at = self._add(kind, peer, places, len(blocks), after)

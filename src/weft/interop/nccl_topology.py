@@ -220,7 +220,7 @@ def _nvlinks(server: _Server, where: str) -> list[Cable]:
 
 
 def _pci_tree(server: _Server) -> tuple[list[Node], list[Cable]]:
-    """PCI switches and processors above the accelerators; an accelerator stands in for its own PCI device."""
+    """PCI switches and processors above the accelerators; an accelerator counts as its PCI device."""
     alias = {bus: f"gpu{i}" for i, (_, bus, _) in enumerate(server.accelerators) if bus in server.uplinks}
     wanted = {name for _, _, above in server.accelerators for name in above} - set(alias)
     links = []

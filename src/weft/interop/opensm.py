@@ -90,7 +90,7 @@ def configuration(tables: LidTables) -> str:
     ]
     if tables.reassigned:
         lines += [
-            "# LIDs are given anew: copy guid2lid to OpenSM's cache directory (OSM_CACHE_DIR) before it starts.",
+            "# LIDs are assigned again: copy guid2lid to OpenSM's cache directory (OSM_CACHE_DIR) before it starts.",
             "honor_guid2lid_file TRUE",
         ]
     return "\n".join(lines) + "\n"
@@ -124,7 +124,7 @@ def forwarding_tables(text: str, *, where: str = "tables") -> tuple[ForwardingTa
         elif line.startswith("0x"):
             entry = _ENTRY.match(line[:LONGEST_LINE] + " ")
             if entry is None or not tables:
-                problem = "is no entry" if tables else "stands before any switch"
+                problem = "is not an entry" if tables else "stands before any switch"
                 raise BadInput(f"{line[:60]!r} {problem}", where=place, remedy="expected 0x0007 006 : (...)")
             lid = int(entry[1], 16)
             if lid in tables[-1].ports:
@@ -188,7 +188,7 @@ def read_tables(
                 break
         else:
             problem = f"LID {lid} of {names[source]} -> {names[target]} does not arrive"
-            raise BadInput(problem, where=where, remedy="dump the tables anew")
+            raise BadInput(problem, where=where, remedy="dump the tables again")
     return routes_of_links(fabric, paths)
 
 
@@ -198,6 +198,6 @@ def _given_lids(text: str) -> dict[tuple[str, ...], int]:
     for row, place in csv_rows(text, "--path-bits", (*_FLOW, "dlid")):
         lid = row["dlid"]
         if not (lid.isascii() and lid.isdigit() and len(lid) < 6):
-            raise BadInput(f"{lid[:20]!r} is no dlid", where=place, remedy="give a number")
+            raise BadInput(f"{lid[:20]!r} is not a dlid", where=place, remedy="give a number")
         lids[tuple(row[name] for name in _FLOW)] = int(lid)
     return lids

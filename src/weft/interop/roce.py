@@ -2,9 +2,9 @@
 
 A switch that hashes the five-tuple sends all packets of a queue pair over one path, which its UDP source port
 decides.  The table says, for each (source, destination, queue pair), which port to use and which path is
-planned (its nodes, with "|" between); ``status`` says what is known of it:
+planned (its nodes, with "|" between); ``status`` says how sure it is:
 
-- ``unverified``: nothing; the port is one of its own for each queue pair of the pair of hosts;
+- ``unverified``: not checked; each queue pair of a pair of hosts has a separate port;
 - ``modelled``: with the hash given, the switches take the planned path;
 - ``probed``: the probes given saw packets with this port at the nodes of the planned path (parallel cables between two
   nodes they do not tell apart);

@@ -140,7 +140,7 @@ def _switches(rows: Iterable[Row], blocks: bool, where: str) -> dict[str, _Switc
     for name, nodes, children, place in rows:
         place_text = f"{where}: {place}"
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise BadInput(f"{name[:40]!r} is no name of a switch", where=place_text)
+            raise BadInput(f"{name[:40]!r} is not a name of a switch", where=place_text)
         if name in switches:
             raise BadInput(f"two switches are named {name!r}", where=place_text, remedy="rename one")
         expanded: list[list[str]] = []

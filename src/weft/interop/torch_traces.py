@@ -1,7 +1,7 @@
 """PyTorch's two kinds of traces as workloads, told apart by their beginning.
 
 The profiler (Kineto) writes the GPU's kernels.  Kernels of NCCL are communications; what NCCL's kernels know
-of them stands in their arguments.  The other kernels are computations, joined between the points where one of
+of them is in their arguments.  The other kernels are computations, joined between the points where one of
 them waits for a communication or is waited for.
 
 ``ExecutionTraceObserver`` writes the operators of one rank as nodes.  A collective is a node
@@ -195,7 +195,7 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
     Where a file has several devices, only the first counts.
 
     Raises:
-        BadInput: the file is no trace, has no kernels, or does not say how large its collectives are.
+        BadInput: the file is not a trace, has no kernels, or does not say how large its collectives are.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
@@ -232,7 +232,7 @@ def events_of(document: Any, where: str) -> list[dict[str, Any]]:
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(
-            "is no trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
+            "is not a trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
         )
     return events
 
@@ -245,7 +245,7 @@ def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_TracePiece]:
             continue
         place, arguments = f"{where}: event {number_}", event.get("args", {})
         if not isinstance(arguments, dict):
-            raise BadInput("the arguments are no table", where=place)
+            raise BadInput("the arguments are not a table", where=place)
         own = number(arguments.get("device", event.get("pid", 0)), f"{place}: device")
         device = own if device is None else device
         if own != device:
@@ -395,7 +395,7 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     Computations are the innermost nodes with a ``dur`` (microseconds), joined between collectives.
 
     Raises:
-        BadInput: the file is no execution trace, has no tasks, or does not say how large a collective is.
+        BadInput: the file is not an execution trace, has no tasks, or does not say how large a collective is.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
@@ -436,7 +436,7 @@ def _nodes(document: Any, where: str) -> dict[int, dict[str, Any]]:
     listed = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise BadInput(
-            "is no execution trace: it has no list of nodes",
+            "is not an execution trace: it has no list of nodes",
             where=where,
             remedy="give a file of torch.profiler's ExecutionTraceObserver",
         )
@@ -478,7 +478,7 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         except (ValueError, RecursionError):
             listed = None
         if not isinstance(listed, list) or not all(isinstance(group, dict) for group in listed):
-            raise BadInput("its first input is no list of process groups", where=place)
+            raise BadInput("its first input is not a list of process groups", where=place)
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
@@ -492,7 +492,7 @@ def _of_node(
     """Name and collective of a node; None for one that moves nothing."""
     listed = node.get("attrs", [])
     if not isinstance(listed, list) or not all(isinstance(attribute, dict) for attribute in listed):
-        raise BadInput("attrs is no list of attributes", where=place)
+        raise BadInput("attrs is not a list of attributes", where=place)
     record = {str(attribute.get("name")): attribute.get("value") for attribute in listed}
     name, values = record.get("collective_name"), _values(node.get("inputs"))
     # Up to schema 1.0.2 the name stands before two lists, those of the splits.

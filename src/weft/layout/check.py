@@ -25,7 +25,7 @@ class Rejection:
 
 REASONS = {
     "world-mismatch": "the degrees do not multiply to the accelerators of the cluster",
-    "batch-not-divisible": "the global batch is no multiple of micro-batch x data-parallel ranks",
+    "batch-not-divisible": "the global batch is not a multiple of micro-batch x data-parallel ranks",
     "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
     "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
     "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x (and y)",

@@ -1,4 +1,4 @@
-"""What a step communicates in easy mode, where every rank has rows of its own with all features between layers.
+"""What a step communicates in easy mode, where every rank has separate rows with all features between layers.
 
 Around a layer rows are exchanged for features over the axis of its inputs, and gathered over the axis of its outputs;
 partial sums are scattered by rows, and the features of a rank's own rows come back (``weft.runtime.convert``).

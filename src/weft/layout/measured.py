@@ -93,7 +93,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestFinding:
-    """One check on one grid: its verdict, what was found in words, and its figures (SI units); ``seen``: a figure
+    """One check on one grid: its verdict, the finding in words, and its figures (SI units); ``seen``: a figure
     that nothing is asked of."""
 
     check: str

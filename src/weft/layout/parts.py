@@ -189,7 +189,7 @@ class Parameters:
 def part_parameters(model: Model, sizes: Sizes) -> tuple[Parameters, ...]:
     """Parameters of each kind of block, of the embedding and of the head.
 
-    The head has its output projection (none of its own where tied), the final norm and the
+    The head has its output projection (no separate one where tied), the final norm and the
     multi-token-prediction modules.
     """
     nothing, cut = np.zeros_like(sizes.x), sizes.x * sizes.y
@@ -257,7 +257,7 @@ def part_matrices(model: Model, sizes: Sizes, *, separate: bool = False) -> tupl
     A tied matrix is listed at both ends, each of which gathers it for itself.
 
     Args:
-        separate: queries, keys and values have matrices of their own, and so have both inputs of a gated layer.
+        separate: queries, keys and values have separate matrices, and so have both inputs of a gated layer.
     """
     cut = np.where(sizes.z > 1, sizes.z * sizes.context, 1)
     x, y, shards = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, cut))

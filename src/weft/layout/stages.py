@@ -386,7 +386,7 @@ def held(layout: Layout, order: Sequence[Op]) -> Ints:
 
 
 def most_held(table: LayoutTable, micro_batches: Floats, stages: Floats) -> Floats:
-    """The most that ``held`` comes to on stages, shape (..., rows), in whole stages' worth of chunks, likewise.
+    """The largest ``held`` of stages, shape (..., rows), in whole stages' worth of chunks.
 
     1F1B keeps one micro-batch for each stage from here on; interleaved, whose warm-up is longer, keeps
     (2 (p-i) - 1 + (v-1) p) / v on stage i (arXiv 2205.05198, section 4.2.3); ZB-H1 and ZB-V keep on every
@@ -439,7 +439,7 @@ def bubble_s(
     equal.  Then 1F1B has (p-1)(F+B+W), interleaved 1/v of it and ZB-H1 (p-1) max(F+B-W, F, B), as
     ``stepped_s`` does.  ZB-V has (p-1) max(F/2, B/2, B - W min(1, (m-p)/(p-1))).  This is ``stepped_s`` where
     W <= F <= B and m >= 2p-1.  Where B < F instead, ``stepped_s`` has up to (p-1)(F-B) more; where m is less
-    instead, up to a sixth of F+B+W.  F/2 is no bubble but a skew of the stages, which counts because a step
+    instead, up to a sixth of F+B+W.  F/2 is not a bubble but a skew of the stages, which counts because a step
     ends on all of them at once.
     """
     chunk_s: Floats = (forward_s + input_gradient_s + weight_gradient_s) / table.virtual_stages

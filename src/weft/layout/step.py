@@ -3,7 +3,7 @@
 A model has parts: its kinds of blocks, the embedding, the head.  A micro-batch repeats the collectives of each
 part's operations (``weft.layout.operations``); around them weights that are cut at rest are gathered before
 use and their gradients scattered; once per step gradients are summed over their copies (steps 1, 4, 6 and 7
-of AxoNN's algorithm, arXiv 2305.13525).  What softwares do differently with weights is a ``Software``, not
+of AxoNN's algorithm, arXiv 2305.13525).  How frameworks treat weights is a ``Software``, not
 another list.  The estimator times this list, the simulator and the routers turn it into traffic, and the
 runtime, which takes from it how matrices are padded and gradients bucketed, is checked against it.
 """
@@ -61,12 +61,12 @@ update, a tied embedding's gradient summed over both ends of the pipeline, loss 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What training softwares do differently with weights.
+    """How a training framework treats weights.
 
     Attributes:
         name: for people.
         by_matrix: each weight matrix is gathered, and its gradient scattered, by itself; vectors are whole on
-            every rank of z and summed in buffers of their own; the vocabulary is padded until it divides.
+            every rank of z and summed in separate buffers; the vocabulary is padded until it divides.
             Otherwise a block's weights go together, vectors with them.
         pieces: in how many collectives a block's weights go, where they go together.
         replay_gathers: gathers of a block's weights for its recomputation.  FSDP keeps for backward what
@@ -155,8 +155,8 @@ SOFTWARES = {software.name: software for software in (BLOCKWISE, EAGER, FSDP2, R
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``
-    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are products
-    of their own, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
+    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are separate
+    products, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
 
     weight_cache: bool = False
     clip: bool = True

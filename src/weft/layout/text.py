@@ -62,7 +62,7 @@ class PartialLayout:
         with z > 1 (ZeRO-3) ``zero`` is 0 unless given.
 
         Raises:
-            BadInput: dp is no multiple of its parts, or the mesh does not make up the world.
+            BadInput: dp is not a multiple of its parts, or the mesh does not make up the world.
         """
         values = dict(self.values)
         if self.data_parallel is not None:

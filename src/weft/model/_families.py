@@ -1,7 +1,7 @@
 """Model families from Hugging Face configurations, and the parts that they share.
 
 GPT-2 and its relatives have LayerNorm and ungated feed-forward layers; Llama and its relatives have RMSNorm,
-rotary positions and gated feed-forward layers; hybrids have state-space blocks beside or in place of attention.
+rotary positions and gated feed-forward layers; hybrids have state-space blocks beside or instead of attention.
 A family is a function of its configuration; what transformers takes for absent keys are its defaults here.
 """
 
@@ -92,7 +92,7 @@ def _window(f: Fields) -> int | None:
 def _mixture(
     f: Fields, experts: Sequence[str], widths: Sequence[str], *, bias: bool = False, **features: Any
 ) -> MixtureOfExperts:
-    """A routed layer; the number of experts and the width of each stand under one of the names."""
+    """A routed layer; the number of experts and the width of each have one of the names."""
     count = f.integer(*experts)
     top_k = f.integer("num_experts_per_tok", "experts_per_token")
     if top_k > count:
@@ -270,7 +270,7 @@ def _mistral(f: Fields, name: str) -> Model:
 
 def _qwen(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts | None = None) -> Model:
     """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true; experts are in
-    every ``decoder_sparse_step``-th layer but for those of ``mlp_only_layers``."""
+    every ``decoder_sparse_step``-th layer except those of ``mlp_only_layers``."""
     numbers, slides = range(f.layers()), f.flag("use_sliding_window", False)
     first = f.integer("max_window_layers", default=28, least=0) if slides else 0
     attentions: list[AnyAttention] = [attention] * len(numbers)
@@ -346,7 +346,7 @@ def _glm4_moe(f: Fields, name: str) -> Model:
 
 
 def _llama4(f: Fields, name: str) -> Model:
-    """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
+    """Llama 4: attention within chunks except in every fourth layer, which has no positions; a shared expert
     beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
     numbers = range(f.layers())
     attention = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
@@ -394,7 +394,7 @@ def _layer_parts(f: Fields, pattern: str, listed: str) -> list[str]:
         parts = [_PARTS.get(letter, letter) for letter in text.replace("|", "")]
     if wrong := [part for part in parts if part not in _PARTS.values()]:
         remedy = f"use {', '.join(_PARTS)} or {', '.join(_PARTS.values())}"
-        raise f.bad(name, f"{wrong[0]!r} is no kind of block", remedy)
+        raise f.bad(name, f"{wrong[0]!r} is not a kind of block", remedy)
     if not parts:
         raise f.missing(pattern, listed)
     return parts
@@ -590,7 +590,7 @@ def _minimax_text(f: Fields, name: str) -> Model:
     moe = _mixture(f, _LOCAL, _WIDTH)
     listed = f.integers("attn_type_list")
     if listed and (len(listed) != layers or not set(listed) <= {0, 1}):
-        raise f.bad("attn_type_list", f"is no list of {layers} times 0 (lightning) or 1 (softmax)")
+        raise f.bad("attn_type_list", f"is not a list of {layers} times 0 (lightning) or 1 (softmax)")
     kinds = [kind == 0 for kind in listed] or [(layer + 1) % 2 != 0 for layer in range(layers)]
     lightning = StateSpace(
         heads=attention.heads,

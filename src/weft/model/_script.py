@@ -1,7 +1,7 @@
 """The words of a shell script's commands: variables, arrays and joined lines, with the quotes of ``shlex``.
 
 Read are ``NAME=...``, ``NAME=( ... )``, ``$NAME``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME[@]}``.  What the
-text does not set stays as it is written, but for defaults.  A command that needs anything else (output of a command,
+text does not set stays as it is written, except for defaults.  A command that needs anything else (output of another,
 arithmetic, what conditions, loops and functions set or start) is refused, with its line.  Nothing is executed.
 """
 

@@ -81,7 +81,7 @@ def _records() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The models of one file; what they share stands once, beside ``models``."""
+    """The models of one file; shared fields are written once, beside ``models``."""
     shared = json.loads(path.read_text(encoding="utf-8"))
     for name, entry in shared["models"].items():
         yield (

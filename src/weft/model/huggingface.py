@@ -27,7 +27,7 @@ MODEL_TYPES = tuple(sorted(BUILDERS))
 """The values of ``model_type`` that can be read."""
 
 OTHER_TASKS = frozenset({"bert", "clip", "t5", "vit", "whisper"})
-"""Types that are no decoders of text, for which nothing stands in."""
+"""Types that are not decoders of text, for which there is no stand-in."""
 _KNOWN_NOT_MODELLED = ("deepseek_v32", "deepseek_v4", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
 
 _FAMILIES = dict[str, object](BUILDERS) | {kind: kind for kind in _KNOWN_NOT_MODELLED}
@@ -70,7 +70,7 @@ _HEADS_OF_OTHER_TASKS = ("ForSequenceClassification", "ForTokenClassification", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadModel:
-    """A model, and what was left out of the configuration that it is of, or stands in for it."""
+    """A model, with notes on what it leaves out of its configuration, or replaces."""
 
     model: Model
     notes: tuple[str, ...]
@@ -202,7 +202,9 @@ def _unknown_type(kind: str, where: str) -> BadInput:
     """A refusal that names a way round, where there is one."""
     modelled = f"modelled types: {', '.join(MODEL_TYPES)}"
     if kind in OTHER_TASKS:
-        return Unsupported(f"model type {kind!r} is no decoder of text", where=f"{where}: model_type", remedy=modelled)
+        return Unsupported(
+            f"model type {kind!r} is not a decoder of text", where=f"{where}: model_type", remedy=modelled
+        )
     if kind in _KNOWN_NOT_MODELLED:
         problem = f"model type {kind!r} is not modelled"
         return Unsupported(problem, where=f"{where}: model_type", remedy=f"{STAND_IN}; {modelled}")

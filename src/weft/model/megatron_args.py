@@ -275,7 +275,7 @@ def _pattern(a: Arguments, flag: str, layers: int, holds: Callable[[int, int], b
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pattern = []
     if not pattern:
-        raise a.bad(flag, f"{reprlib.repr(text)} is no layer pattern", "write it like [0]*3+[1]*58")
+        raise a.bad(flag, f"{reprlib.repr(text)} is not a layer pattern", "write it like [0]*3+[1]*58")
     if len(pattern) != layers:
         raise a.bad(flag, f"the pattern has {len(pattern)} entries for {layers} layers")
     return pattern

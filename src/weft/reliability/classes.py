@@ -35,7 +35,7 @@ NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
 class FailureClass(Document):
     """One class of failures.
 
-    Each component fails every ``mtbf_hours`` of its own, or a job ``failures_per_accelerator_hour`` times its
+    Each component fails every ``mtbf_hours``, or a job ``failures_per_accelerator_hour`` times its
     accelerators.  ``heals`` is the share that needs no repair: a restart is enough, or a link comes back by itself.
     Where the job goes on, links keep ``capacity`` of theirs, and the job runs at ``speed``, which None leaves to
     the simulator.  ``planned`` ones come with a checkpoint.
@@ -74,7 +74,7 @@ class FailureBook:
 
 
 _CHANGES = Coded(lambda raw: table_of(raw, ""), shape=Recovery)
-"""Fields of the recovery, which stand in for those of the preset."""
+"""Fields of the recovery, which replace those of the preset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
             raise BadInput(f"a job takes no {inner.takes}", where=f"{place}.takes", remedy='write takes = "job"')
         if inner.takes == "fabric" and inner.component not in NETWORK:
             remedy = f"use one of {', '.join(NETWORK)}, or another takes"
-            raise BadInput(f"{inner.component} is no part of a fabric", where=f"{place}.takes", remedy=remedy)
+            raise BadInput(f"{inner.component} is not a part of a fabric", where=f"{place}.takes", remedy=remedy)
         if not 1 <= len(name) <= 60:
             raise BadInput("its name has no character, or more than 60", where=place, remedy="name it in a word")
         known[name] = renamed = replace(inner, name=name)

@@ -64,7 +64,7 @@ class FailingJob:
     def process(self, spares: int, speeds: tuple[float, ...] = (1.0,)) -> Process:
         """The process with so many spare hosts beside the idle ones, and the speeds with 0, 1, ... hosts short.
 
-        Idle hosts count as one pool, although each can only stand in for a host of its own domain.
+        Idle hosts count as one pool, although each can only replace a host of the same domain.
         """
         start_s = self.book.recovery.start(self.census.accelerators)
         stops: list[Stop] = []

@@ -96,7 +96,7 @@ class Process:
         return fsum(stop.rate for stop in self.stops)
 
     def pooled(self, stop: Stop) -> bool:
-        """Whether its hosts join those that spares stand in for."""
+        """Whether its hosts join those that spares replace."""
         return 0 < stop.hosts <= self.bearable
 
     def waited(self, stop: Stop) -> bool:

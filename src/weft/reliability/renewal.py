@@ -4,7 +4,7 @@ With one kind of failure, one level of checkpoints and neither repairs nor slow 
 (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
 Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9), 1974.
 
-Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
+Exact: stops of many kinds, each with its restart time, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
 the time since the last stop are taken as independent, and hosts that fail together return one by one.
 Functions raise ``BadInput`` where their input cannot be used.

@@ -396,8 +396,8 @@ def _time(base: Side, rival: Side) -> tuple[Change, ...]:
 def _error(one: Side, other: Side) -> float | None:
     """The share within which four of five ratios of such times were predicted.
 
-    Layouts of one job on one cluster share errors but for the steps between them; else the errors of the two sides
-    are taken as independent.  How far contention on one network is off against another, was never measured.
+    Layouts of one job on one cluster share errors except for the steps between them; otherwise the errors of the two
+    sides are taken as independent.  How far contention on one network is off against another, was never measured.
     """
     if None in (one.estimate.error, other.estimate.error) or one.fabric != other.fabric:
         return None

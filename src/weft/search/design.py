@@ -140,7 +140,7 @@ class JudgedDesign(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """What a network saves in place of another: parts and dollars of the scale-out network, as shares, and the time
+    """Savings of a network against another: parts and dollars of the scale-out network, as shares, and the time
     that an iteration takes longer, as a share.  None where the other has no such part."""
 
     kind: str
@@ -193,7 +193,7 @@ class DesignStudy(Result):
 
     @property
     def instead(self) -> tuple[Instead, ...]:
-        """Each network in place of the one of kind ``against`` with the same domains and batch."""
+        """Savings of each network against the one of kind ``against`` with the same domains and batch."""
         references = {
             (design.domain, design.global_batch): design for design in self.designs if design.kind == self.against
         }

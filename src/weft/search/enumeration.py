@@ -144,7 +144,7 @@ ZERO_BUBBLE = replace(
     name="zero-bubble",
     schedules=tuple(schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.INTERLEAVED),
 )
-"""With pipeline schedules that split the backward pass, in place of the interleaved one."""
+"""With pipeline schedules that split the backward pass, instead of the interleaved one."""
 
 FOUR_D = replace(STANDARD, name="4d", y=True)
 """With AxoNN's y axis, which none of the launchers runs."""
@@ -564,7 +564,7 @@ class SwitchTable:
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
         """Which combinations differ in effect, shape (groups, combinations).
 
-        Idle switches keep their first value; with experts, sequence parallelism is no choice but needed where y = 1.
+        Idle switches keep their first value; with experts, sequence parallelism is needed where y = 1.
         """
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
         # A switch without effect keeps its first value: of the combinations that mean the same exactly one is left.

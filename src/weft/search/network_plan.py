@@ -128,7 +128,7 @@ def search_on_fabric(
             break
     ranked = sorted(((layout, evaluator.seconds(layout)) for layout in best.values()), key=lambda pair: pair[1])
     fastest_s = ranked[0][1] if ranked else np.inf
-    # Floors are sound but for rounding: a bound within it proves the best.
+    # Floors are sound up to rounding: a bound within it proves the best.
     bound_s = fastest_s if bound_s >= fastest_s * (1 - ROUNDING) else bound_s
     proof = Proof(
         evaluated=len(search.seconds),
@@ -378,7 +378,7 @@ class NetworkPlan(Plan):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``."""
-        # super() without arguments does not work in classes that slots=True makes anew.
+        # super() without arguments does not work in classes that slots=True rebuilds.
         rows = Plan.to_dicts(self)
         return [row | {"simulated_s": seconds} for row, seconds in zip(rows, self.simulated_s, strict=True)]
 

@@ -175,7 +175,7 @@ class Plan(Result):
 
     @property
     def rows(self) -> tuple[RankedLayout, ...]:
-        """The ranked layouts with what is known of each."""
+        """The ranked layouts, each with its tie and its run."""
         return self._ranked()
 
     def _ranked(self) -> tuple[RankedLayout, ...]:

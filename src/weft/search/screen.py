@@ -107,7 +107,7 @@ class Fold:
     def open(self, least_s: Floats, least_key: Floats, bytes_: Floats, fits: Mask, misfits: Mask) -> Mask:
         """Which of layouts that fit or lack only memory may still matter: they need ``bytes_``, take more than
         ``least_s`` and have keys above ``least_key``."""
-        # A layout matters in one of three ways, and each bound is on the safe side, as its own figures are no lower.
+        # A layout matters in one of three ways, and its own figures are never below the bounds.
         # 1. It may be ranked: equal keys are ordered by memory, so that a key like the last one's is open.
         ranked = least_key <= self._worst()
         # 2. It may be on the frontier, unless something no slower than its bound needs as little memory: that also
@@ -204,7 +204,7 @@ class _Worth:
 class Screening:
     """Compares layouts, and folds those that may matter into ``fold``.
 
-    ``compared`` counts layouts but for the ``hopeless``, which lack so much memory that no switch helps; of them
+    ``compared`` counts layouts except the ``hopeless``, which lack so much memory that no switch helps; of them
     ``feasible`` fit, and ``unpinned`` lack only the host's memory.
     """
 

@@ -73,7 +73,7 @@ class StudyState:
                 except (ValueError, TypeError, RecursionError):
                     raise self._state.damaged("a result is no JSON") from None
                 if key in result and not isinstance(row, dict):
-                    raise self._state.damaged("a result is no row")
+                    raise self._state.damaged("a result is not a row")
                 yield row
 
     def note(self, name: str, value: str) -> None:

@@ -30,7 +30,7 @@ class Points:
         files: digest of each file that a value names.
 
     Args:
-        files: digests as they were; by default those of the files that are there.
+        files: digests as they were; by default those of the files that exist.
 
     Raises:
         BadInput: no point or too many.

@@ -146,7 +146,9 @@ def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Coll
     for text in where:
         name, sign, value = text.partition("=")
         if not sign:
-            raise BadInput(f"{text[:60]!r} is no filter", where="--where", remedy="write COLUMN=VALUE, as count=1024")
+            raise BadInput(
+                f"{text[:60]!r} is not a filter", where="--where", remedy="write COLUMN=VALUE, as count=1024"
+            )
         wanted.setdefault(_column(name, columns, "--where"), []).append(value.strip())
     return [row for row in rows if all(_one_of(row.get(name), values) for name, values in wanted.items())]
 

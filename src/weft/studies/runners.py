@@ -22,7 +22,7 @@ from weft.studies.work import Answer, PointBatch, answer
 AHEAD = 2
 """Tasks under way for each worker, so that none waits for the next."""
 RETRIES = 10
-"""How often Ray begins a task anew whose node or worker died."""
+"""How often Ray repeats a task whose node or worker died."""
 
 
 class Runner(ABC):
@@ -59,7 +59,7 @@ def runner(workers: str | int | None) -> Runner:
         return RayRunner("auto" if text == "ray" else text)
     if not text.isdecimal() or not 1 <= int(text[:9]) <= 1024:
         remedy = "give 1 to 1024, ray, or ray://HOST:PORT"
-        raise BadInput(f"{text[:60]!r} is no number of workers", where="--workers", remedy=remedy)
+        raise BadInput(f"{text[:60]!r} is not a number of workers", where="--workers", remedy=remedy)
     return Here() if int(text) == 1 else Processes(int(text))
 
 
@@ -91,7 +91,7 @@ PAUSE_S = 0.05
 
 
 class Processes(Runner):
-    """A pool of processes, made anew when one of them dies."""
+    """A pool of processes, replaced when one of them dies."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -143,7 +143,7 @@ class Processes(Runner):
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Start workers that do not run the script of this process anew, and that Ctrl+C does not reach.
+    """Start workers that do not run the script of this process again, and that Ctrl+C does not reach.
 
     Ctrl+C goes to all processes of a terminal.  The process that starts others ignores it only once it has loaded
     its modules, so it inherits it blocked.
@@ -176,7 +176,7 @@ def end_with_parent(alive: connection.Connection) -> None:
 
 
 class RayRunner(Runner):
-    """A Ray cluster: stateless tasks of batches of points; what a dead node had is begun anew elsewhere."""
+    """A Ray cluster: stateless tasks of batches of points; the tasks of a dead node run again elsewhere."""
 
     def __init__(self, address: str) -> None:
         try:

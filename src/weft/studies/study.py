@@ -219,7 +219,7 @@ def _skip(
     for written, values in given.items():
         name = axis_name(written, computation, where)
         if name not in names:
-            raise BadInput(f"{name} is no axis of the study", where=where, remedy="remove it")
+            raise BadInput(f"{name} is not an axis of the study", where=where, remedy="remove it")
         result[names.index(name)] = _axis(name, values, computation, f"{where}.{written}").values
     if not result:
         raise BadInput("has no axes", where=where, remedy='write it like { fabric = "fat-tree", radix = [32, 64] }')

@@ -208,7 +208,7 @@ def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """Plain 1F1B where micro-batches do not come in rounds of the stages."""
     steps = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
     if layout.schedule.rounds and steps % layout.pipeline:
-        assumed.append(f"plain 1F1B, since {steps} micro-batches are no multiple of {layout.pipeline} stages")
+        assumed.append(f"plain 1F1B, since {steps} micro-batches are not a multiple of {layout.pipeline} stages")
         return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
     if layout.schedule.splits_backward and steps < layout.pipeline:
         assumed.append(f"plain 1F1B, since there are fewer micro-batches than {layout.pipeline} stages")

@@ -212,7 +212,7 @@ def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
     if result := _POWER.search(run.gpu):
         stated = replace(stated, power_w=float(result[1]))
     if stated != chip:
-        assumed.append(f"{chip.name} but for the memory and power that the accelerator's name states")
+        assumed.append(f"{chip.name} except the memory and power that the accelerator's name states")
     return stated
 
 

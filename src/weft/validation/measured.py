@@ -31,7 +31,7 @@ from weft.units import counted
 BEYOND = 10.0
 """A fit claims at most this multiple of the best bandwidth seen; only larger messages would tell more."""
 ROUNDS = 30
-"""Most times that a fit chooses algorithms anew."""
+"""Most times that a fit chooses algorithms again."""
 LAUNCHES = 5
 """Launches from which a fit starts."""
 
@@ -206,7 +206,7 @@ the model's choices of algorithms with them."""
 
 
 def _descend(terms: Sequence[_Terms], choices: list[Index], low_s: float, high_s: float) -> _Trial:
-    """Fit the unknowns to the choices, choose anew, and so on; the best of the rounds."""
+    """Fit the unknowns to the choices, choose again, and so on; the best of the rounds."""
     trials: list[_Trial] = []
     for _ in range(ROUNDS):
         result = _solve(terms, choices, low_s, high_s)

@@ -41,12 +41,12 @@ class RunGroup:
     table: LayoutTable
 
     def estimated(self, constants: Calibration) -> EstimateTable:
-        """The runs with the constants of accelerator and stack, but for those that are stated."""
+        """The runs with the constants of accelerator and stack, except those that are stated."""
         return Estimator(self.job, self.cluster, with_stated(constants, self.stated)).evaluate(self.table)
 
 
 def with_stated(constants: Calibration, stated: Iterable[tuple[str, float]]) -> Calibration:
-    """``constants`` but for those that the words of a run state."""
+    """``constants`` except those that the words of a run state."""
     return with_constants(constants, dict(stated), where="the words of a run")
 
 

@@ -209,7 +209,7 @@ class Run:
     parameters in 1e9.
     ``dp`` is GPUs / (tp pp cp), ``ep`` is inside dp, ``etp`` cuts each expert.  ``tflops_per_gpu`` and ``mfu`` (a
     fraction) are as the source counts FLOPs (``counts_recompute``: with the recomputation pass); ``measured_iter_s``
-    and ``iter_s`` are seconds of an iteration.  ``line`` is where the row stands in its file.
+    and ``iter_s`` are seconds of an iteration.  ``line`` is the row's line in its file.
     """
 
     line: int
