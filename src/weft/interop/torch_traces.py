@@ -4,10 +4,8 @@ The profiler (Kineto) writes the GPU's kernels.  Kernels of NCCL are communicati
 of them is in their arguments.  The other kernels are computations, joined between the points where one of
 them waits for a communication or is waited for.
 
-``ExecutionTraceObserver`` writes the operators of one rank as nodes.  A collective is a node
-``record_param_comms``; nodes ``## process_group:init ##`` list the groups.  From schema 1.0.3 on such a node has
-attributes; before, its inputs are positional: the tensors sent, a sequence number, the group, the rank, the
-collective's name, two lists of splits, the group's size; what it receives are its outputs.  Such a trace says neither
+``ExecutionTraceObserver`` (schema 1.0.3 or later) writes the operators of one rank as nodes.  A collective is a node
+``record_param_comms`` with attributes; nodes ``## process_group:init ##`` list the groups.  Such a trace says neither
 how long a node computes (unless a tool has added ``dur``) nor what waits for what on the GPU.
 
 Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` and the
@@ -136,7 +134,7 @@ def communication(
     """
     ranks = rank_list(record.get(keys["ranks"]))
     if kind == "barrier":
-        return _sized(kind, 0, 0, ranks)
+        return Communication(kind=kind, bytes=0.0, ranks=ranks)
     missing = [keys[field] for field in ("in", "out", "dtype") if keys[field] not in record]
     if missing:
         raise BadInput(
@@ -149,13 +147,9 @@ def communication(
     size = ELEMENT_BYTES.get(name.strip().lower()) if isinstance(name, str) else None
     if size is None:
         raise Unsupported(f"elements of type {reprlib.repr(name)} have no known size", where=where)
-    return _sized(kind, sent * size, received * size, ranks)
-
-
-def _sized(kind: CommunicationKind, sent: int, received: int, ranks: tuple[int, ...] | None) -> Communication:
-    """A collective of the bytes that a rank sends and receives, whichever of them is the whole buffer."""
-    bytes_ = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received), "barrier": 0}
-    return Communication(kind=kind, bytes=float(bytes_.get(kind, sent)), ranks=ranks)
+    # Whichever of both is the whole buffer.
+    elements = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
+    return Communication(kind=kind, bytes=float(elements.get(kind, sent) * size), ranks=ranks)
 
 
 def rank_list(value: object) -> tuple[int, ...] | None:
@@ -472,7 +466,9 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         if node["name"] != _GROUPS:
             continue
         place = f"{where}: node {number_}"
-        text = next(iter(_values(node.get("inputs"))), None)
+        inputs = node.get("inputs")
+        values = inputs.get("values") if isinstance(inputs, dict) else inputs
+        text = values[0] if isinstance(values, list) and values else None
         try:
             listed = json.loads(text) if isinstance(text, str) else text
         except (ValueError, RecursionError):
@@ -482,7 +478,7 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
-                ranks_of[str(group.get("pg_name"))] = ranks_of[f"backend {group.get('backend_id')}"] = ranks
+                ranks_of[str(group.get("pg_name"))] = ranks
     return ranks_of
 
 
@@ -494,67 +490,21 @@ def _of_node(
     if not isinstance(listed, list) or not all(isinstance(attribute, dict) for attribute in listed):
         raise BadInput("attrs is not a list of attributes", where=place)
     record = {str(attribute.get("name")): attribute.get("value") for attribute in listed}
-    name, values = record.get("collective_name"), _values(node.get("inputs"))
-    # Up to schema 1.0.2 the name stands before two lists, those of the splits.
-    starts = range(len(values) - 2)
-    at = next((i for i in starts if [type(value) for value in values[i : i + 3]] == [str, list, list]), -1)
-    if not isinstance(name, str) and at >= 0:
-        name = values[at]
+    name = record.get("collective_name")
     if not isinstance(name, str):
         raise BadInput(
-            "the collective has neither an attribute nor an input that names it",
+            "the collective has no attribute collective_name",
             where=place,
-            remedy="give the trace as ExecutionTraceObserver wrote it",
+            remedy="trace with a PyTorch that writes schema 1.0.3 or later",
         )
     if name in _NO_TRAFFIC:
         return None
     kind = kind_of(name)
     if kind is None:
         raise Unsupported(f"the collective {name[:80]!r} is not modelled", where=place)
-    if "collective_name" not in record:
-        return name[:200], _of_inputs(kind, node, values[:at], groups, place)
     group = str(record.get("pg_name"))
     record["ranks"] = list(groups[group]) if group in groups else _strided(record)
     return name[:200], communication(kind, record, _EXECUTION_KEYS, place)
-
-
-def _values(arguments: Any) -> list[Any]:
-    """The values of a node's inputs or outputs."""
-    values = arguments.get("values") if isinstance(arguments, dict) else arguments
-    return values if isinstance(values, list) else []
-
-
-def _of_inputs(
-    kind: CommunicationKind, node: dict[str, Any], before: list[Any], groups: Mapping[str, tuple[int, ...]], place: str
-) -> Communication:
-    """The collective of positional inputs, of which ``before`` are those up to its name."""
-    group = before[-2] if len(before) > 1 else None
-    ranks = groups.get(f"backend {group}", groups.get(str(group)))
-    if kind == "barrier":
-        return _sized(kind, 0, 0, ranks)
-    received, sent = _tensor_bytes(_values(node.get("outputs")), place), _tensor_bytes(before, place)
-    if not sent and not received:
-        problem = f"the {kind} does not say its size: it has no tensors among its inputs and outputs"
-        raise BadInput(problem, where=place, remedy="give the trace as ExecutionTraceObserver wrote it")
-    return _sized(kind, sent, received, ranks)
-
-
-def _tensor_bytes(values: list[Any], place: str) -> int:
-    """Bytes of all tensors in nested lists; one is [id, storage, offset, elements, bytes of each, device]."""
-    bytes_, waiting = 0, [values]
-    while waiting:
-        value = waiting.pop()
-        if not isinstance(value, list):
-            continue
-        if (
-            len(value) == 6
-            and isinstance(value[5], str)
-            and not any(isinstance(part, list | str) for part in value[:5])
-        ):
-            bytes_ += _elements(value[3], place) * _elements(value[4], place)
-        else:
-            waiting += value
-    return bytes_
 
 
 def _strided(record: Mapping[str, Any]) -> list[int] | None:
