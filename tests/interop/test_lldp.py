@@ -184,7 +184,7 @@ def changed(change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda table, rows: table.clear(), "no object of nodes"),
+        (lambda table, rows: table.clear(), "not an object of nodes"),
         (lambda table, rows: table.update(leaf0={"lldp": 5}), "leaf0: is not an output of lldpcli"),
         (lambda table, rows: table.update(leaf0=[]), "leaf0: is not an output of lldpcli"),
         (lambda table, rows: rows[0].update(chassis=5), "is not an output of lldpcli in json0"),

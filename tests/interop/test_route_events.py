@@ -120,7 +120,7 @@ BAD = {
     "one end": ({"event": "link-down", "link": ["leaf-0"]}, "link"),
     "no switch": ({"event": "switch-up"}, "switch: is missing"),
     "unknown host": (ARRIVES | {"flows": [FLOW | {"target": "accelerator-8"}]}, "use names like"),
-    "a switch as host": (ARRIVES | {"flows": [FLOW | {"target": "leaf-0"}]}, "no accelerator"),
+    "a switch as host": (ARRIVES | {"flows": [FLOW | {"target": "leaf-0"}]}, "not an accelerator"),
     "a number beyond": (ARRIVES | {"flows": [FLOW | {"target": 8}]}, "8 is not an accelerator"),
     "a negative number": (ARRIVES | {"flows": [FLOW | {"target": -1}]}, "-1 is not an accelerator"),
     "true as host": (ARRIVES | {"flows": [FLOW | {"target": True}]}, "flows[0].target"),

@@ -64,9 +64,9 @@ def test_links_that_are_down(planned):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("path", ["accelerator-0"], "no list of names"),
-        ("path", "accelerator-0", "no list of names"),
-        ("source", "accelerator-9", "no list of names"),
+        ("path", ["accelerator-0"], "not a list of names"),
+        ("path", "accelerator-0", "not a list of names"),
+        ("source", "accelerator-9", "not a list of names"),
         ("queue_pair", -1, "queue_pair"),
         ("queue_pair", True, "queue_pair"),
         ("job", 3, "job is not a name"),

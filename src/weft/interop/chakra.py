@@ -53,7 +53,7 @@ def read_trace(
     """The workload of one rank's trace; tasks are in the file's order.
 
     Args:
-        path: the .et file, or JSON as Chakra's feeder takes it.
+        path: the .et file.
         peak_flops: FLOP/s of the accelerator, for nodes that state work but no duration.
         memory_Bps: bytes/s of its memory, for the same nodes.
         sizes: of the network's dimensions, inner to outer: for all-gathers, which state one rank's share.
@@ -78,15 +78,6 @@ def read_trace(
     chakra_schema.schema()
     remedy = "check the path, or cut the trace to fewer iterations"
     return reader.read(read_bytes(path, where=where, largest=LARGEST_TRACE_BYTES, remedy=remedy))
-
-
-def holds_graph(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is JSON as Chakra's feeder takes it; what cannot be read is not."""
-    try:
-        with open(path, "rb") as file:
-            return chakra_schema.is_graph(file.read(chakra_schema.PEEK_BYTES))
-    except (OSError, ValueError):
-        return False
 
 
 def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
