@@ -44,7 +44,7 @@ from weft.model.spec import Attention, FeedForward
 from weft.validation.inputs import Prepared, prepare_all
 from weft.validation.predict import Predictor
 from weft.validation.runs import Run, shipped_runs
-from weft.validation.summary import Choice, choices
+from weft.validation.summary import FamilyChoices, choices
 
 FEWEST = 5
 """Layouts of a sweep."""
@@ -191,7 +191,9 @@ def _strategy(run: Prepared) -> dict[str, Any]:
     }
 
 
-def scored(tools: dict[str, Predict], runs: Sequence[Prepared]) -> tuple[dict[str, tuple[Choice, ...]], Counter[str]]:
+def scored(
+    tools: dict[str, Predict], runs: Sequence[Prepared]
+) -> tuple[dict[str, tuple[FamilyChoices, ...]], Counter[str]]:
     """The choices of each tool by family, on the layouts that all of them predict; and the refusals of each."""
     times: dict[str, dict[str, float]] = {tool: {} for tool in tools}
     refusals: Counter[str] = Counter()
@@ -205,7 +207,7 @@ def scored(tools: dict[str, Predict], runs: Sequence[Prepared]) -> tuple[dict[st
     return {tool: choices((run, each[run.run.name]) for run in common) for tool, each in times.items()}, refusals
 
 
-def printed(found: dict[str, tuple[Choice, ...]]) -> dict[str, float | str]:
+def printed(found: dict[str, tuple[FamilyChoices, ...]]) -> dict[str, float | str]:
     """The table, a part a family; and its figures."""
     columns = ("layouts", "sweeps", "pred./meas.", "regret", "worst", "in order", "ratio off", "optimism")
     print(f"{'tool':16s}" + "".join(f"{name:>13s}" for name in columns))

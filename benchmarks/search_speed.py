@@ -10,7 +10,7 @@ offload and the choice of one of two networks for each axis.  Ours turns
   ZeRO 0, 1, 2; tensor overlap none, backward, full; gradient reduction and parameter gathering overlapped or
   not; optimizer and activation offload.
 
-The network of an axis follows from its placement and is no choice of ours; weight offload is not modelled.
+The network of an axis follows from its placement and is not a choice of ours; weight offload is not modelled.
 Layouts that mean the same are counted once.  The search decides every layout that can run: it computes the exact
 memory of each, also of those that do not fit, and evaluates in full (time, lower bound, breakdown) only what a bound
 on the time does not rule out.  Its rate counts decided layouts; ``evaluation_rate.py`` counts full evaluations.

@@ -27,9 +27,9 @@ from typing import Any
 import bench
 
 from weft.commands import points as verbs
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
-from weft.studies.run import BATCH_S, Run
+from weft.studies.run import BATCH_S, StudyRun
 from weft.studies.runners import runner
 from weft.studies.study import study_from_dict
 
@@ -62,7 +62,9 @@ def seconds(document: Mapping[str, Any], workers: int, folder: str) -> tuple[flo
         for number, one in enumerate((dict(document) | {"axes": WARM}, document)):
             begin = time.perf_counter()
             study = study_from_dict(one, verbs.computation)
-            run = Run(points=Points(study), kept=Kept(Path(folder, f"{workers}-{number}")), compute="study:compute")
+            run = StudyRun(
+                points=Points(study), kept=StudyState(Path(folder, f"{workers}-{number}")), compute="study:compute"
+            )
             run.go(chosen)
             took = time.perf_counter() - begin
             run.kept.close()

@@ -17,10 +17,10 @@ from typing import Any
 
 import bench
 
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import Run
+from weft.studies.run import StudyRun
 from weft.studies.runners import runner
 from weft.studies.study import AxisKind, Computation, study_from_dict
 from weft.units import parse_whole
@@ -54,8 +54,8 @@ def timed(name: str, count: int, workers: int, folder: str) -> tuple[float, floa
         for number, one in enumerate((warm, document)):
             begin = time.perf_counter()
             points = Points(study_from_dict(one, computation), limit=10**7)
-            kept = Kept(Path(folder, f"{name}-{workers}-{number}"))
-            run = Run(points=points, kept=kept, compute="sweep:compute")
+            kept = StudyState(Path(folder, f"{name}-{workers}-{number}"))
+            run = StudyRun(points=points, kept=kept, compute="sweep:compute")
             run.go(chosen)
             computed = time.perf_counter() - begin
             found = Sweep(run.points, run.kept, run.keys, run.counts)

@@ -81,16 +81,16 @@ def check_free(folder: Path, after: int | None) -> None:
     """Refuse a folder in which a run would meet checkpoints that are there already.
 
     Args:
-        after: the step from which the run goes on; None begins anew.
+        after: the step from which the run goes on; None starts from the beginning.
     """
     later = [path.name for step, path in step_folders(folder).items() if after is None or step > after]
     if not later:
         return
     if after is None:
         raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
-    shown = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
+    listing = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
     raise BadInput(
-        f"holds {shown}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
+        f"holds {listing}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
     )
 
 
@@ -98,12 +98,12 @@ def last_checkpoint(folder: Path) -> Path:
     """The checkpoint with which a run goes on."""
     result = latest(folder)
     if result is None:
-        raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to begin anew")
+        raise BadInput("holds no checkpoint", where=str(folder), remedy="drop --resume to start from the beginning")
     return result
 
 
 def check_checkpoint(folder: Path) -> None:
-    """Refuse a folder that is no checkpoint, and name those beside it."""
+    """Refuse a folder that is not a checkpoint, and name those beside it."""
     if os.path.isfile(folder / STATE):
         return
     names = ", ".join(map(str, whole_folders(folder) or whole_folders(folder.parent)))

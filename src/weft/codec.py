@@ -2,7 +2,7 @@
 
 pydantic decodes and describes the frozen dataclasses of the package; the first document that is read imports it.
 A record's type hints say what its document holds, and ``Annotated`` narrows them: ``Range`` limits numbers and
-lengths, ``Coded`` turns what stands in the document into the value.  A record that derives from ``Document`` may say
+lengths, ``Coded`` reads a field of another form.  A record that derives from ``Document`` may say
 more: ``DOCUMENT`` lists the names of the document where they differ from the fields, as "iteration_s",
 "fabric=fabric.name" (an attribute, however deep), "estimate.*" (all names of a field's record), "run?" (left out if
 None or empty); ``KIND`` is its ``kind`` among alternatives, and ``SCHEMA`` the ``schema`` of what is written.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 _LARGEST = 2**63
-"""Of whole numbers without limits of their own."""
+"""Of whole numbers without stated limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core.core_schema import tagged_union_schema
 
-        def tag(raw: Any) -> str | None:  # in brackets, so that it is no name of a field in the place of an error
+        def tag(raw: Any) -> str | None:  # in brackets, so that it is not a name of a field in the place of an error
             kind = raw.get("kind") if isinstance(raw, Mapping) else None
             return f"({kind})" if isinstance(kind, str) else None
 
@@ -155,7 +155,7 @@ class Document:
             )
 
         def build(table: Mapping[str, Any]) -> Any:
-            return cls(**{one.field: table[one.name] for one in listed if one.field and one.name in table})
+            return cls(**{entry.field: table[entry.name] for entry in listed if entry.field and entry.name in table})
 
         names = core_schema.typed_dict_schema(table, cls_name=cls.__name__, extra_behavior="forbid")
         return core_schema.no_info_after_validator_function(build, names, ref=f"{cls.__module__}.{cls.__name__}")
@@ -171,9 +171,9 @@ def _without_arrays(hint: Any) -> Any:
 @cache
 def entries(kind: type[Any]) -> tuple[Entry, ...]:
     """What a document of a record holds, in order."""
-    own = {one.name: one for one in fields(kind)} if is_dataclass(kind) else {}
-    made: dict[str, Entry] = {}
-    for word in (getattr(kind, "DOCUMENT", "") or " ".join(own)).split():
+    known = {field.name: field for field in fields(kind)} if is_dataclass(kind) else {}
+    result: dict[str, Entry] = {}
+    for word in (getattr(kind, "DOCUMENT", "") or " ".join(known)).split():
         name, _, source = word.rstrip("?").partition("=")
         path, hint = tuple((source or name).removesuffix(".*").split(".")), cast(Any, kind)
         for part in path:
@@ -181,15 +181,17 @@ def entries(kind: type[Any]) -> tuple[Entry, ...]:
             getter = attribute.fget if isinstance(attribute, property) else getattr(attribute, "func", None)
             hint = get_type_hints(getter or hint, include_extras=True)["return" if getter else part]
         if word.endswith(".*"):
-            made |= {one.name: one._replace(path=path + one.path, field=None, needed=False) for one in entries(hint)}
+            result |= {
+                entry.name: entry._replace(path=path + entry.path, field=None, needed=False) for entry in entries(hint)
+            }
             continue
         notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         write = next((note.write for note in notes if isinstance(note, Coded) and note.write), encode)
         also = next((note.name for note in notes if isinstance(note, Also)), None)
-        field = own.get(path[0]) if len(path) == 1 else None
+        field = known.get(path[0]) if len(path) == 1 else None
         needed = field is not None and field.default is MISSING and field.default_factory is MISSING
-        made[name] = Entry(name, also, path, hint, word.endswith("?"), field.name if field else None, needed, write)
-    return tuple(made.values())
+        result[name] = Entry(name, also, path, hint, word.endswith("?"), field.name if field else None, needed, write)
+    return tuple(result.values())
 
 
 def encode(value: Any) -> Any:
@@ -261,9 +263,9 @@ def _made_strict(schema: Any) -> Iterator[tuple[str, str | None]]:
                 schema["strict"] = True
             case "dataclass-args":
                 schema["extra_behavior"] = "forbid"
-                yield from ((one["name"], None) for one in schema["fields"])
+                yield from ((field["name"], None) for field in schema["fields"])
             case "typed-dict":
-                yield from ((name, one.get("metadata", {}).get("also")) for name, one in schema["fields"].items())
+                yield from ((name, entry.get("metadata", {}).get("also")) for name, entry in schema["fields"].items())
             case "typed-dict-field" if schema.get("metadata", {}).get("derived"):
                 schema["schema"] = {"type": "any"}
         for part in schema.values():
@@ -321,11 +323,11 @@ def _first_problem(error: ValidationError, document: Any, names: Mapping[str, st
         return BadInput("is not a known field", where=place, remedy=remedy)
     context: Any = first.get("ctx", {})
     if kind == "value_error":
-        told = context["error"].args[0]
-        if isinstance(told, BadInput):
-            told.where = place + (told.where or "")
-            return told
-        return BadInput(f"{shown(raw)} {told}", where=place)
+        message = context["error"].args[0]
+        if isinstance(message, BadInput):
+            message.where = place + (message.where or "")
+            return message
+        return BadInput(f"{shown(raw)} {message}", where=place)
     if kind == "greater_than" and context["gt"] == 0:
         return BadInput(f"{shown(raw)} is not positive", where=place)
     choices = re.findall(r"'\(?([^']*?)\)?'", context.get("expected") or context.get("expected_tags") or "")
@@ -335,13 +337,13 @@ def _first_problem(error: ValidationError, document: Any, names: Mapping[str, st
     if isinstance(raw, str) and len(choices) > 1:
         return UnknownName(last, raw[:40], choices, where=place)
     if kind in _PROBLEMS:  # of all alternatives that stand here
-        alike = [one["type"] for one in problems if one["input"] is raw]
-        wanted = dict.fromkeys(_PROBLEMS[one] for one in [kind, *alike] if one in _PROBLEMS)
-        *others, last = wanted
-        told = f"{shown(raw)} is {'neither' if others else 'not'} {' nor '.join([*others, last])}"
-        return BadInput(told, where=place, remedy=_QUANTITY if wanted.keys() == _EITHER else None)
-    told = re.sub(r"^(Input|String|List|Tuple|Dictionary) | after validation.*$", "", first["msg"])
-    return BadInput(f"{shown(raw)} {told}", where=place)
+        alike = [problem["type"] for problem in problems if problem["input"] is raw]
+        wanted = dict.fromkeys(_PROBLEMS[name] for name in [kind, *alike] if name in _PROBLEMS)
+        *first_words, last = wanted
+        message = f"{shown(raw)} is {'neither' if first_words else 'not'} {' nor '.join([*first_words, last])}"
+        return BadInput(message, where=place, remedy=_QUANTITY if wanted.keys() == _EITHER else None)
+    message = re.sub(r"^(Input|String|List|Tuple|Dictionary) | after validation.*$", "", first["msg"])
+    return BadInput(f"{shown(raw)} {message}", where=place)
 
 
 def schema(*kinds: Any) -> dict[str, Any]:
@@ -356,42 +358,42 @@ def schema(*kinds: Any) -> dict[str, Any]:
     class Generate(GenerateJsonSchema):
         def field_is_required(self, field: Any, total: bool) -> bool:
             notes = field.get("metadata") or {}
-            own = written and "derived" in notes  # not of a part, whose defaults may be left out
-            return not notes["optional"] if own else super().field_is_required(field, total)
+            required = written and "derived" in notes  # not of a part, whose defaults may be left out
+            return not notes["optional"] if required else super().field_is_required(field, total)
 
         def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-            made = super().typed_dict_schema(schema)
+            document = super().typed_dict_schema(schema)
             for name, field in schema["fields"].items():
                 if also := field.get("metadata", {}).get("also"):
-                    made["properties"][name] = made["properties"][also]
-                    if also in made.get("required", ()):
-                        made["required"].remove(also)
+                    document["properties"][name] = document["properties"][also]
+                    if also in document.get("required", ()):
+                        document["required"].remove(also)
                         either = {"anyOf": [{"required": [also]}, {"required": [name]}]}
-                        made.setdefault("allOf", []).append(either)
-            return made
+                        document.setdefault("allOf", []).append(either)
+            return document
 
     written = any(getattr(kind, "SCHEMA", "") for kind in kinds)
-    *others, hint = kinds
-    if not all(issubclass(hint, kind) for kind in others):
+    *before, hint = kinds
+    if not all(issubclass(hint, kind) for kind in before):
         hint = Union[kinds]  # noqa: UP007
-    made = _plain(TypeAdapter(hint).json_schema(schema_generator=Generate))
-    if others and "required" in made:  # of a record and of one with more names: the former's are needed
-        made["required"] = schema(*others)["required"]
-    return cast(dict[str, Any], made)
+    document = _plain(TypeAdapter(hint).json_schema(schema_generator=Generate))
+    if before and "required" in document:  # of a record and of one with more names: the former's are needed
+        document["required"] = schema(*before)["required"]
+    return cast(dict[str, Any], document)
 
 
 def _plain(part: Any, named: bool = False) -> Any:
     """A schema without the titles and defaults that pydantic writes, and closed to other fields."""
     if isinstance(part, list):
-        return [_plain(one) for one in part]
+        return [_plain(part) for part in part]
     if not isinstance(part, dict):
         return part
-    kept = {
-        name: _plain(one, named=not named and name in ("properties", "$defs"))
-        for name, one in part.items()
+    properties = {
+        name: _plain(value, named=not named and name in ("properties", "$defs"))
+        for name, value in part.items()
         if named or name not in ("title", "default", "description", "discriminator")
     }
-    return kept | ({"additionalProperties": False} if "properties" in kept and not named else {})
+    return properties | ({"additionalProperties": False} if "properties" in properties and not named else {})
 
 
 def table_of(value: object, where: str) -> Mapping[str, Any]:

@@ -30,7 +30,7 @@ _MOST_DIGITS = 300
 """Of whole numbers: all of them become floats."""
 _TOO_LONG = f"a number has more than {_MOST_DIGITS} digits"
 _HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of pairs that JSON writes for one character: alone they are no text."""
+"""Halves of pairs that JSON writes for one character: alone they are not text."""
 
 
 def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
@@ -108,23 +108,23 @@ def _is_escape(text: str, last: int) -> bool:
     return (last - first) % 2 == 0
 
 
-def _usable(whole: Found) -> Found:
+def _usable(found_type: Found) -> Found:
     """The value, all of whose names, texts and whole numbers can be shown and become floats."""
-    waiting: list[Any] = [whole]
+    waiting: list[Any] = [found_type]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            if not one.isprintable() and (odd := CONTROLS.search(one) or _HALVES.search(one)):
+        item = waiting.pop()
+        if isinstance(item, str):
+            if not item.isprintable() and (odd := CONTROLS.search(item) or _HALVES.search(item)):
                 kind = "control character" if ord(odd[0]) < 256 else "half character"
-                raise ValueError(f"{reprlib.repr(one)} holds the {kind} {ord(odd[0]):#04x}")
-        elif isinstance(one, dict):
-            waiting += one
-            waiting += one.values()
-        elif isinstance(one, list):
-            waiting += one
-        elif isinstance(one, int) and abs(one) >= 10**_MOST_DIGITS:
+                raise ValueError(f"{reprlib.repr(item)} holds the {kind} {ord(odd[0]):#04x}")
+        elif isinstance(item, dict):
+            waiting += item
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+        elif isinstance(item, int) and abs(item) >= 10**_MOST_DIGITS:
             raise ValueError(_TOO_LONG)
-    return whole
+    return found_type
 
 
 def _whole(text: str) -> int:
@@ -136,7 +136,7 @@ def _whole(text: str) -> int:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{reprlib.repr(text)} is no finite number")
+        raise ValueError(f"{reprlib.repr(text)} is not a finite number")
     return value
 
 

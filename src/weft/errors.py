@@ -68,13 +68,13 @@ class UnknownName(BadInput):
         names = sorted(known)
         word = name.strip().lower()
         near = difflib.get_close_matches(word, names, n=_NEAR, cutoff=0.5)
-        near += [one for one in names if len(word) > 1 and word in one.lower() and one not in near]
+        near += [name for name in names if len(word) > 1 and word in name.lower() and name not in near]
         if near:
             remedy = f"did you mean {' or '.join(near[:_NEAR])}?" + (f" ({listed} lists all)" if listed else "")
         else:
             left = len(names) - _LISTED
-            rest = f", and {left:,} more" + (f" ({listed} lists all)" if listed else "") if left > 0 else ""
-            remedy = f"known: {', '.join(names[:_LISTED])}{rest}"
+            remainder = f", and {left:,} more" + (f" ({listed} lists all)" if listed else "") if left > 0 else ""
+            remedy = f"known: {', '.join(names[:_LISTED])}{remainder}"
         super().__init__(f"unknown {kind} {name!r}", where=where, remedy=remedy)
 
 
@@ -104,9 +104,12 @@ class InDoubt(UserWarning):
 
 
 def printable(text: str, longest: int | None = None) -> str:
-    """Text for a terminal: what is no character to look at is escaped, and the middle of a long text left out."""
+    """Text for a terminal: what is not a character to look at is escaped, and the middle of a long text left out."""
     if not text.isprintable():
-        text = "".join(one if one.isprintable() or one in "\n\t\u00a0" else repr(one)[1:-1] for one in text)
+        text = "".join(
+            character if character.isprintable() or character in "\n\t\u00a0" else repr(character)[1:-1]
+            for character in text
+        )
     if longest is None or len(text) <= longest:
         return text
     mark = f" ... ({len(text):,} characters) ... "

@@ -93,7 +93,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A file that takes its name when the block ends, and never where the block raises.
 
     Another process sees the file as it was or as it will be, also after a crash: the bytes are on the disk before
-    the name is.  What is no plain file (a pipe, a device) is written as it comes.
+    the name is.  What is not a plain file (a pipe, a device) is written as it comes.
     """
     target = _target(path)
     try:
@@ -192,7 +192,7 @@ def _take_place(partial: Path, target: Path) -> None:
 
 
 def _mode(target: Path, *, directory: bool = False) -> int:
-    """Permissions of what is there, or what the process gives to new files."""
+    """Permissions of an existing file, or those that the process gives to new files."""
     with suppress(OSError):
         return target.stat().st_mode & 0o7777
     mask = os.umask(0)

@@ -19,7 +19,7 @@ create table if not exists decisions (number integer primary key, event text not
 
 
 class Journal(State):
-    """A folder with the state of one controller: its decisions, facts about it, and tables of its own.
+    """A folder with the state of one controller: its decisions, facts about it, and its tables.
 
     Args:
         file: name of the file in the folder.
@@ -44,8 +44,8 @@ class Journal(State):
         try:
             about = dict(self.base.execute("select name, value from about"))
             if "count" in about:
-                held = self.base.execute("select count(*) from decisions").fetchone()[0]
-                if int(about["count"]) != held:
+                count = self.base.execute("select count(*) from decisions").fetchone()[0]
+                if int(about["count"]) != count:
                     raise ValueError("decisions are missing")
             yield about
         except (sqlite3.Error, BadInput) as error:

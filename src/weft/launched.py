@@ -36,9 +36,9 @@ def adopt_launcher() -> None:
                 where="MASTER_ADDR",
                 remedy="export MASTER_ADDR, the name of the first machine",
             )
-        for own, theirs in zip(_TORCHRUN, names, strict=True):
+        for ours, theirs in zip(_TORCHRUN, names, strict=True):
             if theirs in os.environ:
-                os.environ[own] = os.environ[theirs].partition("(")[0].partition(",")[0]
+                os.environ[ours] = os.environ[theirs].partition("(")[0].partition(",")[0]
         os.environ.setdefault("MASTER_PORT", PORT)
         return
 
@@ -78,5 +78,5 @@ def variable(name: str, default: int) -> int:
     """
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
-        raise BadInput(f"{text[:40]!r} is no number", where=name, remedy="launch with torchrun, or unset it")
+        raise BadInput(f"{text[:40]!r} is not a number", where=name, remedy="launch with torchrun, or unset it")
     return int(text)

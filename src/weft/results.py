@@ -32,7 +32,7 @@ class Result(Document, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The document that the command line writes with ``--format json``; ``schema`` comes first, where the
-        result is a document of its own."""
+        result is a separate document."""
         return ({"schema": self.SCHEMA} if self.SCHEMA else {}) | self._document()
 
     @abstractmethod

@@ -56,7 +56,7 @@ class State:
 
     def damaged(self, why: str) -> BadInput:
         """The error of a file that holds what Weft does not write."""
-        remedy = "restore a copy of the folder, or give an empty one to begin anew"
+        remedy = "restore a copy of the folder, or give an empty one to start from the beginning"
         return BadInput(f"the state in {self._file} is damaged: {why}", where=self.where, remedy=remedy)
 
     @contextmanager
@@ -66,11 +66,11 @@ class State:
             yield
         except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):
-                problem, remedy = f"is in use by another {self._user}", "give a folder of its own"
+                problem, remedy = f"is in use by another {self._user}", "give it its own folder"
             elif "full" in str(error):
                 problem, remedy = "there is no space left", "make room; what was kept before is kept"
             else:
-                problem, remedy = f"cannot be used: {error}", "give a folder of its own"
+                problem, remedy = f"cannot be used: {error}", "give it its own folder"
             raise BadInput(problem, where=self.where, remedy=remedy) from None
 
     @contextmanager
@@ -93,9 +93,9 @@ class State:
             BadInput: it is that of another one.
         """
         with self.readable():
-            there = dict(self.base.execute("select name, value from about"))
+            facts = dict(self.base.execute("select name, value from about"))
         for name, value in mine.items():
-            if there.get(name, value) != value:
+            if facts.get(name, value) != value:
                 raise BadInput(
                     f"holds the state of another {name}", where=self.where, remedy="give the same, or an empty folder"
                 )

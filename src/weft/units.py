@@ -113,14 +113,14 @@ def parse_moment(text: str | float, where: str = "time") -> float:
         except ValueError:
             moment = None
         if moment is None or moment.tzinfo is None:
-            raise BadInput(f"{text!r} is no time with a zone", where=where, remedy=f"write it like {example}")
+            raise BadInput(f"{text!r} is not a time with a zone", where=where, remedy=f"write it like {example}")
         value = moment.timestamp()
     else:
         value, unit = _split(text, where, example)
         if unit:
             raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy=f"write it like {example}")
     if not 0 <= value < 1e11:
-        raise BadInput(f"{text!r} is no time since 1970", where=where, remedy=f"write it like {example}")
+        raise BadInput(f"{text!r} is not a time since 1970", where=where, remedy=f"write it like {example}")
     return value
 
 

@@ -91,7 +91,7 @@ DAMAGED = {
     "a policy for one job": (("policies", "hashed", "slowdown"), [1.0], "one value for each job"),
     "a policy on one host": (("policies", "hashed", "domains"), [[0, 0], [1, 2]], "two places are one host"),
     "a policy beyond the hosts": (("policies", "hashed", "domains"), [[0, 99], [1, 2]], "two places are one host"),
-    "classes of nothing": (("policies", "hashed", "class"), [7, 9], "no classes of jobs"),
+    "classes of nothing": (("policies", "hashed", "class"), [7, 9], "not classes of jobs"),
     "another arrangement": (("policies", "arrange", "offset_s"), [0.0, 123.0], "not the same hosts"),
     "a host too few": (("hosts",), [], "different names"),
     "a host by another name": (("hosts", 0, "name"), "elsewhere", "is called"),

@@ -72,12 +72,12 @@ def test_a_file_of_tables_counts_over_what_is_shipped(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[a100]\nlike = "b100"\n', "like 'b100', which is no other table"),
-        ('[a100]\nlike = "a100"\n', "which is no other table"),
+        ('[a100]\nlike = "b100"\n', "like 'b100', which is not another table"),
+        ('[a100]\nlike = "a100"\n', "which is not another table"),
         ("[a100]\ngemm_efficiency = 5\n", "outside"),
         ("[a100]\nspeed = 5\n", "unknown constant 'speed'"),
-        ("gemm_efficiency = 0.5\n[a100]\n", "gemm_efficiency is no table"),
-        ("stack = 1\n[a100]\n", r"stack is no table -- put constants under \[stack.NAME\]"),
+        ("gemm_efficiency = 0.5\n[a100]\n", "gemm_efficiency is not a table"),
+        ("stack = 1\n[a100]\n", r"stack is not a table -- put constants under \[stack.NAME\]"),
         ("gemm_efficiency = 1e999", "outside"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from weft.cluster import Calibration, accelerator, load, read_calibration
 from weft.collectives.cost import Network, collective_s
 from weft.errors import BadInput
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout.mesh import spread
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
@@ -92,7 +92,7 @@ def test_a_measured_product_takes_what_was_measured(
     """The rows of a batch are rows; a grouped product states the sides of its forward pass."""
     sides = {"m": np.array([float(m)]), "n": np.array([float(n)]), "k": np.array([float(k)])}
     gemm = Gemm(name="one", phase=phase, copies=np.array([float(copies)]), **sides)
-    seconds = Kernels(accelerator("h100"), constants, "bf16").seconds(gemm)[0]
+    seconds = KernelModel(accelerator("h100"), constants, "bf16").seconds(gemm)[0]
     assert seconds == pytest.approx(2 * copies * m * n * k / (1000e12 * share), rel=1e-9)
 
 

@@ -303,7 +303,7 @@ def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
             said.append(running.stdout.readline().decode())
         code, out, err = weft(*WATCH, "--state", "state", "--events", "story.jsonl")
         assert (code, out) == (2, "")
-        assert err == "Error: state: is in use by another controller -- give a folder of its own\n"
+        assert err == "Error: state: is in use by another controller -- give it its own folder\n"
         running.stdin.write(story[3].encode() + b"\n" + story[4][:9].encode())
         running.stdin.flush()
     finally:

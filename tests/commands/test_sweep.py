@@ -218,7 +218,7 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
         ((*SHORT, "--axis", "nic_latency=2 s"), "too large"),
         ((*SHORT, "--axis", "scale_up_size=3.5"), "is not a whole number"),
         ((*SHORT, "--axis", "stack=mine"), "unknown software 'mine'"),
-        ((*SHORT, "--workers", "many"), "no number of workers"),
+        ((*SHORT, "--workers", "many"), "not a number of workers"),
         ((*SHORT, "-o", "out.xlsx"), "does not end in .csv or .parquet"),
         (("show", "no-such", "--chart", "out.svg"), "go together"),
         (("show", "no-such"), "holds no state of a sweep"),

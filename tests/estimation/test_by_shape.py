@@ -11,7 +11,7 @@ import weft
 from weft.cluster import accelerator, calibration, load
 from weft.cluster.measurements import AttentionTime, Measurements, MemoryTime, ProductTime
 from weft.estimation.iteration import Estimator
-from weft.estimation.kernels import Kernels, ShapeTable
+from weft.estimation.kernels import KernelModel, ShapeTable
 from weft.estimation.result import EstimateTable
 from weft.layout.operations import Gemm, Pass
 from weft.layout.table import LayoutTable
@@ -21,8 +21,8 @@ H100 = accelerator("h100")
 PLAIN = calibration("h100")
 
 
-def kernels(**measured: object) -> Kernels:
-    return Kernels(H100, replace(PLAIN, measured=Measurements(**measured)), "bf16")  # type: ignore[arg-type]
+def kernels(**measured: object) -> KernelModel:
+    return KernelModel(H100, replace(PLAIN, measured=Measurements(**measured)), "bf16")  # type: ignore[arg-type]
 
 
 def gemm(m: float, n: float, k: float, copies: float = 1.0) -> Gemm:
@@ -54,7 +54,7 @@ def test_the_nearest_shape_within_a_factor_of_two_counts(
 
 def test_a_product_near_a_measured_one_is_as_far_off_the_model() -> None:
     slow = kernels(products=(ProductTime(m=4096, n=4096, k=4096, seconds=1e-3),))
-    plain = Kernels(H100, PLAIN, "bf16")
+    plain = KernelModel(H100, PLAIN, "bf16")
     assert slow.seconds(gemm(4096, 4096, 4096))[0] == pytest.approx(1e-3)
     ratio = 1e-3 / plain.seconds(gemm(4096, 4096, 4096))[0]
     assert slow.seconds(gemm(4096, 4096, 6144)) == pytest.approx(ratio * plain.seconds(gemm(4096, 4096, 6144)))
@@ -63,7 +63,7 @@ def test_a_product_near_a_measured_one_is_as_far_off_the_model() -> None:
 
 
 def test_precisions_and_phases_are_apart() -> None:
-    plain = Kernels(H100, PLAIN, "bf16")
+    plain = KernelModel(H100, PLAIN, "bf16")
     one = ProductTime(m=4096, n=4096, k=4096, seconds=1e-3)
     for other in (replace(one, precision="fp8"), replace(one, phase="weight-gradient")):
         assert kernels(products=(other,)).seconds(gemm(4096, 4096, 4096)) == plain.seconds(gemm(4096, 4096, 4096))

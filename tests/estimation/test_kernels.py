@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import Calibration, calibration_from
 from weft.cluster.catalogue import accelerator
 from weft.errors import Unsupported
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout.operations import FlashAttention, Gemm, Pass, Phase
 from weft.model import PRECISIONS, Precision
 from weft.validation.fit import prior_tables
@@ -21,8 +21,8 @@ H100 = accelerator("h100")
 CONSTANTS = Calibration()
 
 
-def kernels(precision: Precision = "bf16", constants: Calibration = CONSTANTS) -> Kernels:
-    return Kernels(H100, constants, precision)
+def kernels(precision: Precision = "bf16", constants: Calibration = CONSTANTS) -> KernelModel:
+    return KernelModel(H100, constants, precision)
 
 
 def gemm(m: float, n: float, k: float, copies: float = 1.0, *, core: bool = False) -> Gemm:
@@ -31,7 +31,7 @@ def gemm(m: float, n: float, k: float, copies: float = 1.0, *, core: bool = Fals
     return Gemm(name="g", phase="forward", m=arrays[0], n=arrays[1], k=arrays[2], copies=copies, role=role)
 
 
-def seconds(operation: Gemm | FlashAttention | Pass, made: Kernels | None = None) -> float:
+def seconds(operation: Gemm | FlashAttention | Pass, made: KernelModel | None = None) -> float:
     return float((made or kernels()).seconds(operation)[0])
 
 
@@ -125,15 +125,15 @@ def test_narrow_heads_and_short_rows_of_pairs_are_slower() -> None:
 
 def test_a_lower_power_limit_slows_products() -> None:
     constants = replace(CONSTANTS, reference_power_w=700.0, power_exponent=0.5, kernel_s=0.0)
-    capped = Kernels(replace(H100, power_w=350.0), constants, "bf16")
-    usual = Kernels(H100, constants, "bf16")
+    capped = KernelModel(replace(H100, power_w=350.0), constants, "bf16")
+    usual = KernelModel(H100, constants, "bf16")
     assert seconds(gemm(8192, 8192, 8192), capped) == pytest.approx(2**0.5 * seconds(gemm(8192, 8192, 8192), usual))
     assert capped.memory_s(np.array([1e9])) == usual.memory_s(np.array([1e9]))
 
 
 def test_all_ranks_wait_for_the_slowest_board() -> None:
     constants = replace(CONSTANTS, reference_power_w=H100.power_w, clock_spread=0.02, kernel_s=0.0)
-    alone, thousand = (Kernels(H100, constants, "bf16", ranks=count) for count in (1, 1000))
+    alone, thousand = (KernelModel(H100, constants, "bf16", ranks=count) for count in (1, 1000))
     large = gemm(8192, 8192, 8192)
     drawn = np.random.default_rng(1).normal(size=(2000, 1000)).max(axis=1).mean()
     assert seconds(large, thousand) == pytest.approx(seconds(large, alone) / (1 - 0.02 * drawn), rel=1e-3)
@@ -161,7 +161,7 @@ def test_a_prologue_takes_the_same_time_in_fewer_bits() -> None:
     fast = replace(H100, memory_Bps=np.inf)
 
     def prologue_s(precision: Precision) -> float:
-        made = Kernels(fast, same, precision)
+        made = KernelModel(fast, same, precision)
         return 2.0 * seconds(gemm(8192, 8192, 4096), made) - seconds(gemm(8192, 8192, 8192), made)
 
     assert prologue_s("fp8") == pytest.approx(prologue_s("bf16"), rel=1e-6)
@@ -201,7 +201,7 @@ SHARES_B200 = [
 def achieved(experts: int, rows: int, inputs: int, outputs: int) -> list[float]:
     """Shares of B200's peak forward, for the inputs' and for the weights' gradient, by kernel benchmarks alone."""
     chip = accelerator("b200")
-    made = Kernels(chip, calibration_from(prior_tables(), "b200"), "bf16", gradient_bytes=4.0)
+    made = KernelModel(chip, calibration_from(prior_tables(), "b200"), "bf16", gradient_bytes=4.0)
     flops = 2.0 * experts * rows * inputs * outputs
     shapes: list[tuple[Phase, int, int, int]] = [
         ("forward", rows, outputs, inputs),

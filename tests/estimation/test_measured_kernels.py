@@ -11,14 +11,14 @@ import pytest
 
 from weft.cluster.calibration import calibration_from
 from weft.cluster.catalogue import accelerator
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout.operations import AttentionShape, Gemm, causal_attention
 from weft.layout.table import Floats
 from weft.validation.fit import prior_tables
 
 RECORD = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "gpu_kernels.json"
 MEASURED: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8"))["figures"]
-H100 = Kernels(accelerator("h100"), calibration_from(prior_tables(), "h100"), "bf16", gradient_bytes=2.0)
+H100 = KernelModel(accelerator("h100"), calibration_from(prior_tables(), "h100"), "bf16", gradient_bytes=2.0)
 ENOUGH_S = 2e-4
 """Seconds of a kernel that the host of that machine, which takes 0.1 ms to issue one from Python, does not hide."""
 

@@ -738,16 +738,8 @@ def packed() -> list[str | bytes]:
 
 of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
 of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
-GRAPHS = from_tests("interop/test_chakra.py", "GRAPH.encode()")
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
-of_file(
-    "interop.chakra.read_trace interop.chakra_schema.decode",
-    "bytes",
-    lambda: CHAKRA() + GRAPHS(),
-    file="a.0.et",
-    **RATES,
-)
-of_file("interop.chakra.holds_graph", "bytes", lambda: CHAKRA() + GRAPHS(), file="a.json")
+of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKRA, file="a.0.et", **RATES)
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
 of_file("interop.torch_traces.read_torch_trace interop.torch_traces.read_json", "bytes", packed)
 of_file("interop.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())

@@ -57,10 +57,10 @@ def test_ports_that_are_down_or_empty():
     ("rows", "words"),
     [
         (["gpu1,1,leaf1,1,400G", "gpu2,1,leaf1,1,400G"], r"leaf1 1 has two cables \(row 2 and row 3\)"),
-        (["gpu1,1,leaf1,1,fast"], r"row 2: 'fast' is no speed"),
-        (["gpu1,1,leaf1,1,0"], "'0' is no speed"),
+        (["gpu1,1,leaf1,1,fast"], r"row 2: 'fast' is not a speed"),
+        (["gpu1,1,leaf1,1,0"], "'0' is not a speed"),
         (["gpu1,1,gpu1,1,400G"], "holds no cable"),
-        (["g\x1b1,1,leaf1,1,400G"], "is no name"),
+        (["g\x1b1,1,leaf1,1,400G"], "is not a name"),
         ([], "holds no cable"),
         (["oob-mgmt-switch,swp1,leaf1,eth0,1G"], "holds no cable"),
     ],
@@ -83,7 +83,7 @@ def test_plans_that_cannot_be_used(rows, words):
 )
 def test_speeds_as_plans_write_them(text, Gbps):
     assert written_speed_Bps(text, "row 1") == (None if Gbps is None else Gbps * 1e9 / 8)
-    with pytest.raises(BadInput, match="'0xHDR' is no speed"):
+    with pytest.raises(BadInput, match="'0xHDR' is not a speed"):
         written_speed_Bps("0xHDR", "row 1")
 
 

@@ -216,7 +216,7 @@ def test_the_three_files_make_an_estimate(tmp_path: Path) -> None:
     constants = read_calibration(system, "a100-80gb")
     assert (constants.gemm_efficiency, constants.scale_up_efficiency, constants.collective_s) == (0.95, 0.65, 1e-5)
     assert resolve(f"{system}:16").tiers[1].size == 2
-    for wrong, problem in ((system, "does not say how many"), (f"{system}:12", "no multiple")):
+    for wrong, problem in ((system, "does not say how many"), (f"{system}:12", "not a multiple")):
         with pytest.raises(BadInput, match=problem):
             resolve(wrong)
 

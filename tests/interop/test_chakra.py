@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
 from weft.interop import chakra, chakra_schema
-from weft.interop.chakra import holds_graph, read_groups, read_trace, write_groups, write_trace, write_traces
+from weft.interop.chakra import read_groups, read_trace, write_groups, write_trace, write_traces
 from weft.model.workload import Communication, Task, Workload
 
 VARINT, FIXED64, TEXT = 0, 1, 2
@@ -208,7 +208,7 @@ def test_a_process_group(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[]", "no table of process groups"),
+        ("[]", "not a table of process groups"),
         ('{"a": [0]}', "no number as its name"),
         ('{"1": []}', "no list of ranks"),
         ('{"1": 3}', "no list of ranks"),
@@ -288,43 +288,6 @@ def test_what_real_traces_lack_is_assumed_and_said(assumption, seconds):
     assert found.assumptions == (assumption,)
 
 
-GRAPH = """
-{"workload_graph": [
-  {"Id": 4, "Name": "matmul", "NodeType": 4, "data_deps": [], "ctrlDeps": [1], "runtime": 30, "is_cpu_op": false},
-  {"Id": 7, "Name": "reduce", "NodeType": 7, "data_deps": [4], "is_cpu_op": false, "comm_type": 0, "comm_size": 64},
-  {"Id": 9, "Name": "nccl", "NodeType": 7, "data_deps": [4, 7], "runtime": 28, "is_cpu_op": false}
-], "ngpus": 8}"""
-
-
-def test_the_feeder_s_json(tmp_path):
-    path = tmp_path / "small.0.json"
-    path.write_text(GRAPH)
-    assert holds_graph(path)
-    assert not holds_graph(tmp_path / "missing.json")
-    found = read_trace(path)
-    assert [(task.name, task.seconds, task.waits) for task in found.tasks] == [
-        ("matmul", 30e-6, ()),
-        ("reduce", 0.0, (0,)),
-        ("nccl", 28e-6, (0, 1)),
-    ]
-    assert found.tasks[1].communication == Communication(kind="all-reduce", bytes=64)
-    for old, new, words in (
-        ('"Id": 4', '"Id": -4', r"workload_graph\[0\]: cannot be used"),
-        ('"Id": 4, ', "", r"workload_graph\[0\]: cannot be used: 'Id'"),
-        ('"runtime": 28', '"runtime": "x"', r"workload_graph\[2\]: cannot be used"),
-        ("[4, 7]", "[4, 8]", "waits for node 8"),
-    ):
-        path.write_text(GRAPH.replace(old, new))
-        with pytest.raises(BadInput, match=words):
-            read_trace(path)
-    path.write_text('{"workload_graph": [1]}')
-    with pytest.raises(BadInput, match="is no table"):
-        read_trace(path)
-    path.write_text('{"workload_graph": 1}')
-    with pytest.raises(BadInput, match="is no list"):
-        read_trace(path)
-
-
 def test_exact_seconds_hold_only_beside_their_duration():
     assert only(trace(node(1, COMPUTE, micros=2, weft_seconds=2.25e-6))).seconds == 2.25e-6
     assert only(trace(node(1, COMPUTE, micros=7, weft_seconds=2.25e-6))).seconds == 7e-6
@@ -354,8 +317,8 @@ def test_exact_seconds_hold_only_beside_their_duration():
         ([node(1, COLLECTIVE, comm_type=0) + field(10, TEXT, field(1, TEXT, b"comm_size"))], "is None"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("comm_size", 1)], "two attributes comm_size"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("pg_name", 1, 9)], "pg_name is not a text"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is no list"),
-        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is no list"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is not a list"),
+        ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is not a list"),
         ([node(1, COMPUTE, micros=10**16)], r"takes 1e\+10 s"),
         ([node(1, COMPUTE, weft_seconds=-1.0)], "weft_seconds is -1.0"),
         ([node(1, COMPUTE, weft_seconds=float("inf"))], "weft_seconds is inf"),
@@ -376,12 +339,12 @@ def test_nodes_that_cannot_be_used(nodes, words):
         (b"\xff" * 8, "length of more than 5 bytes"),
         (b"\xff\xff\xff\xff\x0f", "has a message of 4,294,967,295 bytes"),
         (b"\x1f\x8b\x08\x00", "compressed with gzip"),
-        (framed(node(1, COMPUTE, micros=1)), "no message of a Chakra trace|does not begin with"),
+        (framed(node(1, COMPUTE, micros=1)), "not a message of a Chakra trace|does not begin with"),
         (framed(field(1, VARINT, 3)), "does not begin with a trace's metadata"),
-        (framed(METADATA, b"\x0a\xff"), "message 1: is no message"),
-        (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is no message"),
-        (framed(METADATA, b"\x0b" * 1000), "message 1: is no message"),
-        (b'{"traceEvents": []}', "ends within|is no message"),
+        (framed(METADATA, b"\x0a\xff"), "message 1: is not a message"),
+        (framed(METADATA, field(1, VARINT, 1) + field(2, TEXT, b"\xff")), "message 1: is not a message"),
+        (framed(METADATA, b"\x0b" * 1000), "message 1: is not a message"),
+        (b'{"traceEvents": []}', "ends within|is not a message"),
     ],
 )
 def test_bytes_that_are_no_trace(raw, words):

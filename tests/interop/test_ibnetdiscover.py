@@ -167,7 +167,7 @@ def test_aggregation_nodes_are_left_out():
         ("4xNDR", "4xABC", "line 9.*width and speed"),
         ("4xNDR", "0xNDR", "no lanes"),
         ('Ca\t1 "H-00000000000003e8"', '"', "port 1 is given twice"),
-        ('[1]\t"H-', '[x]\t"H-', "is no port"),
+        ('[1]\t"H-', '[x]\t"H-', "is not a port"),
         ('[2]\t"H-', '[1]\t"H-', "port 1 is given twice"),
         ('"S-0000000000000065"\t\t# "leaf1"', '"S-0000000000000064"\t\t# "leaf1"', "given twice"),
     ],

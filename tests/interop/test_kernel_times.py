@@ -86,7 +86,7 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
         ([operator("aten::mm", 1, [[128, 64], [64, 256]]), kernel(2, 1.0)], "names no shape"),
         ([operator("aten::mm", 1, [[128, 64], [63, 256]])], "names no shape"),
         ([operator("aten::mm", 1, [[1, 1], [1, 1]]), kernel(1, "x")], "'x' is not a number"),  # type: ignore[arg-type]
-        ("nothing", "is no trace"),
+        ("nothing", "is not a trace"),
     ],
 )
 def test_what_holds_no_shape_is_refused(events: Any, problem: str, tmp_path: Path) -> None:

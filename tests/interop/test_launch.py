@@ -149,7 +149,7 @@ BAD = {
         ("[1]", 8, "is an object"),
         ('{"hidden_size": 4}', 8, "not a DeepSpeed configuration"),
         ('{"train_batch_size": NaN}', 8, "NaN is not a number"),
-        ('{"train_batch_size": 1e999}', 8, "no finite number"),
+        ('{"train_batch_size": 1e999}', 8, "not a finite number"),
         ('{"train_batch_size": -8}', 8, "not between"),
         ('{"zero_optimization": {"stage": 4}}', 8, "not between 0 and 3"),
         ('{"zero_optimization": {"stage": true}}', 8, "not a whole number"),

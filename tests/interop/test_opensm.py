@@ -569,7 +569,7 @@ def written():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("0x0001 ", "0xzz01 ", "is no entry"),
+        ("0x0001 ", "0xzz01 ", "is not an entry"),
         ("0x0001 ", "0x0002 ", "given twice"),
         ("Unicast", "0x0001 001 :\nUnicast", "before any switch"),
         (" guid 0x0", " guid x", "names no switch"),

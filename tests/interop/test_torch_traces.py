@@ -73,22 +73,6 @@ def groups(number, listed):
     return node(number, "## process_group:init ##", inputs={"values": values, "shapes": [[]], "types": ["String"]})
 
 
-def positional(number, name, sent, received, *, group=7001):
-    """A collective of schema 1.0.2: tensors are [id, storage, offset, elements, bytes each, device]."""
-
-    def tensors(counts):
-        return [[100 + i, 200 + i, 0, count, 2, "cuda:0"] for i, count in enumerate(counts)]
-
-    inputs = [tensors(sent), 12, group, 0, name, [], [], 4] if sent else [12, 0, 0, name, [], [], 1]
-    outputs = [[tensors(received)]] if received else []
-    return node(
-        number,
-        "record_param_comms",
-        inputs={"values": inputs, "shapes": [], "types": []},
-        outputs={"values": outputs, "shapes": [], "types": []},
-    )
-
-
 PROFILE = {"schemaVersion": 1, "traceEvents": [kernel("gemm", 10, 5)]}
 EXECUTION = {"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": [collective(3, "allreduce", 100, 100)]}
 
@@ -339,39 +323,6 @@ def test_any_times_give_tasks_without_circles(tmp_path_factory, events):
     assert found.compute_s <= busy * 1e-6 + 1e-12
 
 
-def test_collectives_of_schema_1_0_2(write):
-    listed = [
-        {"pg_name": "0", "backend_id": 7001, "backend_config": "cuda:nccl", "ranks": [], "group_size": 4},
-        {"pg_name": "1", "backend_id": 7002, "backend_config": "cuda:nccl", "ranks": [1, 3], "group_size": 2},
-    ]
-    nodes = [
-        groups(2, listed),
-        positional(3, "all_gather", [10], [10, 10, 10, 10]),
-        positional(4, "wait", [], []),
-        positional(5, "allreduce", [6, 7], [6, 7], group=7002),
-        positional(6, "barrier", [1], []),
-        positional(7, "reduce_scatter", [16], [4]),
-        positional(8, "broadcast", [5], [5], group=1),
-    ]
-    found = read_pytorch_trace(write(nodes))
-    kinds = [(task.communication.kind, task.communication.bytes) for task in found.tasks]
-    assert kinds == [
-        ("all-gather", 80.0),
-        ("all-reduce", 26.0),
-        ("barrier", 0.0),
-        ("reduce-scatter", 32.0),
-        ("broadcast", 10.0),
-    ]
-    assert [task.communication.ranks for task in found.tasks] == [None, (1, 3), None, None, (1, 3)]
-    bare = positional(3, "allreduce", [6], [6])
-    bare["inputs"]["values"][0], bare["outputs"]["values"] = [], []
-    with pytest.raises(BadInput, match="node 3: the all-reduce does not say its size: it has no tensors"):
-        read_pytorch_trace(write([bare]))
-    for values in ([12, 0, 0, [], [], 1], [], None, "x"):
-        with pytest.raises(BadInput, match="neither an attribute nor an input that names it"):
-            read_pytorch_trace(write([bare | {"inputs": {"values": values}}]))
-
-
 def test_collectives_in_program_order(write):
     listed = [
         {"pg_name": "0", "pg_desc": "default_pg", "ranks": [], "group_size": 4, "group_count": 2},
@@ -423,7 +374,7 @@ def test_durations_of_the_innermost_nodes_count(write):
         ([{"id": "1", "name": "x"}], "id and name"),
         ([node(1, "a"), node(1, "b")], "twice"),
         ([node(10**400, "a"), node(10**400, "b")], "twice"),
-        ([node(1, "record_param_comms")], "names it"),
+        ([node(1, "record_param_comms")], "no attribute collective_name"),
         ([node(1, "record_param_comms", attrs=3)], "attrs"),
         ([collective(1, "allreduce", -1, 1)], "elements"),
         ([collective(1, "allreduce", "1", 1)], "number"),

@@ -17,7 +17,7 @@ from weft.cluster.catalogue import load as load_cluster
 from weft.collectives.cost import collective_s
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout import check
 from weft.layout.check import check_runnable, explain
 from weft.layout.mesh import rank_groups, real_axes, spread
@@ -628,7 +628,7 @@ def check_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
         return float(collective_s(call.kind, call.bytes, group, estimator.network)[0])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Kernels, "seconds", lambda self, operation: np.zeros(len(table)))
+        patch.setattr(KernelModel, "seconds", lambda self, operation: np.zeros(len(table)))
         # An estimator remembers costs of meshes, so that one with real kernels would answer with these.
         time = Estimator(job, CLUSTER, constants).evaluate(table)
     every = [list(listed(step, job, layout, stage)) for stage in stages]

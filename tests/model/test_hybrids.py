@@ -135,7 +135,7 @@ def test_the_pattern_gives_the_blocks() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"hybrid_override_pattern": "M-X"}, "'X' is no kind of block"),
+        ({"hybrid_override_pattern": "M-X"}, "'X' is not a kind of block"),
         ({"hybrid_override_pattern": ""}, "hybrid_override_pattern is missing"),
         ({"num_hidden_layers": 6}, "6 layers, but the pattern has 5"),
         ({"n_groups": 3}, "8 heads do not share 3 groups"),

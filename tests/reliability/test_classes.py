@@ -103,7 +103,7 @@ def test_repairs_longer_than_the_time_between_failures_are_refused(fields, told)
         (HEAD + CLASS + "mtbf_hour = 3\n", "did you mean mtbf_hours"),
         (HEAD + CLASS.replace("10", "-1"), "mtbf_hours"),
         (HEAD + CLASS + "heals = 2\n", "heals"),
-        (HEAD + CLASS + 'takes = "fabric"\n', "host is no part of a fabric"),
+        (HEAD + CLASS + 'takes = "fabric"\n', "host is not a part of a fabric"),
         (HEAD + CLASS.replace("host", "job"), "a job takes no host"),
         (HEAD + 'like = "llama"\n' + CLASS, "failure preset"),
         (HEAD + "[recovery]\ndetect_s = -5\n" + CLASS, "detect_s"),

@@ -15,7 +15,7 @@ from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
 from weft.estimation.trust import NORMAL
 from weft.model import resolve_job
-from weft.search.comparison import Comparison, Traced, causes
+from weft.search.comparison import Comparison, ExplainedLayout, causes
 from weft.views.comparison import comparison_view
 from weft.views.terminal import Screen, print_blocks
 
@@ -126,12 +126,12 @@ def test_clusters_have_independent_errors_and_networks_unknown_ones():
 def test_work_and_rate_multiply_to_the_time():
     job, cluster = resolve_job("llama-3.1-8b"), resolve("h100-64")
     found = weft.estimate(job, cluster, "tp=2,recompute=full")
-    traced = Traced.of(job, cluster, found.layout, None, "megatron-core")
+    traced = ExplainedLayout.of(job, cluster, found.layout, None, "megatron-core")
     computing = sum(
         part.value for part in found.estimate.time if part.name in ("forward_s", "backward_s", "recompute_s")
     )
     assert traced.flops * job.recipe.tokens / traced.rate_flops == pytest.approx(computing)
-    plain = Traced.of(job, cluster, weft.estimate(job, cluster, "tp=2").layout, None, "megatron-core")
+    plain = ExplainedLayout.of(job, cluster, weft.estimate(job, cluster, "tp=2").layout, None, "megatron-core")
     assert any("recompute none -> full" in one for one in causes("recompute_s", plain, traced))
 
 

@@ -19,7 +19,7 @@ from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.reliability.parts import stranded_accelerators
-from weft.search.design import OVERSUBSCRIPTIONS, STEPS, Terms, design, nic_links
+from weft.search.design import OVERSUBSCRIPTIONS, STEPS, DesignTerms, design, nic_links
 from weft.search.ranking import plan
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
@@ -28,7 +28,7 @@ RAIL_ALIGNED = Layout(x=8, data=8, sequence_parallel=True)
 
 
 def study(**changes: object):
-    options = Terms(prices=preset("rail-only-v5"), radix=8, layout=RAIL_ALIGNED, **changes)
+    options = DesignTerms(prices=preset("rail-only-v5"), radix=8, layout=RAIL_ALIGNED, **changes)
     return design(JOB, CLUSTER, ("rail-only", "rail-optimized", "fat-tree"), options)
 
 
@@ -175,7 +175,7 @@ def test_a_nic_is_the_way_out_of_an_accelerator() -> None:
 def test_no_network_is_slower_than_a_narrower_one_of_its_kind(model: str, cluster: str) -> None:
     """At 1:1 the closed form's first layout of llama-3.1-70b is simulated at 7.66 s, the one for 2:1 at 7.51 s."""
     wide, job = load_cluster(cluster), resolve_job(model, RecipeChanges())
-    options = Terms(prices=preset("rail-only-v5"), radix=16, failures=False)
+    options = DesignTerms(prices=preset("rail-only-v5"), radix=16, failures=False)
     wider_s = 0.0
     for ratio in OVERSUBSCRIPTIONS[:3]:
         one = replace(wide, tiers=(*wide.tiers[:-1], replace(wide.tiers[-1], oversubscription=ratio)))
@@ -205,7 +205,9 @@ def own(size: int, count: int = 64) -> Cluster:
 
 @pytest.mark.parametrize("size", [2, 4, 16, 32])
 def test_domains_of_other_sizes_are_those_of_the_file_written_by_hand(size: int) -> None:
-    options = Terms(prices=preset("rail-only-v5"), radix=8, failures=False, simulate=size == 16, layout=RAIL_ALIGNED)
+    options = DesignTerms(
+        prices=preset("rail-only-v5"), radix=8, failures=False, simulate=size == 16, layout=RAIL_ALIGNED
+    )
     (found,) = design(JOB, own(8), ("rail-only",), options, domains=(size,)).designs
     (written,) = design(JOB, own(size), ("rail-only",), options).designs
     assert with_domain(own(8), size).tiers == own(size).tiers
@@ -228,7 +230,7 @@ def test_tiers_beyond_a_domain_join_the_same_accelerators() -> None:
 def test_a_larger_domain_is_switched_and_says_so() -> None:
     cluster = load_cluster("gh200-64")
     assert (cluster.tiers[0].size, cluster.tiers[0].kind) == (4, "fully-connected")
-    options = Terms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
+    options = DesignTerms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
     found = design(JOB, cluster, ("rail-only",), options, domains=(2, 4, 16, 32))
     assert found.assumptions == (
         "scale-up domains of 16 are switched (those of 4 are fully-connected)",
@@ -241,7 +243,7 @@ def test_a_larger_domain_is_switched_and_says_so() -> None:
 
 def test_rows_compare_tokens_per_second_for_a_dollar() -> None:
     """A batch that is smaller does less work in its shorter iteration; one domain without a network is not free."""
-    options = Terms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
+    options = DesignTerms(prices=preset("rail-only-v5"), radix=8, simulate=False, layout=RAIL_ALIGNED)
     found = design(JOB, own(8), ("rail-only",), options, domains=(8, 64), batches=(64, 256))
     small, large, whole, _ = found.designs
     assert small.closed_form_s < large.closed_form_s
@@ -261,7 +263,7 @@ def test_rows_compare_tokens_per_second_for_a_dollar() -> None:
 
 def test_progress_is_told_while_one_network_is_simulated() -> None:
     told: list[tuple[int, int]] = []
-    options = Terms(prices=preset("rail-only-v5"), radix=8)
+    options = DesignTerms(prices=preset("rail-only-v5"), radix=8)
     design(JOB, CLUSTER, ("rail-only",), options, progress=lambda *step: told.append(step))
     assert told == sorted(told)
     assert {total for _, total in told} == {STEPS}
@@ -284,7 +286,7 @@ def test_published_prices_of_scale_up_domains() -> None:
 
 def test_networks_of_racks_are_priced_whole() -> None:
     """128 GPUs that use 64 of each rack's 72 need the network of 144, and pay for its NVLink switches."""
-    options = Terms(prices=preset("rail-only-v5"), layout=Layout(x=2, data=64), simulate=False)
+    options = DesignTerms(prices=preset("rail-only-v5"), layout=Layout(x=2, data=64), simulate=False)
     (used,) = design(JOB, load_cluster("gb200-128"), ("rail-only",), options).designs
     whole = for_cluster("rail-only", load_cluster("gb200-144"), radix=64)
     assert used.bill == bill(whole, preset("rail-only-v5"), radix=64)

@@ -15,7 +15,7 @@ from weft.estimation.iteration import Estimator
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search import screen
 from weft.search.enumeration import FOUR_D, STANDARD, WIDE, ZERO_BUBBLE, Enumeration, Space
-from weft.search.screen import HOPELESS, Fold, Kept, Scale, Screen
+from weft.search.screen import HOPELESS, Fold, Scale, Screening, Shortlist
 from weft.search.ties import Ease
 
 DENSE = FeedForward(intermediate=2048)
@@ -51,7 +51,7 @@ def unscreened(estimator: Estimator, space: Space, scale: Scale) -> tuple[Fold, 
     return fold, compared, feasible
 
 
-def rows(kept: Kept) -> list[tuple[object, ...]]:
+def rows(kept: Shortlist) -> list[tuple[object, ...]]:
     return list(zip(kept.layouts, kept.keys, kept.bytes_, kept.meshes, strict=True))
 
 
@@ -77,7 +77,7 @@ def test_screening_changes_nothing(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"SHARE": 3, "MESHES": 2, "ROWS": 64, "FEW": 16}.items():
             patch.setattr(screen, name, value)
-        found = Screen(estimator, scale)
+        found = Screening(estimator, scale)
         found.sample(enumeration := Enumeration(job, count, space))
         for part in enumeration.parts(frames=40):
             found.add(part)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from weft.errors import BadInput
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.runners import RayRunner, Runner, runner
 
 HERE = Path(__file__).parent
@@ -88,7 +88,7 @@ def bytes_of(folder: Path, chosen: Runner) -> bytes:
     """A sweep of 300 points in this process."""
     import trivial
 
-    with closing(Kept(folder)) as state:
+    with closing(StudyState(folder)) as state:
         return trivial.swept(100, state, chosen).encode()
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from weft.errors import BadInput
-from weft.studies.kept import FILE, Kept
+from weft.studies.kept import FILE, StudyState
 from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import Run
+from weft.studies.run import StudyRun
 from weft.studies.runners import Here, Processes, Runner
 from weft.studies.study import study_from_dict
-from weft.studies.work import Answer, Task, answer
+from weft.studies.work import Answer, PointBatch, answer
 
 FOLDER = Path(__file__).parent
 
@@ -32,16 +32,16 @@ def computed(folder: Path) -> int:
     return trivial.counted(folder / "log")
 
 
-def run_of(folder: Path, *, version: str = "1", **fields: Any) -> Run:
+def run_of(folder: Path, *, version: str = "1", **fields: Any) -> StudyRun:
     import trivial
 
     document = {"schema": "weft.study/1", "compute": "sum", "axes": {"a": [1, 2, 3], "b": [1, 2]}} | fields
     points = Points(study_from_dict(document, trivial.computation))
-    kept = Kept(folder / "state", {"study": points.study.name, "version": version})
-    return Run(points=points, kept=kept, compute="trivial:compute")
+    kept = StudyState(folder / "state", {"study": points.study.name, "version": version})
+    return StudyRun(points=points, kept=kept, compute="trivial:compute")
 
 
-def ran(run: Run, runner: Runner | None = None) -> list[dict[str, Any]]:
+def ran(run: StudyRun, runner: Runner | None = None) -> list[dict[str, Any]]:
     """The rows after a run, whose state is closed."""
     chosen = runner or Here()
     try:
@@ -114,7 +114,7 @@ def test_what_starts_workers_may_die_too(tmp_path: Path, monkeypatch: pytest.Mon
     class Killing(Processes):
         submitted = 0
 
-        def submit(self, number: int, task: Task) -> None:
+        def submit(self, number: int, task: PointBatch) -> None:
             self.submitted += 1
             if self.submitted == after + 1:
                 os.kill(own._forkserver_pid, signal.SIGKILL)
@@ -130,9 +130,9 @@ class Unreliable(Runner):
 
     def __init__(self, seed: int) -> None:
         self.workers, self._draw = 4, random.Random(seed)
-        self._tasks: list[tuple[int, Task]] = []
+        self._tasks: list[tuple[int, PointBatch]] = []
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         self._tasks.append((number, task))
 
     def answers(self) -> list[tuple[int, Answer | None]]:
@@ -155,9 +155,9 @@ def test_lost_tasks_are_done_again(tmp_path: Path, seed: int) -> None:
 def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
     run = run_of(tmp_path)
     task = run.task([0])
-    other = Task(**{name: getattr(task, name) for name in task.__slots__} | {"version": "0.0"})
+    other = PointBatch(**{name: getattr(task, name) for name in task.__slots__} | {"version": "0.0"})
     assert "not 0.0" in answer(other).problem
-    moved = Task(**{name: getattr(task, name) for name in task.__slots__} | {"files": (("/no/such", "x"),)})
+    moved = PointBatch(**{name: getattr(task, name) for name in task.__slots__} | {"files": (("/no/such", "x"),)})
     assert "cannot read /no/such" in answer(moved).problem
     run.kept.close()
 
@@ -167,22 +167,22 @@ def test_a_worker_of_another_version_is_refused(tmp_path: Path) -> None:
     [({"study": "other"}, "holds the state of another study"), ({"version": "2"}, "state of another version")],
 )
 def test_the_state_of_another_is_refused(tmp_path: Path, about: dict[str, str], problem: str) -> None:
-    Kept(tmp_path, {"study": "mine", "version": "1"}).close()
+    StudyState(tmp_path, {"study": "mine", "version": "1"}).close()
     with pytest.raises(BadInput, match=problem):
-        Kept(tmp_path, {"study": "mine", "version": "1"} | about)
+        StudyState(tmp_path, {"study": "mine", "version": "1"} | about)
 
 
 def test_a_state_in_use_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, {"study": "mine"})
+    kept = StudyState(tmp_path, {"study": "mine"})
     with pytest.raises(BadInput, match="is in use by another sweep"):
-        Kept(tmp_path, {"study": "mine"})
+        StudyState(tmp_path, {"study": "mine"})
     kept.add([(b"0" * 16, "no JSON")])
     with pytest.raises(BadInput, match="damaged: a result is no JSON"):
         list(kept.rows(kept.keys()))
     kept.close()
     (tmp_path / FILE).write_bytes(b"something else" * 100)
     with pytest.raises(BadInput, match="cannot be used"):
-        Kept(tmp_path, {"study": "mine"})
+        StudyState(tmp_path, {"study": "mine"})
 
 
 def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
         ({"axes": {"a": {"from": 3, "to": 2, "steps": 2}}}, "goes from 3 to 2"),
         ({"axes": {"a": {"from": 1, "to": 2}}}, "axes.a.steps: is missing"),
         ({"axes": {"a": {"from": 0, "to": 2, "scale": "log", "steps": 2}}}, "begins at 0"),
-        ({"axes": {"a": [1]}, "skip": [{"b": 1}]}, "b is no axis of the study"),
+        ({"axes": {"a": [1]}, "skip": [{"b": 1}]}, "b is not an axis of the study"),
         ({"axes": {"a": [1]}, "skip": [{"d": 1}]}, "unknown axis of sum 'd'"),
         ({"axes": {"a": [1]}, "skip": [{"a": 1}]}, "no point is left"),
         ({"axes": {"a": [1]}, "skip": [{}]}, "skip: has no axes"),

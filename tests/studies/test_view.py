@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.result import chosen, filtered
 
 COLUMNS = ("usd", "name", "failed")
@@ -39,7 +39,7 @@ def test_columns_are_known() -> None:
 def test_what_a_state_lacks_is_counted(tmp_path):
     axes = {"model": "gpt2-124m", "cluster": "a100-8", "layout": "dp=8", "batch": [8, 16, 24]}
     weft.sweep({"name": "p", "compute": "estimate", "axes": axes}, state=str(tmp_path), workers=1).close()
-    kept = Kept(tmp_path)
+    kept = StudyState(tmp_path)
     with kept._state.transaction() as base:
         base.execute("delete from results where key = (select min(key) from results)")
     kept.close()

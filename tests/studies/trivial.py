@@ -16,10 +16,10 @@ from typing import Any
 
 from weft.errors import BadInput
 from weft.files import write_text
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import Run
+from weft.studies.run import StudyRun
 from weft.studies.runners import Runner, runner
 from weft.studies.study import AxisKind, Computation, study_from_dict
 from weft.units import parse_whole
@@ -57,11 +57,11 @@ def counted(log: Path) -> int:
     return len(log.read_text(encoding="utf-8").splitlines()) if log.exists() else 0
 
 
-def swept(points: int, state: Kept, chosen: Runner) -> str:
+def swept(points: int, state: StudyState, chosen: Runner) -> str:
     """The rows of three times as many ``slow`` points, as JSON."""
     axes = {"a": list(range(1, points + 1)), "b": [1, 2, 3]}
     study = study_from_dict({"schema": "weft.study/1", "compute": "slow", "axes": axes}, computation)
-    run = Run(points=Points(study), kept=state, compute="trivial:compute")
+    run = StudyRun(points=Points(study), kept=state, compute="trivial:compute")
     run.go(chosen)
     return json.dumps(Sweep(run.points, run.kept, run.keys, run.counts).to_dicts())
 
@@ -69,7 +69,7 @@ def swept(points: int, state: Kept, chosen: Runner) -> str:
 if __name__ == "__main__":
     own = runner(sys.argv[1])
     try:
-        rows = swept(int(sys.argv[4]), Kept(sys.argv[2]), own)
+        rows = swept(int(sys.argv[4]), StudyState(sys.argv[2]), own)
     finally:
         own.close()
     write_text(sys.argv[3], rows)

@@ -34,7 +34,7 @@ def test_the_loss_of_the_layout_that_is_predicted_fastest(job, predicted, regret
 
 
 def test_jobs_are_apart(job) -> None:
-    """Another batch is another job; families are listed apart; one layout is no choice."""
+    """Another batch is another job; families are listed apart; one layout is not a choice."""
     one, other = job(), job(family="else", layers=24)
     alone = [prepare(i) for i in [one[0].run]]
     runs = [*one, *other]

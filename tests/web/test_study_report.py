@@ -11,7 +11,7 @@ import weft
 from weft.commands.app import cli
 from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.result import Sweep
 from weft.studies.run import Counts
@@ -41,7 +41,7 @@ def made(folder, rows, left=0):
     axes = {"model": models, "a": list(range(len(rows) // len(models)))}
     points = Points(study_from_dict({"schema": "weft.study/1", "axes": axes}, lambda name, where: computation))
     keys = points.keys("1")
-    kept = Kept(folder, {"version": "1"})
+    kept = StudyState(folder, {"version": "1"})
     texts = [json.dumps({"failure": None, "message": None} | row) for row in rows]
     kept.add([(bytes(key), text) for key, text in zip(keys[: len(keys) - left], texts, strict=False)])
     return Sweep(points, kept, keys, Counts.of(keys, kept)[0])

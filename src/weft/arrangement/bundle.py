@@ -522,7 +522,7 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
-    """The whole arrangement of a document, with its policies and bounds; nothing is stepped anew.
+    """The whole arrangement of a document, with its policies and bounds; nothing is stepped again.
 
     Raises:
         BadInput: its fields mean nothing.
@@ -636,7 +636,7 @@ def _site_job(row: ArrangedJob, where: str, hosts: int, size: int) -> SiteJob:
     job, layout = row.job, row.layout
     check_layout(job, layout.world, layout, where=where)
     if not all(0 <= host < hosts for host in row.domains):
-        raise BadInput(f"domains are no hosts below {hosts}", where=where, remedy=_WRITE_ONE)
+        raise BadInput(f"domains are not hosts below {hosts}", where=where, remedy=_WRITE_ONE)
     if len(row.domains) != -(-layout.world // size):
         problem = f"{len(row.domains)} hosts of {size} for {layout.world} ranks"
         raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
@@ -655,7 +655,7 @@ def _site_job(row: ArrangedJob, where: str, hosts: int, size: int) -> SiteJob:
 def _planned_routes(fields: ArrangementFile, site: Site, where: str) -> tuple[JobTraffic, Routes] | None:
     place, planned = f"{where}: routes", fields.router == "planned"
     if fields.routes is not None and not planned:
-        raise BadInput(f"are there, but the router is {fields.router}", where=place, remedy=_WRITE_ONE)
+        raise BadInput(f"are given, but the router is {fields.router}", where=place, remedy=_WRITE_ONE)
     if fields.routes is None and planned and max(job.domains for job in site.jobs) > 1:
         raise BadInput("are missing", where=place, remedy=_WRITE_ONE)
     if fields.routes is None:
@@ -672,7 +672,7 @@ def _check_texts(lists: Mapping[str, str], row: ArrangedJob, place: str) -> None
         raise BadInput(wrong, where=f"{place}: nccl_env", remedy=_WRITE_ONE)
     for line in row.nccl_tuner.splitlines():
         if not line.startswith("#") and line.count(",") != 7:
-            problem = f"{line[:60]!r} is no line of a tuner file"
+            problem = f"{line[:60]!r} is not a line of a tuner file"
             raise BadInput(problem, where=f"{place}: nccl_tuner", remedy=_WRITE_ONE)
 
 

@@ -59,24 +59,29 @@ class Certificate:
         return share if share > 1e-6 else 0.0
 
 
-def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
-    """The bounds for a site whose jobs that stay are where ``given`` has them."""
+def certify(clock: Clock, cuts: FabricCuts, hosts: Hosts) -> Certificate:
+    """The bounds for a site whose jobs that stay are on ``hosts``."""
     site = clock.site
-    between = [one.between_hosts(site.domain_size) for one in clock.templates]
-    must = np.stack([_must_cross(clock, cuts, given, job, between[job]) for job in range(len(between))])
+    # 1. Bytes that each job must send over each cut.
+    between = [template.between_hosts(site.domain_size) for template in clock.templates]
+    must = np.stack([_must_cross(clock, cuts, hosts, job, between[job]) for job in range(len(between))])
     least: list[float] = []
     proofs: list[Proof] = []
-    for job, one in enumerate(clock.templates):
+    for job, template in enumerate(clock.templates):
+        # 2. The largest bound of each job alone. Each holds whatever the other jobs do, so that the largest does too.
         bounds: dict[Proof, float] = {"alone": clock.references[job].bound_s}
         fixed = site.jobs[job].cut == "keep"
         if len(cuts.all_Bps) and fixed:
             bounds["cuts"] = max(float((must[job] / cuts.all_Bps).max()), _overflow(clock, cuts, job, between[job]))
         if site.jobs[job].may == "stay" and len(cuts.all_Bps) and fixed:
-            bounds["phases"] = _in_phases(one, cuts, clock.accelerators(given[job], job), clock)
+            bounds["phases"] = _in_phases(template, cuts, clock.accelerators(hosts[job], job), clock)
+        # The first name that reaches it is the simplest proof.
         best = max(bounds.values())
         name = next(name for name, value in bounds.items() if value >= best * (1 - 1e-9))
         least.append(bounds[name])
         proofs.append(name)
+    # 3. The objective grows with every job's seconds, so that at all bounds it is a bound.  Where jobs share cuts, a
+    # convex program may give a sharper one.
     seconds = np.array(least)
     lone = clock.objective.score(seconds)
     shared = _time_sharing(clock.objective, cuts, must, seconds)
@@ -86,25 +91,25 @@ def certify(clock: Clock, cuts: FabricCuts, given: Hosts) -> Certificate:
     return Certificate(iteration_s=seconds, proofs=tuple(proofs), objective=lone, proof=strongest)
 
 
-def _must_cross(clock: Clock, cuts: FabricCuts, given: Hosts, job: int, between: Floats) -> Floats:
+def _must_cross(clock: Clock, cuts: FabricCuts, hosts: Hosts, job: int, between: Floats) -> Floats:
     """Bytes of a job that cross each cut in every arrangement: exactly where it stays, the least of any order of
     its hosts where these stay, none known where it may move or have another layout."""
     may = clock.site.jobs[job].may
     if clock.site.jobs[job].cut != "keep":
         return np.zeros(len(cuts.all_Bps))
     if may == "stay":
-        return cuts.crossing(between, given[job])
-    found = np.zeros(len(cuts.all_Bps))
+        return cuts.crossing(between, hosts[job])
+    bytes_ = np.zeros(len(cuts.all_Bps))
     if may == "move" or len(between) > MOST_HOSTS:
-        return found
+        return bytes_
     least, first = least_cut(between), 0
     # The hosts stay but their order may change: over a cut that parts them at least the least cut crosses.
-    held = np.array(given[job], dtype=np.int64)
+    at = np.array(hosts[job], dtype=np.int64)
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
-        inside = np.bincount(unit[held], minlength=len(capacity))
-        found[first : first + len(capacity)] = np.where((inside > 0) & (inside < len(held)), least, 0.0)
+        inside = np.bincount(unit[at], minlength=len(capacity))
+        bytes_[first : first + len(capacity)] = np.where((inside > 0) & (inside < len(at)), least, 0.0)
         first += len(capacity)
-    return found
+    return bytes_
 
 
 def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> float:
@@ -112,48 +117,49 @@ def _overflow(clock: Clock, cuts: FabricCuts, job: int, between: Floats) -> floa
     if len(between) > MOST_HOSTS:
         return 0.0
     usable = np.flatnonzero(np.array(clock.site.usable))
-    found = 0.0
+    least_s = 0.0
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
         # No unit has room for the whole job, so that some cut parts it, wherever it is; the widest is the fastest.
         if np.bincount(unit[usable], minlength=len(capacity)).max() < len(between):
-            found = max(found, least_cut(between) / float(capacity.max()))
-    return found
+            least_s = max(least_s, least_cut(between) / float(capacity.max()))
+    return least_s
 
 
-def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
+def _in_phases(template: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float:
     """Seconds of a job's phases in their order, each at least as long as its bytes cross every cut, and those that
     are under way together sharing it."""
-    source, target = at[one.source][one.message], at[one.target][one.message]
+    # Seconds that each phase keeps each cut of each unit busy, shape (phases, cuts), out of and into the unit.
+    source, target = at[template.source][template.message], at[template.target][template.message]
     domain = clock.fabric.domain
     works = []
     for unit, capacity in zip(cuts.unit, cuts.capacity_Bps, strict=True):
         a, b = unit[domain[source]], unit[domain[target]]
         crossing = np.flatnonzero(a != b)
         for ends in (a, b):
-            key = one.phase[crossing] * len(capacity) + ends[crossing]
-            bytes_ = np.bincount(key, one.bytes[crossing], len(one.phases) * len(capacity))
-            works.append(bytes_.reshape(len(one.phases), -1) / capacity)
+            key = template.phase[crossing] * len(capacity) + ends[crossing]
+            bytes_ = np.bincount(key, template.bytes[crossing], len(template.phases) * len(capacity))
+            works.append(bytes_.reshape(len(template.phases), -1) / capacity)
     work = np.concatenate(works, axis=1)
     longest = work.max(axis=1)
     none = np.zeros(0)
-    whole = none.astype(np.int64)
+    no_flows = none.astype(np.int64)
     # A phase's delay comes before its flows: both one after the other are its length.
-    lengths = one.phases.delay_s + longest
+    lengths = template.phases.delay_s + longest
     empty = Traffic(
-        source=whole,
-        target=whole,
+        source=no_flows,
+        target=no_flows,
         bytes=none,
-        phase=whole,
+        phase=no_flows,
         weight=none,
         cap_Bps=none,
-        phases=replace(one.phases, delay_s=lengths),
+        phases=replace(template.phases, delay_s=lengths),
     )
-    routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=whole, usage=none, latency_s=none)
+    routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=no_flows, usage=none, latency_s=none)
     end = run(np.ones(1), empty, routes).phase_end_s
     # Step 1 gave the earliest begin of each phase by the critical path; step 2 its tail; step 3 looks at each cut as
     # one machine that has to do the phases' crossings in some order.
-    tail = _tails(one, lengths)
-    best = float(end[one.last])
+    tail = _tails(template, lengths)
+    best = float(end[template.last])
     begin = end - longest
     for cut in np.flatnonzero(work.sum(axis=0) > 0).tolist():
         mine = np.flatnonzero((work[:, cut] > 0) & (tail >= 0))
@@ -163,17 +169,17 @@ def _in_phases(one: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> float
     return best
 
 
-def _tails(one: Template, lengths: Floats) -> Floats:
+def _tails(template: Template, lengths: Floats) -> Floats:
     """Seconds from the end of each phase to that of the iteration, at least; below 0 where it need not wait."""
     tail = np.full(len(lengths), -np.inf)
-    tail[one.last] = 0.0
-    held = [part.tolist() for part in np.split(one.phases.waits, one.phases.indptr[1:-1])]
-    later = np.bincount(one.phases.waits, minlength=len(lengths))
+    tail[template.last] = 0.0
+    waits = [part.tolist() for part in np.split(template.phases.waits, template.phases.indptr[1:-1])]
+    later = np.bincount(template.phases.waits, minlength=len(lengths))
     # Backwards in topological order: a phase is looked at when all that wait for it have been.
     stack = np.flatnonzero(later == 0).tolist()
     while stack:
         phase = stack.pop()
-        for before in held[phase]:
+        for before in waits[phase]:
             tail[before] = max(tail[before], tail[phase] + lengths[phase])
             later[before] -= 1
             if not later[before]:
@@ -233,8 +239,8 @@ def _paced(busy: Floats) -> list[_Row]:
 
 def _solved(cost: Floats, bounds: tuple[Floats, Floats], rows: list[_Row]) -> float:
     """The least value; 0 where there is none."""
-    found = lp.least(cost, bounds, lp.Rows.of(rows))
-    return found.objective if found.optimal else 0.0
+    solution = lp.least(cost, bounds, lp.Rows.of(rows))
+    return solution.objective if solution.optimal else 0.0
 
 
 def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
@@ -255,6 +261,8 @@ def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:
     rows = _paced(busy)
     lowest = 1.0 / float(busy.sum(axis=0).max()) / 4
     for job, slowdown in enumerate(least.tolist()):
+        # 1 / p is convex, so that its tangents lie below it: s >= least (2 / point - p / point^2) loosens s >= least /
+        # p, and the linear program's least is a bound.
         for point in np.geomspace(lowest, 1.0, TANGENTS).tolist():
             rows.append(((job, jobs + job), (slowdown / point**2, 1.0), 2 * slowdown / point, np.inf))
         rows.append(((2 * jobs, jobs + job), (1.0, -1.0), 0.0, np.inf))
@@ -288,31 +296,33 @@ class Verified:
 
 def verifiable(clock: Clock) -> bool:
     """Whether some flows can be stepped beside what the search stepped."""
-    few = sum(one.ranks for one in clock.templates) <= MOST_RANKS
-    return few and any(one.detail == "phases" for one in clock.templates)
+    few = sum(template.ranks for template in clock.templates) <= MOST_RANKS
+    return few and any(template.detail == "phases" for template in clock.templates)
 
 
 def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = False) -> Verified:
     """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
     nothing = np.full(len(clock.templates), np.nan)
-    ranks = sum(one.ranks for one in clock.templates)
-    bursts = [one.name for one in clock.templates if one.detail == "burst"]
+    ranks = sum(template.ranks for template in clock.templates)
+    bursts = [template.name for template in clock.templates if template.detail == "burst"]
     if late or not verifiable(clock):
         why = "--budget leaves no time for it" if late else _burst(bursts)
         if ranks > MOST_RANKS:
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
-    flows = sum(len(one.phase) * epochs for (one, _), epochs in zip(wholes, clock.epochs, strict=True))
+    flows = sum(len(template.phase) * epochs for (template, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
         return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
-    parts = [repeated(one, epochs) for (one, _), epochs in zip(wholes, clock.epochs, strict=True)]
-    traffic = together([one.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, one in enumerate(parts)])
-    known = joined([routes.of(one.message) for one, (_, routes) in zip(parts, wholes, strict=True)])
+    parts = [repeated(template, epochs) for (template, _), epochs in zip(wholes, clock.epochs, strict=True)]
+    traffic = together(
+        [iterations.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, iterations in enumerate(parts)]
+    )
+    known = joined([routes.of(iterations.message) for iterations, (_, routes) in zip(parts, wholes, strict=True)])
     result = run(clock.fabric.capacity_Bps, traffic, known)
     seconds = window(result.phase_end_s, parts)
-    stepped = np.array([one.detail == "phases" for one in clock.templates])
+    stepped = np.array([template.detail == "phases" for template in clock.templates])
     return Verified(
         iteration_s=np.where(stepped, seconds, np.nan),
         apart=float(np.abs(found_s / seconds - 1.0)[stepped].max()),
@@ -339,8 +349,10 @@ def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes
         routes=clock.planned(choice.hosts) if choice.router == "planned" else None,
     )
     full, messages = iteration_traffic(site.jobs[job].job, site.cluster, site.jobs[job].layout, wires)
-    known = joined([wave.routes for one in messages.values() for wave in one.waves]).without_latency()
-    whole = replace(
+    known = joined(
+        [wave.routes for messages_of_key in messages.values() for wave in messages_of_key.waves]
+    ).without_latency()
+    stepped = replace(
         template,
         phases=full.traffic.phases,
         last=full.last,
@@ -348,4 +360,4 @@ def _whole(clock: Clock, choice: Assignment, job: int) -> tuple[Template, Routes
         bytes=full.traffic.bytes,
         message=full.message,
     )
-    return whole, known
+    return stepped, known

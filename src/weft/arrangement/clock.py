@@ -75,7 +75,7 @@ def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[
     """
     order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
     if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
-        problem = f"{tuple(classes_of_jobs)} are no classes of jobs where there are {classes}"
+        problem = f"{tuple(classes_of_jobs)} are not classes of jobs where there are {classes}"
         raise BadInput(
             problem, where=f"{where}: class", remedy="write one with weft arrange SITE.toml -o arranged.json"
         )
@@ -120,9 +120,9 @@ class Clock:
         self.paths = Paths(self.fabric)
         self.members = self.site.members
         self.references = self.references or tuple(
-            Reference(seconds=one.alone_s, bound_s=one.alone_s) for one in self.templates
+            Reference(seconds=template.alone_s, bound_s=template.alone_s) for template in self.templates
         )
-        self.objective = Objective.of(self.site, np.array([one.seconds for one in self.references]))
+        self.objective = Objective.of(self.site, np.array([reference.seconds for reference in self.references]))
         self._repeat()
 
     def _repeat(self) -> None:
@@ -140,13 +140,13 @@ class Clock:
 
     def recut(self, job: int, layout: Layout, its: Template) -> Clock:
         """The clock of the same site with another layout of a job."""
-        other = copy(self)
+        recut = copy(self)
         changed = replace(self.site.jobs[job], layout=layout)
-        other.site = replace(self.site, jobs=(*self.site.jobs[:job], changed, *self.site.jobs[job + 1 :]))
-        other.templates = (*self.templates[:job], its, *self.templates[job + 1 :])
-        other._routes, other._known = {}, {}
-        other._repeat()
-        return other
+        recut.site = replace(self.site, jobs=(*self.site.jobs[:job], changed, *self.site.jobs[job + 1 :]))
+        recut.templates = (*self.templates[:job], its, *self.templates[job + 1 :])
+        recut._routes, recut._known = {}, {}
+        recut._repeat()
+        return recut
 
     def plain(self, hosts: Hosts, router: Router = "ecmp") -> Assignment:
         """A choice without offsets and classes."""
@@ -167,6 +167,7 @@ class Clock:
         """Times of an assignment with all jobs, or some of them (the others take what they take alone)."""
         chosen = tuple(range(len(self.templates))) if jobs is None else tuple(jobs)
         key = (choice, chosen)
+        # Equal choices take equal times: each is stepped once.
         if key not in self._known:
             self._known[key] = self._stepped(choice, chosen)
         return self._known[key]
@@ -182,9 +183,14 @@ class Clock:
         total, ends, now = left.copy(), np.zeros(len(left)), np.zeros(len(left))
         running, seconds = list(range(len(left))), first
         while True:
+            # The next event: the job that ends first. Jobs that end with it, within rounding, end together.
             until = left[running] * seconds[running]
             soonest = float(until.min())
-            ended = [job for job, one in zip(running, until.tolist(), strict=True) if one <= soonest * (1 + 1e-12)]
+            ended = [
+                job
+                for job, seconds_left in zip(running, until.tolist(), strict=True)
+                if seconds_left <= soonest * (1 + 1e-12)
+            ]
             now[running] += soonest
             left[running] -= soonest / seconds[running]
             ends[ended] = now[ended]
@@ -196,26 +202,27 @@ class Clock:
     def alone(self, hosts: Hosts, router: Router, job: int, *, sample: bool = False) -> tuple[float, object]:
         """Seconds of one iteration of a job alone on its hosts, and the rates of its links where they are asked
         for."""
-        one = repeated(self.templates[job], 1)
-        routes = self.routes(hosts, router)[job].of(one.message)
-        result = run(self.fabric.capacity_Bps, one.traffic(0.0, 1.0), routes, sample=sample)
-        return float(result.phase_end_s[one.ends[0]]), result.rates
+        iteration = repeated(self.templates[job], 1)
+        routes = self.routes(hosts, router)[job].of(iteration.message)
+        result = run(self.fabric.capacity_Bps, iteration.traffic(0.0, 1.0), routes, sample=sample)
+        return float(result.phase_end_s[iteration.ends[0]]), result.rates
 
     def _routed(self, hosts: Hosts, router: Router) -> list[Routes]:
-        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
+        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
         planned = self.planned(hosts) if router == "planned" else None
         mode: Mode = "spray" if router == "spray" else "ecmp"
-        found = []
-        for one, where in zip(self.templates, at, strict=True):
-            source, target = where[one.source], where[one.target]
+        routed = []
+        for template, where in zip(self.templates, at, strict=True):
+            source, target = where[template.source], where[template.target]
+            # Messages inside hosts have no planned route and take the usual one.
             if planned is None:
                 routes = self.paths.routes(source, target, mode=mode)
             else:
                 routes = planned.completed(
-                    one.titles, one.group, source, target, partial(self.paths.routes, mode="ecmp")
+                    template.titles, template.group, source, target, partial(self.paths.routes, mode="ecmp")
                 )
-            found.append(routes.without_latency())
-        return found
+            routed.append(routes.without_latency())
+        return routed
 
     def planned(self, hosts: Hosts) -> FlowRoutes | None:
         """Routes for the exact traffic of all jobs, or those that were given; None where nothing leaves hosts.
@@ -225,9 +232,11 @@ class Clock:
         """
         if self.given is not None:
             return self.given
-        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
+        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
         parts = [
-            (one.traffic, where) for one, where in zip(self.templates, at, strict=True) if one.traffic is not None
+            (template.traffic, where)
+            for template, where in zip(self.templates, at, strict=True)
+            if template.traffic is not None
         ]
         if not parts:
             return None
@@ -241,21 +250,21 @@ class Clock:
 
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
         """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""
-        at = [self.accelerators(held, job) for job, held in enumerate(hosts)]
+        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
         planned = self.planned(hosts) if router == "planned" else None
-        found: list[tuple[JobTraffic, Routes] | None] = []
-        for one, where in zip(self.templates, at, strict=True):
-            if one.traffic is None:
-                found.append(None)
+        flows: list[tuple[JobTraffic, Routes] | None] = []
+        for template, where in zip(self.templates, at, strict=True):
+            if template.traffic is None:
+                flows.append(None)
                 continue
-            traffic = merged_traffic([(one.traffic, where)])
+            traffic = merged_traffic([(template.traffic, where)])
             if planned is not None:
                 routes, _ = planned.of(traffic.names, traffic.collective, traffic.source, traffic.target)
             else:
                 mode: Mode = "spray" if router == "spray" else "ecmp"
                 routes = self.paths.routes(traffic.source, traffic.target, mode=mode)
-            found.append((traffic, routes))
-        return found
+            flows.append((traffic, routes))
+        return flows
 
     def weight(self, choice: Assignment, job: int) -> float:
         """Weight of a job's flows, by its class."""
@@ -263,9 +272,9 @@ class Clock:
 
     def carried(self, hosts: Hosts, router: Router, job: int) -> Floats:
         """Bytes of one iteration of a job on every link."""
-        one = self.templates[job]
-        routes = self.routes(hosts, router)[job].of(one.message)
-        loads = np.repeat(one.bytes, np.diff(routes.indptr)) * routes.usage
+        template = self.templates[job]
+        routes = self.routes(hosts, router)[job].of(template.message)
+        loads = np.repeat(template.bytes, np.diff(routes.indptr)) * routes.usage
         return np.bincount(routes.links, loads, self.fabric.links).astype(np.float64)
 
     def together(self, choice: Assignment, jobs: Sequence[int]) -> tuple[Traffic, Routes]:
@@ -281,11 +290,11 @@ class Clock:
         self._count[0] += 1
         result = run(self.fabric.capacity_Bps, *self.together(choice, jobs))
         # Jobs that are not stepped are taken to be alone: the bounds of a search use that.
-        iteration = np.array([one.alone_s for one in self.templates])
-        whole = len(jobs) == len(self.templates)
+        iteration = np.array([template.alone_s for template in self.templates])
+        complete = len(jobs) == len(self.templates)
         iteration[list(jobs)] = window(result.phase_end_s, [self.repeats[job] for job in jobs])
         slowdown = iteration / self.objective.against_s
-        mean = self.lives(choice, iteration) if whole and self.objective.kind == "makespan" else iteration
+        mean = self.lives(choice, iteration) if complete and self.objective.kind == "makespan" else iteration
         return Timed(
             choice=choice,
             iteration_s=iteration,
@@ -297,11 +306,11 @@ class Clock:
 
 def window(phase_end_s: Floats, jobs: Sequence[Repeated]) -> Floats:
     """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their phases."""
-    first = np.cumsum([0] + [len(one.phases) for one in jobs])
-    ends = [phase_end_s[at + one.ends] for at, one in zip(first.tolist(), jobs, strict=False)]
+    first = np.cumsum([0] + [len(iterations.phases) for iterations in jobs])
+    ends = [phase_end_s[at + iterations.ends] for at, iterations in zip(first.tolist(), jobs, strict=False)]
     # Once the first job has done all its iterations, the others have less beside them: that time does not count.
-    until = min(float(one[-1]) for one in ends)
-    return np.array([steady(one, until) for one in ends])
+    until = min(float(ends_of_job[-1]) for ends_of_job in ends)
+    return np.array([steady(ends_of_job, until) for ends_of_job in ends])
 
 
 def steady(ends: Floats, until: float) -> float:
@@ -342,36 +351,36 @@ class Repeated:
         )
 
 
-def repeated(one: Template, count: int) -> Repeated:
+def repeated(template: Template, count: int) -> Repeated:
     """``count`` iterations; each begins when the one before has ended."""
-    size = len(one.phases)
+    size = len(template.phases)
     # One copy of the phases an iteration, numbered `size` apart.
-    lengths = np.diff(one.phases.indptr)
+    lengths = np.diff(template.phases.indptr)
     roots = np.flatnonzero(lengths == 0)
     # From the second iteration on, phases that wait for nothing wait for the end of the one before.
     later = np.where(lengths == 0, 1, lengths)
     waits = np.empty(int(later.sum()), dtype=np.int64)
     begin = np.cumsum(later) - later
-    waits[begin[roots]] = one.last - size
-    held = np.flatnonzero(lengths > 0)
-    waits[spans(begin[held], lengths[held])] = one.phases.waits
+    waits[begin[roots]] = template.last - size
+    waiting = np.flatnonzero(lengths > 0)
+    waits[spans(begin[waiting], lengths[waiting])] = template.phases.waits
     shift = size * np.arange(count)
     per = np.concatenate([lengths, np.tile(later, count - 1)])
     phases = Phases(
-        delay_s=np.tile(one.phases.delay_s, count),
+        delay_s=np.tile(template.phases.delay_s, count),
         start_s=np.zeros(size * count),
         indptr=np.concatenate([[0], np.cumsum(per)]).astype(np.int64),
-        waits=np.concatenate([one.phases.waits, (waits[None, :] + shift[1:, None]).ravel()]),
+        waits=np.concatenate([template.phases.waits, (waits[None, :] + shift[1:, None]).ravel()]),
         label=np.zeros(size * count, dtype=np.int64),
         labels=("phase",),
         job=np.zeros(size * count, dtype=np.int64),
     )
     return Repeated(
         phases=phases,
-        phase=(one.phase[None, :] + shift[:, None]).ravel(),
-        bytes=np.tile(one.bytes, count),
-        message=np.tile(one.message, count),
-        ends=one.last + shift,
+        phase=(template.phase[None, :] + shift[:, None]).ravel(),
+        bytes=np.tile(template.bytes, count),
+        message=np.tile(template.message, count),
+        ends=template.last + shift,
         roots=roots,
     )
 

@@ -50,7 +50,7 @@ CHUNKS = 4
 MOST_XML_RANKS = 128
 """Ranks of a group up to which MSCCL XML is written."""
 SPAN = 1.25
-"""Sizes to this factor around that of a collective are those for which its schedule is written: softwares pad and
+"""Sizes to this factor around that of a collective are those for which its schedule is written: frameworks pad and
 bucket."""
 WORTH = 0.01
 """A schedule is best where it is at least this share faster than NCCL's fastest algorithm."""
@@ -157,7 +157,7 @@ class JobCollective(Document):
             return None
         return DimensionSchedule(
             policy=self.timed.schedule.policy,
-            sizes=tuple(one.size for one in self.dimensions),
+            sizes=tuple(dimension.size for dimension in self.dimensions),
             orders=tuple(map(tuple, (self.timed.schedule.orders + 1).tolist())),
             predicted_s=self.scheduled_s,
             bound_s=self.shares_bound_s,
@@ -178,22 +178,22 @@ class JobSchedules(Result):
         """A row a collective."""
         return [
             {
-                "collective": one.name,
-                "ranks": one.ranks,
-                "hosts": one.hosts,
-                "bytes": one.bytes,
-                "calls": one.calls,
-                "assumed": one.assumed[0],
-                "assumed_s": one.assumed[1],
-                "best": one.best[0],
-                "best_s": one.best[1],
-                "bound_s": one.bound_s,
+                "collective": collective.name,
+                "ranks": collective.ranks,
+                "hosts": collective.hosts,
+                "bytes": collective.bytes,
+                "calls": collective.calls,
+                "assumed": collective.assumed[0],
+                "assumed_s": collective.assumed[1],
+                "best": collective.best[0],
+                "best_s": collective.best[1],
+                "bound_s": collective.bound_s,
             }
-            for one in self.collectives
+            for collective in self.collectives
         ]
 
     def _facts(self) -> tuple[str, ...]:
-        better = sum(one.schedule_is_best for one in self.collectives)
+        better = sum(collective.schedule_is_best for collective in self.collectives)
         return (self.job, counted(len(self.collectives), "collective"), f"{better} with a schedule better than NCCL's")
 
     def of(self, kind: str | None, axes: str | None) -> JobCollective:
@@ -202,12 +202,16 @@ class JobSchedules(Result):
         Raises:
             UnknownName: the job has none such.
         """
-        alike = [one for one in self.collectives if kind in (None, one.kind) and axes in (None, "+".join(one.axes))]
+        alike = [
+            collective
+            for collective in self.collectives
+            if kind in (None, collective.kind) and axes in (None, "+".join(collective.axes))
+        ]
         if not alike:
-            known = list(dict.fromkeys(one.name for one in self.collectives))
-            asked = " ".join(word for word in (kind, axes) if word is not None)
-            raise UnknownName("collective", asked, known, where=f"job {self.job}")
-        return max(alike, key=lambda one: one.bytes)
+            known = list(dict.fromkeys(collective.name for collective in self.collectives))
+            wanted = " ".join(word for word in (kind, axes) if word is not None)
+            raise UnknownName("collective", wanted, known, where=f"job {self.job}")
+        return max(alike, key=lambda collective: collective.bytes)
 
 
 def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> str:
@@ -216,37 +220,38 @@ def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> 
     The plugin tells groups by hosts and ranks alone.  Of groups that agree in both the slowest network counts.
     """
 
-    def reach(one: JobCollective) -> float:
-        return float("inf") if one.reached_Bps is None else one.reached_Bps
+    def reach(collective: JobCollective) -> float:
+        return float("inf") if collective.reached_Bps is None else collective.reached_Bps
 
+    # One entry of the file serves all groups of a shape.
     slowest: dict[tuple[int, int], JobCollective] = {}
-    for one in collectives:
-        shape = (one.hosts, one.ranks)
-        even = one.ranks % one.hosts == 0 and one.kind in BALANCED_KINDS
-        if even and (shape not in slowest or reach(one) < reach(slowest[shape])):
-            slowest[shape] = one
-    groups = [(one.cluster, *shape) for shape, one in sorted(slowest.items())]
+    for collective in collectives:
+        shape = (collective.hosts, collective.ranks)
+        even = collective.ranks % collective.hosts == 0 and collective.kind in BALANCED_KINDS
+        if even and (shape not in slowest or reach(collective) < reach(slowest[shape])):
+            slowest[shape] = collective
+    groups = [(collective.cluster, *shape) for shape, collective in sorted(slowest.items())]
     return write_tuner(groups, calibration=constants)
 
 
-def msccl_text(one: JobCollective) -> str | None:
+def msccl_text(collective: JobCollective) -> str | None:
     """The schedule of a collective as MSCCL XML for sizes near its own.
 
     None where NCCL is as good, or the executor cannot run it.
     """
-    if not one.schedule_is_best or one.timed is None or one.ranks > MOST_XML_RANKS:
+    if not collective.schedule_is_best or collective.timed is None or collective.ranks > MOST_XML_RANKS:
         return None
-    name = f"weft_{one.kind}_{'_'.join(one.axes)}_{one.ranks}"
-    least, most = ceil(one.bytes / SPAN), int(one.bytes * SPAN)
+    name = f"weft_{collective.kind}_{'_'.join(collective.axes)}_{collective.ranks}"
+    least, most = ceil(collective.bytes / SPAN), int(collective.bytes * SPAN)
     try:
-        plan = schedule_plan(one.timed)
-        return write_msccl(plan, one.kind, one.ranks, name=name, min_bytes=least, max_bytes=most)
+        plan = schedule_plan(collective.timed)
+        return write_msccl(plan, collective.kind, collective.ranks, name=name, min_bytes=least, max_bytes=most)
     except Unsupported:
         return None
 
 
 def own_cluster(cluster: Cluster, domains: int) -> Cluster:
-    """The hosts of a job as a cluster of its own."""
+    """The hosts of a job as a separate cluster."""
     first, second = cluster.tiers[:2]
     tiers = (first, replace(second, size=domains)) if domains > 1 else (first,)
     return replace(
@@ -276,8 +281,8 @@ def job_collectives(
         routing="spray" if router == "spray" else "ecmp",
         routes=routes,
     )
-    asked = _CollectiveCosts(job, site.cluster, wires, constants)
-    return tuple(asked.collective(*one) for one in _listed(job, site.cluster, constants))
+    costs = _CollectiveCosts(job, site.cluster, wires, constants)
+    return tuple(costs.collective(*listed) for listed in _listed(job, site.cluster, constants))
 
 
 def _listed(
@@ -290,15 +295,16 @@ def _listed(
     most: Counter[tuple[CollectiveKind, tuple[str, ...], float]] = Counter()
     chunks = held_chunks(step.model, job.layout)
     for stage in range(job.layout.pipeline):
-        held = [chunk for chunk in chunks if chunk.stage == stage]
+        stage_chunks = [chunk for chunk in chunks if chunk.stage == stage]
         result: Counter[tuple[CollectiveKind, tuple[str, ...], float]] = Counter()
-        for chunk in held:
+        for chunk in stage_chunks:
             for call in (*step.inside(chunk), *step.between(chunk)):
                 _count(result, job, call, rounds)
-        for call in step.once(HeldChunk.together(held)):
+        for call in step.once(HeldChunk.together(stage_chunks)):
             _count(result, job, call, 1.0)
+        # Counters joined by ``|`` keep the larger count: of each collective the stage that calls it most.
         most |= result
-    order = sorted(most.items(), key=lambda one: (-one[0][2] * one[1], one[0]))
+    order = sorted(most.items(), key=lambda entry: (-entry[0][2] * entry[1], entry[0]))
     return [(*key, calls) for key, calls in order]
 
 
@@ -329,19 +335,20 @@ class _CollectiveCosts:
     def collective(self, kind: CollectiveKind, axes: tuple[str, ...], bytes_: float, calls: float) -> JobCollective:
         key = (kind, axes)
         algorithm, extra, reached_Bps = self._met(key)
-        own = own_cluster(self.cluster, self.job.domains)
+        hosts = own_cluster(self.cluster, self.job.domains)
+        # The outer tier gets the bandwidth for which the model, with its efficiency, sends at the reached rate.
         if reached_Bps is not None:
             outer_Bps = reached_Bps / self.constants.scale_out_efficiency
-            outer = replace(own.tiers[1], bandwidth_Bps=outer_Bps, oversubscription=1.0)
-            own = replace(own, tiers=(own.tiers[0], outer))
-        network, group = Network.of(own, self.constants), spread(self.table, axes, own.spans)
-        dimensions = self._dimensions(axes, own, network)
+            outer = replace(hosts.tiers[1], bandwidth_Bps=outer_Bps, oversubscription=1.0)
+            hosts = replace(hosts, tiers=(hosts.tiers[0], outer))
+        network, group = Network.of(hosts, self.constants), spread(self.table, axes, hosts.spans)
+        dimensions = self._dimensions(axes, hosts, network)
         timed, bound_s = _scheduled(kind, bytes_, dimensions)
         nominal = Network.of(self.cluster, self.constants)
-        whole = spread(self.table, axes, self.cluster.spans)
-        given = np.array([bytes_])
-        waiting = replace(nominal, contention={(kind, whole.axes): extra})
-        assumed_s = float(collective_s(kind, given, whole, waiting)[0])
+        nominal_group = spread(self.table, axes, self.cluster.spans)
+        size = np.array([bytes_])
+        waiting = replace(nominal, contention={(kind, nominal_group.axes): extra})
+        assumed_s = float(collective_s(kind, size, nominal_group, waiting)[0])
         nccl = {"ring step" if kind == "exchange" else "direct": assumed_s}
         if kind in BALANCED_KINDS:
             nccl = _nccl(kind, bytes_, group, network)
@@ -358,7 +365,7 @@ class _CollectiveCosts:
             dimensions=dimensions,
             timed=timed,
             shares_bound_s=None if bound_s is None else bound_s + network.launch_s,
-            bound_s=float(lower_bound_s(kind, given, whole, nominal)[0]),
+            bound_s=float(lower_bound_s(kind, size, nominal_group, nominal)[0]),
             launch_s=network.launch_s,
             schedule_is_best=timed is not None
             and all(
@@ -366,7 +373,7 @@ class _CollectiveCosts:
                 < min(_nccl(kind, bytes_ * share, group, network).values())
                 for share in (1 / SPAN, 1.0, SPAN)
             ),
-            cluster=own,
+            cluster=hosts,
         )
 
     def _reached_Bps(self, messages: Messages) -> float | None:
@@ -377,27 +384,28 @@ class _CollectiveCosts:
             if not len(away):
                 continue
             bytes_ = wave.bytes[away] * UNIT_BYTES
+            # All groups send at once: bytes of the busiest accelerator over the seconds until the last flow ends.
             busiest = max(float(np.bincount(ends[away], bytes_).max()) for ends in (wave.source, wave.target))
             routes = wave.routes.of(away)
             done = transfer(self.wires.capacity_Bps, wave.source[away], wave.target[away], bytes_, routes)
             least = min(least, busiest / float(done.end_s.max()))
         return least if np.isfinite(least) else None
 
-    def _dimensions(self, axes: tuple[str, ...], own: Cluster, network: Network) -> tuple[Dimension, ...]:
+    def _dimensions(self, axes: tuple[str, ...], hosts: Cluster, network: Network) -> tuple[Dimension, ...]:
         """Scale-up domain and hosts that a group spans, as an executor on NCCL's Simple protocol sees them."""
         simple = PROTOCOLS[-1]
-        whole = [
+        dimensions = [
             replace(
                 from_tier(tier),
                 bandwidth_Bps=network.achieved_Bps[k],
                 latency_s=network.latency_s[k] + (simple.outside_s if k else simple.inside_s),
                 reduces=False,
             )
-            for k, tier in enumerate(own.tiers)
+            for k, tier in enumerate(hosts.tiers)
         ]
         try:
             ranks = sorted(rank_groups(self.job.layout, axes)[0].tolist())
-            return tuple(one for _, one in part_dimensions(whole, factors_of(ranks)))
+            return tuple(dimension for _, dimension in part_dimensions(dimensions, factors_of(ranks)))
         except Unsupported:
             return ()
 
@@ -413,18 +421,19 @@ def _scheduled(
     kind: CollectiveKind, bytes_: float, dimensions: tuple[Dimension, ...]
 ) -> tuple[TimedSchedule | None, float | None]:
     """The fastest of the policies' schedules in equal chunks, without the launch, and the bound of all schedules."""
-    ranks = prod(one.size for one in dimensions)
+    ranks = prod(dimension.size for dimension in dimensions)
     if kind not in BALANCED_KINDS or len(dimensions) < 2 or bytes_ < CHUNKS * ranks * SMALLEST_PIECE_BYTES:
         return None, None
-    asked = request(kind, bytes_, dimensions)
-    known = [schedule(asked, policy, chunks=CHUNKS) for policy in POLICIES]
-    best = min((equal(one, len(one.schedule)) for one in known), key=lambda one: one.time_s)
-    return best, best_shares(asked).bound_s
+    wanted = request(kind, bytes_, dimensions)
+    # Every policy's order in equal chunks, which executors can run; the bound holds for all orders and chunks.
+    known = [schedule(wanted, policy, chunks=CHUNKS) for policy in POLICIES]
+    best = min((equal(candidate, len(candidate.schedule)) for candidate in known), key=lambda timed: timed.time_s)
+    return best, best_shares(wanted).bound_s
 
 
 def _sized(timed: TimedSchedule, share: float) -> TimedSchedule:
     """The same orders for a share of the bytes."""
     schedule = timed.schedule
-    asked = replace(schedule.request, bytes=schedule.request.bytes * share)
-    other = replace(schedule, request=asked, chunk_bytes=schedule.chunk_bytes * share)
-    return time_schedule(other, rule=timed.rule, active=timed.active)
+    scaled = replace(schedule.request, bytes=schedule.request.bytes * share)
+    resized = replace(schedule, request=scaled, chunk_bytes=schedule.chunk_bytes * share)
+    return time_schedule(resized, rule=timed.rule, active=timed.active)

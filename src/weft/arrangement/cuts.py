@@ -36,6 +36,7 @@ class FabricCuts:
         crossing = []
         for unit, capacity in zip(self.unit, self.capacity_Bps, strict=True):
             at = unit[at_host]
+            # Bytes between hosts of different units leave one and enter another; a link carries both ways at once.
             differs = at[:, None] != at[None, :]
             apart = between * differs
             out = np.bincount(at, apart.sum(axis=1), len(capacity))
@@ -55,6 +56,7 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
     units, capacities = [], []
     for tier in range(SCALE_UP + 1, top):
         label = _components(fabric, tier)
+        # Accelerators of a host hang together at the lowest tier, so that any of them names the host's unit.
         of_host = np.zeros(int(fabric.domain.max()) + 1, dtype=np.int64)
         of_host[fabric.domain] = label[: fabric.accelerators]
         names, unit = np.unique(of_host, return_inverse=True)
@@ -64,10 +66,12 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         # Switches belong to the unit of the hosts that they hang together with below this tier.
         for at, name in enumerate(names.tolist()):
             number[label == name] = at
+        # Links of higher tiers with one end in the unit: out of it and into it apart, of which the narrower is its
+        # cut.
         above = np.flatnonzero((fabric.tier > tier) & fabric.up)
         ways = []
-        for ends, others in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
-            mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[others[above]])]
+        for ends, far_ends in ((fabric.source, fabric.target), (fabric.target, fabric.source)):
+            mine = above[(number[ends[above]] >= 0) & (number[ends[above]] != number[far_ends[above]])]
             ways.append(np.bincount(number[ends[mine]], fabric.capacity_Bps[mine], len(names)))
         units.append(unit.reshape(-1))
         capacities.append(np.minimum(*ways))
@@ -96,9 +100,9 @@ def least_cut(between: Floats) -> float:
     Of every division into two parts, the larger of both directions is at least half of what goes both ways; the
     least of that is the global minimum cut (Stoer and Wagner, J. ACM 44, 1997).
     """
-    both = (between + between.T).astype(np.float64)
-    np.fill_diagonal(both, 0.0)
-    count = len(both)
+    undirected = (between + between.T).astype(np.float64)
+    np.fill_diagonal(undirected, 0.0)
+    count = len(undirected)
     if count < 2:
         return 0.0
     alive = np.ones(count, dtype=bool)
@@ -111,13 +115,13 @@ def least_cut(between: Floats) -> float:
         for _ in range(int(alive.sum())):
             before, last = last, int(np.argmax(reach))
             worth = reach[last]
-            reach = np.where(np.isneginf(reach), -np.inf, reach + both[last])
+            reach = np.where(np.isneginf(reach), -np.inf, reach + undirected[last])
             reach[last] = -np.inf
         best = min(best, float(worth))
-        both[before] += both[last]
-        both[:, before] += both[:, last]
-        both[before, before] = 0.0
+        undirected[before] += undirected[last]
+        undirected[:, before] += undirected[:, last]
+        undirected[before, before] = 0.0
         alive[last] = False
-        both[last] = 0.0
-        both[:, last] = 0.0
+        undirected[last] = 0.0
+        undirected[:, last] = 0.0
     return best / 2

@@ -115,18 +115,23 @@ class Layouts:
         job = clock.site.jobs[number]
         # Three sources, as each misses what another sees: alone, on its hosts, and as slow as it is beside the others.
         felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
-        result = [*self.ranked(job).layouts, *self._here(clock, now, number), *(one.layout for one in felt.layouts)]
-        others = [one for one in dict.fromkeys(result) if one != job.layout]
+        result = [
+            *self.ranked(job).layouts,
+            *self._here(clock, now, number),
+            *(estimate.layout for estimate in felt.layouts),
+        ]
+        candidates = [layout for layout in dict.fromkeys(result) if layout != job.layout]
         closed = Estimator(job.job, felt.cluster, felt.constants)
-        seconds = [float(closed.evaluate(LayoutTable.of([one])).iteration_s[0]) for one in others]
-        yield from (others[at] for at in np.argsort(seconds, kind="stable").tolist())
+        seconds = [float(closed.evaluate(LayoutTable.of([layout])).iteration_s[0]) for layout in candidates]
+        yield from (candidates[at] for at in np.argsort(seconds, kind="stable").tolist())
 
     def pace(self, clock: Clock, now: Timed, number: int) -> float:
         """Seconds per byte that a job found between hosts beside the others, over those alone on a 1:1 network."""
-        one = clock.templates[number]
-        if one.network_s <= 0:
+        template = clock.templates[number]
+        if template.network_s <= 0:
             return 1.0
-        return 1.0 + max(0.0, float(now.iteration_s[number]) - one.alone_s) / one.network_s
+        # What others add to the iteration, spread over the seconds in which the job sends.
+        return 1.0 + max(0.0, float(now.iteration_s[number]) - template.alone_s) / template.network_s
 
     def _planned(self, job: SiteJob, cluster: Cluster) -> Plan:
         result = plan(
@@ -152,14 +157,16 @@ class Layouts:
     def _alone(self, job: SiteJob) -> Ranked:
         cluster = _own(job, self.site.cluster)
         closed = self._planned(job, cluster)
-        first = [one.layout for one in closed.layouts]
+        first = [estimate.layout for estimate in closed.layouts]
         if job.layout.world > MOST_RANKS:
             # A burst and its pause last no less than the closed form's iteration.
-            seconds = [self.template(job, one).alone_s for one in first]
+            seconds = [self.template(job, layout).alone_s for layout in first]
             order = np.argsort(seconds, kind="stable").tolist()
             bound_s = min(seconds[order[0]], closed.layouts[0].iteration_s)
             layouts = tuple(first[at] for at in order)
             return Ranked(layouts=layouts, reference=Reference(seconds=seconds[order[0]], bound_s=bound_s))
+        # Branch and bound by the clock of arrangements, so that references and steps are of one model; where time runs
+        # out, the proof's bound still holds for every layout.
         result = search_on_fabric(
             _AloneEvaluator(job, cluster, self),
             job.space,
@@ -198,7 +205,7 @@ class Layouts:
 
 
 def _own(job: SiteJob, cluster: Cluster) -> Cluster:
-    """The accelerators of a job as a cluster of its own, 1:1."""
+    """The accelerators of a job as a separate cluster, 1:1."""
     inner, outer = cluster.tiers[:2]
     world = job.layout.world
     several = (inner, replace(outer, size=job.domains, oversubscription=1.0))
@@ -209,7 +216,7 @@ def _own(job: SiteJob, cluster: Cluster) -> Cluster:
 def _slower(cluster: Cluster, pace: float) -> Cluster:
     """The cluster with that many times the seconds per byte between hosts."""
     inner, *outer = cluster.tiers
-    return replace(cluster, tiers=(inner, *(replace(one, oversubscription=pace) for one in outer)))
+    return replace(cluster, tiers=(inner, *(replace(tier, oversubscription=pace) for tier in outer)))
 
 
 class _AloneEvaluator(Evaluator):

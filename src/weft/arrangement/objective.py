@@ -1,6 +1,6 @@
 """What is wanted of a site, as one number to minimise, and as people read it.
 
-Inside, every objective is a score: what it comes to over what it would be with every job alone on a 1:1 network.
+Inside, every objective is a score: its value over the value with every job alone on a 1:1 network.
 Less is better, and 1 is as if no job met another.
 """
 
@@ -42,8 +42,8 @@ class Objective:
     @classmethod
     def of(cls, site: Site, against_s: Floats) -> Objective:
         """The objective of a site whose jobs take ``against_s`` alone."""
-        given = np.array([job.weight for job in site.jobs])
-        worth, scale = np.ones(len(given)), 1.0
+        weights = np.array([job.weight for job in site.jobs])
+        worth, scale = np.ones(len(weights)), 1.0
         if site.objective == "makespan":
             worth = np.array([float(job.iterations or 1) for job in site.jobs])
             scale = float((worth * against_s).max())
@@ -54,11 +54,11 @@ class Objective:
             scale = float((worth / against_s).sum())
         elif site.objective == "dollars_per_token":
             worth = np.array([float(job.job.recipe.tokens) for job in site.jobs])
-            held = sum(job.domains for job in site.jobs) * (site.domain_size + site.cluster.spares_per_domain)
-            scale = held * site.usd_per_hour / HOUR_S / float((worth / against_s).sum())
+            bought = sum(job.domains for job in site.jobs) * (site.domain_size + site.cluster.spares_per_domain)
+            scale = bought * site.usd_per_hour / HOUR_S / float((worth / against_s).sum())
         return cls(
             kind=site.objective,
-            weights=given / given.sum(),
+            weights=weights / weights.sum(),
             against_s=against_s,
             worth=worth,
             scale=scale,
@@ -75,6 +75,7 @@ class Objective:
             return float(slowdown.max()) + TIE * mean
         if self.kind == "makespan":
             return float((self.worth * seconds).max()) / self.scale + TIE * mean
+        # Rates: what is done in a second alone, over what is done in a second together.
         return float((self.worth / self.against_s).sum() / (self.worth / seconds).sum())
 
     def cost(self, seconds: Floats, slowdown: Floats) -> float:

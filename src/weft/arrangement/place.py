@@ -28,11 +28,12 @@ MOST_COUNTS = 20_000
 
 def as_given(site: Site) -> Hosts:
     """Every job on the hosts that it holds, the others on the first that are free, in order (first fit)."""
-    kept = [bool(job.hosts) and all(site.usable[host] for host in job.hosts) for job in site.jobs]
-    held = {host for job, stays in zip(site.jobs, kept, strict=True) if stays for host in job.hosts}
-    free = iter([host for host, up in enumerate(site.usable) if up and host not in held])
+    # Hosts that are down or gone free the job to be placed again.
+    stay = [bool(job.hosts) and all(site.usable[host] for host in job.hosts) for job in site.jobs]
+    occupied = {host for job, stays in zip(site.jobs, stay, strict=True) if stays for host in job.hosts}
+    free = iter([host for host, up in enumerate(site.usable) if up and host not in occupied])
     result = [
-        job.hosts if stays else tuple(islice(free, job.domains)) for job, stays in zip(site.jobs, kept, strict=True)
+        job.hosts if stays else tuple(islice(free, job.domains)) for job, stays in zip(site.jobs, stay, strict=True)
     ]
     return tuple(result)
 
@@ -54,8 +55,8 @@ class Places:
         return cls(
             site=site,
             cuts=cuts,
-            between=tuple(one.between_hosts(site.domain_size) for one in templates),
-            alone_s=np.array([one.alone_s for one in templates]),
+            between=tuple(template.between_hosts(site.domain_size) for template in templates),
+            alone_s=np.array([template.alone_s for template in templates]),
             weights=weights / weights.sum(),
         )
 
@@ -70,40 +71,40 @@ class Places:
             return 0.0
         # A job's own cut bounds its pace; what others send over the same cuts delays it; more than all the time is
         # impossible and costs most.
-        shares = np.array([one / alone for one, alone in zip(busy, self.alone_s, strict=True)])
+        shares = np.array([busy_s / alone for busy_s, alone in zip(busy, self.alone_s, strict=True)])
         all_of_it = shares.sum(axis=0)
-        own = shares.max(axis=1)
+        alone_share = shares.max(axis=1)
         met = (shares * (all_of_it[None, :] - shares)).max(axis=1)
-        return float((self.weights * (own + met)).sum() + np.maximum(all_of_it - 1.0, 0.0).sum())
+        return float((self.weights * (alone_share + met)).sum() + np.maximum(all_of_it - 1.0, 0.0).sum())
 
     def sorted(self, hosts: Hosts) -> Hosts:
         """Ranks in the order of units, outermost first, for jobs whose order is free."""
         return tuple(
-            held if job.may == "stay" else tuple(sorted(held, key=lambda host: self._place(host)))
-            for job, held in zip(self.site.jobs, hosts, strict=True)
+            at_hosts if job.may == "stay" else tuple(sorted(at_hosts, key=lambda host: self._place(host)))
+            for job, at_hosts in zip(self.site.jobs, hosts, strict=True)
         )
 
     @property
     def moving(self) -> list[int]:
         """Jobs that may have any hosts."""
-        return [job for job, one in enumerate(self.site.jobs) if one.may == "move"]
+        return [job for job, settings in enumerate(self.site.jobs) if settings.may == "move"]
 
-    def packed(self, given: Hosts) -> list[Hosts]:
+    def packed(self, begin: Hosts) -> list[Hosts]:
         """Jobs that may move on hosts in a row: the largest first, and in the order of the site."""
         largest = sorted(self.moving, key=lambda job: -self.site.jobs[job].domains)
-        result = (self._filled(given, order) for order in (largest, self.moving) if order)
+        result = (self._filled(begin, order) for order in (largest, self.moving) if order)
         return list(dict.fromkeys(result))
 
-    def candidates(self, given: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
+    def candidates(self, begin: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
         """Placements worth a closer look, the given one first, without repetition, while there are seconds left."""
         result: dict[Hosts, float] = {}
-        for hosts in self._drawn(given, seed, left_s, result):
+        for hosts in self._drawn(begin, seed, left_s, result):
             if hosts not in result:
                 result[hosts] = self.cost(self.busy(hosts))
                 yield hosts
 
     def _drawn(self, given: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
-        """``candidates`` with repetition; ``found`` has the cost of those before."""
+        """``candidates`` with repetition; ``result`` has the cost of those before."""
         # From cheap to dear: as given, in order of units, in rows, by the integer program, by local search from the
         # best.
         yield from (given, self.sorted(given), *self.packed(given))
@@ -116,66 +117,68 @@ class Places:
 
     def busy(self, hosts: Hosts) -> list[Floats]:
         """``seconds`` of every job."""
-        return [self.seconds(job, held) for job, held in enumerate(hosts)]
+        return [self.seconds(job, at_hosts) for job, at_hosts in enumerate(hosts)]
 
     def improved(self, hosts: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Hosts:
         """Local search: two places of one job exchanged, or of two jobs that may move, or one with a free host."""
         jobs = self.site.jobs
-        able = [job for job, one in enumerate(jobs) if one.may != "stay"]
+        able = [job for job, settings in enumerate(jobs) if settings.may != "stay"]
         if not able or not len(self.cuts.all_Bps):
             return hosts
         draw = np.random.default_rng(seed)
-        taken = {host for held in hosts for host in held}
-        free = [host for host, up in enumerate(self.site.usable) if up and host not in taken]
-        now = [list(held) for held in hosts]
+        occupied = {host for at_hosts in hosts for host in at_hosts}
+        free = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
+        now = [list(at_hosts) for at_hosts in hosts]
         busy = self.busy(hosts)
         cost = self.cost(busy)
         for move in range(MOVES * len(able)):
             if move % 64 == 0 and not left_s():
                 break
             # Step 1: draw two places.  Hosts of two jobs, or a free one, are exchanged only where the jobs may move.
-            one = able[int(draw.integers(len(able)))]
-            other = able[int(draw.integers(len(able)))]
+            job = able[int(draw.integers(len(able)))]
+            partner = able[int(draw.integers(len(able)))]
             into_free = bool(free) and draw.random() < 0.25
-            a = int(draw.integers(len(now[one])))
-            if jobs[one].may != "move" or (not into_free and jobs[other].may != "move"):
-                other, into_free = one, False
-            pool = free if into_free else now[other]
+            a = int(draw.integers(len(now[job])))
+            if jobs[job].may != "move" or (not into_free and jobs[partner].may != "move"):
+                partner, into_free = job, False
+            pool = free if into_free else now[partner]
             b = int(draw.integers(len(pool)))
-            if pool is now[one] and a == b:
+            if pool is now[job] and a == b:
                 continue
-            now[one][a], pool[b] = pool[b], now[one][a]
+            now[job][a], pool[b] = pool[b], now[job][a]
             # Step 2: cuts are counted again for the jobs that changed; the others keep theirs.
-            changed = {one} if into_free else {one, other}
+            changed = {job} if into_free else {job, partner}
             fresh = [self.seconds(job, tuple(now[job])) if job in changed else busy[job] for job in range(len(jobs))]
             better = self.cost(fresh)
             # Step 3: the exchange stays only where the cost falls, so that the search ends in a local minimum.
             if better < cost - 1e-12:
                 busy, cost = fresh, better
             else:
-                now[one][a], pool[b] = pool[b], now[one][a]
-        return tuple(tuple(held) for held in now)
+                now[job][a], pool[b] = pool[b], now[job][a]
+        return tuple(tuple(at_hosts) for at_hosts in now)
 
     def _place(self, host: int) -> tuple[int, ...]:
         return (*(int(unit[host]) for unit in reversed(self.cuts.unit)), host)
 
-    def _free(self, given: Hosts) -> list[int]:
+    def _free(self, begin: Hosts) -> list[int]:
         """Hosts for jobs that may move, in the order of units."""
-        kept = {host for job, held in zip(self.site.jobs, given, strict=True) if job.may != "move" for host in held}
-        usable = [host for host, up in enumerate(self.site.usable) if up and host not in kept]
+        occupied = {
+            host for job, at_hosts in zip(self.site.jobs, begin, strict=True) if job.may != "move" for host in at_hosts
+        }
+        usable = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
         return sorted(usable, key=self._place)
 
-    def _filled(self, given: Hosts, order: list[int]) -> Hosts:
-        """Jobs that may move one behind the other, the largest first."""
-        free, at = self._free(given), 0
-        result = list(self.sorted(given))
+    def _filled(self, begin: Hosts, order: list[int]) -> Hosts:
+        """Jobs that may move, one after another, the largest first."""
+        free, at = self._free(begin), 0
+        result = list(self.sorted(begin))
         for job in order:
             count = self.site.jobs[job].domains
             result[job] = tuple(free[at : at + count])
             at += count
         return tuple(result)
 
-    def _packings(self, given: Hosts, left_s: LeftS) -> Iterator[Floats]:
+    def _packings(self, begin: Hosts, left_s: LeftS) -> Iterator[Floats]:
         """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least
         load of the busiest cut."""
         if not self.cuts.unit:
@@ -183,7 +186,7 @@ class Places:
         moving = self.moving
         inner = self.cuts.unit[0]
         room = np.bincount(
-            inner[np.array(self._free(given), dtype=np.int64)], minlength=len(self.cuts.capacity_Bps[0])
+            inner[np.array(self._free(begin), dtype=np.int64)], minlength=len(self.cuts.capacity_Bps[0])
         )
         if len(moving) * len(room) > MOST_COUNTS:
             return
@@ -202,20 +205,20 @@ class Places:
         crossing = max(float(between[:half, half:].sum()), float(between[half:, :half].sum()))
         return crossing / float(self.alone_s[job]) * self.site.jobs[job].weight
 
-    def _of_counts(self, given: Hosts, counts: Floats) -> Hosts:
+    def _of_counts(self, begin: Hosts, counts: Floats) -> Hosts:
         """Concrete hosts of counts per unit, the first that are free in each unit."""
         inner = self.cuts.unit[0]
         pools: dict[int, list[int]] = {}
-        for host in self._free(given):
+        for host in self._free(begin):
             pools.setdefault(int(inner[host]), []).append(host)
-        result = list(self.sorted(given))
+        result = list(self.sorted(begin))
         for row, job in enumerate(self.moving):
-            held: list[int] = []
+            chosen: list[int] = []
             for unit, count in enumerate(counts[row].tolist()):
                 pool = pools.get(unit, [])
-                held += pool[: int(count)]
+                chosen += pool[: int(count)]
                 pools[unit] = pool[int(count) :]
-            result[job] = tuple(sorted(held, key=self._place))
+            result[job] = tuple(sorted(chosen, key=self._place))
         return tuple(result)
 
 
@@ -230,14 +233,16 @@ def _packed(
     jobs, inner = len(wanted), len(room)
     scale = max(float(worth.max()), 1e-300)
     counts = jobs * inner
-    busiest = counts + jobs * sum(len(one) for one in cuts.capacity_Bps)
+    busiest = counts + jobs * sum(len(capacities) for capacities in cuts.capacity_Bps)
     cost, high = np.zeros(busiest + 1), np.ones(busiest + 1)
     high[:counts] = high[busiest] = inf
     cost[busiest] = 1.0 if spread else 0.0
     rows: list[tuple[list[int], list[float], float, float]] = []
     every = range(inner)
     for job, count in enumerate(wanted):
+        # Each job has all its hosts.
         rows.append(([job * inner + unit for unit in every], [1.0] * inner, float(count), float(count)))
+    # No unit holds more hosts than are free in it.
     rows += [([job * inner + unit for job in range(jobs)], [1.0] * jobs, 0.0, float(room[unit])) for unit in every]
     first = counts
     for tier, capacity in enumerate(cuts.capacity_Bps):
@@ -246,20 +251,26 @@ def _packed(
             inside = np.unique(cuts.unit[0][cuts.unit[tier] == unit]).tolist()
             crossing, loads = [busiest], [-1.0]
             for job, count in enumerate(wanted):
-                here = first + job * len(capacity) + unit
+                present = first + job * len(capacity) + unit
                 pays = float(worth[job]) / scale
-                cost[here] = (0.01 if spread else 1.0) * pays
+                cost[present] = (0.01 if spread else 1.0) * pays
+                # A host in a unit makes the job present there: hosts - most * presence <= 0, with the least factor
+                # that is valid.
                 most = min(float(count), float(sum(room[at] for at in inside)))
-                rows.append(([*(job * inner + at for at in inside), here], [1.0] * len(inside) + [-most], -inf, 0.0))
+                rows.append(
+                    ([*(job * inner + at for at in inside), present], [1.0] * len(inside) + [-most], -inf, 0.0)
+                )
                 # Presence stands for crossing: linear, and too much only for a job that lies in one unit.
-                crossing.append(here)
+                crossing.append(present)
                 loads.append(pays * fastest / max(float(capacity[unit]), 1e-300))
+            # The busiest cut carries at least what crosses each cut.
             rows.append((crossing, loads, -inf, 0.0))
         first += jobs * len(capacity)
-    whole = [True] * busiest + [False]
+    integers = [True] * busiest + [False]
     bounds = np.zeros(busiest + 1), high
-    solution = lp.least(cost, bounds, lp.Rows.of(rows), integer=whole, seconds=limit_s, seed=0).values
+    solution = lp.least(cost, bounds, lp.Rows.of(rows), integer=integers, seconds=limit_s, seed=0).values
     if not len(solution):
         return None
+    # A program that ran out of time may end between whole numbers: only a packing that adds up counts.
     packed = np.rint(solution[:counts]).reshape(jobs, inner)
     return packed if (packed.sum(axis=1) == np.array(wanted)).all() else None

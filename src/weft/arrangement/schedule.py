@@ -3,7 +3,7 @@
 Offsets follow the geometric idea of CASSINI (Rajasekaran et al., NSDI 2024): each job's demand for links is laid
 around a circle of the common period, and circles are turned until demands fit beside each other.  Orders of jobs are
 searched by branch and bound; with more than ``EXACT`` jobs they follow Crux's intensity (Cao et al., SIGCOMM 2024).
-Both papers' policies are made anew here, from their texts.
+Both papers' policies are implemented here from their texts.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Float
 
     Without any where no link is wanted by more than it can carry.
     """
-    taken = [clock.alone(choice.hosts, choice.router, job, sample=True) for job in range(len(clock.templates))]
-    seconds = np.array([one for one, _ in taken])
+    alone = [clock.alone(choice.hosts, choice.router, job, sample=True) for job in range(len(clock.templates))]
+    seconds = np.array([seconds_alone for seconds_alone, _ in alone])
     outer = clock.fabric.tier > 0
-    used = np.zeros((len(taken), clock.fabric.links))
-    for job, (_, rates) in enumerate(taken):
+    used = np.zeros((len(alone), clock.fabric.links))
+    for job, (_, rates) in enumerate(alone):
         sampled: Any = rates
         np.maximum.at(used[job], sampled.link, sampled.rate_Bps)
     capacity = clock.fabric.capacity_Bps
@@ -78,15 +78,17 @@ def demands(clock: Clock, choice: Assignment) -> list[tuple[Floats, float, Float
         return []
     over = wanted[tight] / capacity[tight]
     tight = np.sort(tight[np.argsort(-over, kind="stable")[:MOST_LINKS]])
-    found = []
+    circles = []
+    # Each iteration is repeated a whole number of times (rounded) around the circle, so that a turn of it is an offset
+    # of the job.
     for period in periods(seconds):
         times = np.rint(period / seconds)
         shares = [
-            _around(rates, tight, one, int(turns)) / capacity[tight, None]
-            for (one, rates), turns in zip(taken, times, strict=True)
+            _around(rates, tight, seconds_alone, int(turns)) / capacity[tight, None]
+            for (seconds_alone, rates), turns in zip(alone, times, strict=True)
         ]
-        found.append((np.array(shares), period, times))
-    return found
+        circles.append((np.array(shares), period, times))
+    return circles
 
 
 def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats:
@@ -95,7 +97,7 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
     known = links[links < len(place)]
     place[known] = np.arange(len(links))[links < len(place)]
     edges = np.linspace(0.0, 1.0, BINS + 1)
-    found = np.zeros((len(links), BINS))
+    means = np.zeros((len(links), BINS))
     for at in range(len(links)):
         mine = np.flatnonzero(place[rates.link] == at)
         if not len(mine):
@@ -103,10 +105,10 @@ def _around(rates: Any, links: np.ndarray, seconds: float, times: int) -> Floats
         time, rate = rates.time_s[mine], rates.rate_Bps[mine]
         # Bytes up to an edge: whole iterations before it, and a part of one.
         turns = edges * times
-        whole = np.floor(turns)
+        full_turns = np.floor(turns)
         each = sent(time, rate, seconds, np.array([seconds]))
-        found[at] = np.diff(whole * each + sent(time, rate, seconds, (turns - whole) * seconds))
-    return found / (seconds * times / BINS)
+        means[at] = np.diff(full_turns * each + sent(time, rate, seconds, (turns - full_turns) * seconds))
+    return means / (seconds * times / BINS)
 
 
 def sent(time_s: Floats, rate_Bps: Floats, end_s: float, at_s: Floats) -> Floats:
@@ -118,6 +120,7 @@ def sent(time_s: Floats, rate_Bps: Floats, end_s: float, at_s: Floats) -> Floats
 
 def turned(wanted: Floats, turns: np.ndarray) -> float:
     """What all jobs want beyond capacity, summed over links and parts, when circles are turned."""
+    # Demand beyond capacity has to wait: what is summed is the work that is late.
     total = np.zeros(wanted.shape[1:])
     for job, turn in enumerate(turns.tolist()):
         total += np.roll(wanted[job], turn, axis=1)
@@ -128,7 +131,7 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
     """Turns of all circles in parts, best first: coordinate descent from several starts; the first job's is 0."""
     jobs = len(wanted)
     draw = np.random.default_rng(seed)
-    found: dict[tuple[int, ...], float] = {}
+    costs_by_turns: dict[tuple[int, ...], float] = {}
     every = np.arange(BINS)
     rolled = (every[None, :] - every[:, None]) % BINS
     for start in range(RESTARTS):
@@ -143,16 +146,17 @@ def circle(wanted: Floats, seed: int, late: Stop = lambda: False) -> list[np.nda
             better = False
             for job in range(1, jobs):
                 # What the others want stays while this job's circle turns: all of its turns are judged in one go.
-                rest = np.zeros(wanted.shape[1:])
-                for other in range(jobs):
-                    if other != job:
-                        rest += np.roll(wanted[other], int(turns[other]), axis=1)
-                costs = np.maximum(rest[:, None, :] + wanted[job][:, rolled] - 1.0, 0.0).sum(axis=(0, 2))
+                beside = np.zeros(wanted.shape[1:])
+                for partner in range(jobs):
+                    if partner != job:
+                        beside += np.roll(wanted[partner], int(turns[partner]), axis=1)
+                costs = np.maximum(beside[:, None, :] + wanted[job][:, rolled] - 1.0, 0.0).sum(axis=(0, 2))
                 best = int(np.argmin(costs))
+                # The cost falls by more than rounding with every turn, so that the descent ends.
                 if costs[best] < cost - 1e-9:
                     turns[job], cost, better = best, float(costs[best]), True
-        found[tuple(turns.tolist())] = cost
-    return [np.array(turns) for turns, _ in sorted(found.items(), key=lambda one: (one[1], one[0]))]
+        costs_by_turns[tuple(turns.tolist())] = cost
+    return [np.array(turns) for turns, _ in sorted(costs_by_turns.items(), key=lambda pair: (pair[1], pair[0]))]
 
 
 def with_offsets(clock: Clock, now: Timed, seed: int, stop: Stop, late: Stop = lambda: False) -> Timed:
@@ -198,6 +202,7 @@ def with_order(clock: Clock, now: Timed, stop: Stop) -> Timed:
     jobs = len(clock.templates)
     if clock.site.classes < 2 or jobs < 2:
         return now
+    # Few jobs: every order, by branch and bound. More: Crux's order, where it is better than none.
     if jobs > EXACT:
         return min(now, by_intensity(clock, now), key=_cost)
     return _Branches(clock, now, stop).best
@@ -217,12 +222,13 @@ def intensities(clock: Clock, choice: Assignment) -> tuple[Floats, Mask]:
     busiest link between hosts.
     """
     fabric = clock.fabric
+    # Only links outside hosts count, where jobs can meet.
     worth, used = [], []
     for job in range(len(clock.templates)):
         carried = clock.carried(choice.hosts, choice.router, job) * (fabric.tier > 0)
         busiest_s = float((carried / np.maximum(fabric.capacity_Bps, 1e-300)).max(initial=0.0))
-        asked = clock.site.jobs[job].job
-        worth.append(model_flops(asked.model, asked.recipe) / max(busiest_s, 1e-9))
+        trained = clock.site.jobs[job].job
+        worth.append(model_flops(trained.model, trained.recipe) / max(busiest_s, 1e-9))
         used.append(carried > 0)
     shared = np.array(used).astype(np.float64)
     return np.array(worth), shared @ shared.T > 0
@@ -250,23 +256,26 @@ def compressed(order: Sequence[int], worth: Floats, meets: Mask, classes: int) -
     lost = np.triu(meets[np.ix_(chain, chain)] * worth[chain, None], 1)
     total = np.zeros((jobs + 1, jobs + 1))
     total[1:, 1:] = lost.cumsum(axis=0).cumsum(axis=1)
-    own = np.diag(total)
+    diagonal = np.diag(total)
     # within[b, a]: what jobs a to b - 1 lose in one class.  Nothing lies below the diagonal of lost.
-    within = np.where(np.tri(jobs + 1, k=-1) > 0, own[:, None] - total.T, np.inf)
+    within = np.where(np.tri(jobs + 1, k=-1) > 0, diagonal[:, None] - total.T, np.inf)
     # least[n]: of the first n jobs in some classes; cuts[c][n]: where the last of c + 1 classes begins.
     least = np.concatenate([[0.0], np.full(jobs, np.inf)])
     cuts = []
+    # One class more in every round: the last class takes jobs a to b - 1, the classes before it jobs up to a at their
+    # least loss.
     for _ in range(min(classes, jobs)):
         every = least[None, :] + within
         cuts.append(np.argmin(every, axis=1))
         least = every.min(axis=1)
-    found = np.zeros(jobs, dtype=np.int64)
+    levels_of_jobs = np.zeros(jobs, dtype=np.int64)
+    # Walk back from all jobs: each step gives the run of jobs of the last class that is left.
     end = jobs
     for level in range(len(cuts) - 1, -1, -1):
         begin = int(cuts[level][end])
-        found[chain[begin:end]] = level
+        levels_of_jobs[chain[begin:end]] = level
         end = begin
-    return tuple(found.tolist())
+    return tuple(levels_of_jobs.tolist())
 
 
 class _Branches:
@@ -282,23 +291,24 @@ class _Branches:
         self.alone_s = np.array([clock.timed(now.choice, [job]).iteration_s[job] for job in jobs])
         self._below([], np.argsort(crux_order(intensities(clock, now.choice)[0])).tolist())
 
-    def _below(self, head: list[int], rest: list[int]) -> None:
+    def _below(self, head: list[int], left: list[int]) -> None:
         if self.stop():
             return
-        if len(rest) <= 1:
-            order = [0] * (len(head) + len(rest))
-            for place, job in enumerate([*head, *rest]):
+        if len(left) <= 1:
+            order = [0] * (len(head) + len(left))
+            for place, job in enumerate([*head, *left]):
                 order[job] = place
             self.best = min(self.best, self.clock.timed(replace(self.now.choice, order=tuple(order))), key=_cost)
             return
         # Heads with a bound above the best order are left out with all orders that begin so.
-        for job in rest:
+        for job in left:
             first = [*head, job]
-            others = [one for one in rest if one != job]
+            behind = [candidate for candidate in left if candidate != job]
             if self._bound(first) < self.best.cost - 1e-9:
-                self._below(first, others)
+                self._below(first, behind)
 
     def _bound(self, head: list[int]) -> float:
+        # Jobs behind the head share the last place: they do not count here.
         order = [len(head)] * len(self.alone_s)
         for place, job in enumerate(head):
             order[job] = place
@@ -309,8 +319,8 @@ class _Branches:
         return objective.cost(least_s, least_s / objective.against_s) * (1 - SLACK)
 
 
-def _cost(one: Timed) -> float:
-    return one.cost
+def _cost(timed: Timed) -> float:
+    return timed.cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -378,10 +388,11 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
     """
     jobs = range(len(clock.templates))
     result = run(clock.fabric.capacity_Bps, *clock.together(timed.choice, jobs), sample=True)
-    first = np.cumsum([0] + [len(one.phases) for one in clock.repeats])
+    first = np.cumsum([0] + [len(iterations.phases) for iterations in clock.repeats])
     finished = [result.phase_end_s[first[job] + clock.repeats[job].ends] for job in jobs]
-    until = min(float(one[-1]) for one in finished)
+    until = min(float(ends_of_job[-1]) for ends_of_job in finished)
     longest = finished[int(np.argmax(timed.iteration_s))]
+    # The last iteration of the longest job that leaves room for the window; by then queues have settled.
     fits = longest[longest + seconds <= until * (1 + 1e-9)]
     begin = float(fits[-1]) if len(fits) else 0.0
     seconds = min(seconds, until - begin)
@@ -404,7 +415,7 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
 
 def covered(begin: Floats, end: Floats) -> Floats:
     """What some spans of time cover together, as spans apart from each other (begin, end), in order."""
-    # A span begins anew where it begins after all before it have ended.
+    # A new span begins where it begins after all before it have ended.
     order = np.argsort(begin, kind="stable")
     begin, reach = begin[order], np.maximum.accumulate(end[order])
     first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])

@@ -56,8 +56,8 @@ class StartingPoint:
         layouts = Layouts(site, left_s)
         site, references = layouts.begun()
         clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
-        cuts, given = cuts_of(clock.fabric), as_given(site)
-        return cls(layouts=layouts, clock=clock, cuts=cuts, given=given, certificate=certify(clock, cuts, given))
+        cuts, hosts = cuts_of(clock.fabric), as_given(site)
+        return cls(layouts=layouts, clock=clock, cuts=cuts, given=hosts, certificate=certify(clock, cuts, hosts))
 
 
 @dataclass(slots=True, eq=False)
@@ -84,16 +84,21 @@ class Search:
             BadInput: a job that cannot run, or flows without a path.
             NothingFeasible: no layout of a job fits.
         """
+        # 1. What needs no search: layouts, bounds, and the arrangement as it is, which is the first incumbent.
         begun = StartingPoint.of(self.site, self._left(ALONE_SHARE))
-        clock, cuts, given, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
+        clock, cuts, hosts, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
         self.clock, self.bound = clock, begun.certificate.objective
+        # Stepping all flows takes about as long as the templates took; the search leaves that time, unless it is too
+        # much.
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
         self.reserve_s = verify_s if verify_s < VERIFIED_SHARE * self.budget_s else 0.0
-        policies = {"hashed": self._keep(clock, clock.timed(clock.plain(given)))}
+        policies = {"hashed": self._keep(clock, clock.timed(clock.plain(hosts)))}
         ended: Ended = "complete"
         placements, verified = 1, None
         try:
-            placements = self._search(clock, cuts, given, policies)
+            # 2. Places, routes, offsets and classes; 3. other layouts where some are free; 4. the proof that the
+            # result holds.
+            placements = self._search(clock, cuts, hosts, policies)
             if self._free:
                 policies["kept"] = self._best
                 layouts.left_s = self._left(1.0)
@@ -109,7 +114,7 @@ class Search:
             clock=self._clock,
             began=clock,
             cuts=cuts,
-            given=given,
+            given=hosts,
             policies={name: policies[name] for name in POLICIES if name in policies},
             certificate=begun.certificate,
             evaluations=clock.evaluations,
@@ -132,7 +137,7 @@ class Search:
         assert self.clock is not None
         return self.clock
 
-    def _search(self, clock: Clock, cuts: FabricCuts, given: Hosts, policies: dict[str, Timed]) -> int:
+    def _search(self, clock: Clock, cuts: FabricCuts, hosts: Hosts, policies: dict[str, Timed]) -> int:
         """Fill in the policies and improve the incumbent; returns how many placements were tried.
 
         What needs no search comes first, whatever the budget.
@@ -140,24 +145,25 @@ class Search:
         hashed, early = policies["hashed"], self._until(ALONE_SHARE)
         # Policies without a search: hosts in a row, planned routes.  Then offsets and classes for the hosts as given.
         router: Router = "planned" if "planned" in self.site.routers else "ecmp"
-        packed = Places.of(clock.site, cuts, clock.templates).packed(given)
-        for name, places in (("packed", packed), ("routes", [given])):
+        packed = Places.of(clock.site, cuts, clock.templates).packed(hosts)
+        for name, places in (("packed", packed), ("routes", [hosts])):
             tried = [self._keep(clock, clock.timed(clock.plain(hosts, router))) for hosts in places]
             if tried:
-                policies[name] = min(tried, key=lambda one: one.cost)
-        others = []
+                policies[name] = min(tried, key=lambda timed: timed.cost)
+        # The policies for the hosts as given are also starts of the search.
+        starts = []
         if not early():
             policies["offsets"] = self._keep(clock, with_offsets(clock, hashed, self.seed, early, early))
             policies["priorities"] = self._keep(clock, with_order(clock, hashed, early))
-            others = [policies["offsets"], policies["priorities"]]
-        return self._placed(clock, cuts, given, others, PLACED_SHARE if self._free else 1.0)
+            starts = [policies["offsets"], policies["priorities"]]
+        return self._placed(clock, cuts, hosts, starts, PLACED_SHARE if self._free else 1.0)
 
     @property
     def _free(self) -> list[int]:
         """Jobs that may have another layout."""
         return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
 
-    def _placed(self, clock: Clock, cuts: FabricCuts, given: Hosts, others: list[Timed], share: float) -> int:
+    def _placed(self, clock: Clock, cuts: FabricCuts, given: Hosts, extra_starts: list[Timed], share: float) -> int:
         """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
@@ -171,16 +177,16 @@ class Search:
                 tried.append(self._keep(clock, clock.timed(clock.plain(hosts, router))))
         # The best placements get offsets, then classes with and without them, and with better classes offsets once
         # more.
-        starts = sorted(tried, key=lambda one: one.cost)[:KEPT]
-        for start in [*starts, *others]:
+        starts = sorted(tried, key=lambda timed: timed.cost)[:KEPT]
+        for start in [*starts, *extra_starts]:
             if self._done() or late():
                 break
             shifted = self._keep(clock, with_offsets(clock, start, self.seed, late, late))
-            for one in (shifted, start):
+            for timed in (shifted, start):
                 if late():
                     return placements
-                ordered = self._keep(clock, with_order(clock, one, late))
-                if ordered.cost < one.cost:
+                ordered = self._keep(clock, with_order(clock, timed, late))
+                if ordered.cost < timed.cost:
                     self._keep(clock, with_offsets(clock, ordered, self.seed + 1, late, late))
         return placements
 
@@ -207,17 +213,19 @@ class Search:
         for layout in layouts.candidates(clock, now, job):
             if late():
                 return
-            other = clock.recut(job, layout, layouts.template(clock.site.jobs[job], layout))
+            recut = clock.recut(job, layout, layouts.template(clock.site.jobs[job], layout))
             self.tried += 1
-            self._keep(other, other.timed(now.choice))
+            self._keep(recut, recut.timed(now.choice))
 
-    def _keep(self, clock: Clock, one: Timed) -> Timed:
+    def _keep(self, clock: Clock, timed: Timed) -> Timed:
         """Take a choice for the incumbent where it is better."""
-        if self.best is None or one.cost < self.best.cost - (1e-12 if clock is self.clock else WORTHWHILE):
-            self.best, self.clock = one, clock
+        # Only better choices replace the incumbent, so that its cost never rises and any end of the search leaves the
+        # best.
+        if self.best is None or timed.cost < self.best.cost - (1e-12 if clock is self.clock else WORTHWHILE):
+            self.best, self.clock = timed, clock
             if self.progress is not None:
-                self.progress(clock.objective.shown(one.score), clock.objective.shown(self.bound))
-        return one
+                self.progress(clock.objective.shown(timed.score), clock.objective.shown(self.bound))
+        return timed
 
     def _done(self) -> bool:
         return self.best is not None and self.best.cost <= self.bound * (1 + DONE)
@@ -229,6 +237,7 @@ class Search:
             used_s = time.process_time() - self.began_s
             if self.spent is not None:
                 self.spent(used_s, self.budget_s)
+            # A search that has run out of its share once was cut short, whatever ends it.
             left_s = max(0.0, share * (self.budget_s - self.reserve_s) - used_s)
             self.cut_short |= not left_s
             return left_s

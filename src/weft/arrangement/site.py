@@ -197,29 +197,29 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Sit
         BadInput: a field is unknown or wrong, or hosts and jobs do not fit together.
         NothingFeasible: a job needs more hosts than are free.
     """
-    given = decode(SiteFile, table, where)
-    if not given.jobs:
+    file = decode(SiteFile, table, where)
+    if not file.jobs:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
-    cluster = named_cluster(given.cluster) if beside is None else resolve_cluster(_beside(given.cluster, beside))
-    fabric, origin = _fabric(given, cluster, beside, where)
-    names, usable = _hosts(given.hosts, fabric, cluster, where)
+    cluster = named_cluster(file.cluster) if beside is None else resolve_cluster(_beside(file.cluster, beside))
+    fabric, origin = _fabric(file, cluster, beside, where)
+    names, usable = _hosts(file.hosts, fabric, cluster, where)
     jobs = tuple(
-        _job(one, f"{where}: jobs[{number}]", cluster, names, beside) for number, one in enumerate(given.jobs)
+        _job(entry, f"{where}: jobs[{number}]", cluster, names, beside) for number, entry in enumerate(file.jobs)
     )
     site = Site(
-        name=given.name,
+        name=file.name,
         cluster=cluster,
         fabric=fabric,
         fabric_source=origin,
         host_names=names,
         usable=usable,
-        routers=tuple(dict.fromkeys(given.switches.routing)),
-        classes=given.switches.classes,
+        routers=tuple(dict.fromkeys(file.switches.routing)),
+        classes=file.switches.classes,
         jobs=jobs,
-        objective=given.objective.kind,
-        max_slowdown=given.limits.max_slowdown,
-        spares=given.limits.spares,
-        usd_per_hour=given.objective.usd_per_accelerator_hour or cluster.accelerator.usd_per_hour,
+        objective=file.objective.kind,
+        max_slowdown=file.limits.max_slowdown,
+        spares=file.limits.spares,
+        usd_per_hour=file.objective.usd_per_accelerator_hour or cluster.accelerator.usd_per_hour,
     )
     _check(site, where)
     return site
@@ -230,21 +230,21 @@ def _beside(name: str, folder: Path) -> str:
     return str(folder / name) if os.path.isfile(folder / name) else name
 
 
-def _fabric(given: SiteFile, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
+def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
     if len(cluster.tiers) < 2:
         problem = f"{cluster.name} is one scale-up domain without a network"
         raise BadInput(problem, where=f"{where}: cluster", remedy="name a cluster of several hosts")
-    kind = given.fabric or default_kind(cluster)
+    kind = file.fabric or default_kind(cluster)
     path = kind if beside is None else _beside(kind, beside)
     if path != kind or (beside is not None and Path(kind).suffix):
         from weft.interop.fabric_files import read_fabric
 
         return read_fabric(path), kind
-    return for_cluster(kind, cluster, radix=given.radix, oversubscription=given.oversubscription), kind
+    return for_cluster(kind, cluster, radix=file.radix, oversubscription=file.oversubscription), kind
 
 
 def _hosts(
-    given: tuple[SiteHostEntry, ...], fabric: Fabric, cluster: Cluster, where: str
+    entries: tuple[SiteHostEntry, ...], fabric: Fabric, cluster: Cluster, where: str
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
     sizes = np.bincount(fabric.domain)
     size = cluster.tiers[0].size
@@ -259,126 +259,126 @@ def _hosts(
     of_fabric = host_names(fabric)
     names = [of_fabric[int(at)] for at in first]
     usable = [True] * len(names)
-    twice = [name for name, times in Counter(one.name for one in given).items() if times > 1]
+    twice = [name for name, times in Counter(entry.name for entry in entries).items() if times > 1]
     if twice:
         raise BadInput(f"host {twice[0]} is given twice", where=f"{where}: hosts", remedy="give each host once")
-    inventory = any(one.domain is not None for one in given)
+    inventory = any(entry.domain is not None for entry in entries)
     if inventory:
         usable = [False] * len(names)
-    taken: dict[int, str] = {}
-    for number, one in enumerate(given):
+    owners: dict[int, str] = {}
+    for number, entry in enumerate(entries):
         place = f"{where}: hosts[{number}]"
-        if one.domain is not None and one.domain >= len(names):
-            problem = f"{one.name} is in domain {one.domain}, but the fabric has {len(names)} domains"
+        if entry.domain is not None and entry.domain >= len(names):
+            problem = f"{entry.name} is in domain {entry.domain}, but the fabric has {len(names)} domains"
             raise BadInput(problem, where=place, remedy=f"give 0 to {len(names) - 1}, or a larger fabric")
-        if one.domain is None and one.name not in names:
-            raise UnknownName("host", one.name, names, where=place)
-        at = names.index(one.name) if one.domain is None else one.domain
-        if at in taken:
-            problem = f"{one.name} and {taken[at]} are both domain {at}"
-            raise BadInput(problem, where=place, remedy="give each host a domain of its own")
-        taken[at], names[at], usable[at] = one.name, one.name, one.state == "up"
+        if entry.domain is None and entry.name not in names:
+            raise UnknownName("host", entry.name, names, where=place)
+        at = names.index(entry.name) if entry.domain is None else entry.domain
+        if at in owners:
+            problem = f"{entry.name} and {owners[at]} are both domain {at}"
+            raise BadInput(problem, where=place, remedy="give each host its own domain")
+        owners[at], names[at], usable[at] = entry.name, entry.name, entry.state == "up"
     return tuple(names), tuple(usable)
 
 
-def _job(given: SiteJobEntry, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:
+def _job(entry: SiteJobEntry, where: str, cluster: Cluster, names: tuple[str, ...], beside: Path | None) -> SiteJob:
     size = cluster.tiers[0].size
-    job, model, layout = _work(given, where, cluster, beside)
-    if given.accelerators is not None and given.accelerators != layout.world:
-        problem = f"{given.accelerators} accelerators wanted, but the layout has {layout.world} ranks"
+    job, model, layout = _work(entry, where, cluster, beside)
+    if entry.accelerators is not None and entry.accelerators != layout.world:
+        problem = f"{entry.accelerators} accelerators wanted, but the layout has {layout.world} ranks"
         raise BadInput(problem, where=where, remedy="make them equal, or leave accelerators out")
     domains = -(-layout.world // size)
     hosts: tuple[int, ...] = ()
-    if given.hosts is not None:
-        for name in given.hosts:
+    if entry.hosts is not None:
+        for name in entry.hosts:
             if name not in names:
                 raise UnknownName("host", name, names, where=f"{where}.hosts")
-        hosts = tuple(names.index(name) for name in given.hosts)
+        hosts = tuple(names.index(name) for name in entry.hosts)
         if len(set(hosts)) != len(hosts) or len(hosts) != domains:
             problem = f"{len(set(hosts))} different hosts for {layout.world} ranks"
             raise BadInput(problem, where=f"{where}.hosts", remedy=f"name {domains}, one for every {size} ranks")
-    may = given.may or ("stay" if hosts else "move")
+    may = entry.may or ("stay" if hosts else "move")
     if may != "move" and not hosts:
         raise BadInput(f"may = {may!r} without hosts", where=where, remedy="name its hosts, or let it move")
-    cut = _cut(given, where)
+    cut = _cut(entry, where)
     if cut != "keep" and layout.world > size and layout.world % size:
         problem = f"{layout.world} ranks do not fill hosts of {size}, so that no layout can be chosen"
         raise BadInput(problem, where=where, remedy=f"ask for a multiple of {size}, or keep the layout")
     return SiteJob(
-        name=given.name, model=model, job=job, layout=layout, domains=domains, hosts=hosts, may=may,
-        weight=given.weight, cut=cut, space=_space(given, job, where), iterations=_iterations(given, job, where),
+        name=entry.name, model=model, job=job, layout=layout, domains=domains, hosts=hosts, may=may,
+        weight=entry.weight, cut=cut, space=_space(entry, job, where), iterations=_iterations(entry, job, where),
     )  # fmt: skip
 
 
-def _cut(given: SiteJobEntry, where: str) -> Cut:
+def _cut(entry: SiteJobEntry, where: str) -> Cut:
     """What may happen to the layout of a job."""
-    if given.plan is None and given.layout is None:
-        if given.keep_layout:
+    if entry.plan is None and entry.layout is None:
+        if entry.keep_layout:
             raise BadInput("keeps a layout that is not there", where=f"{where}.keep_layout", remedy="give the layout")
         return "choose"
-    kept = given.keep_layout is None or given.keep_layout
-    if kept and given.fix is not None:
+    keep = entry.keep_layout is None or entry.keep_layout
+    if keep and entry.fix is not None:
         problem = "fixes parts of a layout that is kept"
         raise BadInput(problem, where=f"{where}.fix", remedy="leave it out, or write keep_layout = false")
-    return "keep" if kept else "change"
+    return "keep" if keep else "change"
 
 
-def _space(given: SiteJobEntry, job: Job, where: str) -> Space:
+def _space(entry: SiteJobEntry, job: Job, where: str) -> Space:
     """The layouts that a job may have: those of its recipe's space, with what the site fixes."""
     space = SPACES[job.space or STANDARD.name]
-    if given.fix is None:
+    if entry.fix is None:
         return space
-    part = parse_layout(given.fix, where=f"{where}.fix")
+    part = parse_layout(entry.fix, where=f"{where}.fix")
     fixed = dict(part.values)
     if part.data_parallel is not None:
         fixed["data_parallel"] = part.data_parallel
     return space.constrained(fixed, {})
 
 
-def _iterations(given: SiteJobEntry, job: Job, where: str) -> int | None:
-    if given.tokens is None:
-        return given.iterations
-    if given.iterations is not None:
+def _iterations(entry: SiteJobEntry, job: Job, where: str) -> int | None:
+    if entry.tokens is None:
+        return entry.iterations
+    if entry.iterations is not None:
         raise BadInput("gives iterations and tokens", where=where, remedy="leave one of them out")
-    return math.ceil(given.tokens / job.recipe.tokens)
+    return math.ceil(entry.tokens / job.recipe.tokens)
 
 
-def _work(given: SiteJobEntry, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:
+def _work(entry: SiteJobEntry, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:
     """The job, the name of its model, and its layout, which is data parallelism alone where it is to be chosen."""
-    if (given.plan is None) == (given.model is None):
+    if (entry.plan is None) == (entry.model is None):
         raise BadInput("names a model or a plan, not both", where=where, remedy="give model and layout, or plan")
-    if given.model is None:
-        return _planned(given, where, beside)
-    changes = RecipeChanges(global_batch=given.batch)
-    job = named_job(given.model, changes) if beside is None else resolve_job(_beside(given.model, beside), changes)
-    if given.layout is None:
-        named = len(given.hosts or ()) * cluster.tiers[0].size
-        if not (given.accelerators or named):
+    if entry.model is None:
+        return _planned(entry, where, beside)
+    changes = RecipeChanges(global_batch=entry.batch)
+    job = named_job(entry.model, changes) if beside is None else resolve_job(_beside(entry.model, beside), changes)
+    if entry.layout is None:
+        named = len(entry.hosts or ()) * cluster.tiers[0].size
+        if not (entry.accelerators or named):
             problem = "says neither its layout nor how many accelerators it wants"
             remedy = "give layout, like tp=8,dp=8, or accelerators, and Weft chooses the layout"
             raise BadInput(problem, where=where, remedy=remedy)
-        return job, given.model, Layout(data=given.accelerators or named)
-    layout = parse_layout(given.layout, where=f"{where}.layout").complete(given.accelerators)
+        return job, entry.model, Layout(data=entry.accelerators or named)
+    layout = parse_layout(entry.layout, where=f"{where}.layout").complete(entry.accelerators)
     check_layout(job, layout.world, layout, where=f"{where}.layout")
-    return job, given.model, layout
+    return job, entry.model, layout
 
 
-def _planned(given: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
+def _planned(entry: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job, str, Layout]:
     """The job, the plan's name and the layout of a rank (from 1) of a plan that ``weft plan`` wrote."""
-    if given.layout is not None or given.batch is not None:
+    if entry.layout is not None or entry.batch is not None:
         raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
     if beside is None:
         problem = "names a file, and none is read here"
         raise BadInput(problem, where=f"{where}.plan", remedy="give model and layout instead")
-    name = str(given.plan)
+    name = str(entry.plan)
     path, remedy = _beside(name, beside), "write one with weft plan --format json -o plan.json"
     plan = parse_json(read_text(path, where=path, largest=MAX_PLAN_BYTES, remedy=remedy), path)
     if not isinstance(plan, Mapping) or plan.get("schema") != "weft.plan/1":
-        raise BadInput("is no plan", where=path, remedy=remedy)
+        raise BadInput("is not a plan", where=path, remedy=remedy)
     rows = plan.get("layouts")
-    if not isinstance(rows, list) or not given.rank <= len(rows):
-        raise BadInput(f"there is no rank {given.rank}", where=path, remedy=remedy)
-    row = rows[given.rank - 1]
+    if not isinstance(rows, list) or not entry.rank <= len(rows):
+        raise BadInput(f"there is no rank {entry.rank}", where=path, remedy=remedy)
+    row = rows[entry.rank - 1]
     if not isinstance(row, Mapping) or not isinstance(row.get("layout"), Mapping) or "job" not in plan:
         raise BadInput("holds no job with a layout", where=path, remedy=remedy)
     job = job_from_dict(plan["job"], where=f"{where}.plan: job")
@@ -400,7 +400,7 @@ def _check(site: Site, where: str) -> None:
         for host in job.hosts:
             if host in holder:
                 problem = f"{site.host_names[host]} is held by {holder[host]} and {job.name}"
-                raise BadInput(problem, where=place, remedy="give each job hosts of its own")
+                raise BadInput(problem, where=place, remedy="give each job its own hosts")
             if not site.usable[host] and job.may != "move":
                 problem = f"{site.host_names[host]} is drained or not there, but {job.name} stays on it"
                 raise BadInput(problem, where=place, remedy='let the job move (may = "move"), or bring the host up')
@@ -422,8 +422,8 @@ def _check(site: Site, where: str) -> None:
 
 def _check_room(site: Site, where: str) -> None:
     """Refuse jobs and spares that have no room."""
-    held = sum(len(job.hosts) for job in site.jobs if job.may != "move")
-    free = sum(site.usable) - held
+    fixed = sum(len(job.hosts) for job in site.jobs if job.may != "move")
+    free = sum(site.usable) - fixed
     wanted = [job for job in site.jobs if job.may == "move"]
     for job in wanted:
         if job.domains > free:

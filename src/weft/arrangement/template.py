@@ -78,8 +78,8 @@ def template(job: SiteJob, cluster: Cluster) -> Template:
         BadInput: the layout cannot run the job.
     """
     constants = calibration(cluster.accelerator.name)
-    whole = bare(job, cluster)
-    fabric = reached(whole, constants)
+    network = bare(job, cluster)
+    fabric = reached(network, constants)
     try:
         traffic = planned_traffic(job.job, cluster, job.layout, fabric, name=job.name)
     except BadInput as error:
@@ -87,7 +87,7 @@ def template(job: SiteJob, cluster: Cluster) -> Template:
             raise
         traffic = None
     if traffic is None or job.layout.world <= MOST_RANKS:
-        return _phased(job, Wires(job.layout, cluster, whole, constants, routing="spray"), traffic)
+        return _phased(job, Wires(job.layout, cluster, network, constants, routing="spray"), traffic)
     return _burst(job, fabric, traffic)
 
 
@@ -106,13 +106,14 @@ def _phased(job: SiteJob, wires: Wires, traffic: JobTraffic | None) -> Template:
     # delay.
     done = run(wires.capacity_Bps, full.traffic, full.routes)
     source, target, group, titles = _messages(messages)
+    # A phase with one flow between hosts keeps all of its flows; one without becomes a delay.
     away = wires.fabric.domain[full.traffic.source] != wires.fabric.domain[full.traffic.target]
     mixed = np.zeros(len(full.traffic.phases), dtype=bool)
     mixed[full.traffic.phase[away]] = True
     flows = np.flatnonzero(mixed[full.traffic.phase])
     inside_s = np.where(mixed, 0.0, done.phase_end_s - done.phase_begin_s)
-    whole = replace(full.traffic.phases, delay_s=full.traffic.phases.delay_s + inside_s)
-    phases, number = contracted(whole, mixed, full.last)
+    phases_alone = replace(full.traffic.phases, delay_s=full.traffic.phases.delay_s + inside_s)
+    phases, number = contracted(phases_alone, mixed, full.last)
     return Template(
         name=job.name,
         detail="phases",
@@ -137,8 +138,8 @@ def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[st
     """Source, target and collective of the messages of all waves, in order, and titles of collectives."""
     titles: dict[str, int] = {}
     sources, targets, groups = [], [], []
-    for key, one in messages.items():
-        for wave in one.waves:
+    for key, messages_of_key in messages.items():
+        for wave in messages_of_key.waves:
             names = [title(key, number) for number in range(int(wave.group.max(initial=-1)) + 1)]
             numbers = np.array([titles.setdefault(name, len(titles)) for name in names], dtype=np.int64)
             sources.append(wave.source)
@@ -152,20 +153,20 @@ def _messages(messages: dict[Key, Messages]) -> tuple[Ints, Ints, Ints, tuple[st
 def _burst(job: SiteJob, fabric: Fabric, traffic: JobTraffic) -> Template:
     """All bytes of an iteration at once, then a pause."""
     # Too many ranks to step every phase: bytes and pause are right, their order within the iteration is not.
-    one = traffic.epochs(1)
+    epoch = traffic.epochs(1)
     order = np.argsort(traffic.collective, kind="stable")
-    pause = len(one.phases) - 1
-    routes = Paths(fabric).routes(one.source, one.target, mode="spray").without_latency()
-    done = run(fabric.capacity_Bps, one, routes)
+    pause = len(epoch.phases) - 1
+    routes = Paths(fabric).routes(epoch.source, epoch.target, mode="spray").without_latency()
+    done = run(fabric.capacity_Bps, epoch, routes)
     return Template(
         name=job.name,
         detail="burst",
         ranks=job.layout.world,
         domains=job.domains,
-        phases=one.phases,
+        phases=epoch.phases,
         last=pause,
-        phase=one.phase,
-        bytes=one.bytes,
+        phase=epoch.phase,
+        bytes=epoch.bytes,
         message=order,
         source=traffic.source,
         target=traffic.target,
@@ -199,34 +200,35 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
     delay = phases.delay_s.tolist()
     waits = [list(part) for part in np.split(phases.waits, phases.indptr[1:-1])]
     bare = (~flows).tolist()
+    # Both rules keep every end of a phase with flows: delays and waits are taken over, and none is dropped.
     changed = True
     while changed:
         changed = False
-        for phase, held in enumerate(waits):
+        for phase, before_it in enumerate(waits):
             # Rule 1: a chain.  The delay of the phase before is added, and its waits are taken over.
-            if len(held) == 1 and bare[held[0]]:
-                before = held[0]
+            if len(before_it) == 1 and bare[before_it[0]]:
+                before = before_it[0]
                 delay[phase] += delay[before]
                 waits[phase] = list(waits[before])
                 changed = True
                 continue
-            for before in held:
+            for before in before_it:
                 more = waits[before]
                 # Rule 2: a join without a delay is replaced by what it waits for, as long as the list stays short.
-                if bare[before] and delay[before] == 0.0 and more and len(held) + len(more) <= MOST_WAITS:
-                    waits[phase] = sorted({*held, *more} - {before})
+                if bare[before] and delay[before] == 0.0 and more and len(before_it) + len(more) <= MOST_WAITS:
+                    waits[phase] = sorted({*before_it, *more} - {before})
                     changed = True
                     break
-    kept = flows.copy()
-    kept[last] = True
+    stays = flows.copy()
+    stays[last] = True
     # What no phase with flows waits for any more is gone.
-    stack = np.flatnonzero(kept).tolist()
+    stack = np.flatnonzero(stays).tolist()
     while stack:
         for before in waits[stack.pop()]:
-            if not kept[before]:
-                kept[before] = True
+            if not stays[before]:
+                stays[before] = True
                 stack.append(before)
-    left = np.flatnonzero(kept)
+    left = np.flatnonzero(stays)
     number = np.full(len(waits), -1, dtype=np.int64)
     number[left] = np.arange(len(left))
     lengths = [len(waits[phase]) for phase in left.tolist()]
@@ -247,4 +249,4 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
 
 def merged_traffic(parts: list[tuple[JobTraffic, Ints]]) -> JobTraffic:
     """The flows of several jobs by accelerator; each part is a job by rank and the accelerators of its ranks."""
-    return merged([replace(one, source=at[one.source], target=at[one.target]) for one, at in parts])
+    return merged([replace(traffic, source=at[traffic.source], target=at[traffic.target]) for traffic, at in parts])

@@ -37,7 +37,7 @@ def system_cluster(values: Mapping[str, Any], count: int, name: str, *, where: s
     """
     networks = _networks(values, where)
     like = _like(name)
-    memory, host = (table_of(values[one], f"{where}: {one}") for one in ("mem1", "mem2"))
+    memory, host = (table_of(values[name], f"{where}: {name}") for name in ("mem1", "mem2"))
     tiers = _tiers(networks, count, where)
     chip = Accelerator(
         name=name,
@@ -88,9 +88,9 @@ def system_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str)
 def _networks(values: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     networks = values["networks"]
     if not isinstance(networks, list) or not networks:
-        raise BadInput("is no list of networks", where=f"{where}: networks")
-    tables = [table_of(one, f"{where}: networks[{i}]") for i, one in enumerate(networks)]
-    return sorted(tables, key=lambda one: positive(one.get("size"), f"{where}: networks.size"))
+        raise BadInput("is not a list of networks", where=f"{where}: networks")
+    tables = [table_of(network, f"{where}: networks[{i}]") for i, network in enumerate(networks)]
+    return sorted(tables, key=lambda network: positive(network.get("size"), f"{where}: networks.size"))
 
 
 def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[Tier, ...]:
@@ -109,7 +109,7 @@ def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[T
             continue
         if outer % inner:
             raise BadInput(
-                f"{outer:,} accelerators are no multiple of the {inner:,} of the network below",
+                f"{outer:,} accelerators are not a multiple of the {inner:,} of the network below",
                 where=f"{where}: networks[{i}]",
                 remedy="choose a count that is one",
             )
@@ -143,11 +143,11 @@ def _curve(raw: object, name: str, where: str) -> float:
     """The efficiency of the largest operations."""
     curve = table_of(raw, where).get(name)
     if not isinstance(curve, list) or not curve or not isinstance(curve[0], list) or len(curve[0]) != 2:
-        raise BadInput("is no list of pairs", where=f"{where}.{name}")
+        raise BadInput("is not a list of pairs", where=f"{where}.{name}")
     return positive(curve[0][1], f"{where}.{name}[0]")
 
 
 def _like(name: str) -> Accelerator | None:
     plain = name.lower().replace("_", "-")
-    known = [one for one in catalogue.accelerator_names() if plain.startswith(one.lower())]
+    known = [name for name in catalogue.accelerator_names() if plain.startswith(name.lower())]
     return catalogue.accelerator(max(known, key=len)) if known else None

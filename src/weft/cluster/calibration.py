@@ -168,7 +168,7 @@ def _ranges() -> dict[str, tuple[float, float]]:
 SOFTWARES = ("by block", "eager", "fsdp2", "weft.runtime")
 """Ways of keeping weights together, as ``weft.layout.step`` lists them."""
 NOTES = ("source", "provenance", "like", "fitted", "software")
-"""Fields of a table that are no constants."""
+"""Fields of a table that are not constants."""
 STACK = "stack."
 """Before the name of a training software in the name of its table."""
 ON = "_on_"
@@ -209,7 +209,7 @@ class Tables:
         while "like" in self.tables[result[0]]:
             base = str(self.tables[result[0]]["like"])
             if base not in self.tables or base in result:
-                raise BadInput(f"[{result[0]}] is like {base!r}, which is no other table", where=self.where)
+                raise BadInput(f"[{result[0]}] is like {base!r}, which is not another table", where=self.where)
             result.insert(0, base)
         return result
 
@@ -261,12 +261,12 @@ def _tables(raw: Mapping[str, Any], where: str) -> Tables:
     """Top-level tables, and those of software under their full names."""
     stacks = raw.get("stack", {})
     if not isinstance(stacks, dict):
-        raise BadInput("stack is no table", where=where, remedy="put constants under [stack.NAME]")
+        raise BadInput("stack is not a table", where=where, remedy="put constants under [stack.NAME]")
     flat = {name: table for name, table in raw.items() if name != "stack"}
     flat |= {STACK + name: table for name, table in stacks.items()}
     for name, table in flat.items():
         if not isinstance(table, dict):
-            raise BadInput(f"{name} is no table", where=where, remedy="put constants under [accelerator]")
+            raise BadInput(f"{name} is not a table", where=where, remedy="put constants under [accelerator]")
     return Tables(tables=flat, where=where)
 
 

@@ -116,7 +116,7 @@ def load(name: str) -> Cluster:
     family, digits = (match[1], match[2]) if match else (name.strip().lower(), "")
     build = _families().get(family)
     if build is None:
-        known = (f"{one}-{digits or '<count>'}" for one in _families())
+        known = (f"{family}-{digits or '<count>'}" for family in _families())
         raise UnknownName("cluster", name, known, listed="weft info clusters")
     if not digits:
         raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")
@@ -142,15 +142,15 @@ def default_tiers(
     used = used_per_domain or even_share(count, chip.scale_up_size)
     if not used or count % used:
 
-        def fills(other: int) -> bool:
-            return other % used == 0 if used else even_share(other, chip.scale_up_size) is not None
+        def fills(size: int) -> bool:
+            return size % used == 0 if used else even_share(size, chip.scale_up_size) is not None
 
-        below = [other for other in range(max(1, count - chip.scale_up_size), count) if fills(other)][-1:]
-        above = next(other for other in itertools.count(count + 1) if fills(other))
+        below = [size for size in range(max(1, count - chip.scale_up_size), count) if fills(size)][-1:]
+        above = next(size for size in itertools.count(count + 1) if fills(size))
         raise BadInput(
             f"{count} accelerators do not fill scale-up domains of {used or chip.scale_up_size} ({chip.name})",
             where=where,
-            remedy=f"use {' or '.join(str(other) for other in (*below, above))}",
+            remedy=f"use {' or '.join(str(tier) for tier in (*below, above))}",
         )
     inner = Tier(
         name="scale-up",
@@ -184,10 +184,10 @@ def _network_tier(chip: Accelerator, name: str, size: int, latency_s: float) -> 
 def _preset(chip: Accelerator, name: str, count: int, tiers: tuple[Tier, ...]) -> Cluster:
     """The cluster; what several domains hold beyond their tier are spares."""
     used, size = tiers[0].size, chip.scale_up_size
-    whole = len(tiers) > 1 and used < size
+    partial = len(tiers) > 1 and used < size
     text = f"{used} of the {size} accelerators of each scale-up domain used, the others paid for as spares"
-    defaults = (text,) if whole else ()
-    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, defaults=defaults, whole_domains=whole)
+    defaults = (text,) if partial else ()
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, defaults=defaults, whole_domains=partial)
 
 
 def _rail_optimized(chip: Accelerator, name: str, count: int) -> Cluster:
@@ -269,7 +269,7 @@ class Scales:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if not LEAST <= getattr(self, name) <= MOST:
-                problem = f"{getattr(self, name):g} is no factor of {name}"
+                problem = f"{getattr(self, name):g} is not a factor of {name}"
                 raise BadInput(problem, where="what if", remedy=f"give {LEAST:g} to {MOST:g}; 1 changes nothing")
 
     @property
@@ -296,9 +296,9 @@ def scaled(cluster: Cluster, scales: Scales) -> Cluster:
 
 def with_latency(cluster: Cluster, *, scale_up_s: float | None = None, nic_s: float | None = None) -> Cluster:
     """The cluster with other latencies of a hop: of its innermost tier, and of all others; None leaves them."""
-    asked = [scale_up_s, *[nic_s] * (len(cluster.tiers) - 1)]
-    tiers = zip(cluster.tiers, asked, strict=True)
-    return replace(cluster, tiers=tuple(one if new is None else replace(one, latency_s=new) for one, new in tiers))
+    latencies = [scale_up_s, *[nic_s] * (len(cluster.tiers) - 1)]
+    tiers = zip(cluster.tiers, latencies, strict=True)
+    return replace(cluster, tiers=tuple(tier if new is None else replace(tier, latency_s=new) for tier, new in tiers))
 
 
 def resized(cluster: Cluster, count: int) -> Cluster:
@@ -331,11 +331,11 @@ def with_domain(cluster: Cluster, size: int, *, where: str = "--sizes") -> Clust
     tiers = [replace(inner, size=size, kind="switch" if size > inner.size else inner.kind)]
     beyond = cluster.tiers[1:] or default_tiers(chip, cluster.count)[1:]
     spans = cluster.spans[1:] or (cluster.count,)
-    held = size
+    size_now = size
     for tier, span in zip(beyond, spans, strict=False):
-        if span > held and span % held == 0:
-            tiers.append(replace(tier, size=span // held))
-            held = span
+        if span > size_now and span % size_now == 0:
+            tiers.append(replace(tier, size=span // size_now))
+            size_now = span
     return replace(cluster, accelerator=chip, tiers=tuple(tiers), whole_domains=False)
 
 
@@ -346,9 +346,9 @@ def with_spares_used(cluster: Cluster) -> Cluster:
     return replace(cluster, count=cluster.count + cluster.spares, tiers=tiers, whole_domains=False)
 
 
-def rewired(cluster: Cluster, other: Cluster) -> str:
-    """What ``with_domain`` assumed of the domains of ``other``, in words; empty where they are wired as before."""
-    before, now = cluster.tiers[0], other.tiers[0]
+def rewired(cluster: Cluster, variant: Cluster) -> str:
+    """What ``with_domain`` assumed of the domains of ``variant``, in words; empty where they are wired as before."""
+    before, now = cluster.tiers[0], variant.tiers[0]
     if before.kind == now.kind:
         return ""
     return f"scale-up domains of {now.size} are switched (those of {before.size} are {before.kind})"

@@ -106,7 +106,7 @@ _BANDWIDTHS = {
 }
 _EQUAL = 1.001
 """Ratio up to which a tier is as fast as the NIC."""
-_ACCELERATOR = {one.name for one in fields(Accelerator)}
+_ACCELERATOR = {field.name for field in fields(Accelerator)}
 _OPTIONAL: dict[str, Any] = {
     "vendor": "unknown",
     "in_switch_reduction": False,
@@ -184,8 +184,8 @@ def parse_parameter(short: str, value: str | float, where: str) -> float:
     if field not in _LIMITS and isinstance(value, str):
         number = units.parse_count(value, where)
         value = int(number) if number == int(number) else number
-    given = decode(AcceleratorEntry, {short: value}, where)
-    return _quantity(field, value, where) if field in _LIMITS else float(getattr(given, field))
+    entry = decode(AcceleratorEntry, {short: value}, where)
+    return _quantity(field, value, where) if field in _LIMITS else float(getattr(entry, field))
 
 
 def parse_latency(value: str | float, where: str) -> float:
@@ -195,7 +195,9 @@ def parse_latency(value: str | float, where: str) -> float:
 
 def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: str = "cluster") -> Cluster:
     """The cluster with other figures of its accelerator, by field; tiers follow the links that they are made of."""
-    changed: dict[str, Any] = {name: int(one) if name == "scale_up_size" else one for name, one in figures.items()}
+    changed: dict[str, Any] = {
+        name: int(figure) if name == "scale_up_size" else figure for name, figure in figures.items()
+    }
     chip = replace(cluster.accelerator, **changed)
     _check_accelerator(asdict(chip), where)
     old = cluster.accelerator
@@ -229,11 +231,11 @@ def _accelerator(data: str | AcceleratorEntry, where: str) -> tuple[Accelerator,
     base = catalogue.accelerator(data.like, where=f"{where}: accelerator.like") if data.like else None
     known = asdict(base) if base else dict(_OPTIONAL)
     for field in fields(Accelerator):
-        given = getattr(data, field.name)
-        if given is None:
+        value = getattr(data, field.name)
+        if value is None:
             continue
         place = f"{where}: accelerator.{_SHORT[field.name]}"
-        known[field.name] = _quantity(field.name, given, place) if field.name in _LIMITS else given
+        known[field.name] = _quantity(field.name, value, place) if field.name in _LIMITS else value
     _check_accelerator(known, where)
     chip = Accelerator(**known)
     if base:
@@ -252,14 +254,14 @@ def _check_accelerator(known: Mapping[str, Any], where: str) -> None:
         raise BadInput("has no peak", where=f"{where}: accelerator", remedy='add bf16 = "989 TFLOP/s"')
 
 
-def _check_bits(given: str | float | None, Bps: float, chip: Accelerator, name: str, place: str) -> None:
+def _check_bits(bits: str | float | None, Bps: float, chip: Accelerator, name: str, place: str) -> None:
     """Refuse a bandwidth that is exactly the accelerator's own with bits and bytes exchanged."""
     own_Bps = getattr(chip, name)
     for ratio, words, unit in ((8.0, "eight times", "b/s"), (0.125, "an eighth of", "B/s")):
-        if isinstance(given, str) and abs(Bps - ratio * own_Bps) <= 1e-9 * Bps:
+        if isinstance(bits, str) and abs(Bps - ratio * own_Bps) <= 1e-9 * Bps:
             meant = units.format_si(Bps if ratio > 1 else own_Bps, unit)
             raise BadInput(
-                f"{given!r} is {words} the {_BANDWIDTHS[name]} of {chip.name}",
+                f"{bits!r} is {words} the {_BANDWIDTHS[name]} of {chip.name}",
                 where=place,
                 remedy=f"did you mean {meant}? If it is right, give it as a bare number of bytes/s",
             )

@@ -89,7 +89,7 @@ class Measurements:
     collectives: tuple[CollectiveTime, ...] = ()
 
 
-PARTS = tuple(one.name for one in fields(Measurements))
+PARTS = tuple(field.name for field in fields(Measurements))
 """Names of the lists of a calibration file."""
 
 
@@ -110,16 +110,16 @@ def measurements_to_toml(result: Measurements) -> Iterator[str]:
             yield ""
             yield f"{part} = ["
             for entry in entries:
-                stated = [one.name for one in fields(entry) if getattr(entry, one.name) != one.default]
+                stated = [field.name for field in fields(entry) if getattr(entry, field.name) != field.default]
                 yield f"  {{{', '.join(f'{name} = {_toml(getattr(entry, name))}' for name in stated)}}},"
             yield "]"
 
 
 def _shown(entry: Any) -> Iterator[str]:
-    for one in fields(entry):
-        value = getattr(entry, one.name)
-        if value != one.default:
-            yield f"{one.name} = {_toml(value)}"
+    for field in fields(entry):
+        value = getattr(entry, field.name)
+        if value != field.default:
+            yield f"{field.name} = {_toml(value)}"
 
 
 def _toml(value: float | int | str) -> str:

@@ -139,7 +139,7 @@ def _attention(ops: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
         for shape, peak_flops, place in _measured(ops, name, where):
             if shape.get("qkv_contiguous", "True") != "True":
                 continue
-            sizes = {own: _size(shape, theirs, place) for own, theirs in names.items()}
+            sizes = {ours: _size(shape, theirs, place) for ours, theirs in names.items()}
             scores = sizes["batch"] * sizes["sequence"] ** 2 * max(sizes["heads"], sizes["kv_heads"])
             features = sizes["qk_dim"] + sizes["v_dim"]
             yield {**sizes, "phase": phase, "seconds": flops * scores * features / peak_flops}
@@ -158,12 +158,12 @@ def _measured(ops: Mapping[str, Any], name: str, where: str) -> Iterator[tuple[d
 
 
 def _memory(memory: Mapping[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    for theirs, own, phase in MEMORY:
+    for theirs, ours, phase in MEMORY:
         if theirs in memory:
             place = f"{where}.{theirs}"
             entry = table_of(memory[theirs], place)
             yield {
-                "name": own,
+                "name": ours,
                 "phase": phase,
                 "Bps": GIB_PER_GB * 1e9 * positive(entry.get("gbps"), place) * _share(memory, theirs, where),
                 "latency_s": 1e-6 * number(entry.get("latency_us", 0.0), place),
@@ -195,7 +195,7 @@ def _scope(raw: object, where: str, scope: str, ranks: int, node: int, share: fl
     network = table_of(raw, where)
     usual = table_of(network.get("bandwidth"), f"{where}.bandwidth")
     ops = table_of(network.get("op"), f"{where}.op")
-    for theirs, own in KINDS.items():
+    for theirs, ours in KINDS.items():
         if theirs not in ops:
             continue
         place = f"{where}.op.{theirs}"
@@ -203,8 +203,8 @@ def _scope(raw: object, where: str, scope: str, ranks: int, node: int, share: fl
         op |= {name: value for name, value in table_of(ops[theirs], place).items() if value is not None}
         step_s = 1e-6 * number(op["latency_us"], place)
         Bps = GIB_PER_GB * 1e9 * share * positive(usual.get("gbps"), f"{where}.bandwidth.gbps")
-        entry = {"kind": own, "scope": scope, "Bps": Bps * positive(op["efficient_factor"], place)}
-        stepped = node == USUAL_NODE and own != "send"
+        entry = {"kind": ours, "scope": scope, "Bps": Bps * positive(op["efficient_factor"], place)}
+        stepped = node == USUAL_NODE and ours != "send"
         by_ranks = table_of(op.get("fixed_latency_us_by_comm_num") or {}, place)
         fixed = op.get("fixed_latency_us", usual.get("fixed_latency", 0.0))
         for count, more in ((ranks, fixed), *(() if ranks else by_ranks.items())):
@@ -219,7 +219,7 @@ def _scope(raw: object, where: str, scope: str, ranks: int, node: int, share: fl
 def _ranks(count: int | str, where: str) -> int:
     """A number of ranks, which JSON writes as the name of a field."""
     if isinstance(count, str) and not (count.isdecimal() and len(count) <= LONGEST):
-        raise BadInput(f"{count[:40]!r} is no number of ranks", where=where)
+        raise BadInput(f"{count[:40]!r} is not a number of ranks", where=where)
     return int(count)
 
 
@@ -232,5 +232,5 @@ def _one_of(names: Mapping[str, str], shape: Mapping[str, str], field: str, wher
 def _size(shape: Mapping[str, str], name: str, where: str) -> float:
     text = shape.get(name, "")
     if not text.isdecimal() or len(text) > LONGEST or not int(text):
-        raise BadInput(f"{name} is no positive whole number", where=where)
+        raise BadInput(f"{name} is not a positive whole number", where=where)
     return float(text)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from weft.layout import Layout
     from weft.reliability.classes import FailureBook
     from weft.search.design import DesignStudy
-    from weft.search.goodput import Terms as FailureTerms
+    from weft.search.goodput import FailureTerms
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
 
@@ -109,7 +109,7 @@ def design(
         BadInput: a name, a file or an option that cannot be used.
     """
     options = given_options(DesignOptions, options, given)
-    from weft.search.design import Terms
+    from weft.search.design import DesignTerms
     from weft.search.design import design as compare
     from weft.units import parse_seconds
 
@@ -124,7 +124,7 @@ def design(
         job = job_of(model, options, where.count)
         if options.layout is not None:
             layout = layout_of(options.layout, job, where)
-    how = Terms(
+    how = DesignTerms(
         prices=options.price_list(),
         radix=options.radix,
         layout=layout,
@@ -174,10 +174,10 @@ def _run(options: DesignOptions) -> FailureTerms | None:
     if options.tokens is None:
         return None
     from weft.reliability.recovery import parse_policy
-    from weft.search.goodput import Terms
+    from weft.search.goodput import FailureTerms
     from weft.units import parse_count
 
-    return Terms(
+    return FailureTerms(
         book=book_of(options.failures),
         policy=parse_policy(options.policy),
         tokens=parse_count(options.tokens, "--tokens"),

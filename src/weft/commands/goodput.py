@@ -95,13 +95,13 @@ def goodput(
     if options.tokens is None:
         raise BadInput("is missing", where="--tokens", remedy=USAGE)
     from weft.reliability.recovery import parse_policy
-    from weft.search.goodput import Terms
+    from weft.search.goodput import FailureTerms
     from weft.search.goodput import goodput as goodput_of
     from weft.units import parse_count
 
     policy = parse_policy(options.policy)
     subject = subject_of(model, cluster, options, options, verb="goodput", usage=USAGE)
-    terms = Terms(
+    terms = FailureTerms(
         book=book_of(options.failures),
         policy=policy,
         tokens=parse_count(options.tokens, "--tokens"),

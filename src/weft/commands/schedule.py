@@ -352,9 +352,9 @@ def _workload(
         return job_workload(planned.job, planned.cluster, planned.layout, constants=constants)
     if options.calibration is not None:
         raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
-    from weft.interop.chakra import holds_graph, read_groups, read_trace
+    from weft.interop.chakra import read_groups, read_trace
 
-    if path.suffix == ".et" or (path.suffix == ".json" and holds_graph(path)):
+    if path.suffix == ".et":
         # FLOP/s and bytes/s of computations that a trace gives as work
         peak_flops = memory_Bps = None
         if options.system is not None:

@@ -33,7 +33,7 @@ from weft.files import writing
 
 if TYPE_CHECKING:
     from weft.studies.result import Sweep
-    from weft.studies.run import Counts, Forecast, Run
+    from weft.studies.run import Counts, Forecast, StudyRun
     from weft.studies.study import Study
 
 USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--axis batch=256,512] -o FILE"
@@ -128,7 +128,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     from weft.codec import table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
-    from weft.studies.kept import FILE, Kept
+    from weft.studies.kept import FILE, StudyState
     from weft.studies.points import Points
     from weft.studies.result import Sweep
     from weft.studies.run import Counts
@@ -137,7 +137,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     where = os.fspath(folder)
     if not os.path.isfile(Path(folder, FILE)):
         raise BadInput("holds no state of a sweep", where=where, remedy="give the folder of --state")
-    kept = Kept(folder)
+    kept = StudyState(folder)
     try:
         noted, stamp = kept.noted("last"), kept.noted("version")
         if noted is None or stamp is None:
@@ -155,11 +155,11 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
 
 def _run(
     study: Any, options: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
-) -> tuple[Run, str | None]:
+) -> tuple[StudyRun, str | None]:
     """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
-    from weft.studies.kept import Kept
+    from weft.studies.kept import StudyState
     from weft.studies.points import Points
-    from weft.studies.run import Run
+    from weft.studies.run import StudyRun
     from weft.studies.work import version
 
     read = _study(study, options)
@@ -168,9 +168,9 @@ def _run(
         temporary = tempfile.mkdtemp(prefix="weft-sweep-")
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
     stamps = {"study": read.name, "computation": read.computation.name, "version": version()}
-    kept = stack.enter_context(closing(Kept(options.state or str(temporary), stamps)))
+    kept = stack.enter_context(closing(StudyState(options.state or str(temporary), stamps)))
     kept.note("last", json.dumps({"study": read.document, "files": points.files}))
-    return Run(points=points, kept=kept, compute=COMPUTE, progress=progress), temporary
+    return StudyRun(points=points, kept=kept, compute=COMPUTE, progress=progress), temporary
 
 
 def _study(study: Any, options: SweepOptions) -> Study:

@@ -19,7 +19,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.communicators import VENDORS, communicator_bytes
 from weft.collectives.cost import Network, collective_s, lower_bound_s
-from weft.estimation.kernels import Kernels, expected_largest
+from weft.estimation.kernels import KernelModel, expected_largest
 from weft.estimation.memory import block_activations, workspace_bytes
 from weft.layout.mesh import Spread, degrees, spread
 from weft.layout.operations import Collective, Computation, FlashAttention, Gemm, Operations, Pass, Phase
@@ -83,21 +83,24 @@ class PartTimer:
     """
 
     def __init__(
-        self, kernels: Kernels, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
+        self, kernels: KernelModel, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
     ) -> None:
         self.kernels, self.network, self.step, self.sizes = kernels, network, step, step.sizes
         self.operations, self._spreads = operations, spreads
         length = len(step.table)
         shapes = dict.fromkeys(("tensor_forward_s", "tensor_backward_s", "tensor_hidden_s"), (MODES, length))
+        # 1. Computations first: collectives hide behind the device time of products and attention.
         self.costs = PartCosts(**{name: np.zeros(shapes.get(name, length)) for name in PartCosts.__slots__})
         self.gemms: dict[tuple[str, Phase], Floats] = {}
         self.attention: dict[Phase, Floats] = {}
         self.routed = {"forward": self.zeros(), "backward": self.zeros()}
         self._computations()
+        # 2. The host's launches, which may be slower than the device.
         idle = self._launch_floor()
-        for one in operations.collectives:
-            if np.any((one.elements > 0) & (self.spread(one.axes).size > 1)):
-                self._collective(one)
+        # 3. Collectives, as far as the group has more than one rank.
+        for collective in operations.collectives:
+            if np.any((collective.elements > 0) & (self.spread(collective.axes).size > 1)):
+                self._collective(collective)
         # While a rank waits for its host, its collectives go on: first those that nothing else hides.
         costs = self.costs
         forward, backward = costs.tensor_forward_s - idle[0], costs.tensor_backward_s - idle[1]
@@ -118,40 +121,43 @@ class PartTimer:
         """Add the device time of every computation."""
         costs, computations = self.costs, self.operations.computations
         peak, half = self.kernels.peak(core=False), self.kernels.peak(core=True)
-        latent = any(isinstance(one, Gemm) and one.name == "kv_up" for one in computations)
+        latent = any(isinstance(computation, Gemm) and computation.name == "kv_up" for computation in computations)
         repeated = LATENT_UPS if latent and self.step.software.repeats_latents else ()
-        for one in computations:
-            seconds, forward = self.seconds(one), one.phase == "forward"
-            costs.add(f"{one.phase.replace('-', '_')}_s", seconds)
+        for computation in computations:
+            seconds, forward = self.seconds(computation), computation.phase == "forward"
+            costs.add(f"{computation.phase.replace('-', '_')}_s", seconds)
             # What selective recomputation runs again, which is part of the forward pass.
-            if forward and isinstance(one, Gemm | Pass) and one.name in repeated:
+            if forward and isinstance(computation, Gemm | Pass) and computation.name in repeated:
                 costs.cheap_s += seconds
-            if isinstance(one, Pass):
-                if forward and one.replay != "full":
-                    costs.add(f"{one.replay}_s", seconds)
+            if isinstance(computation, Pass):
+                if forward and computation.replay != "full":
+                    costs.add(f"{computation.replay}_s", seconds)
                 continue
             linear = False
-            if isinstance(one, Gemm):
-                flops, linear = 2.0 * one.m * one.n * one.k * one.copies, one.role == "linear"
-                self.gemms[one.name, one.phase] = seconds
-                if one.routed:
-                    self.routed[_direction(one.phase)] = self.routed[_direction(one.phase)] + seconds
+            if isinstance(computation, Gemm):
+                flops, linear = (
+                    2.0 * computation.m * computation.n * computation.k * computation.copies,
+                    computation.role == "linear",
+                )
+                self.gemms[computation.name, computation.phase] = seconds
+                if computation.routed:
+                    self.routed[_direction(computation.phase)] = self.routed[_direction(computation.phase)] + seconds
             else:
-                flops = one.flops
-                if isinstance(one, FlashAttention):
-                    self.attention[one.phase] = seconds
+                flops = computation.flops
+                if isinstance(computation, FlashAttention):
+                    self.attention[computation.phase] = seconds
             costs.math_bound_s += flops / (peak if linear else half)
             if forward:
                 costs.flops += flops
                 if linear:
                     costs.linear_s += seconds
-                elif isinstance(one, Gemm) and one.role == "core":
+                elif isinstance(computation, Gemm) and computation.role == "core":
                     costs.core_s += seconds
                     costs.core_flops += flops
 
     def seconds(self, operation: Computation) -> Floats:
         """Device time; the busiest rank of experts sets the pace of theirs (``expert_spread``).  The product of a
-        rank's only expert is no grouped one."""
+        rank's only expert is not a grouped one."""
         seconds = self.kernels.seconds(operation)
         if not (isinstance(operation, Gemm) and operation.routed):
             return seconds
@@ -173,56 +179,60 @@ class PartTimer:
         costs, constants = self.costs, self.kernels.calibration
         floor = constants.launch_s * constants.launches_per_step
         launched = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
-        for one in (*self.operations.computations, *self.operations.collectives):
+        for operation in (*self.operations.computations, *self.operations.collectives):
+            # Launches of an operation: one, except where it is a loop over ring steps, attention calls or experts.
             kernels = self.zeros() + 1.0
-            if isinstance(one, Collective):
-                kernels *= (one.elements > 0) & (self.spread(one.axes).size > 1)
-                if one.kind == "exchange":
+            if isinstance(operation, Collective):
+                kernels *= (operation.elements > 0) & (self.spread(operation.axes).size > 1)
+                if operation.kind == "exchange":
                     kernels *= self.sizes.context - 1
-            elif isinstance(one, FlashAttention):
-                kernels *= one.calls
-            elif isinstance(one, Pass):
-                kernels *= one.bytes > 0
-            elif isinstance(one, Gemm) and one.routed:
-                kernels *= one.copies * self.kernels.launches
-            launched[_direction(one.phase), isinstance(one, Gemm) and one.routed] += kernels * floor
+            elif isinstance(operation, FlashAttention):
+                kernels *= operation.calls
+            elif isinstance(operation, Pass):
+                kernels *= operation.bytes > 0
+            elif isinstance(operation, Gemm) and operation.routed:
+                kernels *= operation.copies * self.kernels.launches
+            launched[_direction(operation.phase), isinstance(operation, Gemm) and operation.routed] += kernels * floor
         backward = costs.input_gradient_s + costs.weight_gradient_s
         idle = []
+        # The experts' kernels queue apart: their launches begin when the router's counts have come.
         for way, device in (("forward", costs.forward_s), ("backward", backward)):
-            rest = _waiting(launched[way, False], device - self.routed[way])
-            idle.append(rest + _waiting(launched[way, True], self.routed[way]))
+            before_s = _waiting(launched[way, False], device - self.routed[way])
+            idle.append(before_s + _waiting(launched[way, True], self.routed[way]))
         costs.forward_s = costs.forward_s + idle[0]
+        # Waiting is spread over both halves of the backward pass in proportion to their device time.
         slow = np.where(backward > 0, (backward + idle[1]) / np.maximum(backward, 1e-12), 1.0)
         costs.input_gradient_s = costs.input_gradient_s * slow
         costs.weight_gradient_s = costs.weight_gradient_s * slow
         return idle[0], idle[1]
 
-    def _collective(self, one: Collective) -> None:
-        group, constants, costs = self.spread(one.axes), self.kernels.calibration, self.costs
-        once = one.copies if constants.dispatch_once else 0.0
-        seconds = collective_s(one.kind, one.bytes, group, self.network, copies=once)
-        bound = np.where(group.size > 1, lower_bound_s(one.kind, one.bytes, group, self.network), 0.0)
-        direction = _direction(one.phase)
-        if one.kind == "exchange":
+    def _collective(self, collective: Collective) -> None:
+        group, constants, costs = self.spread(collective.axes), self.kernels.calibration, self.costs
+        once = collective.copies if constants.dispatch_once else 0.0
+        seconds = collective_s(collective.kind, collective.bytes, group, self.network, copies=once)
+        bound = np.where(group.size > 1, lower_bound_s(collective.kind, collective.bytes, group, self.network), 0.0)
+        direction = _direction(collective.phase)
+        if collective.kind == "exchange":
             # Ring attention: each of the context - 1 steps hides behind the attention of the block before it.
             steps = self.sizes.context - 1
-            attention = self.attention.get(one.phase, self.zeros()) / self.sizes.context
+            attention = self.attention.get(collective.phase, self.zeros()) / self.sizes.context
             costs.add(f"context_{direction}_s", steps * np.maximum(seconds - attention, 0.0))
             costs.context_bound_s += steps * bound
-        elif "context" in one.axes:
+        # Each axis has its own figure, so that bounds can take the busiest axis and reports name it.
+        elif "context" in collective.axes:
             costs.add("context_bound_s", bound)
             costs.add(f"context_{direction}_s", seconds)
-        elif one.axes[0].startswith("expert"):
+        elif collective.axes[0].startswith("expert"):
             costs.add("expert_bound_s", bound)
             costs.add(f"expert_{direction}_s", (1.0 - constants.expert_overlap) * seconds)
         else:
-            costs.add("tensor_bound_s" if "x" in one.axes else "contract_bound_s", bound)
+            costs.add("tensor_bound_s" if "x" in collective.axes else "contract_bound_s", bound)
             exposed: Floats = getattr(costs, f"tensor_{direction}_s")
-            for mode, hidden in enumerate(self._hidden(one, seconds, group.size)):
+            for mode, hidden in enumerate(self._hidden(collective, seconds, group.size)):
                 exposed[mode] += seconds - hidden
                 costs.tensor_hidden_s[mode] += hidden
 
-    def _hidden(self, one: Collective, seconds: Floats, size: Floats) -> tuple[Floats, Floats, Floats]:
+    def _hidden(self, collective: Collective, seconds: Floats, size: Floats) -> tuple[Floats, Floats, Floats]:
         """What each mode of ``TensorOverlap`` hides of a tensor-parallel collective.
 
         ``backward``: the input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
@@ -230,17 +240,20 @@ class PartTimer:
         pipelined with the GEMM that it feeds or drains, in as many chunks as ranks.
         """
         nothing = np.zeros_like(seconds)
-        if one.behind is None:
+        if collective.behind is None:
             return nothing, nothing, nothing
-        other: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
-        gathers_output = one.kind == "all-gather" and one.phase == "input-gradient"
+        opposite: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
+        gathers_output = collective.kind == "all-gather" and collective.phase == "input-gradient"
+        # ``backward``: the collective runs beside the other gradient's product, which does not wait for it; a gather
+        # of the output's gradient feeds both products, so that nothing is left to hide it.
         beside = nothing
-        if one.phase != "forward" and not gathers_output:
-            gemm = self.gemms.get((one.behind, other[one.phase]))
+        if collective.phase != "forward" and not gathers_output:
+            gemm = self.gemms.get((collective.behind, opposite[collective.phase]))
             beside = nothing if gemm is None else np.minimum(seconds, gemm)
-        gemm = self.gemms.get((one.behind, one.phase))
-        if gemm is None or one.kind == "all-reduce" or one.phase == "weight-gradient":
+        gemm = self.gemms.get((collective.behind, collective.phase))
+        if gemm is None or collective.kind == "all-reduce" or collective.phase == "weight-gradient":
             return nothing, beside, beside
+        # ``full``: in as many chunks as ranks, all but one chunk runs beside the product's other chunks.
         return nothing, beside, np.maximum(beside, np.minimum(seconds * (size - 1) / size, gemm))
 
 
@@ -248,9 +261,10 @@ def _waiting(launched: Floats, device: Floats) -> Floats:
     """How much longer than ``device`` a device takes whose host launches for ``launched``: both together take about as
     long as the longer where one is much shorter, and a quarter more where both are alike, since short kernels wait for
     their launch while long ones let launches queue."""
+    # A p-norm of both times, scaled by the longer so that the powers neither overflow nor vanish.
     longest = np.maximum(np.maximum(launched, device), 1e-30)
-    both = (launched / longest) ** QUEUEING + (device / longest) ** QUEUEING
-    waiting: Floats = longest * both ** (1.0 / QUEUEING) - device
+    powers = (launched / longest) ** QUEUEING + (device / longest) ** QUEUEING
+    waiting: Floats = longest * powers ** (1.0 / QUEUEING) - device
     return waiting
 
 
@@ -276,17 +290,17 @@ class ShardCosts:
 def shard_costs(units: Iterable[Unit], recipe: Recipe, table: LayoutTable, network: Network) -> ShardCosts:
     """Costs of a part's units of sharding, one after the other."""
     forward, backward, replay, scatter, bound = (np.zeros(len(table)) for _ in range(5))
-    for one in units:
-        group = spread(table, one.axes, network.spans)
-        weights = one.elements * recipe.element_bytes
-        gather_s = one.calls * collective_s("all-gather", weights, group, network)
-        gradients = one.elements * recipe.gradient_bytes
-        forward += one.forward * gather_s
-        backward += one.backward * gather_s
-        replay += one.replay * gather_s
-        scatter += one.calls * collective_s("reduce-scatter", gradients, group, network)
-        least = one.calls * lower_bound_s("all-gather", weights, group, network)
-        bound += (one.forward + one.backward + 1) * np.where(group.size > 1, least, 0.0)
+    for unit in units:
+        group = spread(table, unit.axes, network.spans)
+        weights = unit.elements * recipe.element_bytes
+        gather_s = unit.calls * collective_s("all-gather", weights, group, network)
+        gradients = unit.elements * recipe.gradient_bytes
+        forward += unit.forward * gather_s
+        backward += unit.backward * gather_s
+        replay += unit.replay * gather_s
+        scatter += unit.calls * collective_s("reduce-scatter", gradients, group, network)
+        least = unit.calls * lower_bound_s("all-gather", weights, group, network)
+        bound += (unit.forward + unit.backward + 1) * np.where(group.size > 1, least, 0.0)
     return ShardCosts(forward, backward, replay, scatter, bound)
 
 
@@ -305,16 +319,18 @@ class GradientCosts:
     buckets: Floats
 
 
-def gradient_costs(one: Reduction, recipe: Recipe, table: LayoutTable, network: Network) -> GradientCosts:
+def gradient_costs(reduction: Reduction, recipe: Recipe, table: LayoutTable, network: Network) -> GradientCosts:
     """Costs of synchronising a stage's gradients over their replicas."""
-    group, buckets = spread(table, one.axes, network.spans), one.buckets
-    whole = one.elements / buckets * recipe.gradient_bytes
-    gradients, weights = (one.padded / buckets * width for width in (recipe.gradient_bytes, recipe.element_bytes))
+    group, buckets = spread(table, reduction.axes, network.spans), reduction.buckets
+    gradient_bytes = reduction.elements / buckets * recipe.gradient_bytes
+    gradients, weights = (
+        reduction.padded / buckets * width for width in (recipe.gradient_bytes, recipe.element_bytes)
+    )
     return GradientCosts(
-        elements=one.elements,
+        elements=reduction.elements,
         replicas=group.size,
-        by_zero=np.full_like(group.size, float(one.by_zero)),
-        all_reduce_s=buckets * collective_s("all-reduce", whole, group, network),
+        by_zero=np.full_like(group.size, float(reduction.by_zero)),
+        all_reduce_s=buckets * collective_s("all-reduce", gradient_bytes, group, network),
         scatter_s=buckets * collective_s("reduce-scatter", gradients, group, network),
         gather_s=buckets * collective_s("all-gather", weights, group, network),
         buckets=buckets,
@@ -367,6 +383,7 @@ class Remembered:
         lines = np.stack([cause[groups.first] for cause in causes], axis=1)
         keys = [line.tobytes() for line in lines]
         if fresh := [i for i, key in enumerate(keys) if key not in self._places]:
+            # Over the limit all is forgotten: arrays stay bounded, and rows are appended without moving those before.
             if len(self._places) + len(fresh) > KEPT:
                 self._places.clear()
                 fresh = list(range(len(keys)))
@@ -388,7 +405,7 @@ def _each(results: list[Any], change: Callable[[list[Floats]], Floats]) -> Any:
         return tuple(_each(list(some), change) for some in zip(*results, strict=True))
     if is_dataclass(first) and not isinstance(first, type):
         names = [f.name for f in fields(first)]
-        return type(first)(**{name: _each([getattr(one, name) for one in results], change) for name in names})
+        return type(first)(**{name: _each([getattr(result, name) for result in results], change) for name in names})
     return change(results)
 
 
@@ -400,7 +417,7 @@ class CostModel:
         job: Job,
         cluster: Cluster,
         constants: Calibration,
-        kernels: Kernels,
+        kernels: KernelModel,
         network: Network,
         software: Software,
     ) -> None:
@@ -416,14 +433,16 @@ class CostModel:
         """Columns of a table, and how groups over axes lie on the tiers."""
         spreads = [spread(mesh, axes, self.network.spans) for axes in groups]
         columns = [mesh.column(name) for name in names]
-        return columns + [members.astype(np.int64) for one in spreads for members in one.members]
+        return columns + [members.astype(np.int64) for group in spreads for members in group.members]
 
     def parts(self, mesh: LayoutTable) -> tuple[PartCosts, ...]:
         """Costs of each kind of block, of the embedding and of the head, as ``Step`` lists them."""
 
         def compute(rows: Index) -> tuple[PartCosts, ...]:
             step, spreads = self.step(mesh.take(rows)), dict[Any, Spread]()
-            timers = [PartTimer(self.kernels, self.network, step, one, spreads) for one in step.operations]
+            timers = [
+                PartTimer(self.kernels, self.network, step, operations, spreads) for operations in step.operations
+            ]
             return tuple([timer.costs for timer in timers])
 
         return self._parts.once(self.causes(mesh, PART_COLUMNS, PART_AXES), compute)
@@ -448,7 +467,7 @@ class CostModel:
             for zero in (0, 1):
                 table = some.replaced({"zero": np.full(len(some), zero)})
                 groups = self.step(table).groups()
-                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in buffers of their own
+                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in separate buffers
                     groups.pop(("all-to-all", ("expert",)), None)
                 sizes.append(communicator_bytes(table, groups, self.network))
             return np.stack(sizes)
@@ -470,9 +489,11 @@ class Meshes:
         work, recipe, software = model.job.model, model.job.recipe, model.software
         self.step = model.step(table)
         sizes = self.step.sizes
-        kept = [block_activations(kind, recipe, sizes, software) for kind in (*work.kinds, *work.prediction_module)]
-        self.activations = kept[: len(work.kinds)]
-        module = kept[len(work.kinds) :]
+        activations = [
+            block_activations(kind, recipe, sizes, software) for kind in (*work.kinds, *work.prediction_module)
+        ]
+        self.activations = activations[: len(work.kinds)]
+        module = activations[len(work.kinds) :]
         self.prediction = sum(module[1:], module[0])
         heads, cut = 1 + work.prediction_layers, 1.0 if software.whole_logits else sizes.x
         self.logits = heads * sizes.tokens * work.vocab / (cut * sizes.y)
@@ -502,9 +523,9 @@ class Meshes:
 
         def compute(rows: Index) -> Floats:
             some, total = self.table.take(rows), np.zeros(len(rows))
-            for one in self.model.step(some).boundary:
-                group = spread(some, one.axes, self.model.network.spans)
-                total += collective_s(one.kind, one.bytes, group, self.model.network)
+            for collective in self.model.step(some).boundary:
+                group = spread(some, collective.axes, self.model.network.spans)
+                total += collective_s(collective.kind, collective.bytes, group, self.model.network)
             return total
 
         names = ("x", "y", "context", "micro_batch", "sequence_parallel")
@@ -535,12 +556,13 @@ class Meshes:
         pairs, model = self.table.take(mesh), self.model
 
         def compute(rows: Index) -> tuple[GradientCosts, ...]:
+            # Stages differ in what they hold, so that each sum is over the stage with most of it: that one ends last.
             every = []
             for stage in range(stages.repeats.shape[1]):
                 counts = [array[line[rows], stage] for array in (*stages.counts, stages.embedding, stages.head)]
                 every.append(self.step.reductions(self.step.stage_held(counts, mesh[rows]), mesh[rows]))
             largest = [Reduction.largest(some) for some in zip(*every, strict=True)]
             some = pairs.take(rows)
-            return tuple([gradient_costs(one, model.job.recipe, some, model.network) for one in largest])
+            return tuple([gradient_costs(reduction, model.job.recipe, some, model.network) for reduction in largest])
 
         return once([line, *model.causes(pairs, WEIGHT_COLUMNS, (*SHARD_AXES, *COPY_AXES))], compute)

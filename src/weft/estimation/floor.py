@@ -1,9 +1,9 @@
 """Seconds that no stepping through a pipeline undercuts, for a table of layouts at once.
 
 ``weft.simulation.iteration.stepping`` lets every stage run its passes in order.  So a stage ends no earlier than
-the first micro-batch needs to come to it, plus all of its own passes; behind its last backward pass, that
+the first micro-batch needs to come to it, plus all of the stage's passes; behind its last backward pass, that
 micro-batch's gradients still go back through the stages before it.  The largest of these over the stages is the
-floor.  Where stages are alike it is the time itself, but for what overlaps.
+floor.  Where stages are alike it is the time itself, except for what overlaps.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ class Floor:
         lines, line = self._lines(frame)
         totals = step_totals(frame)
         if self.uneven:
+            # Some stage may have little to reduce and to gather: in pipelines none of it is counted.
             even = frame.table.pipeline == 1
             totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
-        whole, table = frame.micro_batches, frame.table
+        steps, table = frame.micro_batches, frame.table
         blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
+        # What runs beside a pass slows it by a share of the time that is hidden, which is at least the lesser of the
+        # collective and the shortest pass.
         hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
         behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
         every = table.zero == 2
@@ -72,23 +75,27 @@ class Floor:
         cost, fewest = frame.constants.overlap_cost, lines.fewest[line]
         least = fewest * _least(forward[:-2]), fewest * _least(backward[:-2])
         beside = cost * np.where(blocks, 0.0, np.minimum(hop, least[0]))
-        shown = (1.0 - totals.last) / frame.virtual
-        ahead = cost * table.overlap_gather * np.minimum(shown * totals.gather_s, least[0])
-        after = cost * table.overlap_reduce * np.minimum(shown * totals.reduce_s, least[1])
-        passes = frame.virtual * (2.0 * whole * beside + ahead + np.where(every, whole, 1.0) * after)
+        hidden_share = (1.0 - totals.last) / frame.virtual
+        ahead = cost * table.overlap_gather * np.minimum(hidden_share * totals.gather_s, least[0])
+        after = cost * table.overlap_reduce * np.minimum(hidden_share * totals.reduce_s, least[1])
+        passes = frame.virtual * (2.0 * steps * beside + ahead + np.where(every, steps, 1.0) * after)
         result = frame.zeros()
+        # The floor is the largest over the stages: the way of the first micro-batch there, all work of the stage, and
+        # the way of the last gradients back. Of stages that hold the same the last is farthest, so that one of each
+        # kind is enough.
         for j in range(lines.place.shape[1]):
             counts = self._counts(frame, lines, line, j)
             index = lines.place[line, j]
             early = weighted(forward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
             late = weighted(backward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
-            work = whole * (weighted(forward, counts) + weighted(backward, counts)) + passes
+            work = steps * (weighted(forward, counts) + weighted(backward, counts)) + passes
             neighbours = (index > 0) + 1.0 * (index < table.pipeline - 1)
-            work = work + np.where(blocks, np.maximum(whole * neighbours - (index > 0), 0.0) * hop, 0.0)
-            work = work + np.where(every, (whole * frame.virtual - 1.0) * behind, 0.0)
-            there = early + index * (hop + beside + ahead)
+            work = work + np.where(blocks, np.maximum(steps * neighbours - (index > 0), 0.0) * hop, 0.0)
+            work = work + np.where(every, (steps * frame.virtual - 1.0) * behind, 0.0)
+            arrival_s = early + index * (hop + beside + ahead)
+            # Where backward passes are split, other work may fill the way back: it counts nothing.
             back = np.where(split, 0.0, late + index * (hop + beside + after))
-            result = np.maximum(result, there + work + back)
+            result = np.maximum(result, arrival_s + work + back)
         # The last reduction waits for all that was before; where passes are split, other passes may hide it.
         tail = np.where(split, 0.0, behind)
         tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.meshes.tied_s))
@@ -101,13 +108,13 @@ class Floor:
         """Blocks of each kind (those that are replayed, then those that are not, where some are), embedding, head."""
         every = lines.blocks[line, j]
         kinds = len(self.model.kinds)
-        whole = lines.first[line, j, every]
+        blocks = lines.first[line, j, every]
         ends = [lines.ends[line, j, k].astype(np.float64) for k in range(2)]
         if not frame.partial:
-            return [*(whole[:, k].astype(np.float64) for k in range(kinds)), *ends]
+            return [*(blocks[:, k].astype(np.float64) for k in range(kinds)), *ends]
         limit = frame.table.recompute_layers
         again = lines.first[line, j, np.where(limit > 0, np.minimum(limit, every), every)] * frame.replays[:, None]
-        return [*(again[:, k] for k in range(kinds)), *((whole - again)[:, k] for k in range(kinds)), *ends]
+        return [*(again[:, k] for k in range(kinds)), *((blocks - again)[:, k] for k in range(kinds)), *ends]
 
     def _before(self, lines: _Lines, line: Index, j: int) -> list[Floats]:
         """Blocks of each kind on the way to a stage (none counts as replayed), embedding, no head."""
@@ -117,12 +124,13 @@ class Floor:
     def _lines(self, frame: Frame) -> tuple[_Lines, Index]:
         table = frame.table
         wraps = table.scheduled("wraps").astype(np.int64)
+        # Stages follow from pipeline, virtual stages and wrapping alone, and are remembered by these.
         groups = collapse((table.pipeline, table.virtual_stages, wraps))
-        asked = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
-        for key in asked:
+        wanted = [(int(table.pipeline[i]), int(table.virtual_stages[i]), bool(wraps[i])) for i in groups.first]
+        for key in wanted:
             if key not in self._stages:
                 self._stages[key] = self._made(*key)
-        known = [self._stages[key] for key in asked]
+        known = [self._stages[key] for key in wanted]
         width = max(len(stages) for stages, _ in known)
         longest = max(len(stage.blocks) for stages, _ in known for stage in stages)
         kinds = len(self.model.kinds)
@@ -155,6 +163,7 @@ class Floor:
             mine = [chunk for chunk in chunks if chunk.stage == index]
             blocks = tuple(kind for chunk in mine for kind in chunk.blocks)
             ends = int(any(chunk.embedding for chunk in mine)), int(any(chunk.head for chunk in mine))
+            # A later stage of the same content takes the place of the earlier one.
             result[blocks, ends] = _Stage(index, blocks, ends, before.copy())
             before[:kinds] += np.bincount(np.array(chunks[index].blocks, dtype=np.int64), minlength=kinds)
             before[kinds] += chunks[index].embedding

@@ -41,8 +41,8 @@ checkpoint's (assumption)."""
 class Frame:
     """Rows of a table of layouts; ``mesh`` maps them to ``meshes``, ``line`` to lines of ``stages``.
 
-    A part of them (``take``) shares these with the ``whole``, and may have other switches, as columns with leading
-    axes in place of the table's: what does not depend on a switch is then computed once for all of its settings.
+    A part of them (``take``) shares these with their ``whole``, and may have other switches, as columns with leading
+    axes instead of the table's: what does not depend on a switch is then computed once for all of its settings.
 
     ``selective`` and ``replays`` say (0 or 1) whether recomputation is selective or of whole blocks; ``cheap``,
     whether norms and activations alone (or an attention core) are repeated, ``repeated``, which share of a forward
@@ -56,9 +56,9 @@ class Frame:
         table: LayoutTable,
         mesh: Index,
         line: Index,
-        whole: Frame | None = None,
+        base: Frame | None = None,
     ) -> None:
-        self.model, self.meshes, self.stages, self.table, self.whole = meshes.model, meshes, stages, table, whole
+        self.model, self.meshes, self.stages, self.table, self.whole = meshes.model, meshes, stages, table, base
         self.job, self.constants, self.software = self.model.job, self.model.constants, self.model.software
         self.mesh, self.line = mesh, line
         self.rows = np.arange(len(mesh))
@@ -76,6 +76,8 @@ class Frame:
     @classmethod
     def of(cls, model: CostModel, table: LayoutTable, *, ordered: bool) -> Frame:
         """All rows of a table; ``ordered``: rows to take may recompute a number of a stage's blocks."""
+        # Costs are computed on distinct meshes and stages on distinct pipelines; ``mesh`` and ``line`` map rows to
+        # both.
         groups = collapse([table.column(name) for name in MESH_COLUMNS])
         wraps = table.scheduled("wraps").astype(np.int64)
         stages, line = stage_table(model.job.model, table.pipeline, table.virtual_stages, wraps, ordered=ordered)
@@ -152,24 +154,26 @@ class Frame:
     def kept(self, activations: Activations) -> Floats:
         """Activation bytes that one block keeps per micro-batch, where it is not recomputed whole."""
         none = self.at(activations.none)
-        kept: Floats = none + self.selective * (self.at(activations.selective) - none)
-        return kept
+        bytes_: Floats = none + self.selective * (self.at(activations.selective) - none)
+        return bytes_
 
     def kept_rows(self) -> list[Floats]:
         """Activation bytes that a block of each of ``row_counts`` keeps per micro-batch."""
-        plain = [self.kept(one) for one in self.meshes.activations]
+        plain = [self.kept(activations) for activations in self.meshes.activations]
         again = [
-            kept + self.replays * (self.at(one.full) - kept)
-            for kept, one in zip(plain, self.meshes.activations, strict=True)
+            bytes_ + self.replays * (self.at(activations.full) - bytes_)
+            for bytes_, activations in zip(plain, self.meshes.activations, strict=True)
         ]
         return [*again, *plain] if self.partial else again
 
-    def resident_bytes(self, kept: list[Floats], counts: list[Floats], every: Floats) -> Floats:
-        """Activation bytes that stay on the accelerator, of ``every`` one; ``kept`` are those of a block of each kind,
-        ``counts`` a stage's blocks."""
+    def resident_bytes(self, block_bytes: list[Floats], counts: list[Floats], every: Floats) -> Floats:
+        """Activation bytes that stay on the accelerator, of ``every`` one; ``block_bytes`` of a block of each
+        kind, ``counts`` a stage's blocks."""
         if not self.table.offload_activations.any():
             return every
-        largest = np.max([np.where(count > 0, one, 0.0) for one, count in zip(kept, counts, strict=False)], axis=0)
+        largest = np.max(
+            [np.where(count > 0, bytes_, 0.0) for bytes_, count in zip(block_bytes, counts, strict=False)], axis=0
+        )
         offloaded = self.table.offload_activations > 0
         return np.where(offloaded, np.minimum(RESIDENT_BLOCKS * largest, every), every)
 
@@ -209,7 +213,7 @@ class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
     ``standing`` is there in the whole iteration: cuBLAS's workspaces (of PyTorch's forward and backward threads, and
-    of Transformer Engine), the gradients that software keeps to hand to PyTorch in place of its own, a root unit's
+    of Transformer Engine), the gradients that software hands to PyTorch instead of its own buffers, a root unit's
     gathered weights, and boundary tensors beyond activations.  On top of it come, each at its time: ``forward``
     (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and those of the head's input and
     weights in the width of the weights), ``backward`` (what one block makes again, its gradients' temporaries,
@@ -242,6 +246,7 @@ class StageMemory:
     def __init__(self, frame: Frame) -> None:
         self.frame, zero = frame, frame.table.zero
         members, step = frame.meshes.members, frame.meshes.step
+        # ZeRO 1 cuts optimizer states over replicas, ZeRO 2 gradients too; FSDP cuts all three over its shards.
         cuts = []
         for shard, replica in (("shard", "replica"), ("expert_shard", "expert_replica")):
             cut, copies = frame.at(members[shard]), frame.at(members[replica])
@@ -258,10 +263,11 @@ class StageMemory:
         self.kept = frame.kept_rows()
         # Bytes that the backward pass of a block makes again, and of its gradients' temporaries.
         again = []
-        for one in frame.meshes.activations:
-            plain = frame.kept(one)
-            made = frame.at(one.none) - plain + frame.replays * (plain - frame.at(one.full))
-            again.append(made + frame.at(one.gradients))
+        for activations in frame.meshes.activations:
+            plain = frame.kept(activations)
+            # What a block does not keep it makes again in its backward pass: the difference to keeping all.
+            remade = frame.at(activations.none) - plain + frame.replays * (plain - frame.at(activations.full))
+            again.append(remade + frame.at(activations.gradients))
         self.working: Floats = np.max(again, axis=0)
         self.prediction = frame.kept(frame.meshes.prediction)
         figures = ("logits", "head_bytes", "head_gradient_bytes", "boundary_bytes", "dummies_bytes")
@@ -271,9 +277,10 @@ class StageMemory:
 
     def fullest(self) -> tuple[dict[str, Floats], Floats]:
         """Memory of the fullest stage, with the most host memory that a stage needs, and its total."""
-        (best, most, _), *others = self._stages()
-        for parts, total, there in others:
-            fuller = (total > most) & there
+        (best, most, _), *later = self._stages()
+        for parts, total, exists in later:
+            # Stages compare by the total; parts are those of the fullest, but host memory is the most of any stage.
+            fuller = (total > most) & exists
             host = np.maximum(best["host_bytes"], parts["host_bytes"])
             best = {name: np.where(fuller, value, best[name]) for name, value in parts.items()} | {"host_bytes": host}
             most = np.where(fuller, total, most)
@@ -281,10 +288,10 @@ class StageMemory:
 
     def peak(self) -> tuple[Floats, Floats]:
         """Bytes of the fullest stage, and the most in host memory that a stage needs."""
-        (parts, most, _), *others = self._stages()
+        (parts, most, _), *later = self._stages()
         host = parts["host_bytes"]
-        for parts, total, there in others:
-            most = np.maximum(most, np.where(there, total, 0.0))
+        for parts, total, exists in later:
+            most = np.maximum(most, np.where(exists, total, 0.0))
             host = np.maximum(host, parts["host_bytes"])
         return most, host
 
@@ -293,10 +300,10 @@ class StageMemory:
         stages = self.frame.stages.stage.T[:, self.frame.line]
         in_flight = most_held(self.frame.table, self.frame.micro_batches, stages)
         for stage in self.frame.stage_kinds:
-            there = self.frame.repeats(stage) > 0
-            if stage == 0 or there.any():
+            exists = self.frame.repeats(stage) > 0
+            if stage == 0 or exists.any():
                 parts = self.parts(stage, in_flight[stage])
-                yield parts, sum([parts[name] for name in MEMORY_PARTS], self.frame.zeros()), there
+                yield parts, sum([parts[name] for name in MEMORY_PARTS], self.frame.zeros()), exists
 
     def parts(self, stage: int, in_flight: Floats) -> dict[str, Floats]:
         """Memory of a stage (a line of the stage table) that holds so many micro-batches, by the columns of
@@ -304,6 +311,7 @@ class StageMemory:
         frame, table, recipe = self.frame, self.frame.table, self.frame.job.recipe
         counts, row_counts = frame.counts(stage), frame.row_counts(stage)
         embedding, head = counts[-2:]
+        # A tied embedding has a copy on the last stage where the first one is another.
         dense = weighted(self.dense, counts) + head * (1 - embedding) * self.tied
         expert = weighted(self.expert, counts)
         # Activations of a micro-batch, of all in flight, and those of them that are not offloaded.
@@ -316,8 +324,10 @@ class StageMemory:
         gradients = recipe.gradient_bytes * (dense / self.dense_cuts[1] + expert / self.expert_cuts[1])
         state = dense / self.dense_cuts[2] + expert / self.expert_cuts[2]
         optimizer = recipe.optimizer_bytes * (1 - table.offload_optimizer)
-        whole = ~table.scheduled("splits_backward")
-        gone = np.where(table.offload_activations > 0, 0.0, whole * passing / frame.virtual)
+        unsplit = ~table.scheduled("splits_backward")
+        # At the embedding, the last of a micro-batch's backward pass, its chunk's activations are free, unless weight
+        # gradients wait for them.
+        gone = np.where(table.offload_activations > 0, 0.0, unsplit * passing / frame.virtual)
         buffers = self.buffers(stage, in_flight).most(gone)
         subtotal = weights + gradients + optimizer * state + on_device + buffers
         on_host = recipe.optimizer_bytes + recipe.gradient_bytes + recipe.element_bytes
@@ -356,7 +366,9 @@ class StageMemory:
         standing = standing + frame.model.workspace_bytes * (2.0 + frame.constants.gradient_dummies)
         blocks, reduced = 2.0 * width * self.unit, recipe.gradient_bytes * self.unit
         at_head = width * (self.unit + sharded * head_weights)
-        head_reduced, first_reduced = (recipe.gradient_bytes * sharded * one for one in (head_weights, first_weights))
+        head_reduced, first_reduced = (
+            recipe.gradient_bytes * sharded * weights for weights in (head_weights, first_weights)
+        )
         at_first = width * sharded * first_weights
         if software.root:
             standing = standing + width * sharded * (head_weights + first_weights)
@@ -368,7 +380,7 @@ class StageMemory:
             standing = standing + piped * (2.0 * steps + in_flight) * boundary
             standing = standing + piped * (steps - 1.0) * width * logits
         if software.keeps_ends:
-            # Outputs of chunks in flight but for logits; and where ZB-H1 puts off the head's weight gradients, the
+            # Outputs of chunks in flight except logits; and where ZB-H1 puts off the head's weight gradients, the
             # gradients and inputs that they wait with.
             late = frame.table.scheduled("splits_backward") & ~frame.table.scheduled("wraps")
             waiting = late * head * np.minimum(frame.pipeline - 1.0, frame.micro_batches)

@@ -17,7 +17,7 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network
 from weft.estimation.costs import CostModel, PartCosts, ShardCosts
 from weft.estimation.frame import SLICE, Frame, StageMemory, pinned_capacity, weighted
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
 from weft.estimation.trust import widened_bar
 from weft.layout.check import check_layout
@@ -57,7 +57,7 @@ class Estimator:
         software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
         self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
         self.network = Network.of(cluster, self.constants)
-        self.kernels = Kernels(
+        self.kernels = KernelModel(
             cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
         )
         self.kernels.peak(core=False)
@@ -76,12 +76,14 @@ class Estimator:
 
         Rows that replay some blocks of a stage, which take longer, go by themselves.
         """
-        whole, partial = self.frame(table), table.recompute_layers > 0
+        frame, partial = self.frame(table), table.recompute_layers > 0
+        # Rows with partial recomputation count every kind of block twice (replayed or not): apart, the others stay
+        # fast.
         groups = [rows for rows in (np.flatnonzero(~partial), np.flatnonzero(partial)) if len(rows)]
         for rows in groups or [np.arange(0)]:
             for start in range(0, max(len(rows), 1), SLICE):
                 some = rows[start : start + SLICE]
-                yield some, whole.take(some)
+                yield some, frame.take(some)
 
     def frames(self, table: LayoutTable) -> Iterator[Frame]:
         """The frames of ``slices``."""
@@ -223,6 +225,7 @@ def _weights(
         again = again + replay * frame.at(shards.replay_s)
     prefetch = frame.table.overlap_gather
     behind = again * prefetch + scatter * frame.table.overlap_reduce
+    # With prefetch, weights of the next block come while this one computes; without, all of it is exposed.
     exposed_forward = ahead - np.minimum(ahead * prefetch, forward)
     exposed_backward = again + scatter - np.minimum(behind, backward)
     return exposed_forward, exposed_backward, ahead + again + scatter - exposed_forward - exposed_backward
@@ -257,10 +260,12 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
         )
         bound = np.maximum(*bounds)
         totals = repeats * forward, repeats * backward, repeats * weight_gradient
-        own = counts, forward, backward, weight_gradient
+        figures = counts, forward, backward, weight_gradient
         if slowest is None:
-            slowest = SlowestStage(*own, bound, *totals)
+            slowest = SlowestStage(*figures, bound, *totals)
             continue
+        # The stage with the longest forward and backward pass sets the pace; bounds are the largest of any stage, and
+        # sums run over all stages, for the bubble.
         later = forward + backward > slowest.forward + slowest.backward
         slowest = SlowestStage(
             [np.where(later, b, a) for a, b in zip(slowest.counts, counts, strict=True)],
@@ -279,7 +284,7 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
 @dataclass(frozen=True, slots=True)
 class StepTotals:
     """Seconds once per step: to reduce all bucketed gradients, and to gather all parameters, of which nothing hides
-    the last bucket, a share ``last``; to sum what has buffers of its own at the end of the step (``single_s``:
+    the last bucket, a share ``last``; to sum what has separate buffers at the end of the step (``single_s``:
     vectors, loss and norm); to update a rank's parameters, and to offload that."""
 
     reduce_s: Floats
@@ -295,14 +300,15 @@ def step_totals(frame: Frame) -> StepTotals:
     place, every = frame.gradients
     reduce_s, gather_s, updated = frame.zeros(), frame.zeros(), frame.zeros()
     single_s, last = frame.at(frame.meshes.scalars_s), np.ones(len(frame))
-    for one in every:
-        bucketed = one.by_zero[place] > 0
+    for reduction in every:
+        # With ZeRO a bucket is scattered and its weights gathered; without, it is all-reduced.
+        bucketed = reduction.by_zero[place] > 0
         sharded = (frame.table.zero > 0) & bucketed
-        single_s = single_s + np.where(bucketed, 0.0, one.all_reduce_s[place])
-        reduce_s += bucketed * np.where(sharded, one.scatter_s[place], one.all_reduce_s[place])
-        gather_s += np.where(sharded, one.gather_s[place], 0.0)
-        last = np.minimum(last, 1.0 / one.buckets[place])
-        updated += one.elements[place] / np.where(sharded, one.replicas[place], 1.0)
+        single_s = single_s + np.where(bucketed, 0.0, reduction.all_reduce_s[place])
+        reduce_s += bucketed * np.where(sharded, reduction.scatter_s[place], reduction.all_reduce_s[place])
+        gather_s += np.where(sharded, reduction.gather_s[place], 0.0)
+        last = np.minimum(last, 1.0 / reduction.buckets[place])
+        updated += reduction.elements[place] / np.where(sharded, reduction.replicas[place], 1.0)
     accelerator, constants, recipe = frame.model.cluster.accelerator, frame.constants, frame.job.recipe
     memory_Bps = accelerator.memory_Bps * constants.optimizer_efficiency
     host_Bps = accelerator.host_Bps * constants.host_efficiency
@@ -378,9 +384,9 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
     if not offloaded.any():
         return frame.zeros()
     chip, constants, spans = frame.model.cluster.accelerator, frame.constants, frame.model.network.spans
-    kept = frame.kept_rows()
-    block = weighted(kept, slowest.counts[: len(kept)])
-    stays = np.where(frame.pipeline > 1, 0.0, frame.resident_bytes(kept, slowest.counts, block))
+    block_bytes = frame.kept_rows()
+    block = weighted(block_bytes, slowest.counts[: len(block_bytes)])
+    stays = np.where(frame.pipeline > 1, 0.0, frame.resident_bytes(block_bytes, slowest.counts, block))
     moved = frame.micro_batches * (block - stays)
     link_s = moved / (chip.host_Bps * constants.host_efficiency)
     # Where groups leave the scale-up domain, what is hidden and sharded weights also use the host link.
@@ -403,6 +409,7 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
         ]
     exposed = frame.zeros()
     for window, busy_s in zip((slowest.forward, slowest.backward), network_s, strict=True):
+        # Each direction of the link has the time of its passes, less what the network moves over it meanwhile.
         free = np.maximum(frame.micro_batches * window - busy_s, 0.0)
         exposed = exposed + np.maximum(link_s - free, 0.0)
     slowed = 2.0 * moved / (chip.memory_Bps * constants.memory_efficiency)
@@ -425,6 +432,7 @@ def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) 
     first[frame.mesh] = np.arange(len(frame))
     distinct = frame.take(first, switches)
     passes = [row.forward_total + row.backward_total for row in block_rows(distinct)]
+    # All work of the model, an even share of which the slowest stage has at least: m S + (A - S) / v grows with S.
     work = weighted(passes, model_counts(distinct))[..., frame.mesh]
     split = table.scheduled("splits_backward")
     filled = np.where(split | (not bubble), 0.0, 1.0 / table.virtual_stages)

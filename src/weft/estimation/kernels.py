@@ -108,6 +108,7 @@ class ShapeTable:
         columns = [np.broadcast_to(side, shape) for side in sides]
         if not len(self.ratios):
             return np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)
+        # Distances are computed once for each distinct shape, as whole numbers of 1/64 of an element.
         groups = collapse([np.rint(column * _STEPS).astype(np.int64) for column in columns])
         # Shape (sides, distinct shapes, measured shapes): powers of two between each pair.
         wanted = np.log2(np.maximum([column[groups.first] for column in columns], 1e-9))
@@ -118,7 +119,7 @@ class ShapeTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernels:
+class KernelModel:
     """Times computations on one accelerator with one calibration and precision."""
 
     accelerator: Accelerator
@@ -179,7 +180,7 @@ class Kernels:
         return float(slowest * power**self.calibration.power_exponent)
 
     def _measured_pass(self, operation: Pass) -> MemoryTime | None:
-        """What was measured of a memory-bound kernel: of its own name, else of those without one.  The first
+        """Measured time of a memory-bound kernel: under its name, else under none.  The first
         says how fast the software's own kernel is, and needs no constant for its traffic."""
         times = self.calibration.measured.memory if self.calibration.measured is not None else ()
         for name in (operation.name, DEFAULT):
@@ -216,6 +217,7 @@ class Kernels:
         share = self.calibration.attention_efficiency * self.calibration.attention_share
         width = operation.features / (operation.features + self.calibration.attention_softmax)
         usual = USUAL_FEATURES / (USUAL_FEATURES + self.calibration.attention_softmax)
+        # Tiles on a mask's edge are computed whole: half a tile for each query is done for nothing.
         masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
         rate = self.half_peak() * share * self.clock() * width / usual
         compute = operation.flops * masked / rate
@@ -252,13 +254,14 @@ class Kernels:
         rate = peak * efficiency * self.calibration.gemm_share * self.clock()
         # A tile's prologue takes cycles, in which faster arithmetic would have gone deeper.
         depth = self.calibration.gemm_depth * peak / self.half_peak()
+        # Roofline: tiles that the machine is busy for, each as deep as k and a prologue, or the operands' traffic.
         compute = self._tiles(gemm) * (gemm.k + depth) * 2.0 / rate
         width = max(OPERAND_BYTES[self.precision], 2.0)
         operand = width if core else OPERAND_BYTES[self.precision]
         moved = (gemm.m + gemm.n) * gemm.k * operand
         if gemm.phase == "weight-gradient" and gemm.role != "core":
-            kept = gemm.copies * gemm.m * gemm.n * 2.0 * self.gradient_bytes
-            added = ACCUMULATION * kept / self._memory_Bps()
+            gradient_bytes = gemm.copies * gemm.m * gemm.n * 2.0 * self.gradient_bytes
+            added = ACCUMULATION * gradient_bytes / self._memory_Bps()
         else:
             moved, added = moved + gemm.m * gemm.n * width, np.zeros_like(gemm.m)
         calls = 1.0 if gemm.role == "core" else gemm.copies
@@ -274,7 +277,9 @@ class Kernels:
         best = np.full_like(gemm.m, np.inf)
         for rows, columns, share in TILES:
             tiles = np.ceil(gemm.m / rows) * np.ceil(gemm.n / columns) * gemm.copies
+            # Half-way between whole waves and any share of one, but at least one wave.
             waves = np.maximum(0.5 * (np.ceil(tiles / units) + tiles / units), 1.0)
+            # Libraries choose the tile that takes least.
             best = np.minimum(best, waves * units * rows * columns / share)
         return best
 
@@ -301,43 +306,43 @@ def _sides(gemm: Gemm) -> tuple[Floats, ...]:
 
 def _attention_sides(shape: AttentionShape) -> tuple[Floats, ...]:
     ones = np.ones_like(shape.heads)
-    whole = (shape.batch, shape.sequence, shape.heads, shape.kv_heads, ones * shape.qk_dim, ones * shape.v_dim)
-    return tuple(ones * side for side in whole)
+    sides = (shape.batch, shape.sequence, shape.heads, shape.kv_heads, ones * shape.qk_dim, ones * shape.v_dim)
+    return tuple(ones * side for side in sides)
 
 
 @lru_cache(maxsize=64)
-def _product_table(kernels: Kernels, phase: Phase, precision: Precision) -> ShapeTable:
+def _product_table(kernels: KernelModel, phase: Phase, precision: Precision) -> ShapeTable:
     """Measured products of a phase and a precision; those of any phase also stand for their transposes."""
     measured = kernels.calibration.measured
     entries = [
-        one
-        for one in (measured.products if measured is not None else ())
-        if one.phase in ("any", phase) and _speed(one.precision) == _speed(precision)
+        entry
+        for entry in (measured.products if measured is not None else ())
+        if entry.phase in ("any", phase) and _speed(entry.precision) == _speed(precision)
     ]
-    entries += [replace(one, m=one.n, n=one.m) for one in entries if one.phase == "any"]
+    entries += [replace(entry, m=entry.n, n=entry.m) for entry in entries if entry.phase == "any"]
     named = ("m", "n", "k", "groups")
-    m, n, k, copies = (np.array([getattr(one, side) for one in entries], dtype=np.float64) for side in named)
+    m, n, k, copies = (np.array([getattr(entry, side) for entry in entries], dtype=np.float64) for side in named)
     gemm = Gemm(name="measured", phase=phase, m=m, n=n, k=k, copies=copies)
     if precision != kernels.precision:
         gemm = replace(gemm, role="head")
     seconds = kernels._modelled_product(gemm)
-    return _table(_sides(gemm), np.array([one.seconds for one in entries]), seconds)
+    return _table(_sides(gemm), np.array([entry.seconds for entry in entries]), seconds)
 
 
 @lru_cache(maxsize=64)
-def _attention_table(kernels: Kernels, phase: Phase) -> ShapeTable:
+def _attention_table(kernels: KernelModel, phase: Phase) -> ShapeTable:
     """Measured attention, forward or backward."""
     measured = kernels.calibration.measured
     entries = [
-        one
-        for one in (measured.attention if measured is not None else ())
-        if one.phase in ("any", phase) and _speed(one.precision) == _speed(kernels.half_precision)
+        entry
+        for entry in (measured.attention if measured is not None else ())
+        if entry.phase in ("any", phase) and _speed(entry.precision) == _speed(kernels.half_precision)
     ]
-    shapes = [_attention_shape(one) for one in entries]
+    shapes = [_attention_shape(entry) for entry in entries]
     calls = [causal_attention(shape)[phase != "forward"] for shape in shapes]
     seconds = np.array([kernels._modelled_attention(call)[0] for call in calls])
     sides = [np.concatenate(side) for side in zip(*map(_attention_sides, shapes), strict=True)]
-    return _table(sides, np.array([one.seconds for one in entries]), seconds)
+    return _table(sides, np.array([entry.seconds for entry in entries]), seconds)
 
 
 def _attention_shape(time: AttentionTime) -> AttentionShape:
@@ -361,17 +366,21 @@ def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration)
     where collectives were measured; None where nothing was."""
     if constants.measured is None:
         return None
-    kernels = Kernels(cluster.accelerator, constants, job.recipe.precision)
+    kernels = KernelModel(cluster.accelerator, constants, job.recipe.precision)
     result: dict[object, str] = {}
     for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
-        for one in part.computations:
-            if isinstance(one, Gemm):
-                sides = (float(one.m[0]), float(one.n[0]), float(one.k[0]))
-                result[one.phase, *sides, str(one.copies), one.role] = kernels.origin(one)
-            elif isinstance(one, FlashAttention):
-                result[one.phase, float(one.flops[0]), float(one.bytes[0])] = kernels.origin(one)
+        for computation in part.computations:
+            if isinstance(computation, Gemm):
+                sides = (float(computation.m[0]), float(computation.n[0]), float(computation.k[0]))
+                result[computation.phase, *sides, str(computation.copies), computation.role] = kernels.origin(
+                    computation
+                )
+            elif isinstance(computation, FlashAttention):
+                result[computation.phase, float(computation.flops[0]), float(computation.bytes[0])] = kernels.origin(
+                    computation
+                )
     counts = Counter(result.values())
-    scopes = " and ".join(dict.fromkeys(one.scope for one in constants.measured.collectives))
+    scopes = " and ".join(dict.fromkeys(entry.scope for entry in constants.measured.collectives))
     return (
         f"of {len(result)} shapes of products and attention {counts['measured']} as measured,"
         f" {counts['near']} from near ones, {counts['modelled']} by the closed form ({constants.name})"

@@ -39,20 +39,20 @@ def workspace_bytes(chip: Accelerator) -> float:
 @dataclass(frozen=True, slots=True)
 class Activations:
     """Bytes of one block and micro-batch on one rank: all kept, after selective recomputation, and the
-    input alone; and ``gradients``, the most that backward needs beside them, of its own."""
+    input alone; and ``gradients``, the most that a block's backward pass needs beside them."""
 
     none: Floats
     selective: Floats
     full: Floats
     gradients: Floats
 
-    def __add__(self, other: Activations) -> Activations:
+    def __add__(self, second: Activations) -> Activations:
         """Of one block behind another: what both keep, and the most that one of them allocates."""
         return Activations(
-            none=self.none + other.none,
-            selective=self.selective + other.selective,
-            full=self.full + other.full,
-            gradients=np.maximum(self.gradients, other.gradients),
+            none=self.none + second.none,
+            selective=self.selective + second.selective,
+            full=self.full + second.full,
+            gradients=np.maximum(self.gradients, second.gradients),
         )
 
 
@@ -62,44 +62,44 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
     linear_bytes = SAVED_BYTES.get(recipe.precision, recipe.element_bytes) if software.quantized else None
     norm_inputs = (EAGER_NORM_BYTES if software.eager_norms else recipe.element_bytes) * block.norms * hidden
     masks = (float(block.branches) if recipe.dropout else 0.0) * hidden
-    cheap, kept = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes, software)
+    cheap, linear = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes, software)
     core = _score_bytes(block, recipe, sizes)
-    rest = (
+    stored = (
         norm_inputs
         + masks
-        + kept
+        + linear
         + _attention_operands(block, recipe, sizes)
         + _second_outputs(block, recipe, sizes, software)
     )
     inputs, halves = _activation_inputs(block, recipe, sizes)
-    rest = rest + inputs + _scan_operands(block, recipe, sizes)
+    stored = stored + inputs + _scan_operands(block, recipe, sizes)
     if software.eager_activations:
-        rest = rest + halves
+        stored = stored + halves
     full = recipe.element_bytes * hidden
     if software.by_product:
         selective = full + core + recipe.element_bytes * _kept_products(block, sizes)
     else:
-        selective = rest + cheap + core - (core if recipe.attention == "unfused" else cheap)
+        selective = stored + cheap + core - (core if recipe.attention == "unfused" else cheap)
         if software.eager_norms and recipe.attention == "flash":
             selective = selective - (EAGER_NORM_BYTES - recipe.element_bytes) * block.norms * hidden
         if software.repeats_latents and isinstance(block.attention, LatentAttention) and recipe.attention == "flash":
             selective = selective - _attention_operands(block, recipe, sizes)
     gradients = _gradient_bytes(block, recipe, sizes, software)
-    return Activations(none=rest + cheap + core, selective=selective, full=full, gradients=gradients)
+    return Activations(none=stored + cheap + core, selective=selective, full=full, gradients=gradients)
 
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:
-    """Elements of every second product, the first one included, but for the last, which backward does not need,
+    """Elements of every second product, the first one included, except the last, which backward does not need,
     and of attention's output (torchtitan's ``selective_ac_option = op``)."""
     widths: list[Floats] = []
     for linear in block.linears():
         rows = _rows(linear, block, sizes)
         _, cut = split(linear, sizes)
         widths += [rows * width / cut for width in _products(linear, block)]
-    kept = sum(widths[:-1:2], np.zeros_like(sizes.x))
+    outputs = sum(widths[:-1:2], np.zeros_like(sizes.x))
     if block.attention is None:
-        return kept
-    return kept + sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
+        return outputs
+    return outputs + sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
 
 
 def _products(linear: Linear, block: Block) -> tuple[float, ...]:
@@ -133,8 +133,8 @@ def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Softwa
     stream = width * sizes.own_tokens * block.hidden / sizes.y
     gathered = width * sizes.tokens * block.hidden / sizes.y * (sizes.own_tokens < sizes.tokens)
     inputs = (1.0 if software.joined else 2.0) * gathered
-    kept = 1.0 if software.keeps_gathered else 0.0
-    widest = np.maximum(_activation_inputs(block, recipe, sizes)[0], (1.0 - kept) * gathered + inputs)
+    stays_gathered = 1.0 if software.keeps_gathered else 0.0
+    widest = np.maximum(_activation_inputs(block, recipe, sizes)[0], (1.0 - stays_gathered) * gathered + inputs)
     if software.context_gather:
         widest = np.maximum(widest, _gathered_keys(block, recipe, sizes))
     return stream + widest
@@ -147,8 +147,8 @@ def _gathered_keys(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     if attention is None:
         return np.zeros_like(sizes.x)
     features = attention.heads / sizes.x * (attention.qk_dim + attention.v_dim)
-    whole = recipe.element_bytes * sizes.tokens * sizes.context * features
-    return np.where(sizes.context > 1, 4.0 * whole, 0.0)
+    gathered_bytes = recipe.element_bytes * sizes.tokens * sizes.context * features
+    return np.where(sizes.context > 1, 4.0 * gathered_bytes, 0.0)
 
 
 def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float, software: Software) -> tuple[Floats, Floats]:

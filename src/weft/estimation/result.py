@@ -214,7 +214,7 @@ class Estimate(Result):
             BadInput: a field is missing or of the wrong kind, or the layout is not for ``world`` accelerators.
         """
         table = table_of(mapping, where)
-        result = decode(cls, {one.name: table[one.name] for one in entries(cls) if one.name in table}, where)
+        result = decode(cls, {entry.name: table[entry.name] for entry in entries(cls) if entry.name in table}, where)
         return replace(result, layout=layout_from_dict(table["layout"], where=where, world=world))
 
     def row(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class Estimate(Result):
         parts = ((part, format_seconds(part.value), self.iteration_s) for part in self.time)
         memory = ((part, format_bytes(part.value), self.capacity_bytes) for part in self.memory)
         return [
-            {"part": part.name, "value": shown, "share": f"{part.value / whole:.1%}"}
-            for part, shown, whole in (*parts, *memory)
+            {"part": part.name, "value": value, "share": f"{part.value / total:.1%}"}
+            for part, value, total in (*parts, *memory)
             if part.value > 0
         ]

@@ -2,7 +2,7 @@
 
 Failures are Poisson processes: one loses the work since the last checkpoint, and a restart may fail again.
 The expected time and the best interval are those of ``weft.reliability.renewal``, which is Daly's complete model where
-all failures are alike; Daly's and Young's optima stand beside it.
+all failures are alike; Daly's and Young's optima are given too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.errors import BadInput
 from weft.model.job import Job
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import Outcome, best_saving, daly_interval, outcome, young_interval
+from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
 from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def training_run(
         checkpoint_Bps: bytes/s per accelerator; all write equal shares while training waits.
         restart_s: from a failure until training goes on.
         pue: power of the data centre over that of its accelerators.
-        failing: failures told apart, in place of ``mtbf_s`` and of what is said of checkpoints.
+        failing: classes of failures, instead of ``mtbf_s`` and the arguments for checkpoints.
 
     Raises:
         BadInput: a value is not positive and finite, or failures come too fast for the run to end.
@@ -143,6 +143,7 @@ def training_run(
     training_s = iterations * positive(estimate.iteration_s, "iteration time")
     overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
     failures, expected_s = None, training_s
+    # One mean time between failures is the simplest process: every stop alike.
     if failing is None and mtbf_s is not None:
         failing = _alike(job, count, mtbf_s, (checkpoint_bytes, checkpoint_Bps, restart_s), defaults)
     if failing is not None:
@@ -168,22 +169,22 @@ def training_run(
 
 
 def _alike(
-    job: Job, count: int, mtbf_s: float, given: tuple[float | None, float | None, float | None], defaults: _Defaults
+    job: Job, count: int, mtbf_s: float, stated: tuple[float | None, float | None, float | None], defaults: _Defaults
 ) -> Failing:
-    """Failures that are all alike; ``given`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
+    """Failures that are all alike; ``stated`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
     restart."""
     size = checkpoint_size(job)
-    size = defaults.take(given[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
+    size = defaults.take(stated[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
     usual = Recovery().storage_Bps_per_accelerator
-    shown = f"{format_si(usual, 'B/s')} per accelerator"
-    rate = defaults.take(given[1], usual, "checkpoint bandwidth", shown)
-    restart = defaults.take(given[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
+    words = f"{format_si(usual, 'B/s')} per accelerator"
+    rate = defaults.take(stated[1], usual, "checkpoint bandwidth", words)
+    restart = defaults.take(stated[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
     stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
     saving = Saving(interval_s=1.0, stall_s=size / (rate * count))
     return Failing(process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
 
 
-def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, Outcome]:
+def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, TimeShares]:
     """Costs at the best whole number of iterations between checkpoints.
 
     Args:
@@ -196,6 +197,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
     """
     process, saving = failing.process, failing.saving
     iteration_s, iterations = run
+    # The interval is a whole number of iterations; shares of the time follow exactly from the renewal process.
     steps, best = best_saving(process, saving, iteration_s, iterations)
     result = outcome(process, best)
     job_mtbf_s, stall_s = 1.0 / process.rate, best.segment_s - best.interval_s
@@ -204,7 +206,7 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         job_mtbf_s=job_mtbf_s,
         checkpoint_bytes=failing.checkpoint_bytes,
         checkpoint_s=stall_s,
-        restart_s=math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate,
+        restart_s=math.fsum(stop.rate * stop.restart_s for stop in process.stops) / process.rate,
         young_interval_s=young_interval(stall_s, job_mtbf_s),
         daly_interval_s=daly_interval(stall_s, job_mtbf_s),
         interval_iterations=steps,
@@ -230,16 +232,16 @@ class _Defaults:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def take(self, given: float | None, default: float, name: str, shown: str, *, zero: bool = False) -> float:
-        if given is not None:
-            return positive(given, name, zero=zero)
-        self.taken.append(f"{name}: {shown}")
+    def take(self, stated: float | None, default: float, name: str, words: str, *, zero: bool = False) -> float:
+        if stated is not None:
+            return positive(stated, name, zero=zero)
+        self.taken.append(f"{name}: {words}")
         return default
 
 
-def _price(given: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
-    if given is not None:
-        return positive(given, "price per accelerator-hour", zero=True)
+def _price(stated_usd: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
+    if stated_usd is not None:
+        return positive(stated_usd, "price per accelerator-hour", zero=True)
     price = cluster.accelerator.usd_per_hour
     if price <= 0:
         return None

@@ -146,9 +146,9 @@ def widened_bar(job: Job, cluster: Cluster) -> ErrorBar:
         return bar
     words, doublings = [], 0.0
     for name, value, least, most, beyond in outside(figures_of(job, cluster), similar):
-        what, form = FIGURES[name]
+        title, form = FIGURES[name]
         limit = f"most {form(most)}" if value > most else f"least {form(least)}"
-        words.append(f"{what} {form(value)} (at {limit} measured)")
+        words.append(f"{title} {form(value)} (at {limit} measured)")
         doublings += beyond
     return replace(bar, error=grown(bar.error, doublings), outside=tuple(words)) if words else bar
 
@@ -157,7 +157,7 @@ def outside(figures: Mapping[str, Any], similar: Sequence[Known]) -> list[tuple[
     """The figures outside those of similar runs: name, value, their least and most, doublings or halvings beyond."""
     beyond = []
     for name, value in figures.items():
-        measured = [known for one in similar if (known := getattr(one, name)) is not None]
+        measured = [known for run in similar if (known := getattr(run, name)) is not None]
         if value is not None and measured:
             least, most = min(measured), max(measured)
             doublings = math.log2(max(value / most, least / value))
@@ -188,31 +188,31 @@ def _shipped_bar(traits: Traits) -> tuple[ErrorBar, list[Known]]:
 
 def _bar(traits: Traits, runs: Sequence[Known]) -> tuple[ErrorBar, list[Known]]:
     """The error bar, and the runs that it is of."""
-    accelerators = {one.traits.accelerator for one in runs}
-    kind = [one for one in runs if one.traits.kind == traits.kind]
-    machine = [one for one in kind if one.traits.accelerator == traits.accelerator]
+    accelerators = {run.traits.accelerator for run in runs}
+    kind = [run for run in runs if run.traits.kind == traits.kind]
+    machine = [run for run in kind if run.traits.accelerator == traits.accelerator]
     measured = traits.accelerator in accelerators
     # Similar runs, from the most to the least similar, until there are enough of them.
-    what = f"{traits.kind} models on"
+    subject = f"{traits.kind} models on"
     circles = [
-        (f"{what} {traits.accelerator}", machine),
-        (f"{what} any accelerator" + ("" if machine else f", none of them on {traits.accelerator}"), kind),
+        (f"{subject} {traits.accelerator}", machine),
+        (f"{subject} any accelerator" + ("" if machine else f", none of them on {traits.accelerator}"), kind),
     ]
     if not kind:
         circles.append((f"models of any kind, none of them {traits.kind}", list(runs)))
     bar, similar = ErrorBar(error=None, runs=0, sources=0, alike=""), list[Known]()
     for alike, some in circles:
         if some:
-            similar, families = some, {one.family for one in some}
+            similar, families = some, {run.family for run in some}
             # Where accelerator or kind was not measured, the larger error of both sorts of constants counts.
-            sorts = [(one.error, one.error if measured and kind else one.unfitted) for one in some]
-            error = _quantile(np.abs(sorts).max(axis=1), [one.family for one in some])
+            sorts = [(run.error, run.error if measured and kind else run.unfitted) for run in some]
+            error = _quantile(np.abs(sorts).max(axis=1), [run.family for run in some])
             bar = ErrorBar(error=error, runs=len(some), sources=len(families), alike=alike)
         if len(some) >= FEWEST and bar.sources > 1:
             break
     if bar.error is not None and not measured:
-        others = [_bar(replace(traits, accelerator=name), runs)[0].error or 0.0 for name in accelerators]
-        bar = replace(bar, error=max(bar.error, *others))
+        elsewhere = [_bar(replace(traits, accelerator=name), runs)[0].error or 0.0 for name in accelerators]
+        bar = replace(bar, error=max(bar.error, *elsewhere))
     return bar, similar
 
 
@@ -221,22 +221,23 @@ def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = N
     times fewer or more parameters, on up to ``NEAR**2`` times fewer or more accelerators; None without one."""
     traits, precision, parameters = Traits.of(job, cluster), job.recipe.precision, job.model.parameters
     alike = [
-        one
-        for one in (shipped_runs() if known is None else known)
-        if (one.traits, one.precision) == (traits, precision)
-        and parameters / NEAR <= one.parameters <= NEAR * parameters
-        and cluster.count / NEAR**2 <= one.world <= NEAR**2 * cluster.count
+        run
+        for run in (shipped_runs() if known is None else known)
+        if (run.traits, run.precision) == (traits, precision)
+        and parameters / NEAR <= run.parameters <= NEAR * parameters
+        and cluster.count / NEAR**2 <= run.world <= NEAR**2 * cluster.count
     ]
-    return max(alike, key=lambda one: (one.mfu, one.run), default=None)
+    return max(alike, key=lambda run: (run.mfu, run.run), default=None)
 
 
 def _quantile(errors: Floats, families: Sequence[str]) -> float:
     """The error that covers ``COVERED`` of the runs of ``COVERED`` of new sources, if sources are exchangeable: that
     of rank (n + 1) COVERED, rounded up, among the n sources' own (split conformal prediction: Lei et al. 2018,
     doi:10.1080/01621459.2017.1307116), which is the largest of up to eight; of fewer than four it covers less."""
+    # First the error that covers a source's own runs, then, as runs of a source are alike, the rank among sources.
     named = np.array(families)
-    own = sorted([_ranked(np.sort(errors[named == name]), 0) for name in set(families)])
-    return _ranked(np.array(own), 1)
+    ranked = sorted([_ranked(np.sort(errors[named == name]), 0) for name in set(families)])
+    return _ranked(np.array(ranked), 1)
 
 
 def _ranked(values: Floats, more: int) -> float:
@@ -255,11 +256,14 @@ def covered(known: Sequence[Known]) -> dict[str, float]:
     """The share of each family's runs that lie within the bar which the other families alone would give them."""
     inside: dict[str, list[bool]] = {}
     bars: dict[tuple[str, Traits], float] = {}
-    for one in known:
-        key = one.family, one.traits
+    for run in known:
+        key = run.family, run.traits
         if key not in bars:
-            bars[key] = error_bar(one.traits, [other for other in known if other.family != one.family]).error or 0.0
-        inside.setdefault(one.family, []).append(abs(one.error) <= bars[key])
+            bars[key] = (
+                error_bar(run.traits, [known_run for known_run in known if known_run.family != run.family]).error
+                or 0.0
+            )
+        inside.setdefault(run.family, []).append(abs(run.error) <= bars[key])
     return {family: float(np.mean(each)) for family, each in sorted(inside.items())}
 
 
@@ -272,9 +276,9 @@ def shipped_runs() -> tuple[Known, ...]:
 
 def runs_to_json(runs: Sequence[Known]) -> str:
     """As columns, one line each."""
-    columns: dict[str, list[Any]] = {name: [getattr(one, name) for one in runs] for name in _NAMES}
-    columns |= {name: [getattr(one.traits, name) for one in runs] for name in Traits.__slots__}
-    columns |= {name: [round(getattr(one, name), 4) for one in runs] for name in _ERRORS}
+    columns: dict[str, list[Any]] = {name: [getattr(run, name) for run in runs] for name in _NAMES}
+    columns |= {name: [getattr(run.traits, name) for run in runs] for name in Traits.__slots__}
+    columns |= {name: [round(getattr(run, name), 4) for run in runs] for name in _ERRORS}
     lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in columns.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -385,7 +389,7 @@ class Contrast:
         return chances
 
     def _variances(self, layouts: Sequence[Layout]) -> Floats:
-        places = np.array([list(steps(one).values()) for one in layouts]).reshape(-1, len(TRAITS))
+        places = np.array([list(steps(layout).values()) for layout in layouts]).reshape(-1, len(TRAITS))
         apart = np.abs(places[:, None] - places[None])
         known = np.array([self.variances[name] for name in TRAITS])
         unlike = np.array([[a != b for b in layouts] for a in layouts])
@@ -402,20 +406,20 @@ def shipped_contrast() -> Contrast | None:
 def contrast(known: Sequence[Known]) -> Contrast | None:
     """The error between layouts, fitted to runs; None where no job is known in several layouts."""
     jobs: dict[tuple[str, int], list[Known]] = {}
-    for one in known:
-        jobs.setdefault((one.family, one.job), []).append(one)
+    for run in known:
+        jobs.setdefault((run.family, run.job), []).append(run)
     # Pairs of runs of one job in different layouts: the difference of their logarithmic errors, and the steps between
     # them; a weight for every job's pairs alike.
     errors, apart, shares, families = [], [], [], []
     for (family, _), runs in jobs.items():
-        layouts = [one.layout for one in runs]
+        layouts = [run.layout for run in runs]
         first, second = np.triu_indices(len(runs), 1)
         unlike: Mask = np.array([layouts[i] != layouts[j] for i, j in zip(first, second, strict=True)], dtype=bool)
         if not unlike.any():
             continue
         first, second = first[unlike], second[unlike]
         places = np.array([list(steps(layout_of(text)).values()) for text in layouts])
-        logs = np.log1p([one.error for one in runs])
+        logs = np.log1p([run.error for run in runs])
         errors.append(logs[first] - logs[second])
         apart.append(np.abs(places[first] - places[second]))
         shares.append(np.full(len(first), 1.0 / len(first)))
@@ -456,14 +460,15 @@ def _fitted(columns: Floats, errors: Floats, shares: Floats, jobs: int) -> Float
         weights = shares * jobs / expected**2
         mean = variances.mean()
         pull = PULL / mean**2
+        # Normal equations, with a pull of each variance towards their mean that counts as much as ``PULL`` jobs.
         weighed = (columns * weights[:, None]).T
         matrix = weighed @ columns + pull * np.eye(len(variances))
         vector = weighed @ squares + pull * mean
         # The solution without negative values, by coordinate descent.
         for _ in range(200):
             for i in range(len(variances)):
-                rest = vector[i] - matrix[i] @ variances + matrix[i, i] * variances[i]
-                variances[i] = max(rest / matrix[i, i], 0.0)
+                residual = vector[i] - matrix[i] @ variances + matrix[i, i] * variances[i]
+                variances[i] = max(residual / matrix[i, i], 0.0)
         variances = np.maximum(variances, LEAST**2)
     least: Floats = np.maximum(variances, variances[0])
     return least

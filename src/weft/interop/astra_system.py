@@ -229,8 +229,8 @@ def _choice(
     """What a setting means here."""
     value, place = table.get(key, default), f"{where}: {key}"
     if not isinstance(value, str) or value not in choices:
-        shown = value if isinstance(value, str) else reprlib.repr(value)
-        raise UnknownName("value", shown[:40], choices, where=place)
+        words = value if isinstance(value, str) else reprlib.repr(value)
+        raise UnknownName("value", words[:40], choices, where=place)
     meaning = choices[value]
     if meaning is None:
         known = ", ".join(name for name, ours in choices.items() if ours)

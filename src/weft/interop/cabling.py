@@ -49,7 +49,7 @@ def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
     if match is None or float(match[1]) <= 0:
         base = speed_Bps(text)
         if base is None:
-            raise BadInput(f"{text[:40]!r} is no speed", where=place, remedy="write it like 400G")
+            raise BadInput(f"{text[:40]!r} is not a speed", where=place, remedy="write it like 400G")
         return base
     prefix = (match[2] or unit).lower() or ("m" if float(match[1]) >= SMALLEST_Mbps else "g")
     return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[prefix] / 8
@@ -58,7 +58,7 @@ def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
 def device_name(value: object, place: str) -> str:
     """A usable name of a device or port."""
     if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= 100:
-        raise BadInput(f"{str(value)[:40]!r} is no name", where=place, remedy="use up to 100 characters")
+        raise BadInput(f"{str(value)[:40]!r} is not a name", where=place, remedy="use up to 100 characters")
     return value
 
 

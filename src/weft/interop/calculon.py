@@ -20,7 +20,7 @@ from weft.codec import Count, Range, decode
 from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
 from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
@@ -82,7 +82,7 @@ SAME = {
 
 
 def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration:
-    """The run that an execution states; its model stands in another file.
+    """The run that an execution states; its model is in another file.
 
     Raises:
         BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
@@ -90,8 +90,8 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
     """
     execution = decode(Execution, parse_json(text, where), where)
     if not execution.training or execution.weight_offload:
-        what = "weight_offload" if execution.training else "inference"
-        raise Unsupported(f"{what} is not modelled", where=where, remedy="give an execution that trains without it")
+        field = "weight_offload" if execution.training else "inference"
+        raise Unsupported(f"{field} is not modelled", where=where, remedy="give an execution that trains without it")
     degrees = execution.tensor_par * execution.pipeline_par * execution.data_par
     if degrees != execution.num_procs:
         raise BadInput(f"the degrees make up {degrees:,}", where=f"{where}.num_procs", remedy=f"write {degrees}")
@@ -111,10 +111,10 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
 
 
 def _layout(execution: Execution, world: int, where: str) -> Layout:
-    data, rest = divmod(world, execution.tensor_par * execution.pipeline_par)
-    if rest or not data:
+    data, remainder = divmod(world, execution.tensor_par * execution.pipeline_par)
+    if remainder or not data:
         raise BadInput(
-            f"{world} accelerators are no multiple of tensor_par x pipeline_par",
+            f"{world} accelerators are not a multiple of tensor_par x pipeline_par",
             where=where,
             remedy="give a cluster that is one",
         )
@@ -215,7 +215,7 @@ def _execution(job: Job, cluster: Cluster, layout: Layout) -> Execution:
 
 
 def _name_of(value: object, names: Mapping[str, object]) -> Any:
-    return next(name for name, own in names.items() if own == value)
+    return next(name for name, alias in names.items() if alias == value)
 
 
 def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
@@ -233,7 +233,7 @@ def system(cluster: Cluster) -> dict[str, Any]:
     network = Network.of(cluster, constants)
     peaks = {"float16": chip.fp16_flops, "bfloat16": chip.bf16_flops, "float8": chip.fp8_flops}
     names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
-    kernels = {name: Kernels(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
+    kernels = {name: KernelModel(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
     vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
     tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
     networks = [
@@ -256,8 +256,8 @@ def system(cluster: Cluster) -> dict[str, Any]:
     copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
     return {
         "matrix": {
-            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(made)}
-            for name, made in kernels.items()
+            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(shapes)}
+            for name, shapes in kernels.items()
         },
         "vector": dict.fromkeys(kernels, vector),
         "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},
@@ -267,7 +267,7 @@ def system(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _product_curve(kernels: Kernels) -> list[list[float]]:
+def _product_curve(kernels: KernelModel) -> list[list[float]]:
     """Efficiency of a square product of so many GFLOPs and more."""
     curve = []
     for gflops in GFLOPS:
@@ -277,7 +277,7 @@ def _product_curve(kernels: Kernels) -> list[list[float]]:
     return [*curve[:-1], [0, curve[-1][1]]]
 
 
-def _memory_curve(kernels: Kernels) -> list[list[float]]:
+def _memory_curve(kernels: KernelModel) -> list[list[float]]:
     """Efficiency of a copy of so many MB and more."""
     sizes = np.array([megabytes * 1e6 for megabytes in MEGABYTES])
     shares = sizes / kernels.memory_s(sizes) / kernels.accelerator.memory_Bps

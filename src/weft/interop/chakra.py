@@ -53,15 +53,15 @@ def read_trace(
     """The workload of one rank's trace; tasks are in the file's order.
 
     Args:
-        path: the .et file, or JSON as Chakra's feeder takes it.
+        path: the .et file.
         peak_flops: FLOP/s of the accelerator, for nodes that state work but no duration.
-        memory_Bps: bytes/s of its memory, likewise.
+        memory_Bps: bytes/s of its memory, for the same nodes.
         sizes: of the network's dimensions, inner to outer: for all-gathers, which state one rank's share.
         groups: ranks per process group, as ``read_groups`` reads them.
 
     Raises:
         MissingExtra: protobuf is not installed.
-        BadInput: the file cannot be read, is no trace, or holds a node that cannot be used; or an argument
+        BadInput: the file cannot be read, is not a trace, or holds a node that cannot be used; or an argument
             that a node needs is not given.
         Unsupported: a gather or a scatter.
     """
@@ -80,15 +80,6 @@ def read_trace(
     return reader.read(read_bytes(path, where=where, largest=LARGEST_TRACE_BYTES, remedy=remedy))
 
 
-def holds_graph(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is JSON as Chakra's feeder takes it; what cannot be read is not."""
-    try:
-        with open(path, "rb") as file:
-            return chakra_schema.is_graph(file.read(chakra_schema.PEEK_BYTES))
-    except (OSError, ValueError):
-        return False
-
-
 def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """Ranks per process group, from ASTRA-sim's ``{"1": [0, 1]}``.
 
@@ -98,7 +89,7 @@ def read_groups(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     where = os.fspath(path)
     table = parse_json(read_text(path, where=where, largest=CONFIGURATION_BYTES), where)
     if not isinstance(table, dict):
-        raise BadInput("is no table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
+        raise BadInput("is not a table of process groups", where=where, remedy='write it like {"1": [0, 1]}')
     groups = {}
     for name, ranks in table.items():
         place = f"{where}: group {name[:40]!r}"
@@ -196,10 +187,10 @@ class _TraceReader:
         return seconds or 0.0, None
 
     def tasks_before(self, number: int) -> tuple[int, ...]:
-        known = [other for other in self.after[number] if other in self.at]
+        known = [task for task in self.after[number] if task in self.at]
         self.assumed["gone"] += len(self.after[number]) - len(known)
         try:
-            return tuple([self.at[other] for other in dict.fromkeys([*self.waits[number], *known])])
+            return tuple([self.at[task] for task in dict.fromkeys([*self.waits[number], *known])])
         except KeyError as missing:
             problem = f"waits for node {missing.args[0]}, which the trace does not have"
             raise BadInput(problem, where=self.place(number), remedy="give the whole trace") from None
@@ -238,7 +229,7 @@ def network_sizes(sizes: Sequence[int] | None) -> tuple[int, ...] | None:
     """Sizes of a network's dimensions, checked.
 
     Raises:
-        BadInput: one that is no whole number from 1, or too many nodes in all.
+        BadInput: one that is not a whole number from 1, or too many nodes in all.
     """
     if sizes is None:
         return None
@@ -300,8 +291,8 @@ class TraceNode:
         kind nor its size, and nor does a kernel of which only the duration was recorded."""
         if self.kind not in (chakra_schema.COLLECTIVE, chakra_schema.SEND):
             return False
-        told = "comm_type" in self.attributes or "comm_size" in self.attributes
-        return told or not (self.on_host or self.message.duration_micros)
+        marked = "comm_type" in self.attributes or "comm_size" in self.attributes
+        return marked or not (self.on_host or self.message.duration_micros)
 
     def number(self, name: str) -> float | None:
         """A number from 0 to below 1e18, None where the node has no such attribute."""
@@ -375,12 +366,12 @@ class TraceNode:
                 problem = "is an all-gather of a group whose size the trace does not say"
                 raise self.bad(problem, "pass sizes, those of the network's dimensions")
             members = len(ranks) if ranks is not None else group_size(sizes or (), dimensions)
-        exact, whole = self.number(EXACT_BYTES), float(size * members)
+        exact, total = self.number(EXACT_BYTES), float(size * members)
         if exact is not None and wire_size(kind, exact, members) == size:
             return float(exact)
-        if whole >= MOST:
-            raise self.bad(f"moves {whole:g} bytes", "give less than 1e18")
-        return whole
+        if total >= MOST:
+            raise self.bad(f"moves {total:g} bytes", "give less than 1e18")
+        return total
 
     def _dimensions(self) -> tuple[int, ...] | None:
         """Dimensions that ``involved_dim`` names; None for all."""
@@ -388,7 +379,7 @@ class TraceNode:
             return None
         kind, value = self.attributes["involved_dim"]
         if kind != "bool_list" or not 0 < len(value.values) <= MOST_DIMENSIONS:
-            raise self.bad("involved_dim is no list of 1 to 64 truth values", "give one per dimension")
+            raise self.bad("involved_dim is not a list of 1 to 64 truth values", "give one per dimension")
         sizes = self.reader.sizes
         flags = list(value.values)[: len(sizes) if sizes is not None else None]
         if not any(flags):

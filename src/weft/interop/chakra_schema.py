@@ -1,10 +1,7 @@
 """Chakra's execution traces as bytes: the messages of schema 0.0.4, each after its length as a varint.
 
-Its feeder also takes JSON: a table with the list ``workload_graph`` of nodes (``src/feeder/json_node.cpp``), of whose
-dependencies only ``data_deps`` count.
-
 The messages (MLCommons Chakra, ``et_def.proto``: numbers and types of the fields that are used here) are
-built at run time, in a pool of their own; fields that they leave out are skipped.
+built at run time, in a separate pool; fields that they leave out are skipped.
 """
 
 from __future__ import annotations
@@ -15,25 +12,12 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from weft.documents import parse_json
 from weft.errors import BadInput, MissingExtra
 
 VERSION = "0.0.4"
 PACKAGE = "ChakraProtoMsg"
 LARGEST_MESSAGE_BYTES = 8_000_000
 MOST_NODES = 2_000_000
-
-PEEK_BYTES = 4096
-GRAPH_ATTRIBUTES = {
-    "is_cpu_op": "bool_val",
-    "tensor_size": "uint64_val",
-    "num_ops": "uint64_val",
-    "comm_type": "int64_val",
-    "comm_size": "int64_val",
-    "comm_src": "int32_val",
-    "comm_dst": "int32_val",
-}
-"""What the feeder's JSON has beside a node's own fields, and of which kind it is."""
 
 METADATA, LOAD, STORE, COMPUTE, SEND, RECEIVE, COLLECTIVE = range(1, 8)
 
@@ -121,12 +105,9 @@ def decode(raw: bytes, where: str) -> Iterator[Any]:
 
     Raises:
         MissingExtra: protobuf is not installed.
-        BadInput: the bytes are no trace, end early, or hold more than is read.
+        BadInput: the bytes are not a trace, end early, or hold more than is read.
     """
     messages = schema()
-    if is_graph(raw):
-        yield from _listed(raw, where)
-        return
     parts = _frames(raw, where)
     first = next(parts, None)
     if first is None:
@@ -136,40 +117,6 @@ def decode(raw: bytes, where: str) -> Iterator[Any]:
         if number >= MOST_NODES:
             raise BadInput(f"has more than {MOST_NODES:,} nodes", where=where, remedy="split the trace")
         yield _parsed(messages.node, part, f"{where}: message {number + 1}")
-
-
-def is_graph(raw: bytes) -> bool:
-    """Whether bytes begin like the feeder's JSON."""
-    return raw[:PEEK_BYTES].lstrip()[:1] == b"{" and b'"workload_graph"' in raw[:PEEK_BYTES]
-
-
-def _listed(raw: bytes, where: str) -> Iterator[Any]:
-    """The nodes of the feeder's JSON, as messages."""
-    table = parse_json(raw.decode(errors="replace"), where)
-    rows = table.get("workload_graph") if isinstance(table, dict) else None
-    if not isinstance(rows, list) or len(rows) > MOST_NODES:
-        raise BadInput(f"workload_graph is no list of up to {MOST_NODES:,} nodes", where=where)
-    for number, row in enumerate(rows):
-        place = f"{where}: workload_graph[{number}]"
-        if not isinstance(row, dict):
-            raise BadInput("is no table", where=place, remedy="give Id, Name, NodeType and data_deps")
-        try:
-            node = schema().node(
-                id=row["Id"],
-                name=str(row.get("Name", "")),
-                type=row["NodeType"],
-                data_deps=row.get("data_deps", []),
-                duration_micros=row.get("runtime", 0),
-            )
-            for name, kind in GRAPH_ATTRIBUTES.items():
-                if name in row:
-                    setattr(node.attr.add(name=name), kind, row[name])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            problem = f"cannot be used: {str(error)[:100]}"
-            raise BadInput(
-                problem, where=place, remedy="give Id, NodeType, runtime and data_deps as numbers"
-            ) from None
-        yield node
 
 
 def encode(nodes: list[Any]) -> bytes:
@@ -188,7 +135,7 @@ def _parsed(kind: Any, raw: memoryview, where: str) -> Any:
     try:
         return kind.FromString(raw.tobytes())
     except (schema().error, ValueError, RecursionError):
-        problem = "is no message of a Chakra trace"
+        problem = "is not a message of a Chakra trace"
         raise BadInput(problem, where=where, remedy="check that the file is a whole .et file") from None
 
 

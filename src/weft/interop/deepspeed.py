@@ -207,8 +207,8 @@ def _batches(s: Settings, ranks: int) -> tuple[int, int]:
         micro = s.integer(MICRO)
         return micro, micro * s.integer(STEPS) * ranks
     stated = MICRO if _stated(s, MICRO) else STEPS
-    rest = _share_of_batch(s, {stated: s.integer(stated), "data-parallel ranks": ranks})
-    return s.integer(MICRO) if stated == MICRO else rest, s.integer(BATCH)
+    batches = _share_of_batch(s, {stated: s.integer(stated), "data-parallel ranks": ranks})
+    return s.integer(MICRO) if stated == MICRO else batches, s.integer(BATCH)
 
 
 def _share_of_batch(s: Settings, degrees: dict[str, int]) -> int:

@@ -65,7 +65,7 @@ def read_event(line: str, fabric: Fabric, where: str) -> Event:
     fields = decode(EventLine, table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
-    needed |= {f"{what}-{way}": (what,) for what in ("link", "switch") for way in ("down", "up")}
+    needed |= {f"{kind}-{way}": (kind,) for kind in ("link", "switch") for way in ("down", "up")}
     for name in needed.get(kind, ()):
         if not getattr(fields, name):
             raise BadInput("is missing", where=f"{where}: {name}", remedy=f"{kind} needs it")
@@ -132,7 +132,7 @@ def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> 
     at = number.get(end, -1) if isinstance(end, str) else end
     if not 0 <= at < fabric.accelerators:
         raise BadInput(
-            f"{end!r} is no accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
+            f"{end!r} is not an accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
         )
     return at
 

@@ -31,7 +31,7 @@ class FabricFileHints:
         capacity_Bps: of links without one, bytes/s per direction.
         hosts: patterns of names of hosts, where the file does not tell.
         host_map: hosts by GUIDs of adapters, for InfiniBand (``cabling.read_host_map``).
-        exclude: patterns of names of adapters that are no accelerator's, for InfiniBand.
+        exclude: patterns of names of adapters that are not accelerators', for InfiniBand.
         scale_up_Bps: bytes/s per accelerator and direction inside a host, where the format tells of cables only; joins
             the accelerators of a host by a scale-up switch.
     """
@@ -99,36 +99,36 @@ def _of_folder(hints: FabricFileHints) -> Wiring:
     parts: list[Wiring] = []
     heard: dict[str, Any] = {}
     for path in _files(hints.where):
-        here = replace(hints, where=os.fspath(path))
-        text = _text(here)
-        kind = _kind(text, here)
+        local = replace(hints, where=os.fspath(path))
+        text = _text(local)
+        kind = _kind(text, local)
         if kind == "lldp":
-            table = parse_json(text, here.where)
+            table = parse_json(text, local.where)
             heard |= {lldp.node_of(path.name): table} if "lldp" in table else table
         elif kind not in _WIRINGS:
-            raise BadInput("tells of no ports", where=here.where, remedy="leave files of cables in the folder")
+            raise BadInput("tells of no ports", where=local.where, remedy="leave files of cables in the folder")
         else:
-            parts.append(_read(_WIRINGS[kind], text, here))
+            parts.append(_read(_WIRINGS[kind], text, local))
     if heard:
         parts.append(lldp.read_wiring(json.dumps(heard), where=hints.where, hosts=hints.hosts))
     cables: dict[object, PortCable] = {}
-    told: dict[str, bool] = {}
+    roles: dict[str, bool] = {}
     for part in parts:
-        told |= {device: device in part.hosts for device in part.devices if device in part.hosts or not part.unknown}
+        roles |= {device: device in part.hosts for device in part.devices if device in part.hosts or not part.unknown}
         for cable in part.cables:
             cables.setdefault(frozenset(cable.ends) if cable.port and cable.other_port else len(cables), cable)
-    return wiring_of("cables", list(cables.values()), told=told, hosts=hints.hosts, where=hints.where)
+    return wiring_of("cables", list(cables.values()), told=roles, hosts=hints.hosts, where=hints.where)
 
 
 def _files(folder: str) -> list[Path]:
     """The files of a folder in order, hidden ones left out."""
     try:
         paths = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
-        held = sum(path.stat().st_size for path in paths)
+        bytes_ = sum(path.stat().st_size for path in paths)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror}", where=folder) from None
-    if not paths or len(paths) > MOST_FILES or held > LARGEST_FILE_BYTES:
-        problem = f"holds {len(paths):,} files of {held / 1e6:,.0f} MB"
+    if not paths or len(paths) > MOST_FILES or bytes_ > LARGEST_FILE_BYTES:
+        problem = f"holds {len(paths):,} files of {bytes_ / 1e6:,.0f} MB"
         raise BadInput(
             problem, where=folder, remedy=f"give 1 to {MOST_FILES:,} files of {LARGEST_FILE_BYTES // 10**6} MB"
         )

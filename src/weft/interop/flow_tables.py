@@ -49,18 +49,18 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
 _Row = tuple[int, int, float, str, str, int, int, float]
 
 
-def _row(given: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:
-    ends = [_end(given[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
-    size = parse_bytes(given["bytes"], f"{place}: bytes")
-    for name, text in given.items():
+def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:
+    ends = [_end(row[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
+    size = parse_bytes(row["bytes"], f"{place}: bytes")
+    for name, text in row.items():
         if not text.isprintable():
             raise BadInput("holds characters that cannot be printed", where=f"{place}: {name}")
     if not 0 <= size < MOST_BYTES:
         raise BadInput(f"{size:g} bytes", where=f"{place}: bytes", remedy=f"give less than {MOST_BYTES:g}")
-    rounds = _whole(given.get("rounds") or "1", 1, f"{place}: rounds")
-    queue_pair = _whole(given.get("queue_pair") or "0", 0, f"{place}: queue_pair")
-    rate = parse_bandwidth(given["rate"], f"{place}: rate") if given.get("rate") else math.inf
-    job, collective = given.get("job") or "job", given.get("collective") or "flows"
+    rounds = _whole(row.get("rounds") or "1", 1, f"{place}: rounds")
+    queue_pair = _whole(row.get("queue_pair") or "0", 0, f"{place}: queue_pair")
+    rate = parse_bandwidth(row["rate"], f"{place}: rate") if row.get("rate") else math.inf
+    job, collective = row.get("job") or "job", row.get("collective") or "flows"
     return ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate
 
 
@@ -70,7 +70,7 @@ def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
     if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < fabric.accelerators:
         return int(text)
     raise BadInput(
-        f"{text[:60]!r} is no accelerator of {fabric.name}",
+        f"{text[:60]!r} is not an accelerator of {fabric.name}",
         where=place,
         remedy=f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}",
     )
@@ -78,7 +78,7 @@ def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
 
 def _whole(text: str, low: int, place: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= low):
-        raise BadInput(f"{text[:20]!r} is no whole number from {low}", where=place)
+        raise BadInput(f"{text[:20]!r} is not a whole number from {low}", where=place)
     return int(text)
 
 

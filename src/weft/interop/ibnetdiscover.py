@@ -1,9 +1,9 @@
 """InfiniBand fabrics from the text that ``ibnetdiscover`` prints.
 
 Every channel adapter is an accelerator (GPU clusters have one adapter per accelerator), every switch and
-router a switch; each cable is a link of its own.  Adapters whose descriptions begin with the same word
+router a switch; each cable is a separate link.  Adapters whose descriptions begin with the same word
 share a host, which is their scale-up domain.  Where that word is a vendor's default and no host's name, a card
-(adapters with one system image GUID) is a host of its own.  Aggregation nodes (in-switch reduction) are left out.
+(adapters with one system image GUID) is a separate host.  Aggregation nodes (in-switch reduction) are left out.
 """
 
 from __future__ import annotations
@@ -107,21 +107,21 @@ class Discovered:
 
     def hosts(self, mapped: Mapping[int, str]) -> dict[str, str]:
         """The host of each adapter: that of the map, else the one that it names, else its card."""
-        kept, adapters = self.kept, self.adapters
+        used, adapters = self.kept, self.adapters
         known = {guid: mapped[int(guid[2:], 16)] for guid in adapters if int(guid[2:], 16) in mapped}
         if mapped and not known:
             problem = f"none of the {len(mapped):,} GUIDs of the host map is one of its adapters"
             raise BadInput(problem, where=self.where, remedy="give the GUIDs behind caguid=")
-        named = {guid: kept[guid].description.split(" ")[0] for guid in adapters}
+        named = {guid: used[guid].description.split(" ")[0] for guid in adapters}
         bare = [guid for guid in adapters if guid not in known and NO_HOST.fullmatch(named[guid])]
-        cards = {guid: f"card {kept[guid].image or guid[2:]}" for guid in bare}
+        cards = {guid: f"card {used[guid].image or guid[2:]}" for guid in bare}
         if bare:
             problem = (
-                f"{len(bare):,} of {len(adapters):,} adapters name no host, as {kept[bare[0]].description[:60]!r}"
+                f"{len(bare):,} of {len(adapters):,} adapters name no host, as {used[bare[0]].description[:60]!r}"
             )
-            taken = f"each of their {len(set(cards.values())):,} cards counts as a host of its own"
+            reason = f"each of their {len(set(cards.values())):,} cards counts as a separate host"
             remedy = 'give --host-map FILE (lines 0xGUID "host"), or --exclude PATTERN for those of no accelerator'
-            warnings.warn(f"{self.where}: {problem}: {taken} -- {remedy}", InDoubt, stacklevel=3)
+            warnings.warn(f"{self.where}: {problem}: {reason} -- {remedy}", InDoubt, stacklevel=3)
         return named | cards | known
 
     def cables(self, among: Mapping[str, DiscoveredDevice]) -> Iterator[tuple[str, int, DiscoveredPort, float]]:
@@ -157,10 +157,10 @@ def read(
             scale-up switch.  Without it they meet in the network only.
         host_map: hosts by the GUIDs of their adapters (``read_host_map``); adapters beside it are of the host that
             they name.
-        exclude: patterns of names of adapters that are no accelerator's, as those of storage.
+        exclude: patterns of names of adapters that are not accelerators', as those of storage.
     """
     result = Discovered(text, where, exclude)
-    names, kept, adapters = result.names, result.kept, result.adapters
+    names, used, adapters = result.names, result.kept, result.adapters
     if not adapters:
         raise BadInput(
             "has no adapter" + " left" * bool(exclude), where=where, remedy="discover again, or exclude less"
@@ -174,22 +174,22 @@ def read(
             latency_s=LATENCY_S,
             place=f"line {port.line}",
         )
-        for guid, _, port, rate_back in result.cables(kept)
+        for guid, _, port, rate_back in result.cables(used)
     ]
     if not cables:
         remedy = "run ibnetdiscover on a host whose port is active"
-        raise BadInput(f"has no link, and {len(kept):,} of its nodes", where=where, remedy=remedy)
+        raise BadInput(f"has no link, and {len(used):,} of its nodes", where=where, remedy=remedy)
     numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts.values()))}
     nodes = [
-        Node(name=names[guid], role=ACCELERATOR, domain=numbers[hosts[guid]], place=f"line {kept[guid].line}")
+        Node(name=names[guid], role=ACCELERATOR, domain=numbers[hosts[guid]], place=f"line {used[guid].line}")
         for guid in adapters
     ]
-    index = {names[guid]: i for i, guid in enumerate(kept)}
+    index = {names[guid]: i for i, guid in enumerate(used)}
     pairs = [(index[cable.source], index[cable.target]) for cable in cables]
     hops = levels([index[names[guid]] for guid in adapters], len(index), pairs)
     nodes += [
         Node(name=names[guid], role=role_of_level(hops[index[names[guid]]]), place=f"line {device.line}")
-        for guid, device in kept.items()
+        for guid, device in used.items()
         if device.kind != "Ca"
     ]
     if scale_up_Bps is not None:
@@ -219,20 +219,20 @@ def read_wiring(
     cables = []
     for guid, number, port, rate_back in result.cables(result.kept):
         slow, fast = sorted((port.rate_Bps, rate_back))
-        (device, one), (other, two) = end(guid, number), end(port.other, port.other_port)
+        (device, near_end), (far_end, two) = end(guid, number), end(port.other, port.other_port)
         cables.append(
             PortCable(
                 device=device,
-                port=one,
-                other=other,
+                port=near_end,
+                other=far_end,
                 other_port=two,
                 capacity_Bps=slow,
                 other_Bps=fast if slow < fast else None,
                 place=f"line {port.line}",
             )
         )
-    told = {end(guid, 1)[0]: guid in hosts for guid in result.kept}
-    return wiring_of("InfiniBand fabric", cables, told=told, hosts=(), where=where)
+    roles = {end(guid, 1)[0]: guid in hosts for guid in result.kept}
+    return wiring_of("InfiniBand fabric", cables, told=roles, hosts=(), where=where)
 
 
 def infiniband_end(description: str, port: str) -> End:
@@ -271,12 +271,12 @@ def _parsed(text: str, where: str) -> dict[str, DiscoveredDevice]:
         elif line.startswith("["):
             port = _PORT.match(line)
             if current is None or port is None:
-                problem = "is no port of a device" if current else "has a port before any device"
+                problem = "is not a port of a device" if current else "has a port before any device"
                 raise BadInput(f"{line[:60]!r} {problem}", where=place, remedy="give ibnetdiscover's output")
             if int(port[1]) in current.ports:
                 raise BadInput(f"port {int(port[1])} is given twice", where=place)
             comment = line.partition("#")[2]
-            own, other = _OWN_LID.match(comment), _OTHER_LID.match(comment)
+            own_lid, far_lid = _OWN_LID.match(comment), _OTHER_LID.match(comment)
             current.ports[int(port[1])] = DiscoveredPort(
                 other=port[3],
                 other_port=int(port[4]),
@@ -284,9 +284,9 @@ def _parsed(text: str, where: str) -> dict[str, DiscoveredDevice]:
                 line=number,
                 guid=port[2] or "",
                 other_guid=port[5] or "",
-                lid=int(own[1]) if own else 0,
-                lmc=int(own[2]) if own else 0,
-                other_lid=int(other[1]) if other else 0,
+                lid=int(own_lid[1]) if own_lid else 0,
+                lmc=int(own_lid[2]) if own_lid else 0,
+                other_lid=int(far_lid[1]) if far_lid else 0,
             )
     if not devices:
         raise BadInput("holds no switch and no adapter", where=where, remedy="give ibnetdiscover's output")

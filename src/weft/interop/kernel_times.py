@@ -59,10 +59,11 @@ class Traced(Result):
     @property
     def kernels(self) -> list[dict[str, Any]]:
         """What each shape is, its sizes, the median of its seconds, and how often it was seen."""
-        kinds = [("product", one) for one in self.measured.products]
-        every = [*kinds, *(("attention", one) for one in self.measured.attention)]
+        kinds = [("product", product) for product in self.measured.products]
+        every = [*kinds, *(("attention", attention) for attention in self.measured.attention)]
         return [
-            {"kind": kind, **encode(one), "calls": calls} for (kind, one), calls in zip(every, self.calls, strict=True)
+            {"kind": kind, **encode(entry), "calls": calls}
+            for (kind, entry), calls in zip(every, self.calls, strict=True)
         ]
 
     def to_dicts(self) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
     """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls.
 
     Raises:
-        BadInput: the file is no trace of the profiler, or names no shape of a product or of attention.
+        BadInput: the file is not a trace of the profiler, or names no shape of a product or of attention.
     """
     where = os.fspath(path)
     kernel_s: dict[int, float] = {}
@@ -120,15 +121,15 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
 def _shape(event: dict[str, Any]) -> ProductTime | AttentionTime | None:
     """The shape of an operator that is a product or causal attention, its seconds still to come."""
     name, arguments = str(event.get("name")), event["args"]
-    sizes = [_sizes(one) for one in _listed(arguments, "Input Dims")]
+    sizes = [_sizes(sizes) for sizes in _listed(arguments, "Input Dims")]
     first = PRODUCTS.get(name, 0)
-    types = [str(one).lower() for one in _listed(arguments, "Input type")]
+    types = [str(kind).lower() for kind in _listed(arguments, "Input type")]
     if len(sizes) < first + 2 or len(types) <= first or types[first] not in PRECISIONS:
         return None
     precision = PRECISIONS[types[first]]
     if name in PRODUCTS:
         return _product(sizes[first], sizes[first + 1], precision)
-    causal = "True" in [str(one) for one in _listed(arguments, "Concrete Inputs")]
+    causal = "True" in [str(value) for value in _listed(arguments, "Concrete Inputs")]
     fused = name.startswith("aten::_scaled_dot_product_") and any(kind in name for kind in _ATTENTION)
     if not fused or not causal:
         return None
@@ -146,7 +147,7 @@ def _product(left: tuple[int, ...], right: tuple[int, ...], precision: Precision
 
 def _attention(sizes: Sequence[tuple[int, ...]], phase: MeasuredPhase, precision: Precision) -> AttentionTime | None:
     """Queries, keys and values of (batch, heads, sequence, width)."""
-    if len(sizes) < 3 or any(len(one) != 4 for one in sizes) or sizes[0][2] != sizes[1][2]:
+    if len(sizes) < 3 or any(len(size) != 4 for size in sizes) or sizes[0][2] != sizes[1][2]:
         return None
     (batch, heads, sequence, qk_dim), (_, kv_heads, _, _), (_, _, _, v_dim) = (map(float, size) for size in sizes)
     if not batch * heads * sequence * qk_dim * kv_heads * v_dim:
@@ -161,7 +162,7 @@ def _listed(arguments: dict[str, Any], name: str) -> list[Any]:
 
 
 def _sizes(value: object) -> tuple[int, ...]:
-    """The sizes of one input, none where it is no tensor."""
+    """The sizes of one input, none where it is not a tensor."""
     if isinstance(value, list) and all(type(side) is int and 0 <= side < 2**53 for side in value):
         return tuple(value)
     return ()

@@ -29,7 +29,7 @@ _TOML_TABLES = ("[training]", "[parallelism]", "[model]")
 class LaunchArguments:
     """A configuration that a launcher can run.
 
-    ``written_for`` names the version whose names of settings it uses; it also stands in the text, where the format
+    ``written_for`` names the version whose names of settings it uses; it is also in the text, where the format
     has comments.  ``text`` is the content of ``file``; ``command`` starts it on every host.  ``notes`` say what the
     launcher does otherwise than planned, or leaves to the user.
     """
@@ -141,7 +141,7 @@ def common_reasons(job: Job, cluster: Cluster, layout: Layout) -> Iterator[str]:
     share = layout.micro_batch * layout.data_parallel
     if job.recipe.global_batch % share:
         product = f"micro_batch {layout.micro_batch} * z {layout.z} * data {layout.data} = {share}"
-        yield f"the global batch {job.recipe.global_batch} is no multiple of {product}"
+        yield f"the global batch {job.recipe.global_batch} is not a multiple of {product}"
 
 
 def micro_batches(job: Job, layout: Layout) -> int:

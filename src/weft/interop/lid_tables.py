@@ -148,21 +148,21 @@ def addressed(subnet: Subnet, lmc: int) -> tuple[Subnet, bool]:
         Unsupported: LIDs run out.
     """
     ends = tuple(replace(e, lmc=0 if subnet.devices[e.device].kind == SWITCH else lmc) for e in subnet.ends)
-    taken = [lid for e in ends for lid in range(e.lid, e.lid + 2**e.lmc)]
+    used_lids = [lid for e in ends for lid in range(e.lid, e.lid + 2**e.lmc)]
     aligned = all(e.lid > 0 and e.lid % 2**e.lmc == 0 for e in ends)
-    if aligned and len(set(taken)) == len(taken) and max(taken, default=0) <= TOP_LID:
+    if aligned and len(set(used_lids)) == len(used_lids) and max(used_lids, default=0) <= TOP_LID:
         return replace(subnet, ends=ends), False
     order = sorted(range(len(ends)), key=lambda i: ends[i].guid)
     switches = [i for i in order if subnet.devices[ends[i].device].kind == SWITCH]
-    others = [i for i in order if subnet.devices[ends[i].device].kind != SWITCH]
+    leaves = [i for i in order if subnet.devices[ends[i].device].kind != SWITCH]
     size = 2**lmc
-    behind = size * (1 + len(others))
-    lids = {end: size * (1 + i) for i, end in enumerate(others)}
+    behind = size * (1 + len(leaves))
+    lids = {end: size * (1 + i) for i, end in enumerate(leaves)}
     lids |= {end: 1 + i if 1 + i < size else behind + 1 + i - size for i, end in enumerate(switches)}
     top = max((lid + 2 ** ends[i].lmc - 1 for i, lid in lids.items()), default=0)
     if top > TOP_LID:
         raise Unsupported(
-            f"{len(others):,} adapter ports with {size} LIDs each (LMC {lmc}) and {len(switches):,} switches"
+            f"{len(leaves):,} adapter ports with {size} LIDs each (LMC {lmc}) and {len(switches):,} switches"
             f" need more than the {TOP_LID:,} unicast LIDs",
             where=subnet.where,
             remedy="give the flows to one destination fewer different paths, or cut the subnet",
@@ -210,10 +210,10 @@ def _searched(paths: Sequence[Steps], count: int) -> list[int] | None:
         open_ = [i for i, colour in enumerate(colours) if colour < 0]
         if not open_ or left < 0:
             return not open_
-        taken = {i: {colours[j] for j in beside[i]} - {-1} for i in open_}
-        chosen = min(open_, key=lambda i: (-len(taken[i]), -len(beside[i]), i))
+        used_colours = {i: {colours[j] for j in beside[i]} - {-1} for i in open_}
+        chosen = min(open_, key=lambda i: (-len(used_colours[i]), -len(beside[i]), i))
         for colour in range(min(used + 1, count)):
-            if colour not in taken[chosen]:
+            if colour not in used_colours[chosen]:
                 colours[chosen] = colour
                 if search(max(used, colour + 1)):
                     return True
@@ -249,14 +249,14 @@ def _ports(
         target, last = net.attached[columns[column][0]]
         if target != common:
             common, free = target, shortest(net, target, {})
-        here, ways = fixed[column], free
-        if any(port not in ways.get(switch, ()) for switch, (_, port) in here.items()):
-            ways = shortest(net, target, here)
+        device, ways = fixed[column], free
+        if any(port not in ways.get(switch, ()) for switch, (_, port) in device.items()):
+            ways = shortest(net, target, device)
         for row, switch in enumerate(net.switches):
             if switch == target:
                 port = last
-            elif switch in here:
-                port = here[switch][1]
+            elif switch in device:
+                port = device[switch][1]
             else:
                 loads = load[switch]
                 port = min(ways[switch], key=lambda p: (loads[p], p))

@@ -3,7 +3,7 @@
 The input is one JSON object that gives the output of every node by the node's name (a name of a file, without
 .json): {"leaf1": {"lldp": ...}, ...}; jq makes it of files with
 ``jq -n 'reduce inputs as $i ({}; .[input_filename] = $i)' *.json``.  The output of one node alone is of the node that
-the file is named after.  Nodes without output of their own are known from their neighbours.  Names match with or
+the file is named after.  Nodes without output are known from their neighbours.  Names match with or
 without their domain.
 
 A node is a host if its neighbours hear the capability Station from it and neither Bridge nor Router; where
@@ -50,7 +50,7 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
     """
     table = parse_json(text, where)
     if not isinstance(table, dict) or not table:
-        raise BadInput("is no object of nodes", where=where, remedy=_REMEDY)
+        raise BadInput("is not an object of nodes", where=where, remedy=_REMEDY)
     if set(table) == {"lldp"}:
         table = {Path(where).name: table}
     outputs = {node_of(device_name(key, where)): value for key, value in table.items()}
@@ -72,12 +72,12 @@ def read_wiring(text: str, *, where: str = "LLDP", hosts: Sequence[str] = ()) ->
     for sight in sights:
         if sight.capabilities is not None:
             heard[sight.other] |= sight.capabilities
-    told = {
+    roles = {
         name: not capabilities & {"Bridge", "Router"}
         for name, capabilities in heard.items()
         if capabilities & {"Bridge", "Router", "Station"}
     }
-    return wiring_of("LLDP fabric", list(_cables(sights, set(outputs))), told=told, hosts=hosts, where=where)
+    return wiring_of("LLDP fabric", list(_cables(sights, set(outputs))), told=roles, hosts=hosts, where=where)
 
 
 def node_of(file: str) -> str:
@@ -93,16 +93,16 @@ def _sights(node: str, output: object, short: Mapping[str, str], where: str) -> 
     for row in (row for part in parts for row in _rows(part.get("interface", []), place)):
         interfaces += [(row.get("name"), row)] if "chassis" in row or "port" in row else row.items()
     for number, (name, row) in enumerate(interfaces):
-        here = f"{place}: interface[{number}]"
-        (row,) = _rows(row, here)[:1] or [{}]
-        chassis, port = ((_rows(row.get(key), here) or [{}])[0] for key in ("chassis", "port"))
+        where_row = f"{place}: interface[{number}]"
+        (row,) = _rows(row, where_row)[:1] or [{}]
+        chassis, port = ((_rows(row.get(key), where_row) or [{}])[0] for key in ("chassis", "port"))
         if "id" not in chassis and len(chassis) == 1 and isinstance(inner := next(iter(chassis.values())), dict):
             chassis = {"name": next(iter(chassis))} | inner
         if not chassis or not port:
-            raise BadInput("tells no chassis or port", where=here, remedy=_REMEDY)
-        other = device_name(_value(chassis.get("name")) or _value(chassis.get("id")), f"{here}: chassis")
+            raise BadInput("tells no chassis or port", where=where_row, remedy=_REMEDY)
+        neighbour = device_name(_value(chassis.get("name")) or _value(chassis.get("id")), f"{where_row}: chassis")
         capabilities = chassis.get("capability")
-        speed = _rows(port["auto-negotiation"], here)[:1] if port.get("auto-negotiation") else []
+        speed = _rows(port["auto-negotiation"], where_row)[:1] if port.get("auto-negotiation") else []
         current = _value(speed[0].get("current")) if speed else None
         # The port's name: its id where that is one, else its description (a MAC as id tells little).
         identity = port.get("id")
@@ -111,13 +111,15 @@ def _sights(node: str, output: object, short: Mapping[str, str], where: str) -> 
         described = None if named else _value(port.get("descr"))
         yield _Sight(
             node=node,
-            port=device_name(name, here),
-            other=short.get(other) or short.get(other.split(".")[0]) or other,
-            other_port=device_name(described or _value(ids), f"{here}: port"),
-            other_id=device_name(_value(ids), f"{here}: port"),
+            port=device_name(name, where_row),
+            other=short.get(neighbour) or short.get(neighbour.split(".")[0]) or neighbour,
+            other_port=device_name(described or _value(ids), f"{where_row}: port"),
+            other_id=device_name(_value(ids), f"{where_row}: port"),
             capabilities=None
             if capabilities is None
-            else frozenset(str(each.get("type")) for each in _rows(capabilities, here) if each.get("enabled") is True),
+            else frozenset(
+                str(each.get("type")) for each in _rows(capabilities, where_row) if each.get("enabled") is True
+            ),
             capacity_Bps=speed_Bps(current) if isinstance(current, str) else None,
             place=f"{node}: interface[{number}]",
         )
@@ -127,7 +129,7 @@ def _rows(value: object, place: str) -> list[dict[str, Any]]:
     """A list of tables, or one table."""
     rows = [value] if isinstance(value, dict) else value
     if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
-        raise BadInput("is no output of lldpcli in json0", where=place, remedy=_REMEDY)
+        raise BadInput("is not an output of lldpcli in json0", where=place, remedy=_REMEDY)
     return rows
 
 
@@ -137,29 +139,29 @@ def _value(value: object) -> object:
     return first.get("value") if isinstance(first, dict) else first
 
 
-def _cables(sights: list[_Sight], asked: set[str]) -> Iterator[PortCable]:
+def _cables(sights: list[_Sight], wanted: set[str]) -> Iterator[PortCable]:
     """The cables of every pair of nodes, as the node tells that lists more of them."""
     pairs: dict[tuple[str, str], list[_Sight]] = defaultdict(list)
     for sight in sights:
         pairs[sight.node, sight.other].append(sight)
     done = set()
-    for (node, other), own in pairs.items():
-        if (other, node) in done:
+    for (node, neighbour), own in pairs.items():
+        if (neighbour, node) in done:
             continue
-        done.add((node, other))
-        back = pairs.get((other, node), [])
+        done.add((node, neighbour))
+        back = pairs.get((neighbour, node), [])
         longer, shorter = (own, back) if len(own) >= len(back) else (back, own)
         across = {sight.port: sight.capacity_Bps for sight in shorter}
         heard, short = {sight.other_port for sight in shorter}, len(shorter) < len(longer)
         for sight in longer:
-            told = sorted(s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None)
+            speeds = sorted(s for s in (sight.capacity_Bps, across.get(sight.other_port)) if s is not None)
             yield PortCable(
                 device=sight.node,
                 port=sight.port,
                 other=sight.other,
                 other_port=sight.other_port,
-                capacity_Bps=told[0] if told else None,
-                other_Bps=told[-1] if told and told[0] < told[-1] else None,
-                one_way=short and sight.other in asked and not (sight.other_port in across or sight.port in heard),
+                capacity_Bps=speeds[0] if speeds else None,
+                other_Bps=speeds[-1] if speeds and speeds[0] < speeds[-1] else None,
+                one_way=short and sight.other in wanted and not (sight.other_port in across or sight.port in heard),
                 place=sight.place,
             )

@@ -31,7 +31,7 @@ from weft.layout.stages import chunk_sizes
 from weft.model.job import Job, Precision
 from weft.model.megatron_args import (
     Arguments,
-    Option,
+    Flag,
     attention_kernel,
     parse_arguments,
     read_megatron_args,
@@ -54,15 +54,15 @@ PRECISION_FLAGS: dict[Precision, tuple[str, ...]] = {
 }
 CONTEXT_FLAGS = {"ring": "p2p", "ulysses": "a2a"}
 DEGREES = (
-    Option("--tensor-model-parallel-size", "x", 1),
-    Option("--pipeline-model-parallel-size", "pipeline", 1),
-    Option("--context-parallel-size", "context", 1),
+    Flag("--tensor-model-parallel-size", "x", 1),
+    Flag("--pipeline-model-parallel-size", "pipeline", 1),
+    Flag("--context-parallel-size", "context", 1),
 )
 SWITCHES = (
-    Option("--micro-batch-size", "micro_batch", 1),
-    Option("--overlap-grad-reduce", "overlap_reduce", False),
-    Option("--optimizer-cpu-offload", "offload_optimizer", False),
-    Option("--fine-grained-activation-offloading", "offload_activations", False),
+    Flag("--micro-batch-size", "micro_batch", 1),
+    Flag("--overlap-grad-reduce", "overlap_reduce", False),
+    Flag("--optimizer-cpu-offload", "offload_optimizer", False),
+    Flag("--fine-grained-activation-offloading", "offload_activations", False),
 )
 """Arguments that are one field of ``Layout``."""
 OFFLOADED = "attn_norm core_attn attn_proj mlp_norm"
@@ -274,9 +274,9 @@ def read(
         Unsupported: it trains something else than a decoder.
     """
     parsed = parse_arguments(text, where=where)
-    if other := _OTHER_PROGRAM.search(parsed.program):
+    if program := _OTHER_PROGRAM.search(parsed.program):
         raise Unsupported(
-            f"{parsed.program} trains something else than a decoder ({other[1]})",
+            f"{parsed.program} trains something else than a decoder ({program[1]})",
             where=where,
             remedy="give a script that starts pretrain_gpt.py",
         )
@@ -392,15 +392,15 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
 def _selective(flags: Arguments, notes: list[str]) -> Recompute:
     """Selective recomputation as Weft means it (see ``_selected``)."""
     modules = set(flags.text("--recompute-modules", "core_attn").split())
-    meant, shown = ["core_attn"], "the attention core"
+    meant, words = ["core_attn"], "the attention core"
     if attention_kernel(flags) != "unfused":
         if not modules & {"layernorm", "moe_act", "mla_up_proj", "mlp", "moe"}:
             notes.append("recomputing the core of flash attention saves no memory; its small cost is left out")
             return Recompute.NONE
         meant = _selected(flags.has("--num-experts"), flags.has("--multi-latent-attention"))
-        shown = " ".join(meant)
+        words = " ".join(meant)
     if modules != set(meant):
-        notes.append(f"recomputing {' '.join(sorted(modules))} is taken as {shown}")
+        notes.append(f"recomputing {' '.join(sorted(modules))} is taken as {words}")
     return Recompute.SELECTIVE
 
 

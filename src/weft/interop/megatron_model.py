@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from weft.model.megatron_args import LATENT, MIXTURE, Option
+from weft.model.megatron_args import LATENT, MIXTURE, Flag
 from weft.model.spec import Attention, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 
@@ -67,7 +67,7 @@ def model_arguments(model: Model) -> list[Mapping[str, object]]:
     return [size, style, _attention(model), _positions(model), _experts(model, experts) if experts else {}]
 
 
-def _options(table: Sequence[Option], record: object) -> dict[str, object]:
+def _options(table: Sequence[Flag], record: object) -> dict[str, object]:
     """The flags of a record's fields: a number with its value, a switch alone."""
     values = {flag: getattr(record, field) for flag, field, _ in table}
     return {flag if value is True else f"{flag} {value}": value not in (None, False) for flag, value in values.items()}
@@ -129,13 +129,13 @@ def pattern(values: list[int]) -> str:
     """
     size = len(values)
     period = next(p for p in range(1, size + 1) if all(values[i] == values[i % p] for i in range(size)))
-    whole, rest = divmod(size, period)
+    periods, remainder = divmod(size, period)
     unit = _runs(values[:period])
-    if whole > 1 and "+" in unit:
-        unit = f"({unit})*{whole}"
-    elif whole > 1:
+    if periods > 1 and "+" in unit:
+        unit = f"({unit})*{periods}"
+    elif periods > 1:
         unit = f"[{values[0]}]*{size}"
-    return f"{unit}+{_runs(values[:rest])}" if rest else unit
+    return f"{unit}+{_runs(values[:remainder])}" if remainder else unit
 
 
 def _runs(values: list[int]) -> str:

@@ -88,11 +88,11 @@ class BlockMove(NamedTuple):
 
 
 def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes: int = 0, max_bytes: int = 0) -> str:
-    """The plan of a collective of ``size`` ranks as MSCCL XML: in place but for an all-to-all, on one channel.
+    """The plan of a collective of ``size`` ranks as MSCCL XML: in place except an all-to-all, on one channel.
 
     Args:
         kind: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce (of rank 0).
-        min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is no limit.
+        min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is not a limit.
 
     Raises:
         Unsupported: another kind, a plan in which ranks swap a block, or one that is too large for the
@@ -100,11 +100,11 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
         BadInput: a name or number that cannot be used.
     """
     if not _NAME.fullmatch(name):
-        raise BadInput(f"{name[:40]!r} is no name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
+        raise BadInput(f"{name[:40]!r} is not a name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
     if min_bytes < 0 or max_bytes < 0 or 0 < max_bytes < min_bytes:
         raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
     if kind not in COLLECTIVES:
-        problem = f"{kind!r} is no collective of the format"
+        problem = f"{kind!r} is not a collective of the format"
         raise Unsupported(problem, where="kind", remedy=f"use {', '.join(COLLECTIVES)}")
     if size < 2:
         raise BadInput(f"a group of {size} exchanges nothing", where="size", remedy="give at least two ranks")
@@ -141,9 +141,9 @@ def _check_limits(buffers: ChunkBuffers, ranks: Sequence[RankProgram]) -> None:
             ("peers on a channel", max(ends.values(), default=0), MOST_PEERS_A_CHANNEL),
             ("XML elements for a rank", sum(steps) + len(steps) + len(ranks) + 1, MOST_NODES),
         ]
-    for what, count, most in counts:
+    for noun, count, most in counts:
         if count > most:
-            problem = f"needs {count} {what}; the executor has {most}"
+            problem = f"needs {count} {noun}; the executor has {most}"
             raise Unsupported(problem, where="MSCCL", remedy="use fewer ranks, or another algorithm")
 
 
@@ -191,13 +191,13 @@ def _all_to_all(plan: MessagePlan, size: int) -> ChunkBuffers:
     """Blocks from rank i to rank j: chunk j of i's input, chunk i of j's output, scratch elsewhere."""
     pairs, copies = size * size, plan.parts // size
     places: list[dict[int, Place]] = [{} for _ in range(size)]
-    own: list[list[int]] = [[] for _ in range(size)]
+    local: list[list[int]] = [[] for _ in range(size)]
     for block in range(pairs * copies):
         (source, target), copy = divmod(block % pairs, size), block // pairs
         places[target][block] = Place("o", source * copies + copy)
         places[source][block] = Place("i", target * copies + copy)
         if source == target:
-            own[source].append(block)
+            local[source].append(block)
     scratch = [0] * size
     for message in np.argsort(plan.step, kind="stable").tolist():
         target, first = int(plan.target[message]), int(plan.first[message])
@@ -210,7 +210,7 @@ def _all_to_all(plan: MessagePlan, size: int) -> ChunkBuffers:
         output_chunks=size * copies,
         scratch=scratch,
         places=places,
-        copied=[(Place("o", rank * copies), blocks) for rank, blocks in enumerate(own)],
+        copied=[(Place("o", rank * copies), blocks) for rank, blocks in enumerate(local)],
     )
 
 
@@ -258,7 +258,7 @@ class RankProgram:
             self.read.setdefault(block, []).append(at)
 
     def writes(self, kind: str, peer: int, places: tuple[Place, Place], blocks: Sequence[int]) -> None:
-        """Copy the blocks, or receive them from a peer (and add to those that are there)."""
+        """Copy the blocks, or receive them from a peer (and add to those of the rank)."""
         before = {self.written[b] for b in blocks if b in self.written}
         after = before.union(*(self.read.pop(b, ()) for b in blocks))
         at = self._add(kind, peer, places, len(blocks), after)
@@ -275,8 +275,8 @@ class RankProgram:
         waits = self._needed(block, after)
         for number, step in waits:
             by_number[number].steps[step]["hasdep"] = 1
-            for other, last in self.seen_at[number, step].items():
-                block.seen[other] = max(block.seen.get(other, -1), last)
+            for rank, last in self.seen_at[number, step].items():
+                block.seen[rank] = max(block.seen.get(rank, -1), last)
         idle = [("nop", (NOWHERE, NOWHERE), 0, wait) for wait in waits[:-1]]
         for type_, (source, target), chunks, (number, step) in [
             *idle,
@@ -293,9 +293,9 @@ class RankProgram:
     def _needed(self, block: Threadblock, after: Iterable[At]) -> list[At]:
         """The waits that nothing else implies, at most one for each threadblock."""
         last: dict[int, int] = {}
-        for other, step in after:
-            if block.seen.get(other, -1) < step:
-                last[other] = max(last.get(other, -1), step)
+        for rank, step in after:
+            if block.seen.get(rank, -1) < step:
+                last[rank] = max(last.get(rank, -1), step)
         return [
             wait
             for wait in last.items()

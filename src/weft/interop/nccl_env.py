@@ -65,7 +65,7 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
 
 
 def lint(text: str) -> tuple[str, ...]:
-    """What is wrong with a file: unknown keys, values that are no numbers of their range, repeated keys."""
+    """What is wrong with a file: unknown keys, values that are not numbers of their range, repeated keys."""
     result, seen = [], set()
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith("#") or not line:

@@ -220,7 +220,7 @@ def _nvlinks(server: _Server, where: str) -> list[Cable]:
 
 
 def _pci_tree(server: _Server) -> tuple[list[Node], list[Cable]]:
-    """PCI switches and processors above the accelerators; an accelerator stands in for its own PCI device."""
+    """PCI switches and processors above the accelerators; an accelerator counts as its PCI device."""
     alias = {bus: f"gpu{i}" for i, (_, bus, _) in enumerate(server.accelerators) if bus in server.uplinks}
     wanted = {name for _, _, above in server.accelerators for name in above} - set(alias)
     links = []
@@ -238,29 +238,31 @@ def _pci_tree(server: _Server) -> tuple[list[Node], list[Cable]]:
         if bus in server.cpus:
             links.append(_inside(f"gpu{i}", bus, 12e9, f"line {gpu.line} (gpu)"))
     for i, name in enumerate(cpus):
-        links += [_inside(name, other, BETWEEN_CPUS_Bps, name) for other in cpus[i + 1 :]]
+        links += [_inside(name, cpu, BETWEEN_CPUS_Bps, name) for cpu in cpus[i + 1 :]]
     return nodes, links
 
 
 def _nets(server: _Server, where: str) -> tuple[list[Node], list[Cable]]:
     """NICs, each at the accelerator with which it shares most of the way to its processor."""
     nodes, links = [], []
-    taken = [0] * len(server.accelerators)
+    used = [0] * len(server.accelerators)
     for number, (net, above) in enumerate(server.interfaces):
         shared = [len(set(above) & set(gpu_above)) for _, _, gpu_above in server.accelerators]
         if not shared:
             continue
-        best = max(range(len(shared)), key=lambda i: (shared[i], -taken[i], -i))
-        taken[best] += 1
+        best = max(range(len(shared)), key=lambda i: (shared[i], -used[i], -i))
+        used[best] += 1
         name = f"nic{number}"
         nodes.append(Node(name=name, role="nic", place=f"line {net.line}"))
         # As slow as the slowest PCI link from either device up to the first bridge or processor that both are below.
-        other = server.accelerators[best][2]
-        apart = [name for name in above if name not in other] + [name for name in other if name not in above]
+        accelerator_class = server.accelerators[best][2]
+        apart = [name for name in above if name not in accelerator_class] + [
+            name for name in accelerator_class if name not in above
+        ]
         rate = min((server.uplinks[name][1] for name in apart if name in server.uplinks), default=math.inf)
         if net.tag == "net":
-            told = finite(net.attributes.get("speed") or 0, "speed", f"{where}: line {net.line} (net)")
-            rate = min(rate, (told if told > 0 else DEFAULT_NET_MBPS) * 1e6 / 8)
+            speed = finite(net.attributes.get("speed") or 0, "speed", f"{where}: line {net.line} (net)")
+            rate = min(rate, (speed if speed > 0 else DEFAULT_NET_MBPS) * 1e6 / 8)
         links.append(_inside(f"gpu{best}", name, rate, f"line {net.line} (net)"))
     return nodes, links
 

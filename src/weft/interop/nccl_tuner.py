@@ -90,10 +90,10 @@ def _ranges(kind: CollectiveKind, group: Spread, network: Network) -> list[tuple
     sure = seconds <= np.minimum(seconds.min(axis=0), others_s(kind, ends, group, network))
     ranges: list[tuple[int, int, tuple[str, str]]] = []
     for i, (least, above) in enumerate(pairwise(bounds)):
-        both = np.flatnonzero(sure[:, i] & sure[:, i + 1])
-        if not len(both):
+        pairs = np.flatnonzero(sure[:, i] & sure[:, i + 1])
+        if not len(pairs):
             continue
-        name = names[int(both[0])]
+        name = names[int(pairs[0])]
         if ranges and ranges[-1][1] == least - 1 and ranges[-1][2] == name:
             least = ranges.pop()[0]
         ranges.append((least, above - 1, name))

@@ -57,14 +57,14 @@ def table_text(tables: LidTables) -> str:
         end, device = ends[owner], devices[ends[owner].device]
         title = _TITLES.get(device.kind, "Channel Adapter")
         behind.append(f": ({title} portguid 0x{end.guid:016x}: '{device.name}')")
-    own = {end.device: end.lid for end in ends if devices[end.device].kind == SWITCH}
+    switch_lids = {end.device: end.lid for end in ends if devices[end.device].kind == SWITCH}
     lids = [f"0x{lid:04x}" for lid in tables.lids.tolist()]
     lines = []
     for switch, ports in zip(tables.switches, tables.ports.tolist(), strict=True):
         name, guid = devices[switch].name, devices[switch].guid
-        title = f"switch Lid {own[switch]} guid 0x{guid:016x} ({name}):"
+        title = f"switch Lid {switch_lids[switch]} guid 0x{guid:016x} ({name}):"
         lines.append(f"Unicast lids [0x0-0x{tables.lids[-1]:x}] of {title}")
-        lines += [f"{lid} {port:03} {rest}" for lid, port, rest in zip(lids, ports, behind, strict=True)]
+        lines += [f"{lid} {port:03} {behind_port}" for lid, port, behind_port in zip(lids, ports, behind, strict=True)]
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +90,7 @@ def configuration(tables: LidTables) -> str:
     ]
     if tables.reassigned:
         lines += [
-            "# LIDs are given anew: copy guid2lid to OpenSM's cache directory (OSM_CACHE_DIR) before it starts.",
+            "# LIDs are assigned again: copy guid2lid to OpenSM's cache directory (OSM_CACHE_DIR) before it starts.",
             "honor_guid2lid_file TRUE",
         ]
     return "\n".join(lines) + "\n"
@@ -124,7 +124,7 @@ def forwarding_tables(text: str, *, where: str = "tables") -> tuple[ForwardingTa
         elif line.startswith("0x"):
             entry = _ENTRY.match(line[:LONGEST_LINE] + " ")
             if entry is None or not tables:
-                problem = "is no entry" if tables else "stands before any switch"
+                problem = "is not an entry" if tables else "stands before any switch"
                 raise BadInput(f"{line[:60]!r} {problem}", where=place, remedy="expected 0x0007 006 : (...)")
             lid = int(entry[1], 16)
             if lid in tables[-1].ports:
@@ -168,12 +168,12 @@ def read_tables(
     base: dict[int, int] = {}
     for end in subnet.ends:
         base.setdefault(end.device, owned.get(end.guid, end.lid))
-    given = _given_lids(path_bits) if path_bits else {}
+    lids = _given_lids(path_bits) if path_bits else {}
     names, paths = fabric.names, []
     columns = (traffic.source, traffic.target, traffic.collective, traffic.queue_pair)
     for source, target, collective, pair in zip(*(each.tolist() for each in columns), strict=True):
         key = (names[source], names[target], traffic.names[collective], str(pair))
-        lid = given.get(key, base.get(match.device[target], 0))
+        lid = lids.get(key, base.get(match.device[target], 0))
         for nic in nics.get(source, ()):
             path, node = [nic], int(fabric.target[nic])
             while node != target:
@@ -188,7 +188,7 @@ def read_tables(
                 break
         else:
             problem = f"LID {lid} of {names[source]} -> {names[target]} does not arrive"
-            raise BadInput(problem, where=where, remedy="dump the tables anew")
+            raise BadInput(problem, where=where, remedy="dump the tables again")
     return routes_of_links(fabric, paths)
 
 
@@ -198,6 +198,6 @@ def _given_lids(text: str) -> dict[tuple[str, ...], int]:
     for row, place in csv_rows(text, "--path-bits", (*_FLOW, "dlid")):
         lid = row["dlid"]
         if not (lid.isascii() and lid.isdigit() and len(lid) < 6):
-            raise BadInput(f"{lid[:20]!r} is no dlid", where=place, remedy="give a number")
+            raise BadInput(f"{lid[:20]!r} is not a dlid", where=place, remedy="give a number")
         lids[tuple(row[name] for name in _FLOW)] = int(lid)
     return lids

@@ -56,20 +56,20 @@ def read_wiring(text: str, *, where: str = "cabling plan", hosts: Sequence[str] 
     for number, row in enumerate(_rows(text, where), start=1):
         if number <= first or not row or row[0].lstrip().startswith("#"):
             continue
-        here = f"{where}: row {number}"
+        row_place = f"{where}: row {number}"
         cells = {key: row[at].strip() if at < len(row) else "" for key, at in columns.items()}
         ends = [_end(cells, side) for side in "ab"]
         if not (ends[0][0] and ends[1][0]):
             continue  # a port that nothing is plugged into
-        (device, port), (other, other_port) = (
-            (device_name(name, here), device_name(port, here) if port else "") for name, port in ends
+        (device, port), (far_end, other_port) = (
+            (device_name(name, row_place), device_name(port, row_place) if port else "") for name, port in ends
         )
         cable = PortCable(
             device=device,
             port=port,
-            other=other,
+            other=far_end,
             other_port=other_port,
-            capacity_Bps=written_speed_Bps(cells.get("speed", ""), here, unit),
+            capacity_Bps=written_speed_Bps(cells.get("speed", ""), row_place, unit),
             up=cells.get("state", "").lower() not in _DOWN,
             place=f"row {number}",
         )
@@ -98,7 +98,7 @@ def write(fabric: Fabric) -> str:
 
 def _rows(text: str, where: str) -> Iterator[list[str]]:
     lines = text[:10_000].splitlines()[:_FIRST_ROWS]
-    delimiter = max(",;\t|", key=lambda one: max((line.count(one) for line in lines), default=0))
+    delimiter = max(",;\t|", key=lambda row: max((line.count(row) for line in lines), default=0))
     try:
         yield from csv.reader(io.StringIO(text), delimiter=delimiter)
     except csv.Error as error:
@@ -143,12 +143,12 @@ def _end_column(words: list[str]) -> str:
     """What a heading stands for: end (a, b or a blank where it names none) and device or port; "" for neither."""
     side = next((i for i in (0, 1) if any(map(_SIDES[i].fullmatch, words))), 2)
     end = ("a ", "b ", " ")[side]
-    rest = [word for word in words if side == 2 or not _SIDES[side].fullmatch(word)]
-    if any(map(_PORT.fullmatch, rest)):
+    candidates = [word for word in words if side == 2 or not _SIDES[side].fullmatch(word)]
+    if any(map(_PORT.fullmatch, candidates)):
         return f"{end}port"
-    if any(map(_DEVICE.fullmatch, rest)) or (side < 2 and not rest):
+    if any(map(_DEVICE.fullmatch, candidates)) or (side < 2 and not candidates):
         return f"{end}device"
-    if side < 2 and rest == ["name"]:  # NetBox writes side_a_name beside side_a_device
+    if side < 2 and candidates == ["name"]:  # NetBox writes side_a_name beside side_a_device
         return f"{end}port" if {"a", "b"} & set(words) else f"{end}device"
     return ""
 

@@ -2,9 +2,9 @@
 
 A switch that hashes the five-tuple sends all packets of a queue pair over one path, which its UDP source port
 decides.  The table says, for each (source, destination, queue pair), which port to use and which path is
-planned (its nodes, with "|" between); ``status`` says what is known of it:
+planned (its nodes, with "|" between); ``status`` says how sure it is:
 
-- ``unverified``: nothing; the port is one of its own for each queue pair of the pair of hosts;
+- ``unverified``: not checked; each queue pair of a pair of hosts has a separate port;
 - ``modelled``: with the hash given, the switches take the planned path;
 - ``probed``: the probes given saw packets with this port at the nodes of the planned path (parallel cables between two
   nodes they do not tell apart);
@@ -80,7 +80,7 @@ def write(
             remedy="plan fewer queue pairs",
         )
     status = "unverified" if switch_hash is None and seen is None else "modelled" if seen is None else "probed"
-    taken: dict[tuple[int, int], set[int]] = defaultdict(set)
+    used: dict[tuple[int, int], set[int]] = defaultdict(set)
     slots: Counter[tuple[int, int]] = Counter()
     rows: dict[int, tuple[object, ...]] = {}
     for path in sorted(paths, key=lambda path: (int(traffic.collective[path.flow]), path.queue_pair)):
@@ -94,10 +94,18 @@ def write(
             ports = iter(_probed(seen.get(addresses, {}), nodes, needed))
         else:
             ports = iter(PORTS[slots[pair] :])
-        port = next((port for port in ports if port not in taken[pair]), None)
-        taken[pair] |= set() if port is None else {port}
-        shown = ("", "not found") if port is None else (port, status)
-        rows[path.flow] = (*addresses, slots[pair], shown[0], "|".join(nodes), shown[1], path.job, path.collective)
+        port = next((port for port in ports if port not in used[pair]), None)
+        used[pair] |= set() if port is None else {port}
+        status_words = ("", "not found") if port is None else (port, status)
+        rows[path.flow] = (
+            *addresses,
+            slots[pair],
+            status_words[0],
+            "|".join(nodes),
+            status_words[1],
+            path.job,
+            path.collective,
+        )
         slots[pair] += 1
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(rows[path.flow] for path in paths)])
@@ -127,8 +135,8 @@ def crc32(source_ip: str, target_ip: str, udp_sport: int) -> int:
 def _probed(seen: dict[int, tuple[str, ...]], path: list[str], needed: set[str]) -> Iterator[int]:
     """Ports with which all of ``needed`` were seen, and nothing but nodes of the path in its order."""
     for port, names in sorted(seen.items()):
-        rest = iter(path)
-        if needed <= set(names) and all(name in rest for name in names):
+        nodes = iter(path)
+        if needed <= set(names) and all(name in nodes for name in names):
             yield port
 
 

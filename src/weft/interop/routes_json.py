@@ -130,7 +130,7 @@ def _table_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
 def _numbers(text: str, place: str) -> list[int]:
     words = text.split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise BadInput(f"{text[:40]!r} is no whole number", where=place, remedy="count from 0")
+        raise BadInput(f"{text[:40]!r} is not a whole number", where=place, remedy="count from 0")
     return [int(word) for word in words]
 
 
@@ -147,7 +147,9 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
     for row, place in rows:
         names = row["path"]
         if not isinstance(names, list) or len(names) < 2 or [names[0], names[-1]] != [row["source"], row["target"]]:
-            raise BadInput("the path is no list of names from source to target", where=place, remedy="list its nodes")
+            raise BadInput(
+                "the path is not a list of names from source to target", where=place, remedy="list its nodes"
+            )
         for name in names:
             if not isinstance(name, str) or name not in number:
                 problem = f"there is no node {str(name)[:60]!r}"
@@ -156,16 +158,16 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
         paths.append(_links(nodes, row, between, fabric, place))
         for key in ("job", "collective"):
             if not isinstance(row[key], str) or len(row[key]) > 200 or not row[key].isprintable():
-                raise BadInput(f"{key} is no name", where=place, remedy="use up to 200 printable characters")
+                raise BadInput(f"{key} is not a name", where=place, remedy="use up to 200 printable characters")
         job = jobs.setdefault(row["job"], len(jobs))
         group = collectives.setdefault((job, row["collective"]), len(collectives))
         for key in ("cap_Bps", "bytes"):
             if not isinstance(row.get(key, 1.0), int | float):
-                raise BadInput(f"{key} is no number", where=place)
+                raise BadInput(f"{key} is not a number", where=place)
         cap = finite(row["cap_Bps"], "cap_Bps", place) if "cap_Bps" in row else np.inf
         pair = row["queue_pair"]
         if isinstance(pair, bool) or not isinstance(pair, int) or not 0 <= pair < 2**31:
-            raise BadInput("queue_pair is no whole number from 0", where=place)
+            raise BadInput("queue_pair is not a whole number from 0", where=place)
         columns.append((nodes[0], nodes[-1], pair, group, finite(row.get("bytes", 1.0), "bytes", place), cap))
     ends_and_numbers = np.array([column[:4] for column in columns], dtype=np.int64).reshape(-1, 4)
     amounts = np.array([column[4:] for column in columns], dtype=np.float64).reshape(-1, 2)

@@ -2,7 +2,7 @@
 
 One file a job, ``job_<id>-<MODEL>.txt``; a header, then a line for each edge of a ring:
 ``src dst src_tor dst_tor start_time flow_size compute_time stage_index``, times in ns, sizes in bytes.  Each
-stage is a ring of its own that runs a ring all-reduce, 2 (ring - 1) rounds.  Node numbers are those of a
+stage is a separate ring that runs a ring all-reduce, 2 (ring - 1) rounds.  Node numbers are those of a
 two-layer Clos: ToRs first, then spines, then the hosts ToR by ToR.
 """
 
@@ -116,7 +116,7 @@ def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraf
     """The job of a file's text, under a name.
 
     Raises:
-        BadInput: a line with other than 8 whole numbers, an unknown host, or a stage that is no set of rings.
+        BadInput: a line with other than 8 whole numbers, an unknown host, or a stage that is not a set of rings.
     """
     table = _numbers(text, where)
     source = _hosts(table[:, 0], table[:, 2], numbering, where)
@@ -143,39 +143,39 @@ def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None)
     """A job as the text of a job file.
 
     Raises:
-        Unsupported: the format cannot hold the job: flows that are no rings with their rounds, with bounded
+        Unsupported: the format cannot hold the job: flows that are not rings with their rounds, with bounded
             rates, over several queue pairs, or with sizes or times that are not whole.
     """
     form = numbering or Numbering()
     flows = np.flatnonzero(traffic.flow_job == job)
-    one = traffic.only([job])
+    single = traffic.only([job])
     ends = np.stack([traffic.source[flows], traffic.target[flows]])
     table = np.column_stack(
         [
             *(ends + form.first_host),
             *(ends // form.hosts_per_tor),
-            np.full(len(flows), round(float(one.start_s[0]) * 1e9), dtype=np.int64),
-            np.ceil(one.bytes).astype(np.int64),
-            np.full(len(flows), round(float(one.pause_s[0]) * 1e9), dtype=np.int64),
-            one.collective,
+            np.full(len(flows), round(float(single.start_s[0]) * 1e9), dtype=np.int64),
+            np.ceil(single.bytes).astype(np.int64),
+            np.full(len(flows), round(float(single.pause_s[0]) * 1e9), dtype=np.int64),
+            single.collective,
         ]
     )
     text = "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
     try:
-        back = parse_job(text, one.jobs[0], form, one.jobs[0])
+        back = parse_job(text, single.jobs[0], form, single.jobs[0])
         same = {
-            "rounds of a ring": np.array_equal(back.rounds, one.rounds),
-            "whole sizes in bytes": np.allclose(back.bytes, one.bytes, rtol=0.0, atol=1.0),
-            "unbounded rates": bool(np.all(np.isinf(one.cap_Bps))),
-            "one queue pair a flow": not one.queue_pair.any(),
+            "rounds of a ring": np.array_equal(back.rounds, single.rounds),
+            "whole sizes in bytes": np.allclose(back.bytes, single.bytes, rtol=0.0, atol=1.0),
+            "unbounded rates": bool(np.all(np.isinf(single.cap_Bps))),
+            "one queue pair a flow": not single.queue_pair.any(),
         }
-        broken = [what for what, holds in same.items() if not holds]
+        broken = [label for label, holds in same.items() if not holds]
         problem = f"it lacks {', '.join(broken)}" if broken else ""
     except BadInput as error:
         problem = error.what
     if problem:
-        what, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
-        raise Unsupported(what, where=one.jobs[0], remedy=remedy)
+        problem_words, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
+        raise Unsupported(problem_words, where=single.jobs[0], remedy=remedy)
     return text
 
 
@@ -187,7 +187,7 @@ def _numbers(text: str, where: str) -> Ints:
         words = line.split()
         if len(words) != 8 or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
             raise BadInput(
-                f"{line[:60]!r} is no flow", where=f"{where}: line {number}", remedy=f"8 whole numbers: {COLUMNS}"
+                f"{line[:60]!r} is not a flow", where=f"{where}: line {number}", remedy=f"8 whole numbers: {COLUMNS}"
             )
         rows.append([int(word) for word in words])
     if not rows:
@@ -201,7 +201,7 @@ def _hosts(numbers: Ints, tors: Ints, form: Numbering, where: str) -> Ints:
     if len(strange):
         last = form.first_host + form.hosts - 1
         raise BadInput(
-            f"node {numbers[strange[0]]} is no host",
+            f"node {numbers[strange[0]]} is not a host",
             where=where,
             remedy=f"hosts are {form.first_host} to {last} on {form.tors} ToRs x {form.spines} spines",
         )
@@ -223,14 +223,14 @@ def _rounds(source: Ints, target: Ints, stage: Ints, stages: int, where: str) ->
         after = dict(zip(source[stage == number].tolist(), target[stage == number].tolist(), strict=True))
         if len(after) != int((stage == number).sum()) or set(after) != set(after.values()):
             raise BadInput(
-                f"stage {number} is no ring", where=where, remedy="each host sends to one and receives from one"
+                f"stage {number} is not a ring", where=where, remedy="each host sends to one and receives from one"
             )
         lengths = _cycles(after)
         if len(lengths) > 1:
             raise BadInput(
                 f"stage {number} holds rings of {' and '.join(map(str, sorted(lengths)))}",
                 where=where,
-                remedy="give each ring a stage of its own",
+                remedy="give each ring its own stage",
             )
         rounds[number] = 2 * (lengths.pop() - 1)
     return rounds

@@ -62,7 +62,7 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
         "--steps": "1000",
     }
     words = [shlex.quote(model), *(f"{flag} {shlex.quote(value)}" for flag, value in command.items())]
-    known = [] if model in names() else [f"put the path of the model's config.json in place of {model}"]
+    known = [] if model in names() else [f"replace {model} by the path of the model's config.json"]
     return LaunchArguments(
         tool=TOOL,
         written_for=WRITTEN_FOR,

@@ -56,9 +56,9 @@ def read(text: str, *, where: str = "topology") -> Fabric:
     """
     switches = _switches(*(_conf_rows(text, where) if _CONF.search(text) else _yaml_rows(text, where)))
     hosts = {node: switch.place for switch in switches.values() for node in switch.nodes}
-    if both := next((host for host in hosts if host in switches), None):
-        problem, remedy = f"{both!r} is a switch and a node", f"list it as Switches={both}, not Nodes="
-        raise BadInput(problem, where=f"{where}: {switches[both].place}", remedy=remedy)
+    if shared := next((host for host in hosts if host in switches), None):
+        problem, remedy = f"{shared!r} is a switch and a node", f"list it as Switches={shared}, not Nodes="
+        raise BadInput(problem, where=f"{where}: {switches[shared].place}", remedy=remedy)
     below = _accelerators_below(switches, where)
     parents = Counter(child for switch in switches.values() for child in switch.children)
     index = {name: i for i, name in enumerate([*hosts, *switches])}
@@ -138,13 +138,13 @@ def _switches(rows: Iterable[Row], blocks: bool, where: str) -> dict[str, _Switc
     switches: dict[str, _Switch] = {}
     left = MOST_NAMES
     for name, nodes, children, place in rows:
-        here = f"{where}: {place}"
+        place_text = f"{where}: {place}"
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise BadInput(f"{name[:40]!r} is no name of a switch", where=here)
+            raise BadInput(f"{name[:40]!r} is not a name of a switch", where=place_text)
         if name in switches:
-            raise BadInput(f"two switches are named {name!r}", where=here, remedy="rename one")
+            raise BadInput(f"two switches are named {name!r}", where=place_text, remedy="rename one")
         expanded: list[list[str]] = []
-        for hostlist, at in ((nodes, f"{here}: nodes"), (children, here)):
+        for hostlist, at in ((nodes, f"{place_text}: nodes"), (children, place_text)):
             if hostlist and left <= 0:
                 raise BadInput(f"has more than {MOST_NAMES:,} nodes", where=at)
             expanded.append(expand(hostlist, where=at, most=left) if hostlist else [])
@@ -236,8 +236,8 @@ def compress(names: Iterable[str]) -> str:
             ranges.append([number, number])
     lists = []
     for prefix, width, ranges in runs:
-        shown = ",".join(f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in ranges)
-        lists.append(prefix + (f"[{shown}]" if "-" in shown or "," in shown else shown))
+        text = ",".join(f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in ranges)
+        lists.append(prefix + (f"[{text}]" if "-" in text or "," in text else text))
     return ",".join(lists)
 
 

@@ -124,7 +124,7 @@ def _ends(result: Discovered, wires: tuple[Wire, ...]) -> Iterator[End]:
     """Port 0 of the switches and the joined ports of the others, by device and port."""
     keys, seen = list(result.devices), set()
     joined = {(w.device, w.port): (w.other, w.other_port) for w in wires}
-    joined |= {there: here for here, there in joined.items()}
+    joined |= {far: near for near, far in joined.items()}
     switches = {i for i, d in enumerate(result.devices.values()) if d.kind == "Switch"}
     for i, port in sorted([(i, 0) for i in switches] + [end for end in joined if end[0] not in switches]):
         device = result.devices[keys[i]]
@@ -132,9 +132,9 @@ def _ends(result: Discovered, wires: tuple[Wire, ...]) -> Iterator[End]:
             guid, lid, lmc = device.guid or keys[i][2:], device.lid, 0
         else:
             # The port's own line tells all of it; the line of the other end has its GUID and LID, too.
-            (other, other_port), here = joined[i, port], device.ports.get(port)
-            back = result.devices[keys[other]].ports.get(other_port)
-            guid, lid, lmc = (here.guid, here.lid, here.lmc) if here else ("", 0, 0)
+            (neighbour, other_port), near = joined[i, port], device.ports.get(port)
+            back = result.devices[keys[neighbour]].ports.get(other_port)
+            guid, lid, lmc = (near.guid, near.lid, near.lmc) if near else ("", 0, 0)
             guid, lid = (guid or back.other_guid, lid or back.other_lid) if back else (guid, lid)
         is_guid = _GUID.fullmatch(guid)
         if not is_guid or int(guid, 16) in seen:
@@ -191,8 +191,8 @@ def switching(subnet: Subnet) -> Switching:
     number = {(end.device, end.port): i for i, end in enumerate(subnet.ends)}
     attached = {number[switch, 0]: (switch, 0) for switch in inward}
     for wire in subnet.wires:
-        there, here = (wire.other, wire.other_port), (wire.device, wire.port)
-        for (a, port), (b, other_port) in ((here, there), (there, here)):
+        far, near = (wire.other, wire.other_port), (wire.device, wire.port)
+        for (a, port), (b, other_port) in ((near, far), (far, near)):
             if wire.up and kinds[a] == SWITCH and kinds[b] == SWITCH:
                 inward[b].append((a, port))
             elif wire.up and kinds[a] == SWITCH:
@@ -251,13 +251,13 @@ def _spread(
         count, switch = heappop(heap)
         if settled.get(switch, starts.get(switch)) != count:
             continue
-        for other, port in net.inward[switch]:
-            up = net.level is not None and net.level[switch] > net.level[other]
-            if other in hops or (upwards is not None and up != upwards):
+        for neighbour, port in net.inward[switch]:
+            up = net.level is not None and net.level[switch] > net.level[neighbour]
+            if neighbour in hops or (upwards is not None and up != upwards):
                 continue
-            if count + 1 < settled.get(other, count + 2):
-                settled[other], ways[other] = count + 1, [port]
-                heappush(heap, (count + 1, other))
-            elif count + 1 == settled[other]:
-                ways[other].append(port)
+            if count + 1 < settled.get(neighbour, count + 2):
+                settled[neighbour], ways[neighbour] = count + 1, [port]
+                heappush(heap, (count + 1, neighbour))
+            elif count + 1 == settled[neighbour]:
+                ways[neighbour].append(port)
     hops.update(settled)

@@ -1,13 +1,11 @@
 """PyTorch's two kinds of traces as workloads, told apart by their beginning.
 
 The profiler (Kineto) writes the GPU's kernels.  Kernels of NCCL are communications; what NCCL's kernels know
-of them stands in their arguments.  The other kernels are computations, joined between the points where one of
+of them is in their arguments.  The other kernels are computations, joined between the points where one of
 them waits for a communication or is waited for.
 
-``ExecutionTraceObserver`` writes the operators of one rank as nodes.  A collective is a node
-``record_param_comms``; nodes ``## process_group:init ##`` list the groups.  From schema 1.0.3 on such a node has
-attributes; before, its inputs are positional: the tensors sent, a sequence number, the group, the rank, the
-collective's name, two lists of splits, the group's size; what it receives are its outputs.  Such a trace says neither
+``ExecutionTraceObserver`` (schema 1.0.3 or later) writes the operators of one rank as nodes.  A collective is a node
+``record_param_comms`` with attributes; nodes ``## process_group:init ##`` list the groups.  Such a trace says neither
 how long a node computes (unless a tool has added ``dur``) nor what waits for what on the GPU.
 
 Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` and the
@@ -136,26 +134,22 @@ def communication(
     """
     ranks = rank_list(record.get(keys["ranks"]))
     if kind == "barrier":
-        return _sized(kind, 0, 0, ranks)
-    missing = [keys[what] for what in ("in", "out", "dtype") if keys[what] not in record]
+        return Communication(kind=kind, bytes=0.0, ranks=ranks)
+    missing = [keys[field] for field in ("in", "out", "dtype") if keys[field] not in record]
     if missing:
         raise BadInput(
             f"the {kind} does not say its size: {', '.join(map(repr, missing))} is missing",
             where=where,
             remedy="trace with a PyTorch (2.2 or later) that records collectives",
         )
-    sent, received = (_elements(record[keys[what]], f"{where}: {keys[what]}") for what in ("in", "out"))
+    sent, received = (_elements(record[keys[field]], f"{where}: {keys[field]}") for field in ("in", "out"))
     name = record[keys["dtype"]]
     size = ELEMENT_BYTES.get(name.strip().lower()) if isinstance(name, str) else None
     if size is None:
         raise Unsupported(f"elements of type {reprlib.repr(name)} have no known size", where=where)
-    return _sized(kind, sent * size, received * size, ranks)
-
-
-def _sized(kind: CommunicationKind, sent: int, received: int, ranks: tuple[int, ...] | None) -> Communication:
-    """A collective of the bytes that a rank sends and receives, whichever of them is the whole buffer."""
-    whole = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received), "barrier": 0}
-    return Communication(kind=kind, bytes=float(whole.get(kind, sent)), ranks=ranks)
+    # Whichever of both is the whole buffer.
+    elements = {"all-gather": received, "broadcast": max(sent, received), "send": max(sent, received)}
+    return Communication(kind=kind, bytes=float(elements.get(kind, sent) * size), ranks=ranks)
 
 
 def rank_list(value: object) -> tuple[int, ...] | None:
@@ -195,7 +189,7 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
     Where a file has several devices, only the first counts.
 
     Raises:
-        BadInput: the file is no trace, has no kernels, or does not say how large its collectives are.
+        BadInput: the file is not a trace, has no kernels, or does not say how large its collectives are.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
@@ -232,7 +226,7 @@ def events_of(document: Any, where: str) -> list[dict[str, Any]]:
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(
-            "is no trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
+            "is not a trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
         )
     return events
 
@@ -245,7 +239,7 @@ def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_TracePiece]:
             continue
         place, arguments = f"{where}: event {number_}", event.get("args", {})
         if not isinstance(arguments, dict):
-            raise BadInput("the arguments are no table", where=place)
+            raise BadInput("the arguments are not a table", where=place)
         own = number(arguments.get("device", event.get("pid", 0)), f"{place}: device")
         device = own if device is None else device
         if own != device:
@@ -313,8 +307,8 @@ def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:
     if len(streams) > MOST_STREAMS:
         raise BadInput(f"has {len(streams)} streams, more than a GPU", where="trace")
     pieces = list(communications)
-    for stream, own in streams.items():
-        pieces += _computations(stream, own, communications)
+    for stream, tasks in streams.items():
+        pieces += _computations(stream, tasks, communications)
     pieces.sort(key=lambda piece: (piece.begin, piece.launched))
     place = {id(piece): i for i, piece in enumerate(pieces)}
     return tuple(
@@ -322,7 +316,7 @@ def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:
             name=piece.name,
             seconds=piece.seconds,
             communication=piece.communication,
-            waits=tuple(sorted({place[id(other)] for other in piece.waits})),
+            waits=tuple(sorted({place[id(wait)] for wait in piece.waits})),
         )
         for piece in pieces
     )
@@ -395,7 +389,7 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     Computations are the innermost nodes with a ``dur`` (microseconds), joined between collectives.
 
     Raises:
-        BadInput: the file is no execution trace, has no tasks, or does not say how large a collective is.
+        BadInput: the file is not an execution trace, has no tasks, or does not say how large a collective is.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
@@ -404,9 +398,9 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     seconds = _seconds(nodes, where)
     tasks: list[Task] = []
 
-    def add(name: str, computed_s: float = 0.0, what: Communication | None = None) -> None:
+    def add(name: str, computed_s: float = 0.0, communication: Communication | None = None) -> None:
         waits = (len(tasks) - 1,) if tasks else ()
-        tasks.append(Task(name=name, seconds=computed_s, communication=what, waits=waits))
+        tasks.append(Task(name=name, seconds=computed_s, communication=communication, waits=waits))
 
     computed_s = 0.0
     for number_, node in nodes.items():
@@ -417,7 +411,7 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
         if collective is not None:
             if computed_s > 0:
                 add("compute", computed_s)
-            add(collective[0], what=collective[1])
+            add(collective[0], communication=collective[1])
             computed_s = 0.0
     if computed_s > 0:
         add("compute", computed_s)
@@ -436,7 +430,7 @@ def _nodes(document: Any, where: str) -> dict[int, dict[str, Any]]:
     listed = document.get("nodes") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise BadInput(
-            "is no execution trace: it has no list of nodes",
+            "is not an execution trace: it has no list of nodes",
             where=where,
             remedy="give a file of torch.profiler's ExecutionTraceObserver",
         )
@@ -472,17 +466,19 @@ def _groups(nodes: Mapping[int, dict[str, Any]], where: str) -> dict[str, tuple[
         if node["name"] != _GROUPS:
             continue
         place = f"{where}: node {number_}"
-        text = next(iter(_values(node.get("inputs"))), None)
+        inputs = node.get("inputs")
+        values = inputs.get("values") if isinstance(inputs, dict) else inputs
+        text = values[0] if isinstance(values, list) and values else None
         try:
             listed = json.loads(text) if isinstance(text, str) else text
         except (ValueError, RecursionError):
             listed = None
         if not isinstance(listed, list) or not all(isinstance(group, dict) for group in listed):
-            raise BadInput("its first input is no list of process groups", where=place)
+            raise BadInput("its first input is not a list of process groups", where=place)
         for group in listed:
             ranks = rank_list(group.get("ranks"))
             if ranks is not None:
-                ranks_of[str(group.get("pg_name"))] = ranks_of[f"backend {group.get('backend_id')}"] = ranks
+                ranks_of[str(group.get("pg_name"))] = ranks
     return ranks_of
 
 
@@ -492,69 +488,23 @@ def _of_node(
     """Name and collective of a node; None for one that moves nothing."""
     listed = node.get("attrs", [])
     if not isinstance(listed, list) or not all(isinstance(attribute, dict) for attribute in listed):
-        raise BadInput("attrs is no list of attributes", where=place)
+        raise BadInput("attrs is not a list of attributes", where=place)
     record = {str(attribute.get("name")): attribute.get("value") for attribute in listed}
-    name, values = record.get("collective_name"), _values(node.get("inputs"))
-    # Up to schema 1.0.2 the name stands before two lists, those of the splits.
-    starts = range(len(values) - 2)
-    at = next((i for i in starts if [type(value) for value in values[i : i + 3]] == [str, list, list]), -1)
-    if not isinstance(name, str) and at >= 0:
-        name = values[at]
+    name = record.get("collective_name")
     if not isinstance(name, str):
         raise BadInput(
-            "the collective has neither an attribute nor an input that names it",
+            "the collective has no attribute collective_name",
             where=place,
-            remedy="give the trace as ExecutionTraceObserver wrote it",
+            remedy="trace with a PyTorch that writes schema 1.0.3 or later",
         )
     if name in _NO_TRAFFIC:
         return None
     kind = kind_of(name)
     if kind is None:
         raise Unsupported(f"the collective {name[:80]!r} is not modelled", where=place)
-    if "collective_name" not in record:
-        return name[:200], _of_inputs(kind, node, values[:at], groups, place)
     group = str(record.get("pg_name"))
     record["ranks"] = list(groups[group]) if group in groups else _strided(record)
     return name[:200], communication(kind, record, _EXECUTION_KEYS, place)
-
-
-def _values(arguments: Any) -> list[Any]:
-    """The values of a node's inputs or outputs."""
-    values = arguments.get("values") if isinstance(arguments, dict) else arguments
-    return values if isinstance(values, list) else []
-
-
-def _of_inputs(
-    kind: CommunicationKind, node: dict[str, Any], before: list[Any], groups: Mapping[str, tuple[int, ...]], place: str
-) -> Communication:
-    """The collective of positional inputs, of which ``before`` are those up to its name."""
-    group = before[-2] if len(before) > 1 else None
-    ranks = groups.get(f"backend {group}", groups.get(str(group)))
-    if kind == "barrier":
-        return _sized(kind, 0, 0, ranks)
-    received, sent = _tensor_bytes(_values(node.get("outputs")), place), _tensor_bytes(before, place)
-    if not sent and not received:
-        problem = f"the {kind} does not say its size: it has no tensors among its inputs and outputs"
-        raise BadInput(problem, where=place, remedy="give the trace as ExecutionTraceObserver wrote it")
-    return _sized(kind, sent, received, ranks)
-
-
-def _tensor_bytes(values: list[Any], place: str) -> int:
-    """Bytes of all tensors in nested lists; one is [id, storage, offset, elements, bytes of each, device]."""
-    bytes_, waiting = 0, [values]
-    while waiting:
-        value = waiting.pop()
-        if not isinstance(value, list):
-            continue
-        if (
-            len(value) == 6
-            and isinstance(value[5], str)
-            and not any(isinstance(part, list | str) for part in value[:5])
-        ):
-            bytes_ += _elements(value[3], place) * _elements(value[4], place)
-        else:
-            waiting += value
-    return bytes_
 
 
 def _strided(record: Mapping[str, Any]) -> list[int] | None:

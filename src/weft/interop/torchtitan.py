@@ -117,8 +117,8 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
     body += [f"config.{name} = {value!r}" for name, value in _recipe_settings(job, layout).items()]
     body.append(f"config.activation_checkpoint = {ac}.Config()" if ac else "config.activation_checkpoint = None")
     if flavor:
-        made = f", converters=[{converter}.Config({arguments}, model_compile_enabled=True)]" if converter else ""
-        body.append(f"config.model_spec = model_registry({flavor.name!r}{made})")
+        converters = f", converters=[{converter}.Config({arguments}, model_compile_enabled=True)]" if converter else ""
+        body.append(f"config.model_spec = model_registry({flavor.name!r}{converters})")
     lines = [f"# {WRITTEN_FOR}", *sorted(true_of(imports)), "", "", "def planned() -> Trainer.Config:"]
     lines += [*(f"    {line}" for line in (*body, "return config")), ""]
     return LaunchArguments(
@@ -294,7 +294,7 @@ def _notes(job: Job, layout: Layout, flavor: Flavor | None) -> Iterator[str]:
     if flavor is None:
         yield f"no flavor has the shape of {job.model.name}: add it to a model's registry"
     elif job.model.rope not in (None, catalogue.load(flavor.model).model.rope):
-        yield f"the flavor {flavor.name} has rotary positions of its own; set the model's in its registry"
+        yield f"the flavor {flavor.name} has its own rotary positions; set the model's in its registry"
     if layout.zero == 1 and layout.z == 1 and layout.data > 1:
         yield "gradients are sharded too (zero 2); there is no zero 1"
     if layout.context > 1 and _shard(layout) > 1:
@@ -357,7 +357,7 @@ def _layout(s: Settings, model: Model | None, world: int | None, notes: list[str
     degrees = {"tensor": x, "pipeline": pipeline, "context": context, "replicate": replicas}
     shard = s.integer("parallelism.data_parallel_shard_degree", -1, least=-1)
     if shard == 0:
-        raise s.bad("parallelism.data_parallel_shard_degree", "0 is no degree", "write -1 for all that remain")
+        raise s.bad("parallelism.data_parallel_shard_degree", "0 is not a degree", "write -1 for all that remain")
     if shard < 0 and world is None:
         raise BadInput(
             "the number of accelerators is not in it (data_parallel_shard_degree takes what remains)",

@@ -25,7 +25,7 @@ class Rejection:
 
 REASONS = {
     "world-mismatch": "the degrees do not multiply to the accelerators of the cluster",
-    "batch-not-divisible": "the global batch is no multiple of micro-batch x data-parallel ranks",
+    "batch-not-divisible": "the global batch is not a multiple of micro-batch x data-parallel ranks",
     "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
     "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
     "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x (and y)",
@@ -168,8 +168,10 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
 def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[str, Mask]]:
     virtual = table.virtual_stages
     wrong = (table.schedule != PipelineSchedule.PLAIN.code) & (table.pipeline == 1)
-    for one in PipelineSchedule:
-        wrong |= (table.schedule == one.code) & (virtual < 2 if one.chunks is None else virtual != one.chunks)
+    for schedule in PipelineSchedule:
+        wrong |= (table.schedule == schedule.code) & (
+            virtual < 2 if schedule.chunks is None else virtual != schedule.chunks
+        )
     yield "schedule-mismatch", wrong
     yield "interleaving-rounds", table.scheduled("rounds") & (micro_batches % table.pipeline != 0)
     yield "pipeline-starved", table.scheduled("splits_backward") & (micro_batches < table.pipeline)
@@ -203,10 +205,11 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
             f" * data {layout.data} = {unit}; {max(round(recipe.global_batch / unit), 1) * unit} is the nearest"
         )
     heads = ", ".join(
-        f"{one.heads} heads, {one.kv_heads} key-value heads" for one in dict.fromkeys(model.attentions[:1])
+        f"{attention.heads} heads, {attention.kv_heads} key-value heads"
+        for attention in dict.fromkeys(model.attentions[:1])
     )
     cuts = f"context = {layout.context}, x = {layout.x}" + (f", y = {layout.y}" if layout.y > 1 else "")
-    states = ", ".join(f"{one.heads} heads in {one.groups} groups" for one in dict.fromkeys(model.state_spaces))
+    states = ", ".join(f"{state.heads} heads in {state.groups} groups" for state in dict.fromkeys(model.state_spaces))
     experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
     schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
     micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
@@ -253,9 +256,9 @@ def check_runnable(model: Model, layout: Layout) -> None:
         Unsupported: a field of the model or of the layout asks for something that the runtime lacks.
         BadInput: key-value heads do not divide over x.
     """
-    for wanted, field, what, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
+    for wanted, field, feature, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
         if wanted:
-            raise Unsupported(f"the runtime does not support {what}", where=field, remedy=remedy)
+            raise Unsupported(f"the runtime does not support {feature}", where=field, remedy=remedy)
     for attention in model.attentions:
         if attention.kv_heads % layout.x:
             raise BadInput(

@@ -1,4 +1,4 @@
-"""What a step communicates in easy mode, where every rank has rows of its own with all features between layers.
+"""What a step communicates in easy mode, where every rank has separate rows with all features between layers.
 
 Around a layer rows are exchanged for features over the axis of its inputs, and gathered over the axis of its outputs;
 partial sums are scattered by rows, and the features of a rank's own rows come back (``weft.runtime.convert``).
@@ -100,12 +100,12 @@ def easy_collectives(
 def _around(layer: EasyLayer, layout: Layout) -> Iterator[tuple[CollectiveKind, str, int, int]]:
     """Kind, axis, elements and times of what a layer exchanges in a micro-batch, both ways."""
     over_in, over_out = layer.axes(layout)
-    taken, given = layer.taken * layer.inputs, layer.given * layer.outputs
-    gathered, partial = taken * getattr(layout, over_out), given * getattr(layout, over_in)
+    inputs, outputs = layer.taken * layer.inputs, layer.given * layer.outputs
+    gathered, partial = inputs * getattr(layout, over_out), outputs * getattr(layout, over_in)
     exchanges = 0 if layer.exchanged else 1 + layer.gradient
-    yield "all-to-all", over_in, taken, exchanges
+    yield "all-to-all", over_in, inputs, exchanges
     yield "all-gather", over_out, gathered, 2
     yield "reduce-scatter", over_out, gathered, int(layer.gradient and not layer.summed)
     yield "reduce-scatter", over_in, partial, 1
     yield "all-gather", over_in, partial, 1
-    yield "all-to-all", over_out, given, 2
+    yield "all-to-all", over_out, outputs, 2

@@ -88,12 +88,12 @@ class Measured:
 
     def of(self, axis: str, kind: MeasuredKind | None = None) -> tuple[Sample, ...]:
         """Samples of an axis, of one collective or of all."""
-        return tuple(one for one in self.samples if one.axis == axis and kind in (None, one.kind))
+        return tuple(sample for sample in self.samples if sample.axis == axis and kind in (None, sample.kind))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelftestFinding:
-    """One check on one grid: its verdict, what was found in words, and its figures (SI units); ``seen``: a figure
+    """One check on one grid: its verdict, the finding in words, and its figures (SI units); ``seen``: a figure
     that nothing is asked of."""
 
     check: str

@@ -80,10 +80,10 @@ def groups(layout: Layout, axis: str) -> Ints:
 
 def coordinates(layout: Layout, rank: int) -> dict[str, int]:
     """Mesh coordinates of a rank, by axis."""
-    result, rest = {}, rank
+    result, number = {}, rank
     for axis in layout.order:
-        result[axis] = rest % getattr(layout, axis)
-        rest //= getattr(layout, axis)
+        result[axis] = number % getattr(layout, axis)
+        number //= getattr(layout, axis)
     return result
 
 
@@ -120,7 +120,7 @@ def straddling(layout: Layout, domain: int, part: int) -> tuple[str, ...]:
     """Axes other than data whose groups have fewer ranks together in domains of ``domain`` than of ``part`` ranks."""
     table, axes = LayoutTable.of([layout]), ("x", "y", "context", "z", "expert", "expert_tensor")
     inside = [[spread(table, (axis,), (span, layout.world)).members[0][0] for axis in axes] for span in (domain, part)]
-    return tuple(axis for axis, whole, less in zip(axes, *inside, strict=True) if whole < less)
+    return tuple(axis for axis, full, less in zip(axes, *inside, strict=True) if full < less)
 
 
 def _factors(table: LayoutTable, axis: str) -> list[tuple[Ints, Ints]]:
@@ -180,7 +180,7 @@ def distinct_groups(
             wide = wide | _wide(table, axis)
         if used is not None:
             wide = np.where(used[index], wide, 0)
-        masks.append((wide > 0) & ~np.any([wide == other for other in seen], axis=0))
+        masks.append((wide > 0) & ~np.any([wide == known for known in seen], axis=0))
         seen.append(wide)
     return masks
 
@@ -191,7 +191,7 @@ def _wide(table: LayoutTable, axis: str) -> Ints:
     if axis in AXES or axis in EXPERT_AXES or axis in ("tied", "expert_shard", "expert_replica"):
         bit = np.where((axis == "tied") & (table.pipeline == 2), names.index("pipeline"), names.index(axis))
         return np.where(degrees(table, axis) > 1, 1 << bit, 0)
-    bits = [np.where(mask, _wide(table, one), 0) for one, mask in _counted(table, axis).items()]
+    bits = [np.where(mask, _wide(table, size), 0) for size, mask in _counted(table, axis).items()]
     every: Ints = np.bitwise_or.reduce(bits)
     return every
 
@@ -223,7 +223,7 @@ def rank_groups(layout: Layout, axes: Sequence[str]) -> Ints:
         return groups(layout, "pipeline")[:, [0, -1]]
     if axes in (("expert_shard",), ("expert_replica",)):
         copies = groups(layout, "expert_data")
-        cut = int(expert_cut(*(np.array([one]) for one in (copies.shape[1], layout.z, layout.data)))[0])
+        cut = int(expert_cut(*(np.array([size]) for size in (copies.shape[1], layout.z, layout.data)))[0])
         shards = copies.reshape(len(copies), -1, cut)
         whole = shards if axes == ("expert_shard",) else shards.swapaxes(1, 2)
         return whole.reshape(-1, whole.shape[-1])

@@ -145,11 +145,12 @@ class Operations:
         if scale == 1.0:
             return self
         computations = tuple(
-            one if isinstance(one, Gemm) else replace(one, bytes=scale * one.bytes) for one in self.computations
+            computation if isinstance(computation, Gemm) else replace(computation, bytes=scale * computation.bytes)
+            for computation in self.computations
         )
         collectives = tuple(
-            replace(one, element_bytes=recipe.element_bytes) if one.element_bytes == 2.0 else one
-            for one in self.collectives
+            replace(collective, element_bytes=recipe.element_bytes) if collective.element_bytes == 2.0 else collective
+            for collective in self.collectives
         )
         return Operations(computations=computations, collectives=collectives)
 
@@ -317,10 +318,10 @@ AGAIN = ".input-again"
 def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Input side of a normal layer: all-reduce backward, or with sequence parallelism all-gather forward,
     reduce-scatter and a second all-gather of the saved input backward (arXiv 2205.05198, section 4.2.2)."""
-    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    sharded, replicated = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     over_x = partial(Collective, axes=("x",), behind=name)
     yield over_x(name=f"{name}.input", kind="all-gather", phase="forward", elements=sharded)
-    yield over_x(name=f"{name}.input-gradient", kind="all-reduce", phase="input-gradient", elements=whole)
+    yield over_x(name=f"{name}.input-gradient", kind="all-reduce", phase="input-gradient", elements=replicated)
     yield over_x(name=name + AGAIN, kind="all-gather", phase="weight-gradient", elements=sharded)
     yield over_x(name=f"{name}.input-gradient", kind="reduce-scatter", phase="input-gradient", elements=sharded)
 
@@ -328,9 +329,9 @@ def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
     """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather
     backward."""
-    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    sharded, replicated = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     over_x = partial(Collective, axes=("x",), behind=name)
-    yield over_x(name=f"{name}.output", kind="all-reduce", phase="forward", elements=whole)
+    yield over_x(name=f"{name}.output", kind="all-reduce", phase="forward", elements=replicated)
     yield over_x(name=f"{name}.output", kind="reduce-scatter", phase="forward", elements=sharded)
     yield over_x(name=f"{name}.output-gradient", kind="all-gather", phase="input-gradient", elements=sharded)
 

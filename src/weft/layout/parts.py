@@ -57,9 +57,9 @@ def embedding_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operatio
         Pass(name="embedding", phase="input-gradient", bytes=8.0 * rows),
     )
     elements = sizes.tokens * model.hidden
-    sharded, whole = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
+    sharded, replicated = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     wanted: tuple[tuple[CollectiveKind, Phase, Floats], ...] = (
-        ("all-reduce", "forward", whole),
+        ("all-reduce", "forward", replicated),
         ("reduce-scatter", "forward", sharded),
         ("all-gather", "input-gradient", sharded),
     )
@@ -85,17 +85,19 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
         Pass(name="cross-entropy", phase="forward", bytes=14.0 * logits),
         Pass(name="cross-entropy", phase="input-gradient", bytes=8.0 * logits),
     )
-    entering = [replace(one, axes=("x", "y")) for one in enter_x("logits", sizes.tokens * model.hidden, sizes)]
+    entering = [
+        replace(collective, axes=("x", "y")) for collective in enter_x("logits", sizes.tokens * model.hidden, sizes)
+    ]
     scalars = tuple(
         Collective(
-            name=f"cross-entropy.{what}",
+            name=f"cross-entropy.{step}",
             kind="all-reduce",
             axes=("x", "y"),
             phase="forward",
             elements=sizes.tokens,
             element_bytes=4.0,
         )
-        for what in ("max", "target", "sum")
+        for step in ("max", "target", "sum")
     )
     norm = norm_statistics("final-norm", model.norm_bias, sizes) if model.final_norm else ()
     leaving = whole_features("forward", model.hidden, sizes)
@@ -106,15 +108,18 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
 def _with_whole_logits(head: Operations, model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     """The head, with prediction modules, whose loss every rank of x computes alike, on logits that it gathers."""
     computations = tuple(
-        replace(one, bytes=one.bytes * sizes.x) if isinstance(one, Pass) and one.name == "cross-entropy" else one
-        for one in head.computations
+        replace(computation, bytes=computation.bytes * sizes.x)
+        if isinstance(computation, Pass) and computation.name == "cross-entropy"
+        else computation
+        for computation in head.computations
     )
     gathered = Collective(
         name="logits", kind="all-gather", axes=("x",), phase="forward", elements=sizes.tokens * model.vocab / sizes.y
     )
     more = Operations(computations=(), collectives=(gathered,)).in_width(recipe)
     result = tuple(
-        replace(one, axes=("y",)) if one.name.startswith("cross-entropy.") else one for one in head.collectives
+        replace(collective, axes=("y",)) if collective.name.startswith("cross-entropy.") else collective
+        for collective in head.collectives
     )
     gathers = more.collectives * (1 + model.prediction_layers)
     return Operations(computations=computations, collectives=(*result, *gathers))
@@ -138,8 +143,12 @@ def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operati
     )
     gemms = tuple(linear_gemms(projection, sizes, model.runs[-1].block))
     once = Operations(
-        computations=(*gemms, *(one for block in blocks for one in block.computations), *head.computations),
-        collectives=(*(one for block in blocks for one in block.collectives), *head.collectives),
+        computations=(
+            *gemms,
+            *(computation for block in blocks for computation in block.computations),
+            *head.computations,
+        ),
+        collectives=(*(collective for block in blocks for collective in block.collectives), *head.collectives),
     )
     repeats = model.prediction_layers
     return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)
@@ -152,16 +161,16 @@ def stage_boundary(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     scatter-gather optimization of arXiv 2104.04473, section 4.1); with sequence parallelism each sends what
     it owns.
     """
-    whole = sizes.tokens * model.hidden / sizes.y
+    elements = sizes.tokens * model.hidden / sizes.y
     send = Collective(
-        name="stage-boundary", kind="send", axes=("pipeline",), phase="forward", elements=whole / sizes.x
+        name="stage-boundary", kind="send", axes=("pipeline",), phase="forward", elements=elements / sizes.x
     )
     gather = Collective(
         name="stage-boundary",
         kind="all-gather",
         axes=("x",),
         phase="forward",
-        elements=whole * (1 - sizes.sequence_parallel),
+        elements=elements * (1 - sizes.sequence_parallel),
     )
     return Operations(computations=(), collectives=(send, gather)).in_width(recipe)
 
@@ -173,14 +182,14 @@ class Parameters:
     dense: Floats
     expert: Floats
 
-    def __add__(self, other: Parameters) -> Parameters:
-        return Parameters(self.dense + other.dense, self.expert + other.expert)
+    def __add__(self, second: Parameters) -> Parameters:
+        return Parameters(self.dense + second.dense, self.expert + second.expert)
 
 
 def part_parameters(model: Model, sizes: Sizes) -> tuple[Parameters, ...]:
     """Parameters of each kind of block, of the embedding and of the head.
 
-    The head has its output projection (none of its own where tied), the final norm and the
+    The head has its output projection (no separate one where tied), the final norm and the
     multi-token-prediction modules.
     """
     nothing, cut = np.zeros_like(sizes.x), sizes.x * sizes.y
@@ -188,9 +197,9 @@ def part_parameters(model: Model, sizes: Sizes) -> tuple[Parameters, ...]:
     head = Parameters(model.head_parameters / cut, nothing)
     if model.prediction_layers:
         blocks, modules = model.prediction_module, model.prediction_copies
-        own = model.prediction_parameters / modules - sum(block.parameters for block in blocks)
-        held = sum((block_parameters(block, sizes) for block in blocks), Parameters(nothing, nothing))
-        head += Parameters(modules * (held.dense + own), modules * held.expert)
+        added = model.prediction_parameters / modules - sum(block.parameters for block in blocks)
+        parameters = sum((block_parameters(block, sizes) for block in blocks), Parameters(nothing, nothing))
+        head += Parameters(modules * (parameters.dense + added), modules * parameters.expert)
     return (*(block_parameters(kind, sizes) for kind in model.kinds), embedding, head)
 
 
@@ -248,7 +257,7 @@ def part_matrices(model: Model, sizes: Sizes, *, separate: bool = False) -> tupl
     A tied matrix is listed at both ends, each of which gathers it for itself.
 
     Args:
-        separate: queries, keys and values have matrices of their own, and so have both inputs of a gated layer.
+        separate: queries, keys and values have separate matrices, and so have both inputs of a gated layer.
     """
     cut = np.where(sizes.z > 1, sizes.z * sizes.context, 1)
     x, y, shards = (degree.astype(np.int64) for degree in (sizes.x, sizes.y, cut))
@@ -284,10 +293,10 @@ def _block_matrices(block: Block, sizes: Sizes, separate: Mapping[str, tuple[int
     for linear in block.linears():
         if linear.part == "router":
             continue
-        whole = local_parameters(replace(linear, bias=False), sizes)
+        elements = local_parameters(replace(linear, bias=False), sizes)
         for outputs in separate.get(linear.name, (linear.outputs,)):
-            own = linear.name, whole * outputs / linear.outputs
-            (experts if linear.part == "expert" else weights).append(own)
+            matrix = linear.name, elements * outputs / linear.outputs
+            (experts if linear.part == "expert" else weights).append(matrix)
     return Matrices(tuple(weights), features, _biases(block, "normal", sizes), float(heads), routers, tuple(experts))
 
 

@@ -142,9 +142,9 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in FIELDS:
-            given = getattr(self, name)
-            checked = checked_field(name, given, f"layout: {name}")
-            if checked is not given:
+            value = getattr(self, name)
+            checked = checked_field(name, value, f"layout: {name}")
+            if checked is not value:
                 object.__setattr__(self, name, checked)
 
     @property
@@ -221,8 +221,8 @@ def _switch(value: Any, where: str) -> bool:
 
 def _integer(name: str, value: Any, where: str) -> int:
     least = 0 if name in _MAY_BE_ZERO else 1
-    whole: Any = numbers.Integral
-    if isinstance(value, bool) or not isinstance(value, whole):
+    integer: Any = numbers.Integral
+    if isinstance(value, bool) or not isinstance(value, integer):
         raise BadInput(f"{shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
     if name == "zero" and value == 3:
         raise BadInput(

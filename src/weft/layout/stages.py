@@ -70,8 +70,8 @@ class StageTable:
     @property
     def kinds(self) -> Ints:
         """Distinct stages of each pipeline."""
-        there: Ints = np.count_nonzero(self.repeats, axis=1)
-        return there
+        kinds: Ints = np.count_nonzero(self.repeats, axis=1)
+        return kinds
 
     def first_blocks(self, line: Index, stage: int, first: Ints) -> list[Floats]:
         """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
@@ -200,7 +200,9 @@ def _held(
     for i, chunk in enumerate(chunks):
         replayed = chunk.blocks[: left[chunk.stage]]
         left[chunk.stage] -= len(replayed)
-        beside = [other.stage != chunk.stage for other in chunks[max(i - 1, 0) : i + 2] if other is not chunk]
+        beside = [
+            neighbour.stage != chunk.stage for neighbour in chunks[max(i - 1, 0) : i + 2] if neighbour is not chunk
+        ]
         last = i + 1 == len(chunks)
         result.append(
             HeldChunk(
@@ -309,15 +311,15 @@ class Order(NamedTuple):
 def orders(layout: Layout, micro_batches: int) -> list[list[Op]]:
     """What each stage runs, in order."""
     return [
-        [Op(PASSES[what], chunk, i) for what, chunk, i in zip(*(column.tolist() for column in order), strict=True)]
+        [Op(PASSES[kind], chunk, i) for kind, chunk, i in zip(*(column.tolist() for column in order), strict=True)]
         for order in order_columns(layout, micro_batches)
     ]
 
 
 def order_columns(layout: Layout, micro_batches: int) -> list[Order]:
     """What each stage runs, in order, as columns."""
-    made = {PipelineSchedule.INTERLEAVED: _interleaved, PipelineSchedule.ZBV: _wave}.get(layout.schedule, _plain)
-    return [made(layout, stage, micro_batches) for stage in range(layout.pipeline)]
+    order = {PipelineSchedule.INTERLEAVED: _interleaved, PipelineSchedule.ZBV: _wave}.get(layout.schedule, _plain)
+    return [order(layout, stage, micro_batches) for stage in range(layout.pipeline)]
 
 
 def _plain(layout: Layout, stage: int, count: int) -> Order:
@@ -329,8 +331,8 @@ def _plain(layout: Layout, stage: int, count: int) -> Order:
     steady = np.stack([ahead + turn, turn, turn - deferred], axis=1)
     runs = np.stack([ahead + turn < count, turn >= 0, split & (turn >= deferred)], axis=1)
     late = np.arange(count - deferred, count) if split else turn[:0]
-    what = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1], np.full(len(late), 2)])
-    return Order(what, np.full(len(what), stage), np.concatenate([np.arange(ahead), steady[runs], late]))
+    kind = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1], np.full(len(late), 2)])
+    return Order(kind, np.full(len(kind), stage), np.concatenate([np.arange(ahead), steady[runs], late]))
 
 
 def _interleaved(layout: Layout, stage: int, count: int) -> Order:
@@ -340,10 +342,10 @@ def _interleaved(layout: Layout, stage: int, count: int) -> Order:
     turn = np.arange(total)
     turns = np.stack([np.minimum(ahead + turn, total), turn], axis=1)
     runs = turns < total
-    what = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1]])
+    kind = np.concatenate([np.zeros(ahead, np.int64), np.nonzero(runs)[1]])
     rounds, place = np.divmod(np.concatenate([turn[:ahead], turns[runs]]), stages * virtual)
-    own, within = np.divmod(place, stages)
-    return Order(what, np.where(what, virtual - 1 - own, own) * stages + stage, rounds * stages + within)
+    block, within = np.divmod(place, stages)
+    return Order(kind, np.where(kind, virtual - 1 - block, block) * stages + stage, rounds * stages + within)
 
 
 def _wave(layout: Layout, stage: int, count: int) -> Order:
@@ -370,8 +372,8 @@ def _wave(layout: Layout, stage: int, count: int) -> Order:
     for kind in set(result):
         mine = (chunk == kind[0]) & (what == kind[1])
         micro_batch[mine] = np.arange(np.count_nonzero(mine))
-    kept = micro_batch < count
-    return Order(what[kept], chunk[kept], micro_batch[kept])
+    real = micro_batch < count
+    return Order(what[real], chunk[real], micro_batch[real])
 
 
 # Memory ------------------------------------------------------------------------------------------
@@ -384,7 +386,7 @@ def held(layout: Layout, order: Sequence[Op]) -> Ints:
 
 
 def most_held(table: LayoutTable, micro_batches: Floats, stages: Floats) -> Floats:
-    """The most that ``held`` comes to on stages, shape (..., rows), in whole stages' worth of chunks, likewise.
+    """The largest ``held`` of stages, shape (..., rows), in whole stages' worth of chunks.
 
     1F1B keeps one micro-batch for each stage from here on; interleaved, whose warm-up is longer, keeps
     (2 (p-i) - 1 + (v-1) p) / v on stage i (arXiv 2205.05198, section 4.2.3); ZB-H1 and ZB-V keep on every
@@ -437,19 +439,19 @@ def bubble_s(
     equal.  Then 1F1B has (p-1)(F+B+W), interleaved 1/v of it and ZB-H1 (p-1) max(F+B-W, F, B), as
     ``stepped_s`` does.  ZB-V has (p-1) max(F/2, B/2, B - W min(1, (m-p)/(p-1))).  This is ``stepped_s`` where
     W <= F <= B and m >= 2p-1.  Where B < F instead, ``stepped_s`` has up to (p-1)(F-B) more; where m is less
-    instead, up to a sixth of F+B+W.  F/2 is no bubble but a skew of the stages, which counts because a step
+    instead, up to a sixth of F+B+W.  F/2 is not a bubble but a skew of the stages, which counts because a step
     ends on all of them at once.
     """
-    whole: Floats = (forward_s + input_gradient_s + weight_gradient_s) / table.virtual_stages
+    chunk_s: Floats = (forward_s + input_gradient_s + weight_gradient_s) / table.virtual_stages
     split = table.scheduled("splits_backward")
     if not split.any():
-        return whole
+        return chunk_s
     longer = np.maximum(forward_s, input_gradient_s)
     single = np.maximum(forward_s + input_gradient_s - weight_gradient_s, longer)
     filled = np.clip((micro_batches - table.pipeline) / np.maximum(table.pipeline - 1.0, 1.0), 0.0, 1.0)
     hidden = input_gradient_s - filled * weight_gradient_s
     wave = table.scheduled("wraps")
-    return np.where(split, np.where(wave, np.maximum(longer / 2.0, hidden), single), whole)
+    return np.where(split, np.where(wave, np.maximum(longer / 2.0, hidden), single), chunk_s)
 
 
 # Within a layer's backward ---------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 A model has parts: its kinds of blocks, the embedding, the head.  A micro-batch repeats the collectives of each
 part's operations (``weft.layout.operations``); around them weights that are cut at rest are gathered before
 use and their gradients scattered; once per step gradients are summed over their copies (steps 1, 4, 6 and 7
-of AxoNN's algorithm, arXiv 2305.13525).  What softwares do differently with weights is a ``Software``, not
+of AxoNN's algorithm, arXiv 2305.13525).  How frameworks treat weights is a ``Software``, not
 another list.  The estimator times this list, the simulator and the routers turn it into traffic, and the
 runtime, which takes from it how matrices are padded and gradients bucketed, is checked against it.
 """
@@ -61,12 +61,12 @@ update, a tied embedding's gradient summed over both ends of the pipeline, loss 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Software:
-    """What training softwares do differently with weights.
+    """How a training framework treats weights.
 
     Attributes:
         name: for people.
         by_matrix: each weight matrix is gathered, and its gradient scattered, by itself; vectors are whole on
-            every rank of z and summed in buffers of their own; the vocabulary is padded until it divides.
+            every rank of z and summed in separate buffers; the vocabulary is padded until it divides.
             Otherwise a block's weights go together, vectors with them.
         pieces: in how many collectives a block's weights go, where they go together.
         replay_gathers: gathers of a block's weights for its recomputation.  FSDP keeps for backward what
@@ -155,8 +155,8 @@ SOFTWARES = {software.name: software for software in (BLOCKWISE, EAGER, FSDP2, R
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
     """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``
-    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are products
-    of their own, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
+    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are separate
+    products, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
 
     weight_cache: bool = False
     clip: bool = True
@@ -196,7 +196,7 @@ class Reduction:
         """The most that one of the stages reduces."""
         first = stages[0]
         elements, padded, buckets = (
-            np.maximum.reduce([getattr(one, name) for one in stages]) for name in ("elements", "padded", "buckets")
+            np.maximum.reduce([getattr(stage, name) for stage in stages]) for name in ("elements", "padded", "buckets")
         )
         return cls(axes=first.axes, elements=elements, padded=padded, buckets=buckets, by_zero=first.by_zero)
 
@@ -255,8 +255,11 @@ class Step:
         """What each kind of block, the embedding and the head do in one micro-batch."""
         parts = part_operations(self.model, self.recipe, self.sizes, whole_logits=self.software.whole_logits)
         if self.software.keeps_gathered:
-            kept = [tuple(one for one in part.collectives if not one.name.endswith(AGAIN)) for part in parts]
-            parts = tuple(replace(part, collectives=some) for part, some in zip(parts, kept, strict=True))
+            first_time = [
+                tuple(collective for collective in part.collectives if not collective.name.endswith(AGAIN))
+                for part in parts
+            ]
+            parts = tuple(replace(part, collectives=some) for part, some in zip(parts, first_time, strict=True))
         if not self.software.by_matrix:
             return parts
         more = [tuple(routing(kind, self.sizes)) for kind in self.model.kinds]
@@ -272,9 +275,9 @@ class Step:
         for index, kind in enumerate(self.model.kinds if self.separate else ()):
             names = {f"{name}.output": outputs for name, outputs in separate_outputs(kind).items()}
             result[index] = tuple(
-                replace(one, elements=one.elements * part / sum(names.get(one.name, (1,))))
-                for one in result[index]
-                for part in names.get(one.name, (1,))
+                replace(collective, elements=collective.elements * part / sum(names.get(collective.name, (1,))))
+                for collective in result[index]
+                for part in names.get(collective.name, (1,))
             )
         return tuple(result)
 
@@ -318,12 +321,12 @@ class Step:
             return tuple(
                 tuple(
                     Unit(axes=(group,), elements=elements, backward=back, replay=more)
-                    for group, held in (("shard", part.weights), ("expert_shard", part.experts))
-                    for _, elements in held
+                    for group, weights in (("shard", part.weights), ("expert_shard", part.experts))
+                    for _, elements in weights
                 )
                 for part, back, more in zip(self.matrices, again, replay, strict=True)
             )
-        held = [*self.parameters[:-1], self.parameters[-1] + Parameters(self.tied, np.zeros_like(self.tied))]
+        parts = [*self.parameters[:-1], self.parameters[-1] + Parameters(self.tied, np.zeros_like(self.tied))]
         pieces = self.software.pieces
         return tuple(
             tuple(
@@ -331,7 +334,7 @@ class Step:
                 for axes, elements in ((("shard",), part.dense), (("expert_shard",), part.expert))
                 if np.any(elements > 0)
             )
-            for part, back, more in zip(held, again, replay, strict=True)
+            for part, back, more in zip(parts, again, replay, strict=True)
         )
 
     # A stage's gradients --------------------------------------------------------------------------
@@ -348,8 +351,8 @@ class Step:
             matrices[-1] = nothing
         experts = [sum((elements for _, elements in part.experts), nothing) for part in parts]
         return tuple(
-            (own, part.features, part.outputs, nothing + part.heads, nothing + part.routers, routed)
-            for own, part, routed in zip(matrices, parts, experts, strict=True)
+            (elements, part.features, part.outputs, nothing + part.heads, nothing + part.routers, routed)
+            for elements, part, routed in zip(matrices, parts, experts, strict=True)
         )
 
     def stage_held(self, counts: Sequence[Floats | float], rows: Index | None = None) -> tuple[Floats, ...]:
@@ -362,16 +365,16 @@ class Step:
         totals[0] = totals[0] + counts[-1] * (1 - counts[-2]) * self.tied[at]
         return tuple(totals)
 
-    def reductions(self, held: Sequence[Floats], rows: Index | None = None) -> tuple[Reduction, ...]:
+    def reductions(self, elements: Sequence[Floats], rows: Index | None = None) -> tuple[Reduction, ...]:
         """Gradients of a stage that holds so much, on the given rows."""
         table = self.table if rows is None else self.table.take(rows)
         if not self.software.by_matrix:
             groups = ((("shard",), ("replica",)), (("expert_shard",), ("expert_replica",)))
             return tuple(
                 self._reduction(table, elements / degrees(table, cut[0]), copies)
-                for elements, (cut, copies) in zip(held, groups, strict=True)
+                for elements, (cut, copies) in zip(elements, groups, strict=True)
             )
-        matrices, features, outputs, heads, routers, experts = held
+        matrices, features, outputs, heads, routers, experts = elements
         joined = degrees(table, "token_copies") == degrees(table, "copies")
         apart = joined & (degrees(table, "head_copies") != degrees(table, "copies"))
         alone = degrees(table, "router_copies") != degrees(table, "token_copies")
@@ -415,11 +418,11 @@ class Step:
         """
         again = (*chunk.replayed, 0.0, 0.0)
         for count, more, part, units in zip(chunk.counts, again, self.collectives, self.units, strict=True):
-            for one in part:
-                steps = self.sizes.context - 1 if one.kind == "exchange" else 1.0
-                yield _call(one, "forward" if one.phase == "forward" else "backward", count * steps)
-                if more and one.phase == "forward":
-                    yield _call(one, "backward", more * steps)
+            for collective in part:
+                steps = self.sizes.context - 1 if collective.kind == "exchange" else 1.0
+                yield _call(collective, "forward" if collective.phase == "forward" else "backward", count * steps)
+                if more and collective.phase == "forward":
+                    yield _call(collective, "backward", more * steps)
             for unit in units:
                 if not cached:
                     yield self._weights("all-gather", unit, "forward", count * unit.forward)
@@ -429,16 +432,16 @@ class Step:
     def between(self, chunk: HeldChunk) -> Iterator[Call]:
         """What a chunk passes to other stages in one micro-batch, activations forward and gradients backward,
         and what it makes of what arrives."""
-        for one in self.boundary:
-            here, there = chunk.passes_on, chunk.receives
-            ahead, back = (here, there) if one.kind == "send" else (there, here)
-            yield _call(one, "forward", float(ahead))
-            yield _call(one, "backward", float(back))
+        for collective in self.boundary:
+            passes, receives = chunk.passes_on, chunk.receives
+            ahead, back = (passes, receives) if collective.kind == "send" else (receives, passes)
+            yield _call(collective, "forward", float(ahead))
+            yield _call(collective, "backward", float(back))
 
     def crossing(self) -> Iterator[Call]:
         """What one message between stages asks."""
-        for one in self.boundary:
-            yield _call(one, "forward", 1.0)
+        for collective in self.boundary:
+            yield _call(collective, "forward", 1.0)
 
     def groups(self) -> dict[tuple[Use, tuple[str, ...]], Mask]:
         """The rows on which a step has collectives of each kind over each axes; any software's sums of loss and
@@ -452,10 +455,13 @@ class Step:
         every = np.ones(len(self.table), dtype=bool)
         within = (*self.inside(first), *self.inside(last), *self.once(last))
         piped = self.table.pipeline > 1
-        for call, there in (*((one, every) for one in within), *((one, piped) for one in self.between(last))):
+        for call, rows in (
+            *((collective, every) for collective in within),
+            *((collective, piped) for collective in self.between(last)),
+        ):
             if call.when != "scalar":
-                here = there & (call.elements > 0) & (call.times > 0)
-                result[call.kind, call.axes] = result.get((call.kind, call.axes), ~every) | here
+                present = rows & (call.elements > 0) & (call.times > 0)
+                result[call.kind, call.axes] = result.get((call.kind, call.axes), ~every) | present
         return result | {("scalar", ("copies",)): every, ("scalar", AXES): every}
 
     def _weights(self, kind: CollectiveKind, unit: Unit, when: When, times: float) -> Call:
@@ -469,10 +475,10 @@ class Step:
     def once(self, stage: HeldChunk, *, clip: bool = True, loss: bool = True) -> Iterator[Call]:
         """What a stage communicates once per step (gradients in every micro-batch with ``zero`` = 2)."""
         recipe, table = self.recipe, self.table
-        held = self.stage_held(stage.counts)
+        elements = self.stage_held(stage.counts)
         rounds = np.where(table.zero == 2, self.micro_batches, 1.0)
-        for one in self.reductions(held):
-            sharded = one.by_zero & (table.zero > 0)
+        for reduction in self.reductions(elements):
+            sharded = reduction.by_zero & (table.zero > 0)
             wanted: tuple[tuple[CollectiveKind, When, Floats, float], ...] = (
                 ("all-reduce", "reduce", np.where(sharded, 0.0, 1.0), recipe.gradient_bytes),
                 ("reduce-scatter", "reduce", np.where(sharded, rounds, 0.0), recipe.gradient_bytes),
@@ -483,12 +489,12 @@ class Step:
                 yield Call(
                     name="gradients" if when == "reduce" else "updated-weights",
                     kind=kind,
-                    axes=one.axes,
+                    axes=reduction.axes,
                     when=when,
-                    elements=(one.padded if cut else one.elements) / one.buckets,
+                    elements=(reduction.padded if cut else reduction.elements) / reduction.buckets,
                     element_bytes=width,
-                    times=times * one.buckets,
-                    multiple=int(degrees(table, one.axes[0]).max()) if cut and self.software.by_matrix else 1,
+                    times=times * reduction.buckets,
+                    multiple=int(degrees(table, reduction.axes[0]).max()) if cut and self.software.by_matrix else 1,
                 )
         ends = float(stage.holds_embedding != stage.holds_head and self.model.tied_embeddings)
         yield self._scalar("tied", ("tied",), "tied", self.tied_at_rest, recipe.gradient_bytes, ends)
@@ -512,15 +518,15 @@ class Step:
         return count
 
 
-def _call(one: Collective, when: When, times: Floats | float) -> Call:
+def _call(collective: Collective, when: When, times: Floats | float) -> Call:
     return Call(
-        name=one.name,
-        kind=one.kind,
-        axes=one.axes,
+        name=collective.name,
+        kind=collective.kind,
+        axes=collective.axes,
         when=when,
-        elements=one.elements,
-        element_bytes=one.element_bytes,
-        times=times * np.ones_like(one.elements),
+        elements=collective.elements,
+        element_bytes=collective.element_bytes,
+        times=times * np.ones_like(collective.elements),
     )
 
 
@@ -582,16 +588,16 @@ def step_collectives(
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
     step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME, separate=options.separate)
     chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
-    whole = HeldChunk.together(chunks)
+    step_chunks = HeldChunk.together(chunks)
     rounds = int(step.micro_batches[0])
     result: Counter[Issue] = Counter()
     for chunk in chunks:
         for call in (*step.inside(chunk, cached=options.weight_cache), *step.between(chunk)):
             _count(result, call, layout, rounds)
     if options.weight_cache:
-        for call in _gathered_once(step, whole):
+        for call in _gathered_once(step, step_chunks):
             _count(result, call, layout)
-    for call in step.once(whole, clip=options.clip, loss=options.loss):
+    for call in step.once(step_chunks, clip=options.clip, loss=options.loss):
         _count(result, call, layout)
     return result
 
@@ -631,12 +637,12 @@ def wide_axes(layout: Layout, axes: Iterable[str]) -> tuple[str, ...]:
     return (*result, *(axis for axis in routed if degrees(table, axis)[0] > 1))
 
 
-def _whole(elements: Floats | float, what: str) -> int:
+def _whole(elements: Floats | float, noun: str) -> int:
     """The elements of a table of one layout, which must be a whole number."""
     value = float(np.max(elements))
     if not value.is_integer():
         raise BadInput(
-            f"{what} would be cut into {value:g} elements",
+            f"{noun} would be cut into {value:g} elements",
             where="layout",
             remedy="choose x, y and micro_batch that divide the features and tokens",
         )

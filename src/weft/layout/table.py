@@ -63,8 +63,8 @@ class LayoutTable:
 
     def replaced(self, columns: Mapping[str, Ints]) -> LayoutTable:
         """The same rows with some columns exchanged."""
-        kept = {name: columns[name] if name in columns else self.column(name) for name in COLUMNS}
-        return LayoutTable(**kept, order=self.order)
+        columns_now = {name: columns[name] if name in columns else self.column(name) for name in COLUMNS}
+        return LayoutTable(**columns_now, order=self.order)
 
     def ordered(self, order: tuple[str, ...]) -> LayoutTable:
         """The same rows in another order of the axes."""
@@ -86,8 +86,8 @@ class LayoutTable:
     def scheduled(self, trait: str) -> Mask:
         """The rows whose schedule has a trait: ``splits_backward``, ``wraps``, ``rounds`` or ``blocks``."""
         result = np.zeros(len(self), dtype=bool)
-        for code, one in enumerate(PipelineSchedule):
-            if getattr(one, trait):
+        for code, schedule in enumerate(PipelineSchedule):
+            if getattr(schedule, trait):
                 result |= self.schedule == code
         return result
 

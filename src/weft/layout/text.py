@@ -62,7 +62,7 @@ class PartialLayout:
         with z > 1 (ZeRO-3) ``zero`` is 0 unless given.
 
         Raises:
-            BadInput: dp is no multiple of its parts, or the mesh does not make up the world.
+            BadInput: dp is not a multiple of its parts, or the mesh does not make up the world.
         """
         values = dict(self.values)
         if self.data_parallel is not None:
@@ -86,21 +86,25 @@ class PartialLayout:
 
     def _split_data_parallel(self, degree: int) -> dict[str, int]:
         known = "z" if "z" in self.values else "data"
-        other = "data" if known == "z" else "z"
+        partner = "data" if known == "z" else "z"
         part = int(self.values.get(known, degree if known == "data" else 1))
-        rest = int(self.values[other]) if other in self.values else degree // part
-        if part * rest != degree:
-            product = f"{known} {part} * {other} {rest} = {part * rest}" if other in self.values else f"{known} {part}"
+        quotient = int(self.values[partner]) if partner in self.values else degree // part
+        if part * quotient != degree:
+            product = (
+                f"{known} {part} * {partner} {quotient} = {part * quotient}"
+                if partner in self.values
+                else f"{known} {part}"
+            )
             problem = f"dp is z * data, and {product} does not give dp {degree}"
             raise BadInput(problem, where=self.where, remedy="give dp, or z and data, but let them agree")
-        return {known: part, other: rest}
+        return {known: part, partner: quotient}
 
     def _remaining(self, world: int) -> int:
-        rest = Layout(**self.values)
-        degree, left = divmod(world, rest.world)
+        layout = Layout(**self.values)
+        degree, left = divmod(world, layout.world)
         if left or degree < 1:
             raise BadInput(
-                f"{_product(rest)} = {rest.world} does not divide {world} accelerators",
+                f"{_product(layout)} = {layout.world} does not divide {world} accelerators",
                 where=self.where,
                 remedy="choose degrees whose product divides the number of accelerators",
             )
@@ -200,9 +204,9 @@ def _field_name(given: str, where: str) -> str:
     return name
 
 
-def _from_text(given: str, value: str, where: str) -> Any:
+def _from_text(text: str, value: str, where: str) -> Any:
     """The value with the type that the field wants, or the text itself for ``checked_field`` to refuse."""
-    name = _field_name(given, where)
+    name = _field_name(text, where)
     if name in SWITCHES:
         return _TRUTH.get(value.lower(), value)
     if name == "order":

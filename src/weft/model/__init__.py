@@ -1,6 +1,6 @@
 """What is trained: models, recipes and jobs."""
 
-from weft.model.catalogue import Entry, load, names
+from weft.model.catalogue import ModelSource, load, names
 from weft.model.flops import model_flops
 from weft.model.huggingface import read_config
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Precision, Recipe
@@ -24,7 +24,6 @@ __all__ = [
     "AttentionKernel",
     "Block",
     "BlockRun",
-    "Entry",
     "FeedForward",
     "Job",
     "LatentAttention",
@@ -32,6 +31,7 @@ __all__ = [
     "LinearKind",
     "MixtureOfExperts",
     "Model",
+    "ModelSource",
     "Precision",
     "Recipe",
     "RecipeChanges",

@@ -1,7 +1,7 @@
 """Model families from Hugging Face configurations, and the parts that they share.
 
 GPT-2 and its relatives have LayerNorm and ungated feed-forward layers; Llama and its relatives have RMSNorm,
-rotary positions and gated feed-forward layers; hybrids have state-space blocks beside or in place of attention.
+rotary positions and gated feed-forward layers; hybrids have state-space blocks beside or instead of attention.
 A family is a function of its configuration; what transformers takes for absent keys are its defaults here.
 """
 
@@ -92,7 +92,7 @@ def _window(f: Fields) -> int | None:
 def _mixture(
     f: Fields, experts: Sequence[str], widths: Sequence[str], *, bias: bool = False, **features: Any
 ) -> MixtureOfExperts:
-    """A routed layer; the number of experts and the width of each stand under one of the names."""
+    """A routed layer; the number of experts and the width of each have one of the names."""
     count = f.integer(*experts)
     top_k = f.integer("num_experts_per_tok", "experts_per_token")
     if top_k > count:
@@ -270,7 +270,7 @@ def _mistral(f: Fields, name: str) -> Model:
 
 def _qwen(f: Fields, name: str, attention: Attention, moe: MixtureOfExperts | None = None) -> Model:
     """Qwen slides from layer ``max_window_layers`` on, and only where ``use_sliding_window`` is true; experts are in
-    every ``decoder_sparse_step``-th layer but for those of ``mlp_only_layers``."""
+    every ``decoder_sparse_step``-th layer except those of ``mlp_only_layers``."""
     numbers, slides = range(f.layers()), f.flag("use_sliding_window", False)
     first = f.integer("max_window_layers", default=28, least=0) if slides else 0
     attentions: list[AnyAttention] = [attention] * len(numbers)
@@ -346,12 +346,12 @@ def _glm4_moe(f: Fields, name: str) -> Model:
 
 
 def _llama4(f: Fields, name: str) -> Model:
-    """Llama 4: attention within chunks but for every fourth layer, which has no positions; a shared expert
+    """Llama 4: attention within chunks except in every fourth layer, which has no positions; a shared expert
     beside routed ones, in every or every other layer.  Its query-key norm has no parameters."""
     numbers = range(f.layers())
-    whole = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
+    attention = _grouped_attention(f, kv_heads=8, head_dim=128, bias=False, rotary=False)
     chunk = f.integer("attention_chunk_size", default=8192)
-    chunked = replace(whole, rotary=True, window=chunk, chunked=True)
+    chunked = replace(attention, rotary=True, window=chunk, chunked=True)
     rotary, interval = f.integers("no_rope_layers"), f.integer("no_rope_layer_interval", default=4)
     if rotary and len(rotary) != len(numbers):
         raise f.bad("no_rope_layers", f"{len(rotary)} entries for {len(numbers)} layers")
@@ -360,7 +360,7 @@ def _llama4(f: Fields, name: str) -> Model:
     moe = _mixture(f, _LOCAL, _WIDTH, shared=_feed(f))
     listed, step = f.integers("moe_layers"), f.integer("interleave_moe_layer_step", default=1)
     routed = [layer in listed if listed else (layer + 1) % step == 0 for layer in numbers]
-    attentions = [chunked if turns else whole for turns in rotary]
+    attentions = [chunked if turns else attention for turns in rotary]
     return _decoder(f, name, attentions, [moe if is_routed else dense for is_routed in routed])
 
 
@@ -394,7 +394,7 @@ def _layer_parts(f: Fields, pattern: str, listed: str) -> list[str]:
         parts = [_PARTS.get(letter, letter) for letter in text.replace("|", "")]
     if wrong := [part for part in parts if part not in _PARTS.values()]:
         remedy = f"use {', '.join(_PARTS)} or {', '.join(_PARTS.values())}"
-        raise f.bad(name, f"{wrong[0]!r} is no kind of block", remedy)
+        raise f.bad(name, f"{wrong[0]!r} is not a kind of block", remedy)
     if not parts:
         raise f.missing(pattern, listed)
     return parts
@@ -455,8 +455,8 @@ def _nemotron_h(f: Fields, name: str) -> Model:
     """Nemotron-H, Nemotron Nano 2 and Nemotron 3: blocks of one part each, in the order of a pattern."""
 
     def blocks(parts: list[str]) -> list[Block]:
-        made = {part: _nemotron_block(f, part) for part in dict.fromkeys(parts)}
-        return [made[part] for part in parts]
+        blocks = {part: _nemotron_block(f, part) for part in dict.fromkeys(parts)}
+        return [blocks[part] for part in parts]
 
     parts = _layer_parts(f, "hybrid_override_pattern", "layers_block_type")
     layers = f.optional_integer("num_hidden_layers")
@@ -515,8 +515,8 @@ def _bamba(f: Fields, name: str) -> Model:
     attention = _grouped_attention(f, kv_heads=8, bias=False)
     full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=_biased(f))
     state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
-    whole = f.integers("attn_layer_indices")
-    return _stack(f, name, [full if layer in whole else state for layer in range(f.layers())])
+    indices = f.integers("attn_layer_indices")
+    return _stack(f, name, [full if layer in indices else state for layer in range(f.layers())])
 
 
 def _granitemoehybrid(f: Fields, name: str) -> Model:
@@ -590,7 +590,7 @@ def _minimax_text(f: Fields, name: str) -> Model:
     moe = _mixture(f, _LOCAL, _WIDTH)
     listed = f.integers("attn_type_list")
     if listed and (len(listed) != layers or not set(listed) <= {0, 1}):
-        raise f.bad("attn_type_list", f"is no list of {layers} times 0 (lightning) or 1 (softmax)")
+        raise f.bad("attn_type_list", f"is not a list of {layers} times 0 (lightning) or 1 (softmax)")
     kinds = [kind == 0 for kind in listed] or [(layer + 1) % 2 != 0 for layer in range(layers)]
     lightning = StateSpace(
         heads=attention.heads,

@@ -133,7 +133,7 @@ class Fields:
             raise self.bad("num_key_value_heads", problem, "choose a divisor of num_attention_heads")
 
     def even_split(self, hidden: int, heads: int) -> int:
-        """Features per head of a model without a head size of its own."""
+        """Features per head of a model that states no head size."""
         if hidden % heads:
             raise self.bad("num_attention_heads", f"hidden size {hidden} is not a multiple of {heads} heads")
         return hidden // heads
@@ -163,7 +163,7 @@ def rope(fields: Fields, model: Model) -> Rope | None:
     """How positions rotate; None where they do not, or in a way that has no name here (dynamic, longrope).
 
     Raises:
-        BadInput: a value that is no number or out of range.
+        BadInput: a value that is not a number or out of range.
     """
     if not any(attention.rotary for attention in model.attentions):
         return None

@@ -1,7 +1,7 @@
 """The words of a shell script's commands: variables, arrays and joined lines, with the quotes of ``shlex``.
 
 Read are ``NAME=...``, ``NAME=( ... )``, ``$NAME``, ``${NAME}``, ``${NAME:-default}`` and ``${NAME[@]}``.  What the
-text does not set stays as it is written, but for defaults.  A command that needs anything else (output of a command,
+text does not set stays as it is written, except for defaults.  A command that needs anything else (output of another,
 arithmetic, what conditions, loops and functions set or start) is refused, with its line.  Nothing is executed.
 """
 
@@ -107,22 +107,26 @@ class Script:
 
     def assign(self, match: re.Match[str], sometimes: bool) -> None:
         """Set the variable of ``NAME=...``."""
-        name, other, raw = match[1], match[2], match.string[match.end() :]
-        items = [one[0] for one in _TOKEN.finditer(raw[1:-1]) if one["word"]] if _ARRAY.fullmatch(f"={raw}") else None
+        name, operator, raw = match[1], match[2], match.string[match.end() :]
+        items = (
+            [match[0] for match in _TOKEN.finditer(raw[1:-1]) if match["word"]]
+            if _ARRAY.fullmatch(f"={raw}")
+            else None
+        )
         try:
-            if sometimes or other:
+            if sometimes or operator:
                 raise self.refused(match.string)
             value = (
-                [" ".join(self.expanded(raw))] if items is None else [w for one in items for w in self.expanded(one)]
+                [" ".join(self.expanded(raw))] if items is None else [w for item in items for w in self.expanded(item)]
             )
             self.variables[name] = Command(value)
         except _RefusedError as error:
             self.variables[name] = Command(re.findall(r"[^\s\"'()]+", raw), error)
 
-    def refused(self, what: str) -> _RefusedError:
-        shown = " ".join(what.split())
-        what = f"{shown if len(shown) < 60 else shown[:57] + '...'} is not read"
-        return _RefusedError(what, where=f"{self.where}: line {self.line}", remedy="paste the expanded arguments")
+    def refused(self, words: str) -> _RefusedError:
+        words = " ".join(words.split())
+        problem = f"{words if len(words) < 60 else words[:57] + '...'} is not read"
+        return _RefusedError(problem, where=f"{self.where}: line {self.line}", remedy="paste the expanded arguments")
 
     def expanded(self, raw: str) -> list[str]:
         """The words that a word becomes."""
@@ -137,8 +141,8 @@ class Script:
             return text
         quoted = text[0] == '"' and len(text) > 1
         inner = text[1:-1] if quoted else text
-        if quoted and (whole := _VALUE.fullmatch(inner)) and whole["all"] == "[@]":
-            return " ".join(map(shlex.quote, self.value(whole)))
+        if quoted and (match := _VALUE.fullmatch(inner)) and match["all"] == "[@]":
+            return " ".join(map(shlex.quote, self.value(match)))
         special = r'["\\]' if quoted else r"[\"'\\]"
         filled = _REFERENCE.sub(lambda match: self.reference(match[0], special), inner)
         return f'"{filled}"' if quoted else filled
@@ -154,10 +158,10 @@ class Script:
     def value(self, match: re.Match[str]) -> list[str]:
         """The items of a variable, the first alone without ``[@]``."""
         name, every, default = match.group("name", "all", "default")
-        held = self.variables.get(name)
-        if held and held.refused:
-            raise held.refused
-        words = [f"${name}"] if held is None else held.words if every else held.words[:1]
+        value = self.variables.get(name)
+        if value and value.refused:
+            raise value.refused
+        words = [f"${name}"] if value is None else value.words if every else value.words[:1]
         if default is not None and ("".join(words) == "" or OPEN.fullmatch("".join(words))):
             return self.expanded(default)
         self.left -= sum(map(len, words)) + len(words)

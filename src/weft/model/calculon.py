@@ -38,7 +38,7 @@ def is_application(values: object) -> bool:
 
 
 def read_application(path: Path) -> tuple[Model, int] | None:
-    """Model and tokens of a sequence of a file; None where it is no application.
+    """Model and tokens of a sequence of a file; None where it is not an application.
 
     Raises:
         BadInput: a field is unknown, missing or out of range.

@@ -23,7 +23,7 @@ _DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ModelSource:
     """A model of the catalogue.
 
     ``recipe`` is None where none was published.  ``published_parameters`` is the publisher's exact count
@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_records()))
 
 
-def load(name: str) -> Entry:
+def load(name: str) -> ModelSource:
     """The entry of a name or alias; case, spaces, dashes and an organisation's prefix do not matter.
 
     Raises:
@@ -55,7 +55,7 @@ def load(name: str) -> Entry:
         raise UnknownName("model", name[:80], names(), listed="weft info models")
     record = _records()[canonical]
     recipe = record["recipe"]
-    return Entry(
+    return ModelSource(
         model=read_config(record["config"], name=canonical, where=f"catalogue: {canonical}"),
         recipe=Recipe(**recipe) if recipe else None,
         source=record["source"],
@@ -81,18 +81,18 @@ def _records() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The models of one file; what they share stands once, beside ``models``."""
+    """The models of one file; shared fields are written once, beside ``models``."""
     shared = json.loads(path.read_text(encoding="utf-8"))
-    for name, own in shared["models"].items():
+    for name, entry in shared["models"].items():
         yield (
             name,
             {
-                "config": shared.get("config", {}) | own.get("config", {}),
-                "recipe": own.get("recipe", shared.get("recipe")),
-                "source": own.get("source", shared["source"]),
-                "parameters": own.get("parameters"),
-                "aliases": own.get("aliases", []),
-                **{name: own.get(name, shared.get(name)) for name in ("stack", "space")},
+                "config": shared.get("config", {}) | entry.get("config", {}),
+                "recipe": entry.get("recipe", shared.get("recipe")),
+                "source": entry.get("source", shared["source"]),
+                "parameters": entry.get("parameters"),
+                "aliases": entry.get("aliases", []),
+                **{name: entry.get(name, shared.get(name)) for name in ("stack", "space")},
             },
         )
 

@@ -45,8 +45,8 @@ def score_pairs(attention: Attention | LatentAttention, sequence: float) -> floa
     """Query-key pairs of one sequence and head that a causal, and windowed or chunked, mask leaves."""
     reach = min(attention.window or sequence, sequence)
     if isinstance(attention, Attention) and attention.chunked:
-        whole, rest = divmod(sequence, reach)
-        return whole * reach * (reach + 1) / 2 + rest * (rest + 1) / 2
+        periods, remainder = divmod(sequence, reach)
+        return periods * reach * (reach + 1) / 2 + remainder * (remainder + 1) / 2
     return reach * sequence - reach * (reach - 1) / 2
 
 

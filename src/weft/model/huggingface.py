@@ -27,7 +27,7 @@ MODEL_TYPES = tuple(sorted(BUILDERS))
 """The values of ``model_type`` that can be read."""
 
 OTHER_TASKS = frozenset({"bert", "clip", "t5", "vit", "whisper"})
-"""Types that are no decoders of text, for which nothing stands in."""
+"""Types that are not decoders of text, for which there is no stand-in."""
 _KNOWN_NOT_MODELLED = ("deepseek_v32", "deepseek_v4", "falcon_h1", "glm_moe_dsa", "jamba", "kimi_linear", "mamba")
 
 _FAMILIES = dict[str, object](BUILDERS) | {kind: kind for kind in _KNOWN_NOT_MODELLED}
@@ -70,7 +70,7 @@ _HEADS_OF_OTHER_TASKS = ("ForSequenceClassification", "ForTokenClassification", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadModel:
-    """A model, and what was left out of the configuration that it is of, or stands in for it."""
+    """A model, with notes on what it leaves out of its configuration, or replaces."""
 
     model: Model
     notes: tuple[str, ...]
@@ -172,8 +172,8 @@ def _build(data: Mapping[str, object], name: str, where: str, stand_in: bool) ->
     fields.only("is_encoder_decoder", False)
     model = dense_equivalent(fields, name)
     note = f"dense equivalent: {reason}; all {model.layers} blocks as full attention and feed-forward parts"
-    told = f"{model.parameters / 1e9:.4g}B parameters, which the model's own need not equal"
-    return ReadModel(model=model, notes=(*notes, f"{note} ({told})"))
+    words = f"{model.parameters / 1e9:.4g}B parameters, which the model's own need not equal"
+    return ReadModel(model=model, notes=(*notes, f"{note} ({words})"))
 
 
 def _modelled(fields: Fields, name: str) -> Model:
@@ -202,7 +202,9 @@ def _unknown_type(kind: str, where: str) -> BadInput:
     """A refusal that names a way round, where there is one."""
     modelled = f"modelled types: {', '.join(MODEL_TYPES)}"
     if kind in OTHER_TASKS:
-        return Unsupported(f"model type {kind!r} is no decoder of text", where=f"{where}: model_type", remedy=modelled)
+        return Unsupported(
+            f"model type {kind!r} is not a decoder of text", where=f"{where}: model_type", remedy=modelled
+        )
     if kind in _KNOWN_NOT_MODELLED:
         problem = f"model type {kind!r} is not modelled"
         return Unsupported(problem, where=f"{where}: model_type", remedy=f"{STAND_IN}; {modelled}")
@@ -216,10 +218,10 @@ def _check_architecture(f: Fields) -> None:
     names = f.data.get("architectures")
     for name in names if isinstance(names, list) else ():
         family = str(name).partition("For")[0].lower()
-        other = next((kind for kind in _FAMILIES if kind.replace("_", "") == family), f.kind)
-        if _FAMILIES[other] is not _FAMILIES[f.kind] and f.kind != "minimax":
+        similar = next((kind for kind in _FAMILIES if kind.replace("_", "") == family), f.kind)
+        if _FAMILIES[similar] is not _FAMILIES[f.kind] and f.kind != "minimax":
             problem = f"{f.kind!r} does not go with the architecture {str(name)[:80]!r}"
-            raise f.bad("model_type", problem, f'write "{other}", or correct architectures')
+            raise f.bad("model_type", problem, f'write "{similar}", or correct architectures')
 
 
 def _check_task(f: Fields) -> None:

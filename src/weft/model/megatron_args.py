@@ -53,7 +53,7 @@ _REFUSED = (
 )
 
 
-class Option(NamedTuple):
+class Flag(NamedTuple):
     """A flag, the field that it sets, and the value without it: False where the flag is a switch."""
 
     flag: str
@@ -62,18 +62,18 @@ class Option(NamedTuple):
 
 
 LATENT = (
-    Option("--q-lora-rank", "q_rank"),
-    Option("--kv-lora-rank", "kv_rank", 32),
-    Option("--qk-head-dim", "nope_dim", 128),
-    Option("--qk-pos-emb-head-dim", "rope_dim", 64),
-    Option("--v-head-dim", "value_dim", 128),
-    Option("--qk-layernorm", "latent_norms", False),
+    Flag("--q-lora-rank", "q_rank"),
+    Flag("--kv-lora-rank", "kv_rank", 32),
+    Flag("--qk-head-dim", "nope_dim", 128),
+    Flag("--qk-pos-emb-head-dim", "rope_dim", 64),
+    Flag("--v-head-dim", "value_dim", 128),
+    Flag("--qk-layernorm", "latent_norms", False),
 )
 """Of ``LatentAttention``."""
 MIXTURE = (
-    Option("--num-experts", "experts"),
-    Option("--moe-router-topk", "top_k", 2),
-    Option("--moe-router-enable-expert-bias", "balance_bias", False),
+    Flag("--num-experts", "experts"),
+    Flag("--moe-router-topk", "top_k", 2),
+    Flag("--moe-router-enable-expert-bias", "balance_bias", False),
 )
 """Of ``MixtureOfExperts``."""
 
@@ -275,7 +275,7 @@ def _pattern(a: Arguments, flag: str, layers: int, holds: Callable[[int, int], b
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pattern = []
     if not pattern:
-        raise a.bad(flag, f"{reprlib.repr(text)} is no layer pattern", "write it like [0]*3+[1]*58")
+        raise a.bad(flag, f"{reprlib.repr(text)} is not a layer pattern", "write it like [0]*3+[1]*58")
     if len(pattern) != layers:
         raise a.bad(flag, f"the pattern has {len(pattern)} entries for {layers} layers")
     return pattern
@@ -385,7 +385,7 @@ class Arguments:
             raise self.bad(flag, f"{value} is outside {least} to {most}")
         return value
 
-    def fields(self, options: Sequence[Option]) -> dict[str, Any]:
+    def fields(self, options: Sequence[Flag]) -> dict[str, Any]:
         """The values of options, by field."""
         result: dict[str, Any] = {}
         for flag, field, default in options:
@@ -446,20 +446,28 @@ def parse_arguments(source: str | Sequence[str], *, where: str = "arguments") ->
 
 def _training_words(script: Script, notes: list[str]) -> list[str]:
     """The words of the training command; of all commands and variables, where none starts a training."""
-    commands = [one for one in script.commands if one.words and one.words[0] not in ("echo", "printf")]
+    commands = [command for command in script.commands if command.words and command.words[0] not in ("echo", "printf")]
     starts = [
-        one
-        for one in commands
-        if any(word.endswith(".py") or word in _STARTERS for word in one.flat) and (one.refused or _holds_flags(one))
+        command
+        for command in commands
+        if any(word.endswith(".py") or word in _STARTERS for word in command.flat)
+        and (command.refused or _holds_flags(command))
     ]
-    starts = [one for one in starts if "--num-layers" in one.flat or (one.refused and "$" in str(one.words))] or starts
-    if any(one.flat != starts[-1].flat for one in starts):
+    starts = [
+        command
+        for command in starts
+        if "--num-layers" in command.flat or (command.refused and "$" in str(command.words))
+    ] or starts
+    if any(command.flat != starts[-1].flat for command in starts):
         notes.append(f"of its {len(starts)} training commands the last is read")
-    loose = (*script.variables.values(), *(one for one in commands if one.words[0] not in _SILENT_PROGRAMS))
-    taken = starts[-1:] or [one for one in loose if _holds_flags(one)]
-    for refused in (one.refused for one in taken if one.refused):
+    loose = (
+        *script.variables.values(),
+        *(command for command in commands if command.words[0] not in _SILENT_PROGRAMS),
+    )
+    chosen = starts[-1:] or [command for command in loose if _holds_flags(command)]
+    for refused in (command.refused for command in chosen if command.refused):
         raise refused
-    return [word for one in taken for word in (*one.flat, "")]
+    return [word for command in chosen for word in (*command.flat, "")]
 
 
 def _holds_flags(command: Command) -> bool:
@@ -475,10 +483,10 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
         size += len(word)
         if size > LARGEST_TEXT:
             raise _script.too_long(where)
-        name, equals, rest = word.partition("=")
+        name, equals, value = word.partition("=")
         if _FLAG.fullmatch(name):
             flag = name
-            values[flag] = [rest] if rest else []
+            values[flag] = [value] if value else []
             if equals:
                 flag = None
         elif word in _BOUNDARIES:
@@ -495,7 +503,7 @@ def _flags(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str
             values[flag].append(word)
     if open_:
         notes.append(f"what {', '.join(f'${name}' for name in open_)} holds is not in the text")
-    return {name: " ".join(given).strip() for name, given in values.items()}, program
+    return {name: " ".join(value).strip() for name, value in values.items()}, program
 
 
 _BOUNDARIES = frozenset({"", "(", ")", "\\", ";", "&&", "||", "|", "&"})

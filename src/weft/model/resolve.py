@@ -11,7 +11,7 @@ from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
 from weft.model import catalogue
-from weft.model.catalogue import Entry
+from weft.model.catalogue import ModelSource
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Recipe
 from weft.model.spec import Model
 from weft.solvers.divisors import largest_divisor
@@ -35,9 +35,9 @@ class RecipeChanges:
     dropout: bool | None = None
     gradient_bytes: int | None = None
 
-    def __or__(self, other: RecipeChanges) -> RecipeChanges:
-        """These changes, and those of ``other`` on top."""
-        return replace(self, **other.stated())
+    def __or__(self, second: RecipeChanges) -> RecipeChanges:
+        """These changes, and those of ``second`` on top."""
+        return replace(self, **second.stated())
 
     def stated(self) -> dict[str, Any]:
         """What is set, by field of ``Recipe``."""
@@ -104,12 +104,12 @@ def config_job(text: str, changes: RecipeChanges | None = None, *, where: str, a
     if not isinstance(data, dict):
         raise BadInput(f"holds a {type(data).__name__}, not an object", where=where)
     read = read_config_noted(data, where=where)
-    entry = Entry(model=read.model, recipe=None, source=where)
+    entry = ModelSource(model=read.model, recipe=None, source=where)
     return _job_of_entry(entry, changes or RecipeChanges(), read.model.name, read.notes, accelerators)
 
 
 def _job_of_entry(
-    entry: Entry, changes: RecipeChanges, origin: str, notes: tuple[str, ...], accelerators: int = 1
+    entry: ModelSource, changes: RecipeChanges, origin: str, notes: tuple[str, ...], accelerators: int = 1
 ) -> Job:
     job = complete_job(entry.model, entry.recipe, changes, origin=origin, accelerators=accelerators)
     return replace(job, defaults=(*notes, *job.defaults), stack=entry.stack, space=entry.space)
@@ -140,16 +140,16 @@ def complete_job(
         if changes.global_batch is None:
             shared = f" that divides among {accelerators:,} accelerators" if recipe.global_batch != usual else ""
             origin += f"; about 4M tokens a batch{shared}"
-    taken = [
+    replaced = [
         text
-        for given, text in (
+        for changed, text in (
             (changes.global_batch, f"global batch {recipe.global_batch} sequences"),
             (changes.sequence, f"sequence {recipe.sequence} tokens"),
             (changes.precision, f"precision {recipe.precision}"),
         )
-        if given is None
+        if changed is None
     ]
-    defaults = (f"{', '.join(taken)} ({origin})",) if taken else ()
+    defaults = (f"{', '.join(replaced)} ({origin})",) if replaced else ()
     recipe = replace(recipe, **changes.stated())
     if 0 < model.positions < recipe.sequence:
         raise BadInput(
@@ -160,7 +160,7 @@ def complete_job(
     return Job(model=model, recipe=recipe, defaults=defaults)
 
 
-def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
+def _entry(source: str, stand_in: bool) -> tuple[ModelSource, str, tuple[str, ...]]:
     """What a source says of a model and its recipe, what the source is called, and what was left out."""
     path = Path(source)
     if os.path.isdir(path) or path.suffix == ".json":
@@ -170,9 +170,9 @@ def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
         if (application := read_application(path)) is not None:
             model, sequence = application
             recipe = Recipe(global_batch=max(DEFAULT_TOKENS // sequence, 1), sequence=sequence)
-            return Entry(model=model, recipe=recipe, source=path.name), path.name, ()
+            return ModelSource(model=model, recipe=recipe, source=path.name), path.name, ()
         read = read_config_noted(path, stand_in=stand_in)
-        return Entry(model=read.model, recipe=None, source=path.name), path.name, read.notes
+        return ModelSource(model=read.model, recipe=None, source=path.name), path.name, read.notes
     if os.path.isfile(path):
         from weft.model.megatron_args import parse_arguments, read_megatron_job
 
@@ -180,13 +180,13 @@ def _entry(source: str, stand_in: bool) -> tuple[Entry, str, tuple[str, ...]]:
         arguments = parse_arguments(text, where=source)
         job = read_megatron_job(arguments, name=path.stem)
         called = "; ".join((path.name, *arguments.notes))
-        return Entry(model=job.model, recipe=job.recipe, source=called), called, ()
+        return ModelSource(model=job.model, recipe=job.recipe, source=called), called, ()
     if path.suffix in (".sh", ".txt", ".toml", ".yaml") or source.startswith((".", "/", "~")):
         raise BadInput("no such file", where=source, remedy="give a config.json, a script or a name")
     return _known(source)
 
 
-def _known(name: str) -> tuple[Entry, str, tuple[str, ...]]:
+def _known(name: str) -> tuple[ModelSource, str, tuple[str, ...]]:
     """What the catalogue says of a model."""
     entry = catalogue.load(name)
     origin = entry.model.name if entry.recipe is None else f"recipe of {entry.model.name}: {entry.source}"

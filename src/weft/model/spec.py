@@ -59,8 +59,8 @@ class Attention(Document):
     """Multi-head, grouped-query or multi-query attention.
 
     ``window`` is the number of keys a query sees (None: the whole causal prefix); where ``chunked``, keys are those
-    of the query's own chunk of so many tokens (Llama 4).  ``gated``: each head's output is gated by a projection of
-    the input of its own width (Qwen3-Next).  ``head_norms``: a norm of each query head and one of each key head, of
+    of the query's own chunk of so many tokens (Llama 4).  ``gated``: each head's output is gated by a separate
+    projection of the input (Qwen3-Next).  ``head_norms``: a norm of each query head and one of each key head, of
     the block's kind (Qwen3).  ``sinks``: a learned logit per head that takes part in its softmax (GPT-OSS).
     ``extra_parameters`` counts other learned vectors of one layer that are in no linear layer (norms over all heads,
     learned relative biases).
@@ -168,7 +168,7 @@ class LatentAttention(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpace:
-    """A recurrence over tokens with a matrix as its state, in place of attention: Mamba-2 (Dao & Gu 2024, arXiv
+    """A recurrence over tokens with a matrix as its state, instead of attention: Mamba-2 (Dao & Gu 2024, arXiv
     2405.21060), gated DeltaNet (arXiv 2412.06464), lightning attention (arXiv 2501.08313).
 
     Each of ``heads`` heads keeps a state of ``state`` x ``head_dim``; heads share the ``groups`` vectors that write
@@ -176,7 +176,7 @@ class StateSpace:
     products within a chunk and between chunks.  ``kernel`` is the width of the causal convolution over what enters
     the recurrence (0: none).  ``scalars`` counts inputs per head and token (step size; decay and write strength).
     ``extra_parameters`` counts vectors of one layer: decays, skips, biases of the scalars, the norm of the output.
-    The output is gated by a projection of the input of its own width.
+    The output is gated by a separate projection of the input.
     """
 
     heads: Count
@@ -444,7 +444,7 @@ class Model:
 
     @property
     def prediction_copies(self) -> int:
-        """Multi-token-prediction modules that have weights of their own."""
+        """Multi-token-prediction modules that have separate weights."""
         return min(self.prediction_layers, 1) if self.prediction_shared else self.prediction_layers
 
     @property

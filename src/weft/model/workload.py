@@ -65,7 +65,7 @@ class Workload:
         if not self.tasks:
             raise BadInput("has no tasks", where=self.name)
         for number, task in enumerate(self.tasks):
-            if any(not 0 <= other < len(self.tasks) for other in task.waits):
+            if any(not 0 <= wait < len(self.tasks) for wait in task.waits):
                 raise BadInput(f"waits for a task that does not exist: {task.waits}", where=_at(self, number))
             if not 0 <= task.seconds < 1e9:
                 raise BadInput(f"takes {task.seconds:g} s", where=_at(self, number))
@@ -89,8 +89,8 @@ def followers(tasks: Sequence[Task]) -> list[list[int]]:
     """The tasks that wait for each task."""
     result: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):
-        for other in task.waits:
-            result[other].append(number)
+        for wait in task.waits:
+            result[wait].append(number)
     return result
 
 

@@ -35,7 +35,7 @@ NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
 class FailureClass(Document):
     """One class of failures.
 
-    Each component fails every ``mtbf_hours`` of its own, or a job ``failures_per_accelerator_hour`` times its
+    Each component fails every ``mtbf_hours``, or a job ``failures_per_accelerator_hour`` times its
     accelerators.  ``heals`` is the share that needs no repair: a restart is enough, or a link comes back by itself.
     Where the job goes on, links keep ``capacity`` of theirs, and the job runs at ``speed``, which None leaves to
     the simulator.  ``planned`` ones come with a checkpoint.
@@ -74,7 +74,7 @@ class FailureBook:
 
 
 _CHANGES = Coded(lambda raw: table_of(raw, ""), shape=Recovery)
-"""Fields of the recovery, which stand in for those of the preset."""
+"""Fields of the recovery, which replace those of the preset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +125,10 @@ def failures_from_toml(text: str, *, where: str = "failures") -> FailureBook:
 
 
 def _book(table: dict[str, Any], where: str) -> FailureBook:
-    given = decode(FailureFile, table, where)
-    base = preset(given.like) if given.like is not None else None
-    known = {one.name: one for one in base.classes} if base else {}
-    for name, inner in given.classes.items():
+    file = decode(FailureFile, table, where)
+    base = preset(file.like) if file.like is not None else None
+    known = {inner.name: inner for inner in base.classes} if base else {}
+    for name, inner in file.classes.items():
         place = f"{where}: classes.{name[:60]}"
         if (inner.mtbf_hours is None) == (inner.failures_per_accelerator_hour is None):
             raise BadInput("needs mtbf_hours or failures_per_accelerator_hour, and not both", where=place)
@@ -136,20 +136,20 @@ def _book(table: dict[str, Any], where: str) -> FailureBook:
             raise BadInput(f"a job takes no {inner.takes}", where=f"{place}.takes", remedy='write takes = "job"')
         if inner.takes == "fabric" and inner.component not in NETWORK:
             remedy = f"use one of {', '.join(NETWORK)}, or another takes"
-            raise BadInput(f"{inner.component} is no part of a fabric", where=f"{place}.takes", remedy=remedy)
+            raise BadInput(f"{inner.component} is not a part of a fabric", where=f"{place}.takes", remedy=remedy)
         if not 1 <= len(name) <= 60:
             raise BadInput("its name has no character, or more than 60", where=place, remedy="name it in a word")
-        known[name] = one = replace(inner, name=name)
-        away_hours = one.repair_hours * (1.0 - one.heals)
-        if away_hours * one.rate(1.0, 1.0) * 3600.0 > 1.0:
-            problem = f"a part is in repair for {away_hours:g} hours of each {1.0 / one.rate(1.0, 1.0) / 3600.0:g}"
+        known[name] = renamed = replace(inner, name=name)
+        away_hours = renamed.repair_hours * (1.0 - renamed.heals)
+        if away_hours * renamed.rate(1.0, 1.0) * 3600.0 > 1.0:
+            problem = f"a part is in repair for {away_hours:g} hours of each {1.0 / renamed.rate(1.0, 1.0) / 3600.0:g}"
             remedy = "give a shorter repair, or a longer time between failures"
             raise BadInput(problem, where=f"{place}.repair_hours", remedy=remedy)
     if not known:
         raise BadInput("there is no class", where=f"{where}: classes", remedy=f'add one, or like = "{DEFAULT}"')
-    recovery = decode(Recovery, encode(base.recovery if base else Recovery()) | given.recovery, f"{where}: recovery")
-    source = given.source or (base.source if base else where)
-    return FailureBook(name=given.name or where, source=source, recovery=recovery, classes=tuple(known.values()))
+    recovery = decode(Recovery, encode(base.recovery if base else Recovery()) | file.recovery, f"{where}: recovery")
+    source = file.source or (base.source if base else where)
+    return FailureBook(name=file.name or where, source=source, recovery=recovery, classes=tuple(known.values()))
 
 
 @functools.cache

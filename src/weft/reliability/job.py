@@ -55,29 +55,32 @@ class FailingJob:
 
     def in_repair(self) -> float:
         """Hosts in repair at a time, on average, if the job never waited."""
-        rates = (one.rate * (1.0 - one.known.heals) * one.hosts * one.known.repair_hours for one in self.classes)
+        rates = (
+            job_class.rate * (1.0 - job_class.known.heals) * job_class.hosts * job_class.known.repair_hours
+            for job_class in self.classes
+        )
         return fsum(rates) * 3600.0
 
     def process(self, spares: int, speeds: tuple[float, ...] = (1.0,)) -> Process:
         """The process with so many spare hosts beside the idle ones, and the speeds with 0, 1, ... hosts short.
 
-        Idle hosts count as one pool, although each can only stand in for a host of its own domain.
+        Idle hosts count as one pool, although each can only replace a host of the same domain.
         """
         start_s = self.book.recovery.start(self.census.accelerators)
         stops: list[Stop] = []
         slows: list[Slow] = []
         pauses: list[Pause] = []
-        for one in self.classes:
-            if one.rate <= 0:
+        for job_class in self.classes:
+            if job_class.rate <= 0:
                 continue
-            if one.known.planned:
-                pause_s = start_s + 2 * self.load_s + one.known.repair_hours * 3600.0
-                pauses.append(Pause(name=one.known.name, rate=one.rate, pause_s=pause_s))
+            if job_class.known.planned:
+                pause_s = start_s + 2 * self.load_s + job_class.known.repair_hours * 3600.0
+                pauses.append(Pause(name=job_class.known.name, rate=job_class.rate, pause_s=pause_s))
                 continue
-            if one.speed is not None:
-                slows += self._slows(one, one.speed)
-            if one.speed is None or not (self.policy.reroute or one.known.takes == "nothing"):
-                stops += self._stops(one)
+            if job_class.speed is not None:
+                slows += self._slows(job_class, job_class.speed)
+            if job_class.speed is None or not (self.policy.reroute or job_class.known.takes == "nothing"):
+                stops += self._stops(job_class)
         return Process(
             stops=tuple(stops),
             slows=tuple(slows),
@@ -90,30 +93,35 @@ class FailingJob:
     def _read_s(self, *, severe: bool) -> float:
         return self.load_s if severe or not self.policy.peer else self.peer_s
 
-    def _slows(self, one: JobClass, speed: float) -> list[Slow]:
-        spells = ((one.known.heals, self.book.recovery.heal_s), (1 - one.known.heals, one.known.repair_hours * 3600.0))
+    def _slows(self, job_class: JobClass, speed: float) -> list[Slow]:
+        spells = (
+            (job_class.known.heals, self.book.recovery.heal_s),
+            (1 - job_class.known.heals, job_class.known.repair_hours * 3600.0),
+        )
         return [
-            Slow(name=one.known.name, rate=one.rate * share, duration_s=seconds, speed=speed)
+            Slow(name=job_class.known.name, rate=job_class.rate * share, duration_s=seconds, speed=speed)
             for share, seconds in spells
             if share * seconds > 0 and speed < 1
         ]
 
-    def _stops(self, one: JobClass) -> list[Stop]:
-        times, heals = self.book.recovery, one.known.heals
-        severe = not self.policy.peer or one.hosts > 1
+    def _stops(self, job_class: JobClass) -> list[Stop]:
+        times, heals = self.book.recovery, job_class.known.heals
+        severe = not self.policy.peer or job_class.hosts > 1
         restart_s = times.detect_s + times.start(self.census.accelerators) + self._read_s(severe=severe)
         swap_s = 0.0 if self.policy.hot else times.swap_s
         lasting = Stop(
-            name=one.known.name,
-            rate=one.rate * (1.0 - heals),
-            restart_s=restart_s + (swap_s if one.hosts else 0.0),
-            hosts=one.hosts,
-            repair_s=one.known.repair_hours * 3600.0 if one.hosts else 0.0,
+            name=job_class.known.name,
+            rate=job_class.rate * (1.0 - heals),
+            restart_s=restart_s + (swap_s if job_class.hosts else 0.0),
+            hosts=job_class.hosts,
+            repair_s=job_class.known.repair_hours * 3600.0 if job_class.hosts else 0.0,
             severe=severe,
         )
-        if one.speed is not None:  # what heals by itself does not stop the job
+        if job_class.speed is not None:  # what heals by itself does not stop the job
             return [lasting] if lasting.rate > 0 else []
-        passing = Stop(name=one.known.name, rate=one.rate * heals, restart_s=restart_s, severe=not self.policy.peer)
+        passing = Stop(
+            name=job_class.known.name, rate=job_class.rate * heals, restart_s=restart_s, severe=not self.policy.peer
+        )
         return [stop for stop in (lasting, passing) if stop.rate > 0]
 
 
@@ -135,15 +143,15 @@ def failing_job(
     """
     counted = census(fabric, accelerators, book.recovery.accelerators_per_host)
     classes = []
-    for one in book.classes:
-        hosts = min(hosts_taken(fabric, one, counted.host_size), int(counted.counts["host"]))
-        survives = one.takes == "nothing" or (one.takes == "fabric" and hosts == 0)
-        result = one.speed if one.speed is not None else (speeds or {}).get(one.name, 1.0)
+    for known in book.classes:
+        hosts = min(hosts_taken(fabric, known, counted.host_size), int(counted.counts["host"]))
+        survives = known.takes == "nothing" or (known.takes == "fabric" and hosts == 0)
+        result = known.speed if known.speed is not None else (speeds or {}).get(known.name, 1.0)
         classes.append(
             JobClass(
-                known=one,
-                components=counted.counts[one.component],
-                rate=counted.rate(one),
+                known=known,
+                components=counted.counts[known.component],
+                rate=counted.rate(known),
                 hosts=0 if survives else hosts,
                 speed=result if survives else None,
             )
@@ -173,9 +181,9 @@ def failing_job(
     )
 
 
-def is_simulated(one: FailureClass) -> bool:
+def is_simulated(known: FailureClass) -> bool:
     """Whether a class's speed is the simulator's to find."""
-    return one.component in NETWORK and one.takes in ("fabric", "nothing") and one.speed is None
+    return known.component in NETWORK and known.takes in ("fabric", "nothing") and known.speed is None
 
 
 def assumed(book: FailureBook) -> tuple[str, ...]:

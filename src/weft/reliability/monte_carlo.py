@@ -59,14 +59,14 @@ class _Book:
         if units > 0:
             inside = units * saving.every - self.segments
             self.safe += self.held + share * stretch.work(inside * segment)
-            taken, self.held, self.segments = inside, 0.0, 0
+            spent, self.held, self.segments = inside, 0.0, 0
         else:
-            taken = 0
+            spent = 0
         if severe:
             self.held, self.segments = 0.0, 0
         else:
-            self.held += share * (stretch.work(done * segment) - stretch.work(taken * segment))
-            self.segments += done - taken
+            self.held += share * (stretch.work(done * segment) - stretch.work(spent * segment))
+            self.segments += done - spent
 
 
 class _Play:
@@ -78,19 +78,19 @@ class _Play:
         self.clock = 0.0
         self.repairs: list[float] = []
         self.spells: list[tuple[float, float]] = []
-        self.slow_rate = math.fsum(one.rate for one in process.slows)
+        self.slow_rate = math.fsum(slow.rate for slow in process.slows)
         self.next_spell = self._after(self.slow_rate)
-        self.pause_rate = math.fsum(one.rate for one in process.pauses)
+        self.pause_rate = math.fsum(pause.rate for pause in process.pauses)
 
     def _after(self, rate: float) -> float:
         return self.clock + self.dice.expovariate(rate) if rate > 0 else math.inf
 
     def _one_of(self, kinds: Sequence[_Kind], rate: float) -> _Kind:
         at = self.dice.random() * rate
-        for one in kinds:
-            at -= one.rate
+        for event in kinds:
+            at -= event.rate
             if at < 0:
-                return one
+                return event
         return kinds[-1]
 
     def run(self, work_s: float) -> float:
@@ -138,8 +138,8 @@ class _Play:
     def _turn(self) -> None:
         """Spells of slow network that began or ended by now."""
         while self.next_spell <= self.clock:
-            one = self._one_of(self.process.slows, self.slow_rate)
-            self.spells.append((self.next_spell + self.dice.expovariate(1.0 / one.duration_s), one.speed))
+            slow = self._one_of(self.process.slows, self.slow_rate)
+            self.spells.append((self.next_spell + self.dice.expovariate(1.0 / slow.duration_s), slow.speed))
             self.next_spell += self.dice.expovariate(self.slow_rate)
         if self.spells:
             self.spells = [spell for spell in self.spells if spell[0] > self.clock]
@@ -186,7 +186,7 @@ def play(process: Process, saving: Saving, work_s: float, *, seed: int) -> float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class DrawnRuns:
     """Seconds of several draws of the same run: their mean and standard deviation."""
 
     runs: int
@@ -194,10 +194,10 @@ class Spread:
     deviation_s: float
 
 
-def spread(process: Process, saving: Saving, work_s: float, *, runs: int, seed: int) -> Spread:
+def spread(process: Process, saving: Saving, work_s: float, *, runs: int, seed: int) -> DrawnRuns:
     """What chance does to a run: ``runs`` draws with seeds that follow from ``seed``."""
     dice = random.Random(seed)
     result = [play(process, saving, work_s, seed=dice.getrandbits(48)) for _ in range(runs)]
     mean = math.fsum(result) / runs
-    variance = math.fsum((one - mean) ** 2 for one in result) / max(1, runs - 1)
-    return Spread(runs=runs, mean_s=mean, deviation_s=math.sqrt(variance))
+    variance = math.fsum((run - mean) ** 2 for run in result) / max(1, runs - 1)
+    return DrawnRuns(runs=runs, mean_s=mean, deviation_s=math.sqrt(variance))

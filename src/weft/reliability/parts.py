@@ -27,9 +27,9 @@ class Census:
     accelerators: int
     host_size: int
 
-    def rate(self, one: FailureClass) -> float:
+    def rate(self, known: FailureClass) -> float:
         """Failures of a class a second."""
-        return one.rate(self.counts[one.component], self.accelerators)
+        return known.rate(self.counts[known.component], self.accelerators)
 
 
 def census(fabric: Fabric, accelerators: int, host_size: int | None = None) -> Census:
@@ -89,16 +89,16 @@ def drawn_failures(
     Raises:
         BadInput: there are not so many parts that the book knows of.
     """
-    classes = [one for one in book.classes if one.component in NETWORK and one.rate(1.0, 1.0) > 0]
-    pool = [(one, int(part)) for one in classes for part in parts_of(fabric, one.component)]
+    classes = [known for known in book.classes if known.component in NETWORK and known.rate(1.0, 1.0) > 0]
+    pool = [(known, int(part)) for known in classes for part in parts_of(fabric, known.component)]
     if count > len(pool):
         remedy = "give fewer, or classes of links and switches in --failures"
         problem = f"{count} parts cannot fail at once: {book.name} has classes for {len(pool)} of {fabric.name}"
         raise BadInput(problem, where=where, remedy=remedy)
     dice = random.Random(f"{seed} {count} {draw}")
     times = []
-    for number, (one, _) in enumerate(pool):
-        times.append((dice.expovariate(1.0) / one.rate(1.0, 1.0), number))
+    for number, (known, _) in enumerate(pool):
+        times.append((dice.expovariate(1.0) / known.rate(1.0, 1.0), number))
     first = sorted(number for _, number in sorted(times)[:count])
     return tuple((pool[number][0].component, pool[number][1], pool[number][0].capacity) for number in first)
 
@@ -139,25 +139,25 @@ def stranded_accelerators(fabric: Fabric, among: Ints | None = None) -> Ints:
         if np.array_equal(lower, part):
             break
         part = lower
-    asked: Ints = np.arange(fabric.accelerators) if among is None else among
-    largest = np.bincount(part[asked]).argmax()
-    return np.extract(part[asked] != largest, asked)
+    wanted: Ints = np.arange(fabric.accelerators) if among is None else among
+    largest = np.bincount(part[wanted]).argmax()
+    return np.extract(part[wanted] != largest, wanted)
 
 
-def hosts_taken(fabric: Fabric, one: FailureClass, host_size: int) -> int:
+def hosts_taken(fabric: Fabric, known: FailureClass, host_size: int) -> int:
     """Hosts that the first component of a class takes down; 0 where the job's traffic finds another way."""
-    if one.takes in ("job", "nothing"):
+    if known.takes in ("job", "nothing"):
         return 0
-    if one.takes == "host":
+    if known.takes == "host":
         return 1
-    parts = parts_of(fabric, one.component if one.takes == "fabric" else "leaf")
+    parts = parts_of(fabric, known.component if known.takes == "fabric" else "leaf")
     if not len(parts):
         return 0
-    if one.takes == "fabric":
-        if one.capacity > 0:
+    if known.takes == "fabric":
+        if known.capacity > 0:
             return 0
-        lost = stranded_accelerators(broken(fabric, [(one.component, int(parts[0]), 0.0)]))
-    elif one.takes == "rail":
+        lost = stranded_accelerators(broken(fabric, [(known.component, int(parts[0]), 0.0)]))
+    elif known.takes == "rail":
         lost = np.flatnonzero(fabric.rail == fabric.rail[0])
     else:
         ends = np.concatenate([fabric.source[fabric.target == parts[0]], fabric.target[fabric.source == parts[0]]])

@@ -93,15 +93,15 @@ class Process:
     @property
     def rate(self) -> float:
         """Stops a second of running time."""
-        return fsum(one.rate for one in self.stops)
+        return fsum(stop.rate for stop in self.stops)
 
-    def pooled(self, one: Stop) -> bool:
-        """Whether its hosts join those that spares stand in for."""
-        return 0 < one.hosts <= self.bearable
+    def pooled(self, stop: Stop) -> bool:
+        """Whether its hosts join those that spares replace."""
+        return 0 < stop.hosts <= self.bearable
 
-    def waited(self, one: Stop) -> bool:
+    def waited(self, stop: Stop) -> bool:
         """Whether the job waits for its repair alone."""
-        return one.hosts > 0 and not self.pooled(one)
+        return stop.hosts > 0 and not self.pooled(stop)
 
     def speed(self, down: int) -> float:
         """Speed with ``down`` hosts in repair; 0 where the job waits."""

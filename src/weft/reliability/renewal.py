@@ -4,7 +4,7 @@ With one kind of failure, one level of checkpoints and neither repairs nor slow 
 (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
 Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9), 1974.
 
-Exact: stops of many kinds with restart times of their own, two levels of checkpoints, pauses, and waiting for repairs
+Exact: stops of many kinds, each with its restart time, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
 the time since the last stop are taken as independent, and hosts that fail together return one by one.
 Functions raise ``BadInput`` where their input cannot be used.
@@ -61,7 +61,7 @@ class ClassCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Document):
+class TimeShares(Document):
     """Where the time of a long run goes, as shares that add up to one.
 
     ``goodput`` is useful training over time, ``saving`` the stalls of checkpoints that count, ``rework`` the work and
@@ -101,12 +101,12 @@ class _Renewal:
     """Checkpoints under stops, in running time.  Formulas are in docs/goodput.md."""
 
     def __init__(self, stops: tuple[Stop, ...]) -> None:
-        self.rate = math.fsum(one.rate for one in stops)
-        shares = [one.rate / self.rate for one in stops] if self.rate > 0 else []
-        survive = [math.exp(-self.rate * one.restart_s) for one in stops]
+        self.rate = math.fsum(stop.rate for stop in stops)
+        shares = [stop.rate / self.rate for stop in stops] if self.rate > 0 else []
+        survive = [math.exp(-self.rate * stop.restart_s) for stop in stops]
         self.up = math.fsum(f * r for f, r in zip(shares, survive, strict=True)) if shares else 1.0
         """Share of running time that is not a restart."""
-        mild = [(f, r) for f, r, one in zip(shares, survive, stops, strict=True) if not one.severe]
+        mild = [(f, r) for f, r, stop in zip(shares, survive, stops, strict=True) if not stop.severe]
         self.severe = 1.0 - math.fsum(f for f, _ in mild) if shares else 0.0
         """Share of the stops that are severe."""
         if len(mild) == len(shares):
@@ -131,28 +131,28 @@ class _Renewal:
         return saving.every * saving.interval_s / unit_s * math.exp(-rate * self.severe * saving.lag_s)
 
 
-def outcome(process: Process, saving: Saving) -> Outcome:
+def outcome(process: Process, saving: Saving) -> TimeShares:
     """Shares of a long run's time."""
     renewal = _Renewal(process.stops)
     check_pace(process, saving)
     repairs = _repairs(process, renewal.up)
-    frozen = renewal.up * math.fsum(one.rate * one.pause_s for one in process.pauses)
-    waited = math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
+    frozen = renewal.up * math.fsum(pause.rate * pause.pause_s for pause in process.pauses)
+    waited = math.fsum(stop.rate * stop.repair_s for stop in process.stops if process.waited(stop))
     regrow = repairs.regrows * process.regrow_s
     live = (1.0 - repairs.waiting) / (1.0 + frozen + waited + regrow)
-    kept, speed = renewal.kept(saving), _mean_speed(process)
-    stalls = kept * (saving.segment_s / saving.interval_s - 1.0)
-    goodput = live * kept * repairs.speed * speed
+    useful, speed = renewal.kept(saving), _mean_speed(process)
+    stalls = useful * (saving.segment_s / saving.interval_s - 1.0)
+    goodput = live * useful * repairs.speed * speed
     shares = {
         "goodput": goodput,
         "saving": live * stalls,
-        "rework": live * max(0.0, renewal.up - kept - stalls),
+        "rework": live * max(0.0, renewal.up - useful - stalls),
         "restart": live * (1.0 - renewal.up),
         "waiting": repairs.waiting + live * waited,
-        "reduced": live * kept - goodput,
+        "reduced": live * useful - goodput,
         "planned": live * (frozen + regrow),
     }
-    return Outcome(
+    return TimeShares(
         **shares, stops=live * renewal.rate, classes=tuple(_classes(process, saving, repairs, renewal, live, shares))
     )
 
@@ -160,7 +160,7 @@ def outcome(process: Process, saving: Saving) -> Outcome:
 def check_pace(process: Process, saving: Saving) -> None:
     """Refuse failures so fast that nothing is ever saved."""
     rate = process.rate
-    restart_s = max((one.restart_s for one in process.stops), default=0.0)
+    restart_s = max((stop.restart_s for stop in process.stops), default=0.0)
     stall_s = saving.segment_s - saving.interval_s
     if rate * (saving.segment_s + saving.lag_s + restart_s) > MOST_EXPONENT:
         raise BadInput(
@@ -197,7 +197,7 @@ def best_saving(process: Process, saving: Saving, iteration_s: float, iterations
 
     levels = [1] if saving.every == 1 else [2**i for i in range(MOST_LEVELS.bit_length())]
     choices = [(steps_for(every), every) for every in levels]
-    steps, every = max(choices, key=lambda one: renewal.kept(at(*one)))
+    steps, every = max(choices, key=lambda choice: renewal.kept(at(*choice)))
     return steps, at(steps, every)
 
 
@@ -206,14 +206,14 @@ def _repairs(process: Process, up: float) -> _Repairs:
 
     While the job trains nothing has failed for a restart's time, in which repairs went on: then fewer are out.
     """
-    pooled = [one for one in process.stops if process.pooled(one)]
+    pooled = [stop for stop in process.stops if process.pooled(stop)]
     if not pooled:
         return _Repairs(waiting=0.0, speed=1.0, regrows=0.0, load=tuple(0.0 for _ in process.stops))
-    frozen = 1.0 + up * math.fsum(one.rate * one.pause_s for one in process.pauses)
-    frozen += math.fsum(one.rate * one.repair_s for one in process.stops if process.waited(one))
+    frozen = 1.0 + up * math.fsum(pause.rate * pause.pause_s for pause in process.pauses)
+    frozen += math.fsum(stop.rate * stop.repair_s for stop in process.stops if process.waited(stop))
     speeds = [process.speed(n) for n in range(process.bearable + 1)]
     grown = [n for n in range(1, process.bearable + 1) if speeds[n - 1] > speeds[n]]
-    restart_s = math.fsum(one.rate * one.restart_s for one in process.stops) / process.rate
+    restart_s = math.fsum(stop.rate * stop.restart_s for stop in process.stops) / process.rate
     chance, waiting = _running(process, pooled, frozen)
     trained, regrows = chance, 0.0
     if grown:
@@ -227,7 +227,7 @@ def _repairs(process: Process, up: float) -> _Repairs:
         waiting=waiting,
         speed=math.fsum(p * v for p, v in zip(trained, speeds, strict=True)),
         regrows=regrows,
-        load=tuple(one.rate * one.hosts * one.repair_s if process.pooled(one) else 0.0 for one in process.stops),
+        load=tuple(stop.rate * stop.hosts * stop.repair_s if process.pooled(stop) else 0.0 for stop in process.stops),
     )
 
 
@@ -237,9 +237,9 @@ def _running(process: Process, pooled: list[Stop], frozen: float, since_s: float
     ``frozen`` is all time over running time; nothing has failed for ``since_s``.
     """
     loads = dict[int, float]()
-    for one in pooled:
-        left = math.exp(-since_s / one.repair_s) if one.repair_s > 0 else 0.0
-        loads[one.hosts] = loads.get(one.hosts, 0.0) + left * one.rate * one.repair_s / frozen
+    for stop in pooled:
+        left = math.exp(-since_s / stop.repair_s) if stop.repair_s > 0 else 0.0
+        loads[stop.hosts] = loads.get(stop.hosts, 0.0) + left * stop.rate * stop.repair_s / frozen
     # Stationary shares: each cut between n - 1 and n hosts is crossed up and down equally often.  Only the load counts
     # where nothing waits, so that repairs of different lengths share a chain.
     chance = [1.0]
@@ -268,8 +268,8 @@ def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], le
     for value in chance:
         below.append(below[-1] + value)
     return math.fsum(
-        one.rate * (below[n] - below[max(0, n - one.hosts)]) * trained[n] / chance[n]
-        for one in pooled
+        stop.rate * (below[n] - below[max(0, n - stop.hosts)]) * trained[n] / chance[n]
+        for stop in pooled
         for n in levels
         if chance[n] > 0
     )
@@ -278,10 +278,10 @@ def _crossings(pooled: list[Stop], chance: list[float], trained: list[float], le
 def _mean_speed(process: Process) -> float:
     """Mean over time of the speed of the slowest spell that lasts; spells are an M/G/infinity queue each."""
     mean, none_worse = 0.0, 1.0
-    for one in sorted(process.slows, key=lambda one: one.speed):
-        here = none_worse * -math.expm1(-one.rate * one.duration_s)
-        mean += here * one.speed
-        none_worse -= here
+    for slow in sorted(process.slows, key=lambda slow: slow.speed):
+        during = none_worse * -math.expm1(-slow.rate * slow.duration_s)
+        mean += during * slow.speed
+        none_worse -= during
     return mean + none_worse
 
 
@@ -289,27 +289,27 @@ def _classes(
     process: Process, saving: Saving, repairs: _Repairs, renewal: _Renewal, live: float, shares: dict[str, float]
 ) -> list[ClassCost]:
     """Each share split over the classes that cause it, by the mean loss of one of their events."""
-    names = dict.fromkeys(one.name for kind in (process.stops, process.slows, process.pauses) for one in kind)
+    names = dict.fromkeys(cost.name for kind in (process.stops, process.slows, process.pauses) for cost in kind)
     parts = {
         name: dict.fromkeys(("rate", "rework", "restart", "waiting", "reduced", "planned"), 0.0) for name in names
     }
     half, unit = saving.segment_s / 2, saving.every * saving.segment_s / 2 + saving.lag_s
-    weights = [one.rate * (unit if one.severe else half) for one in process.stops]
-    restarts = [one.rate * -math.expm1(-renewal.rate * one.restart_s) for one in process.stops]
+    weights = [stop.rate * (unit if stop.severe else half) for stop in process.stops]
+    restarts = [stop.rate * -math.expm1(-renewal.rate * stop.restart_s) for stop in process.stops]
     hosts = math.fsum(repairs.load)
     missing = live * renewal.kept(saving) * (1.0 - repairs.speed)
-    for one, weight, again, load in zip(process.stops, weights, restarts, repairs.load, strict=True):
-        part = parts[one.name]
-        part["rate"] += one.rate * live
+    for stop, weight, again, load in zip(process.stops, weights, restarts, repairs.load, strict=True):
+        part = parts[stop.name]
+        part["rate"] += stop.rate * live
         part["rework"] += _portion(shares["rework"], weight, math.fsum(weights))
         part["restart"] += _portion(shares["restart"], again, math.fsum(restarts))
         part["waiting"] += _portion(repairs.waiting, load, hosts)
-        part["waiting"] += live * one.rate * one.repair_s if process.waited(one) else 0.0
+        part["waiting"] += live * stop.rate * stop.repair_s if process.waited(stop) else 0.0
         part["reduced"] += _portion(missing, load, hosts)
         part["planned"] += _portion(live * repairs.regrows * process.regrow_s, load, hosts)
     slowed = shares["reduced"] - missing
-    spells = [one.rate * one.duration_s * (1.0 - one.speed) for one in process.slows]
-    stopping = {one.name for one in process.stops}
+    spells = [slow.rate * slow.duration_s * (1.0 - slow.speed) for slow in process.slows]
+    stopping = {stop.name for stop in process.stops}
     for spell, weight in zip(process.slows, spells, strict=True):
         parts[spell.name]["reduced"] += _portion(slowed, weight, math.fsum(spells))
         if spell.name not in stopping:
@@ -320,5 +320,5 @@ def _classes(
     return [ClassCost(name=name, **part) for name, part in parts.items()]
 
 
-def _portion(whole: float, part: float, of: float) -> float:
-    return whole * part / of if of > 0 else 0.0
+def _portion(total_s: float, part: float, of: float) -> float:
+    return total_s * part / of if of > 0 else 0.0

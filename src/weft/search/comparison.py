@@ -72,7 +72,7 @@ _COMPUTE = ("forward_s", "backward_s", "recompute_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traced:
+class ExplainedLayout:
     """An estimated layout with the figures that its parts follow from."""
 
     job: Job
@@ -85,7 +85,9 @@ class Traced:
     """FLOP/s of an accelerator while it computes."""
 
     @classmethod
-    def of(cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str) -> Traced:
+    def of(
+        cls, job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None, stack: str
+    ) -> ExplainedLayout:
         """The figures of one layout."""
         table = Estimator(job, cluster, constants).evaluate(LayoutTable.of([layout]))
         each = float(table.executed_flops[0]) / layout.world
@@ -96,31 +98,31 @@ class Traced:
     @property
     def settings(self) -> dict[str, object]:
         """What a part may depend on, in the field's words."""
-        one = self.layout
+        layout = self.layout
         return {
-            "tp": one.x,
-            "y": one.y,
-            "cp": one.context,
-            "pp": one.pipeline,
-            "dp": one.data_parallel,
-            "fsdp": one.z,
-            "ep": one.expert,
-            "etp": one.expert_tensor,
-            "mbs": one.micro_batch,
-            "sp": "on" if one.sequence_parallel else "off",
-            "virtual stages": one.virtual_stages,
-            "schedule": str(one.schedule),
-            "micro-batches": self.job.recipe.global_batch // (one.micro_batch * one.data_parallel),
-            "ZeRO": one.zero,
-            "recompute": str(one.recompute),
-            "layers recomputed": one.recompute_layers,
-            "cp by": str(one.context_method),
-            "overlap of tp": str(one.overlap_tensor),
-            "reducing overlapped": "yes" if one.overlap_reduce else "no",
-            "gathering overlapped": "yes" if one.overlap_gather else "no",
-            "optimizer offloaded": "yes" if one.offload_optimizer else "no",
-            "activations offloaded": "yes" if one.offload_activations else "no",
-            "order": "/".join(one.order),
+            "tp": layout.x,
+            "y": layout.y,
+            "cp": layout.context,
+            "pp": layout.pipeline,
+            "dp": layout.data_parallel,
+            "fsdp": layout.z,
+            "ep": layout.expert,
+            "etp": layout.expert_tensor,
+            "mbs": layout.micro_batch,
+            "sp": "on" if layout.sequence_parallel else "off",
+            "virtual stages": layout.virtual_stages,
+            "schedule": str(layout.schedule),
+            "micro-batches": self.job.recipe.global_batch // (layout.micro_batch * layout.data_parallel),
+            "ZeRO": layout.zero,
+            "recompute": str(layout.recompute),
+            "layers recomputed": layout.recompute_layers,
+            "cp by": str(layout.context_method),
+            "overlap of tp": str(layout.overlap_tensor),
+            "reducing overlapped": "yes" if layout.overlap_reduce else "no",
+            "gathering overlapped": "yes" if layout.overlap_gather else "no",
+            "optimizer offloaded": "yes" if layout.offload_optimizer else "no",
+            "activations offloaded": "yes" if layout.offload_activations else "no",
+            "order": "/".join(layout.order),
         }
 
     def reach(self, axes: tuple[str, ...]) -> tuple[str, float] | None:
@@ -135,49 +137,49 @@ class Traced:
         return tier.name, tier.effective_Bps
 
 
-def causes(part: str, one: Traced, other: Traced) -> tuple[str, ...]:
+def causes(part: str, base: ExplainedLayout, rival: ExplainedLayout) -> tuple[str, ...]:
     """What differs between two layouts that a part of the time or memory depends on, weightiest first."""
     result = []
     if part in _COMPUTE:
-        result += _computing(one, other)
+        result += _computing(base, rival)
     if part in _GROUPS:
-        a, b = (each.reach(_GROUPS[part]) for each in (one, other))
+        a, b = (each.reach(_GROUPS[part]) for each in (base, rival))
         ends = ["no group" if each is None else f"{each[0]} {each[1] / 1e9:g} GB/s" for each in (a, b)]
         result += [" -> ".join(ends)] if a != b else []
     if part == "optimizer_s" or part in _COMPUTE:
-        slow, fast = (each.cluster.accelerator.memory_Bps for each in (one, other))
+        slow, fast = (each.cluster.accelerator.memory_Bps for each in (base, rival))
         result += [] if slow == fast else [f"HBM {format_si(slow, 'B/s')} -> {format_si(fast, 'B/s')}"]
-    before, after = one.settings, other.settings
+    before, after = base.settings, rival.settings
     names = _FIELDS["recompute_s"] if part == "recompute_s" else ()
     names += _FIELDS["compute" if part in _COMPUTE else part]
     result += [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
-    result += _recipe(one, other)
-    if one.stack != other.stack:
-        result.append(f"software {one.stack} -> {other.stack}")
+    result += _recipe(base, rival)
+    if base.stack != rival.stack:
+        result.append(f"software {base.stack} -> {rival.stack}")
     return tuple(result)
 
 
-def _computing(one: Traced, other: Traced) -> list[str]:
+def _computing(base: ExplainedLayout, rival: ExplainedLayout) -> list[str]:
     """The work of an accelerator, and how fast it does it."""
     result = []
-    work, rate = other.flops / one.flops, other.rate_flops / one.rate_flops
+    work, rate = rival.flops / base.flops, rival.rate_flops / base.rate_flops
     if abs(work - 1) > SMALL:
-        count = f" ({one.layout.world:,} -> {counted(other.layout.world, 'accelerator')})"
-        result.append(f"{work:.2f}x the FLOPs per accelerator" + count * (one.layout.world != other.layout.world))
+        count = f" ({base.layout.world:,} -> {counted(rival.layout.world, 'accelerator')})"
+        result.append(f"{work:.2f}x the FLOPs per accelerator" + count * (base.layout.world != rival.layout.world))
     if abs(rate - 1) > SMALL:
-        shown = f"{one.rate_flops / 1e12:,.0f} -> {other.rate_flops / 1e12:,.0f} TFLOP/s while it computes"
-        peaks = [each.cluster.accelerator.peak_flops(each.job.recipe.precision) / 1e12 for each in (one, other)]
-        result.append(shown + (f" (peak {peaks[0]:,.0f} -> {peaks[1]:,.0f})" if peaks[0] != peaks[1] else ""))
+        figures = f"{base.rate_flops / 1e12:,.0f} -> {rival.rate_flops / 1e12:,.0f} TFLOP/s while it computes"
+        peaks = [each.cluster.accelerator.peak_flops(each.job.recipe.precision) / 1e12 for each in (base, rival)]
+        result.append(figures + (f" (peak {peaks[0]:,.0f} -> {peaks[1]:,.0f})" if peaks[0] != peaks[1] else ""))
     return result
 
 
-def _recipe(one: Traced, other: Traced) -> list[str]:
+def _recipe(base: ExplainedLayout, rival: ExplainedLayout) -> list[str]:
     """How the jobs differ."""
-    if one.job is other.job:
+    if base.job is rival.job:
         return []
     names = {"model": "model.name", "sequence": "recipe.sequence", "batch": "recipe.global_batch"}
     names |= {"precision": "recipe.precision", "attention": "recipe.attention"}
-    pairs = [(name, *map(attrgetter(field), (one.job, other.job))) for name, field in names.items()]
+    pairs = [(name, *map(attrgetter(field), (base.job, rival.job))) for name, field in names.items()]
     return [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
 
 
@@ -225,8 +227,8 @@ class Side:
         return training_run(timed, self.job, self.cluster, tokens=tokens, usd_per_accelerator_hour=self.usd_per_hour)
 
     @cached_property
-    def traced(self) -> Traced:
-        return Traced.of(self.job, self.cluster, self.estimate.layout, self.constants, self.stack)
+    def traced(self) -> ExplainedLayout:
+        return ExplainedLayout.of(self.job, self.cluster, self.estimate.layout, self.constants, self.stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,12 +306,12 @@ class Comparison(Result):
     @cached_property
     def runs(self) -> tuple[TrainingRun, ...]:
         """The whole run of each side."""
-        return tuple(one.run(self.tokens) for one in self.sides)
+        return tuple(side.run(self.tokens) for side in self.sides)
 
     @property
     def fastest(self) -> Side:
         """The side of the most tokens per second."""
-        return max(self.sides, key=lambda one: one.tokens_per_s)
+        return max(self.sides, key=lambda side: side.tokens_per_s)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for each side."""
@@ -341,10 +343,10 @@ class Comparison(Result):
     @property
     def priced(self) -> tuple[PricedSide, ...]:
         """The sides with their runs."""
-        return tuple(PricedSide(side=one, run=run) for one, run in zip(self.sides, self.runs, strict=True))
+        return tuple(PricedSide(side=side, run=run) for side, run in zip(self.sides, self.runs, strict=True))
 
     def _facts(self) -> Sequence[str]:
-        return [f"{one.label} {format_seconds(one.iteration_s)}" for one in self.sides]
+        return [f"{side.label} {format_seconds(side.iteration_s)}" for side in self.sides]
 
 
 def compare(sides: Sequence[Side], tokens: float) -> Comparison:
@@ -377,16 +379,16 @@ def _difference(one: Side, other: Side, tokens: float) -> Difference:
     )
 
 
-def _time(one: Side, other: Side) -> tuple[Change, ...]:
+def _time(base: Side, rival: Side) -> tuple[Change, ...]:
     """The parts of both sides, for the tokens of the first one's iteration."""
-    scale = one.job.recipe.tokens / other.job.recipe.tokens
+    scale = base.job.recipe.tokens / rival.job.recipe.tokens
     changes = [
-        Change(part=a.name, before=a.value, after=b.value * scale, why=causes(a.name, one.traced, other.traced))
-        for a, b in zip(one.estimate.time, other.estimate.time, strict=True)
+        Change(part=a.name, before=a.value, after=b.value * scale, why=causes(a.name, base.traced, rival.traced))
+        for a, b in zip(base.estimate.time, rival.estimate.time, strict=True)
     ]
-    if one.simulated_s is not None or other.simulated_s is not None:
-        before, after = (each.iteration_s - each.estimate.iteration_s for each in (one, other))
-        why = [f"{one.fabric or 'closed form'} -> {other.fabric or 'closed form'}"] * (one.fabric != other.fabric)
+    if base.simulated_s is not None or rival.simulated_s is not None:
+        before, after = (each.iteration_s - each.estimate.iteration_s for each in (base, rival))
+        why = [f"{base.fabric or 'closed form'} -> {rival.fabric or 'closed form'}"] * (base.fabric != rival.fabric)
         changes.append(Change(part=CONTENTION, before=before, after=after * scale, why=tuple(why)))
     return tuple(changes)
 
@@ -394,8 +396,8 @@ def _time(one: Side, other: Side) -> tuple[Change, ...]:
 def _error(one: Side, other: Side) -> float | None:
     """The share within which four of five ratios of such times were predicted.
 
-    Layouts of one job on one cluster share errors but for the steps between them; else the errors of the two sides
-    are taken as independent.  How far contention on one network is off against another, was never measured.
+    Layouts of one job on one cluster share errors except for the steps between them; otherwise the errors of the two
+    sides are taken as independent.  How far contention on one network is off against another, was never measured.
     """
     if None in (one.estimate.error, other.estimate.error) or one.fabric != other.fabric:
         return None
@@ -417,14 +419,14 @@ def _chance(ratio: float, error: float) -> float:
     return 0.5 * math.erfc(math.log(ratio) / deviation / math.sqrt(2.0))
 
 
-def _turns(one: Side, other: Side, tokens: float) -> tuple[Turn, ...]:
+def _turns(base: Side, rival: Side, tokens: float) -> tuple[Turn, ...]:
     """Where the order turns, the layouts held: in batch, NIC bandwidth, and price."""
     result = []
-    if one.simulated_s is None and other.simulated_s is None:
-        result.append(_batch_turn(one, other))
-        if any(len(each.cluster.tiers) > 1 for each in (one, other)):
-            result.append(_network_turn(one, other))
-    prices = [each.run(tokens) for each in (one, other)]
+    if base.simulated_s is None and rival.simulated_s is None:
+        result.append(_batch_turn(base, rival))
+        if any(len(each.cluster.tiers) > 1 for each in (base, rival)):
+            result.append(_network_turn(base, rival))
+    prices = [each.run(tokens) for each in (base, rival)]
     if all(run.usd for run in prices):
         paid = prices[1].usd_per_accelerator_hour or 0.0
         equal = (prices[0].usd or 0.0) / prices[1].accelerator_hours
@@ -432,18 +434,18 @@ def _turns(one: Side, other: Side, tokens: float) -> tuple[Turn, ...]:
             return tuple(result)
         result.append(
             Turn(
-                figure=f"price of {other.label}",
+                figure=f"price of {rival.label}",
                 factor=equal / paid,
-                value=f"${equal:.2f} per accelerator-hour (now ${paid:.2f}): as dear as {one.label}",
+                value=f"${equal:.2f} per accelerator-hour (now ${paid:.2f}): as dear as {base.label}",
                 within="",
             )
         )
     return tuple(result)
 
 
-def _batch_turn(one: Side, other: Side) -> Turn:
+def _batch_turn(base: Side, rival: Side) -> Turn:
     """The first batch, by doublings and halvings, at which the other side is first."""
-    now = one.job.recipe.global_batch
+    now = base.job.recipe.global_batch
 
     def margin(doublings: float) -> float | None:
         def larger(side: Side) -> tuple[Job, Cluster]:
@@ -452,7 +454,7 @@ def _batch_turn(one: Side, other: Side) -> Turn:
                 raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
             return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
 
-        return _margin(one, other, larger)
+        return _margin(base, rival, larger)
 
     step = _first_turn(margin, [k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k])
     if step is None:
@@ -462,11 +464,12 @@ def _batch_turn(one: Side, other: Side) -> Turn:
 
 def _first_turn(margin: Callable[[float], float | None], steps: Sequence[float]) -> float | None:
     """The step nearest to 0 at which the margin has another sign than at 0; None where there is none."""
+    # A product below 0: another sign than without the change.
     begin = margin(0) or 0.0
     return next((step for step in sorted(steps, key=abs) if begin * (margin(step) or 0.0) < 0), None)
 
 
-def _network_turn(one: Side, other: Side) -> Turn:
+def _network_turn(base: Side, rival: Side) -> Turn:
     """The bandwidth beyond the scale-up domain, as a share of each side's own, at which the order turns."""
 
     def margin(doublings: float) -> float:
@@ -475,33 +478,35 @@ def _network_turn(one: Side, other: Side) -> Turn:
             tiers = tuple(replace(tier, bandwidth_Bps=2.0**doublings * tier.bandwidth_Bps) for tier in outer)
             return side.job, replace(side.cluster, tiers=(first, *tiers))
 
-        difference = _margin(one, other, faster)
+        difference = _margin(base, rival, faster)
         assert difference is not None
         return difference
 
     far = _first_turn(margin, [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k])
     if far is None:
         return Turn(figure="NIC bandwidth", factor=None, value="", within=RANGE)
+    # Bisection between the last half doubling with the old order and the first with the new: the sign at ``near``
+    # stays that of the begin, the sign at ``far`` is the other, so that the order turns between them.
     begin, near = margin(0), far - math.copysign(0.5, far)
     for _ in range(HALVINGS):
         middle = (near + far) / 2
         near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
-    sides = [each for each in (one, other) if len(each.cluster.tiers) > 1]
+    sides = [each for each in (base, rival) if len(each.cluster.tiers) > 1]
     speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
     value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
     return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
 
 
-def _margin(one: Side, other: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
+def _margin(base: Side, rival: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
     """By how much the other is slower per token, as a logarithm; None where a layout cannot run the changed job."""
     try:
-        first, second = changed(one), changed(other)
-        layouts = [side.estimate.layout for side in (one, other)]
-        if first == second and one.constants is other.constants:
-            result = estimate(*first, layouts, one.constants)
+        first, second = changed(base), changed(rival)
+        layouts = [side.estimate.layout for side in (base, rival)]
+        if first == second and base.constants is rival.constants:
+            result = estimate(*first, layouts, base.constants)
         else:
-            held = estimate(*first, layouts[:1], one.constants)
-            result = held + estimate(*second, layouts[1:], other.constants)
+            base_estimate = estimate(*first, layouts[:1], base.constants)
+            result = base_estimate + estimate(*second, layouts[1:], rival.constants)
     except BadInput:
         return None
     margin = math.log(result[0].tokens_per_s / result[1].tokens_per_s)

@@ -23,8 +23,7 @@ from weft.model.job import Job
 from weft.reliability.parts import stranded_accelerators
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Space
-from weft.search.goodput import DegradedNetwork, goodput
-from weft.search.goodput import Terms as FailureTerms
+from weft.search.goodput import DegradedNetwork, FailureTerms, goodput
 from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -47,7 +46,7 @@ COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class ComponentFailure:
     """One component down.
 
     ``stranded`` accelerators have no way left to some others, so that the job cannot run on all (``iteration_s`` is
@@ -101,7 +100,7 @@ class Design:
     tokens_per_s: float
     nic_bytes: float | None
     spine_bytes: float | None
-    failures: tuple[Failure, ...]
+    failures: tuple[ComponentFailure, ...]
     after: AfterFailures | None
     sprayed_s: float | None = None
     one_domain_s: float | None = None
@@ -141,7 +140,7 @@ class JudgedDesign(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instead:
-    """What a network saves in place of another: parts and dollars of the scale-out network, as shares, and the time
+    """Savings of a network against another: parts and dollars of the scale-out network, as shares, and the time
     that an iteration takes longer, as a share.  None where the other has no such part."""
 
     kind: str
@@ -190,25 +189,31 @@ class DesignStudy(Result):
     @property
     def routings(self) -> tuple[str, ...]:
         """The routings of all designs, each once."""
-        return tuple(dict.fromkeys(routing_on(one.kind, self.routing) for one in self.designs))
+        return tuple(dict.fromkeys(routing_on(design.kind, self.routing) for design in self.designs))
 
     @property
     def instead(self) -> tuple[Instead, ...]:
-        """Each network in place of the one of kind ``against`` with the same domains and batch."""
-        other = {(one.domain, one.global_batch): one for one in self.designs if one.kind == self.against}
-        pairs = [(one, other.get((one.domain, one.global_batch))) for one in self.designs if one.kind != self.against]
-        return tuple(_instead(one, beside) for one, beside in pairs if beside is not None)
+        """Savings of each network against the one of kind ``against`` with the same domains and batch."""
+        references = {
+            (design.domain, design.global_batch): design for design in self.designs if design.kind == self.against
+        }
+        pairs = [
+            (design, references.get((design.domain, design.global_batch)))
+            for design in self.designs
+            if design.kind != self.against
+        ]
+        return tuple(_instead(design, beside) for design, beside in pairs if beside is not None)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a network: what it is, what it costs and how fast it trains, in SI units and dollars."""
         return [
-            {name: getattr(one, name) for name in ("kind", "domain", "global_batch")}
-            | {"layout": format_layout(one.layout)}
-            | {name: getattr(one.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
-            | {name: getattr(one, name) for name in _FIGURES}
-            | {name: getattr(one.after, name, None) for name in _AFTER}
+            {name: getattr(design, name) for name in ("kind", "domain", "global_batch")}
+            | {"layout": format_layout(design.layout)}
+            | {name: getattr(design.bill, name) for name in ("switches", "transceivers", "usd", "watts")}
+            | {name: getattr(design, name) for name in _FIGURES}
+            | {name: getattr(design.after, name, None) for name in _AFTER}
             | {"pareto": i in self.pareto}
-            for i, one in enumerate(self.designs)
+            for i, design in enumerate(self.designs)
         ]
 
     @property
@@ -218,14 +223,14 @@ class DesignStudy(Result):
     @property
     def judged(self) -> tuple[JudgedDesign, ...]:
         """The designs, each with whether no other beats it."""
-        return tuple(JudgedDesign(design=one, pareto=i in self.pareto) for i, one in enumerate(self.designs))
+        return tuple(JudgedDesign(design=design, pareto=i in self.pareto) for i, design in enumerate(self.designs))
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}"
         return (subject, f"{counted(len(self.designs), 'network')} compared, {len(self.rejected)} rejected")
 
 
-_AFTER = tuple(one.name for one in fields(AfterFailures))
+_AFTER = tuple(field.name for field in fields(AfterFailures))
 _MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
 _FIGURES = (
     "scale_up_usd",
@@ -239,26 +244,26 @@ _FIGURES = (
 )
 
 
-def _instead(one: Design, other: Design) -> Instead:
+def _instead(design: Design, reference: Design) -> Instead:
     def saved(part: str) -> float | None:
-        now, before = getattr(one.bill, part), getattr(other.bill, part)
+        now, before = getattr(design.bill, part), getattr(reference.bill, part)
         return 1 - now / before if before else None
 
     return Instead(
-        kind=one.kind,
-        domain=one.domain,
-        global_batch=one.global_batch,
-        against=other.kind,
+        kind=design.kind,
+        domain=design.domain,
+        global_batch=design.global_batch,
+        against=reference.kind,
         switches_saved=saved("switches"),
         transceivers_saved=saved("transceivers"),
-        usd_saved=other.bill.usd - one.bill.usd,
+        usd_saved=reference.bill.usd - design.bill.usd,
         usd_saved_share=saved("usd"),
-        longer=one.iteration_s / other.iteration_s - 1,
+        longer=design.iteration_s / reference.iteration_s - 1,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class DesignTerms:
     """How candidates are built and compared.
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
@@ -289,7 +294,7 @@ def design(
     job: Job,
     cluster: Cluster,
     kinds: Sequence[str],
-    options: Terms,
+    options: DesignTerms,
     *,
     domains: Sequence[int] = (),
     batches: Sequence[int] = (),
@@ -314,14 +319,15 @@ def design(
         kinds = [*kinds, options.against]
     check_kinds(kinds)
     clusters = {size: with_domain(cluster, size) for size in domains or (cluster.tiers[0].size,)}
-    own = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
-    ratios = [ratio for ratio in options.oversubscriptions if ratio != own]
+    usual_ratio = max((tier.oversubscription for tier in cluster.tiers[1:]), default=1.0)
+    # Trees come in every oversubscription beside the cluster's own; other kinds have none.
+    ratios = [ratio for ratio in options.oversubscriptions if ratio != usual_ratio]
     tried = [name for kind in kinds for name in (kind, *(f"{kind} {r:g}:1" for r in ratios if kind in TREES))]
     candidates = [
         (kind, size, batch) for size in clusters for batch in (batches or (job.recipe.global_batch,)) for kind in tried
     ]
-    whole = with_spares_used(cluster)
-    own_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
+    bought = with_spares_used(cluster)
+    own_usd = scale_up_usd(bought.tiers[0], bought.count, options.prices)
     known: dict[tuple[int, int], list[Layout]] = {}
     whole_s: dict[int, float] = {}
     designs: list[Design] = []
@@ -334,20 +340,22 @@ def design(
                 progress(int((number + share) * STEPS), len(candidates) * STEPS)
 
         tell(0.0)
-        one = replace(job, recipe=replace(job.recipe, global_batch=batch))
+        sized_job = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
             if (size, batch) not in known:
-                known[size, batch] = _candidates(one, clusters[size], options)
+                known[size, batch] = _candidates(sized_job, clusters[size], options)
             if options.one_domain and batch not in whole_s:
-                whole_s[batch] = _one_domain_s(one, cluster, options)
+                whole_s[batch] = _one_domain_s(sized_job, cluster, options)
             fabric = for_cluster(kind, clusters[size], radix=options.radix)
+            # Another ratio may round to the same switches and links, which would be compared twice.
             same = parse_kind(kind)[0], size, batch, fabric.links, float(fabric.capacity_Bps.sum())
             if same in seen:
                 continue
             seen.add(same)
+            # Failures are studied on the networks that the user named, not on their variants.
             how = options if kind in kinds else replace(options, failures=False)
-            made = _design(one, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
-            designs.append(replace(made, one_domain_s=whole_s.get(batch)))
+            compared = _design(sized_job, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
+            designs.append(replace(compared, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
     return DesignStudy(
@@ -359,16 +367,16 @@ def design(
         designs=tuple(designs),
         pareto=_frontier(designs),
         rejected=tuple(rejected),
-        assumptions=tuple(filter(None, (rewired(cluster, other) for other in clusters.values()))),
+        assumptions=tuple(filter(None, (rewired(cluster, variant) for variant in clusters.values()))),
         against=options.against,
     )
 
 
-def _one_domain_s(job: Job, cluster: Cluster, options: Terms) -> float:
+def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:
     """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
-    whole, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
-    fabric, layouts = for_cluster("rail-only", whole, radix=options.radix), _candidates(job, whole, plain)
-    return _design(job, whole, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
+    single, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
+    fabric, layouts = for_cluster("rail-only", single, radix=options.radix), _candidates(job, single, plain)
+    return _design(job, single, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
 
 
 def routing_on(kind: str, routing: str) -> str:
@@ -382,7 +390,7 @@ def _design(
     kind: str,
     fabric: Fabric,
     layouts: Sequence[Layout],
-    options: Terms,
+    options: DesignTerms,
     own_usd: float,
     tell: Callable[[float], None],
 ) -> Design:
@@ -390,6 +398,7 @@ def _design(
     whole = with_spares_used(cluster)
     domains_usd = scale_up_usd(whole.tiers[0], whole.count, options.prices)
     layout, routing = layouts[0], routing_on(kind, options.routing)
+    # The closed form ranks layouts for some network, not for this one: each candidate is simulated on it.
     if len(layouts) > 1:
         evaluator, seconds = Evaluator(job, cluster, fabric, routing=routing, seed=options.seed), []
         for number, each in enumerate(layouts):
@@ -398,7 +407,7 @@ def _design(
         layout = layouts[seconds.index(min(seconds))]
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = sprayed = nic_bytes = spine_bytes = None
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[ComponentFailure, ...] = ()
     network = DegradedNetwork(job, cluster, layout, fabric, routing=routing, seed=options.seed)
     if options.simulate:
         run = network.healthy
@@ -408,6 +417,7 @@ def _design(
         nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
             failures = tuple(_failures(network, tell))
+    # Spare hosts stand idle, but their ports are bought.
     bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
     price = bill(bought, options.prices, radix=options.radix, kind=kind)
     return Design(
@@ -446,16 +456,20 @@ def _after(network: DegradedNetwork, total_usd: float, terms: FailureTerms, netw
     )
 
 
-def _candidates(job: Job, cluster: Cluster, options: Terms) -> list[Layout]:
+def _candidates(job: Job, cluster: Cluster, options: DesignTerms) -> list[Layout]:
     """Layouts to choose from on each network: those of the closed form that is first for some oversubscription."""
     if options.layout is not None:
         return [options.layout]
+    # The same candidates for all networks: where the closed form's outer tier is slow, layouts that send little come
+    # first, where it is fast, others.
     tried, top = [cluster], 1
     if options.simulate:
         top = BEGUN
         if len(cluster.tiers) > 1:
-            tried = [oversubscribed(cluster, one) for one in OVERSUBSCRIPTIONS]
-    result = [one.layout for each in tried for one in plan(job, each, space=options.space, top=top).layouts]
+            tried = [oversubscribed(cluster, ratio) for ratio in OVERSUBSCRIPTIONS]
+    result = [
+        candidate.layout for each in tried for candidate in plan(job, each, space=options.space, top=top).layouts
+    ]
     if not result:
         raise BadInput("no layout fits", where=cluster.name, remedy="see weft plan for the reasons")
     return list(dict.fromkeys(result))
@@ -469,7 +483,7 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
     return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
 
 
-def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[Failure]:
+def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[ComponentFailure]:
     """One component of each kind down, one at a time."""
     fabric, result = network.fabric, []
     for number, component in enumerate(COMPONENTS):
@@ -481,11 +495,12 @@ def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequen
             links, switches = np.zeros(0, dtype=np.int64), fabric.nodes_of(component)[:1]
             affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
         if affected:
+            # Components of a kind are taken as alike: the first stands for each of them.
             left = fabric.failed(links=links, nodes=switches)
             stranded = len(stranded_accelerators(left))
             seconds = None if stranded else network.iteration_s(left)
             result.append(
-                Failure(
+                ComponentFailure(
                     component=component,
                     affected=affected,
                     stranded=stranded,
@@ -503,9 +518,10 @@ def nic_links(fabric: Fabric, accelerator: int) -> Ints:
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:
     """Designs that no other beats in both dollars and seconds a token."""
-    points = [(one.total_usd, 1.0 / one.tokens_per_s) for one in designs]
+    points = [(design.total_usd, 1.0 / design.tokens_per_s) for design in designs]
     return tuple(
         i
+        # All pairs: there are few designs. One that is as good in both, within rounding, does not rule out another.
         for i, (usd, seconds) in enumerate(points)
         if not any(
             (u <= usd and s <= seconds) and (u < SAME * usd or s < SAME * seconds)

@@ -116,9 +116,11 @@ def runnable(space: Space, model: Model) -> Space:
         trained |= dict.fromkeys(("expert", "expert_tensor"), (1,))
     trained |= dict.fromkeys(("offload_optimizer", "offload_activations"), (0,))
     trained["x"] = tuple(divisors(heads))
-    trained["schedule"] = tuple(one.code for one in PipelineSchedule if not (one.wraps and model.tied_embeddings))
+    trained["schedule"] = tuple(
+        schedule.code for schedule in PipelineSchedule if not (schedule.wraps and model.tied_embeddings)
+    )
     tried = {
-        "schedule": tuple(encode("schedule", one) for one in space.schedules),
+        "schedule": tuple(encode("schedule", schedule) for schedule in space.schedules),
         "offload_optimizer": tuple(map(int, space.offload_optimizer)),
         "offload_activations": tuple(map(int, space.offload_activations)),
     } | space.fixed
@@ -140,9 +142,9 @@ STANDARD = Space(name="standard")
 ZERO_BUBBLE = replace(
     STANDARD,
     name="zero-bubble",
-    schedules=tuple(one for one in PipelineSchedule if one is not PipelineSchedule.INTERLEAVED),
+    schedules=tuple(schedule for schedule in PipelineSchedule if schedule is not PipelineSchedule.INTERLEAVED),
 )
-"""With pipeline schedules that split the backward pass, in place of the interleaved one."""
+"""With pipeline schedules that split the backward pass, instead of the interleaved one."""
 
 FOUR_D = replace(STANDARD, name="4d", y=True)
 """With AxoNN's y axis, which none of the launchers runs."""
@@ -190,7 +192,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class SwitchGrid:
     """Frames that share their switches, with sequence parallelism on or off, each to be crossed with all settings.
 
     ``frames`` are places in a list of frames, ``entries`` of settings in the part's ``SwitchTable``, in order, whose
@@ -242,6 +244,8 @@ class Enumeration:
                 code = "schedule-mismatch" if possible else "batch-not-divisible"
                 self.rejected[CODES.index(code)] += 1
         ends = np.cumsum(np.array(sizes, dtype=np.int64))
+        # Whole meshes, as many as fit into ``frames``, but at least one: searchsorted counts the ends within the
+        # limit.
         start = 0
         while start < len(ends):
             before = ends[start - 1] if start else 0
@@ -258,6 +262,8 @@ class Enumeration:
     def _part(self, numbers: Ints, keys: list[tuple[int, int, bool]], rejected: Ints) -> Frames:
         """Frames of the given meshes that some setting of the switches can run; the others count once in
         ``rejected``."""
+        # FRAME_RULES read no switch, so that the verdict on a frame with neutral switches holds for all of its
+        # layouts.
         frames, mesh = self._frames(numbers, keys)
         verdict = reject(self.job, self.count, frames)
         dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
@@ -271,17 +277,19 @@ class Enumeration:
 
     def _meshes(self) -> LayoutTable:
         """Every factorisation of the world, crossed with the experts' degrees."""
+        # x * y * z * data * pipeline * context = count. Each loop takes a divisor of what those around it leave, and
+        # data is the rest, so that every factorisation comes exactly once.
         rows: list[tuple[int, ...]] = []
         for x in self._options("x", divisors(self.count)):
             for y in self._options("y", divisors(self.count // x) if self.space.y else [1]):
                 for pipeline in self._options("pipeline", divisors(self.count // (x * y))):
                     stage = self.count // (x * y * pipeline)
                     for context in self._options("context", divisors(stage)):
-                        rest = stage // context
+                        copies = stage // context
                         rows += [
-                            (x, y, z, rest // z, pipeline, context)
-                            for z in self._options("z", divisors(rest))
-                            if self.space.allows("data", rest // z) and self.space.allows("data_parallel", rest)
+                            (x, y, z, copies // z, pipeline, context)
+                            for z in self._options("z", divisors(copies))
+                            if self.space.allows("data", copies // z) and self.space.allows("data_parallel", copies)
                         ]
         columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T.copy()
         table = self._table(dict(zip(("x", "y", "z", "data", "pipeline", "context"), columns, strict=True)))
@@ -298,6 +306,8 @@ class Enumeration:
         if not routed:
             dense = self.space.allows("expert", 1) and self.space.allows("expert_tensor", 1)
             return table if dense else table.take(np.zeros(0, dtype=np.intp))
+        # All kinds of routed blocks share one degree: it divides the experts of each, thus their greatest common
+        # divisor.
         experts = self._options("expert", divisors(int(np.gcd.reduce([moe.experts for moe in routed]))))
         tensors = self._options("expert_tensor", divisors(int(max(table.x, default=1))))
         pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
@@ -306,9 +316,11 @@ class Enumeration:
         crossed = table.take(np.repeat(np.arange(len(table)), len(pairs)))
         crossed = crossed.replaced({"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]})
         usual = (crossed.expert_tensor == 1) | (crossed.expert_tensor == crossed.x)
+        # Experts are dealt over ranks of a stage, and expert tensor parallelism within groups of x: both must divide.
         keep = (crossed.stage_ranks % (crossed.expert * crossed.expert_tensor) == 0) & (
             crossed.x % crossed.expert_tensor == 0
         )
+        # The usual values are 1 and x; others are tried where the space says so or the user pins one.
         if not self.space.any_expert_tensor and "expert_tensor" not in self.space.fixed:
             keep &= usual
         return crossed.take(keep)
@@ -332,6 +344,7 @@ class Enumeration:
 
     def _made_grid(self, share: int, pipeline: int, in_context: bool) -> Ints:
         """Micro-batch, schedule, virtual stages and context method of a mesh, one combination a line."""
+        # Where the sequence is not cut, the method has no effect: its first value stands for all.
         methods = self._options("context_method", list(range(len(ContextMethod))))
         rows = [
             (micro_batch, schedule, virtual, method)
@@ -343,6 +356,8 @@ class Enumeration:
 
     def _schedules(self, pipeline: int) -> list[tuple[int, int]]:
         """Schedules with their virtual stages for a pipeline."""
+        # Virtual stages divide the blocks of the largest stage; a schedule with a fixed number of chunks takes that
+        # number.
         layers = -(-self.job.model.layers // pipeline)
         several = [virtual for virtual in divisors(layers) if virtual > 1]
         return [
@@ -364,6 +379,8 @@ class Frames:
     def __init__(self, job: Job, count: int, space: Space, frames: LayoutTable, mesh: Ints) -> None:
         self.space, self.frames, self.mesh = space, frames, mesh
         self.switches = SwitchTable(job, space, frames)
+        # Of the switches, sequence parallelism alone decides whether a rule is broken (SwitchTable makes no
+        # combination that breaks "recompute-layers"): two verdicts judge all layouts of a frame.
         flags = [frames.replaced({"sequence_parallel": np.full(len(frames), on)}) for on in (0, 1)]
         self._verdicts = np.stack([reject(job, count, flagged) for flagged in flags])
 
@@ -398,14 +415,14 @@ class Frames:
         runs = frames[(self._verdicts[flag, frames] < 0) & (self.switches.widths[flag, frames] > 0)]
         return runs, self.frames.take(runs).replaced({"sequence_parallel": np.full(len(runs), flag)})
 
-    def grids(self, frames: Index, flag: int) -> Iterator[Grid]:
+    def grids(self, frames: Index, flag: int) -> Iterator[SwitchGrid]:
         """The layouts of ``flagged`` frames."""
         groups = self.switches.group[frames]
         for group in np.unique(groups):
             entries, columns = self.switches.settings(int(group))
-            own = np.flatnonzero(columns["sequence_parallel"] == flag)
-            columns = {name: values[own] for name, values in columns.items()}
-            yield Grid(np.flatnonzero(groups == group), entries[own], columns)
+            flagged = np.flatnonzero(columns["sequence_parallel"] == flag)
+            columns = {name: values[flagged] for name, values in columns.items()}
+            yield SwitchGrid(np.flatnonzero(groups == group), entries[flagged], columns)
 
     def batch(self, frames: Index, entries: Index) -> Batch:
         """Layouts of grids, a frame and an entry each."""
@@ -419,8 +436,11 @@ class Frames:
         all, or above.
         """
         options, frames = self.switches.values, self.frames
+        # Every switch at the value that needs least; memory falls with each, whatever the others are.
         sharded = (frames.x > 1) & (frames.y == 1) & (options["sequence_parallel"].max() > 0)
         least = np.full(len(frames), np.inf)
+        # Recomputation alone has no such order, so that each kind counts. The strongest comes first, as a frame that
+        # it brings below ``enough`` needs no other.
         for recompute in np.unique(options["recompute"])[::-1]:
             rows = np.flatnonzero(least > enough)
             if len(rows):
@@ -461,6 +481,8 @@ class SwitchTable:
     def __init__(self, job: Job, space: Space, frames: LayoutTable) -> None:
         self.space, self.routed = space, any(kind.moe for kind in job.model.kinds)
         self.values = self._product()
+        # Which combinations differ follows from the idle switches and the blocks of a stage: frames that agree in both
+        # share a list, and all lists lie one after another, group g from ``_start[g]`` to ``_start[g + 1]``.
         layers = -(-job.model.layers // frames.pipeline)
         names, flags = self._idle(frames)
         groups = collapse([*flags.astype(np.int64), layers])
@@ -479,6 +501,7 @@ class SwitchTable:
         """The given frames with each of their combinations: frame per row, and the switches' columns."""
         width = self.width[frames]
         row = np.repeat(frames, width)
+        # Row numbers less the number of each frame's first row: 0, 1, 2, ... within every frame.
         within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
         return row, self.columns(self._start[self.group[row]] + within)
 
@@ -522,11 +545,13 @@ class SwitchTable:
 
     def _idle(self, frames: LayoutTable) -> tuple[tuple[str, ...], Mask]:
         """Switches, and on which frames each is without effect (``overlap_gather`` also depends on ``zero``)."""
+        # Ranks that hold the same weights: those of data, and those of context unless FSDP cuts over these too.
         sharded = frames.z > 1
         replicas = frames.data * np.where(sharded, 1, frames.context)
         copies = degrees(frames, "expert_data")
         expert_replicas = np.where(sharded, np.gcd(copies, frames.data), copies)
         alone = (replicas == 1) & ((not self.routed) | (expert_replicas == 1))
+        # What each switch acts on: ZeRO on replicas, sequence parallelism on groups of x, overlap on what it hides.
         idle = {
             "zero": alone | (sharded & (not self.space.zero_with_z)),
             "sequence_parallel": (frames.x == 1) | (self.routed & (frames.y > 1)),
@@ -539,9 +564,10 @@ class SwitchTable:
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
         """Which combinations differ in effect, shape (groups, combinations).
 
-        Idle switches keep their first value; with experts, sequence parallelism is no choice but needed where y = 1.
+        Idle switches keep their first value; with experts, sequence parallelism is needed where y = 1.
         """
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
+        # A switch without effect keeps its first value: of the combinations that mean the same exactly one is left.
         for name, without_effect in idle.items():
             first = self.values[name] == self.values[name][0]
             if name == "overlap_gather":
@@ -553,6 +579,8 @@ class SwitchTable:
         if "recompute_layers" in self.space.fixed:
             keep &= self._recomputed(layers) <= layers[:, None]
             return keep
+        # Rounded shares may coincide: a share is kept where it is above the one before and below all (which is share
+        # 0).
         shares = np.rint(np.array([0.0, *RECOMPUTE_SHARES]) * layers[:, None])
         fresh = np.ones_like(shares, dtype=bool)
         fresh[:, 1:] = (shares[:, 1:] > shares[:, :-1]) & (shares[:, 1:] < layers[:, None])

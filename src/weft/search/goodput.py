@@ -29,7 +29,7 @@ from weft.reliability.monte_carlo import spread
 from weft.reliability.parts import broken, drawn_failures, parts_of, stranded_accelerators
 from weft.reliability.process import Process, Saving
 from weft.reliability.recovery import Policy
-from weft.reliability.renewal import ClassCost, Outcome
+from weft.reliability.renewal import ClassCost, TimeShares
 from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -124,7 +124,7 @@ MOST_SPARES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class FailureTerms:
     """How failures are met and counted.
 
     ``simulate``: speeds with a part of the network down are the flow simulator's, else 1.  ``simultaneous`` numbers of
@@ -194,7 +194,7 @@ class GoodputReport(Result):
     spares: int
     saving: Saving
     run: TrainingRun
-    outcome: Outcome
+    outcome: TimeShares
     classes: tuple[ClassRow, ...]
     spare_rows: tuple[SparesRow, ...]
     best_spares: int
@@ -220,7 +220,7 @@ class GoodputReport(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every class of failures."""
-        return [asdict(one) for one in self.classes]
+        return [asdict(row) for row in self.classes]
 
     @property
     def policy(self) -> str:
@@ -246,7 +246,7 @@ def goodput(
     cluster: Cluster,
     layout: Layout,
     fabric: Fabric,
-    terms: Terms,
+    terms: FailureTerms,
     *,
     constants: Calibration | None = None,
     network: DegradedNetwork | None = None,
@@ -259,11 +259,11 @@ def goodput(
         network: the job on the fabric, where some of it is simulated already.
         progress: called with classes simulated and in all.
     """
-    found = estimate(job, cluster, [layout], constants)[0]
+    estimated = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
         job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
     )
-    iteration_s = network.healthy_s if terms.simulate else found.iteration_s
+    iteration_s = network.healthy_s if terms.simulate else estimated.iteration_s
     speeds = _speeds(network, terms, progress)
     failing = failing_job(
         terms.book,
@@ -274,12 +274,12 @@ def goodput(
         checkpoint_bytes=checkpoint_size(job),
         speeds=speeds,
     )
-    speeds_short = _speeds_short(job, cluster, found, failing, constants) if terms.policy.shrink else (1.0,)
+    speeds_short = _speeds_short(job, cluster, estimated, failing, constants) if terms.policy.shrink else (1.0,)
     iterations = math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens)
     rows, best = _spare_rows(failing, speeds_short, (iteration_s, iterations))
     spares = best if terms.spares is None else terms.spares
     met = _met(failing, spares, speeds_short)
-    timed = replace(found, iteration_s=iteration_s)
+    timed = replace(estimated, iteration_s=iteration_s)
     run = training_run(
         timed, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
@@ -292,7 +292,7 @@ def goodput(
         job=job,
         cluster=cluster,
         fabric=fabric,
-        estimate=found,
+        estimate=estimated,
         iteration_s=iteration_s,
         failing=failing,
         spares=spares,
@@ -311,33 +311,43 @@ def goodput(
     )
 
 
-def _speeds(network: DegradedNetwork, terms: Terms, progress: Callable[[int, int], None] | None) -> dict[str, float]:
+def _speeds(
+    network: DegradedNetwork, terms: FailureTerms, progress: Callable[[int, int], None] | None
+) -> dict[str, float]:
     """Speed of the job with a part of each simulated class failed, where no accelerator is cut off by that."""
-    wanted = [one for one in terms.book.classes if terms.simulate and is_simulated(one)]
+    wanted = [known for known in terms.book.classes if terms.simulate and is_simulated(known)]
+    # Parts of a kind are taken as alike: one failed part of each class is simulated.
     speeds: dict[str, float] = {}
-    for number, one in enumerate(wanted):
+    for number, known in enumerate(wanted):
         if progress is not None:
             progress(number, len(wanted))
-        parts = parts_of(network.fabric, one.component)
+        parts = parts_of(network.fabric, known.component)
         if len(parts):
-            failed = network.speed([(one.component, int(parts[0]), one.capacity)])
+            failed = network.speed([(known.component, int(parts[0]), known.capacity)])
             if failed is not None:
-                speeds[one.name] = failed
+                speeds[known.name] = failed
     return speeds
 
 
 def failing_run(
-    found: Estimate, job: Job, cluster: Cluster, fabric: Fabric, book: FailureBook, *, tokens: float, usd: float | None
+    estimated: Estimate,
+    job: Job,
+    cluster: Cluster,
+    fabric: Fabric,
+    book: FailureBook,
+    *,
+    tokens: float,
+    usd: float | None,
 ) -> TrainingRun:
     """A run at an estimate's speed under a failure file: it restarts on as many spares as cost least, and a network
     that leaves all accelerators connected is not slowed down by its failures.
     """
     failing = failing_job(
-        book, Policy(), cluster, fabric, accelerators=found.layout.world, checkpoint_bytes=checkpoint_size(job)
+        book, Policy(), cluster, fabric, accelerators=estimated.layout.world, checkpoint_bytes=checkpoint_size(job)
     )
-    pace = (found.iteration_s, math.ceil(positive(tokens, "tokens") / job.recipe.tokens))
+    pace = (estimated.iteration_s, math.ceil(positive(tokens, "tokens") / job.recipe.tokens))
     met = _met(failing, _spare_rows(failing, (1.0,), pace)[1], (1.0,))
-    return training_run(found, job, cluster, tokens=tokens, usd_per_accelerator_hour=usd, failing=met)
+    return training_run(estimated, job, cluster, tokens=tokens, usd_per_accelerator_hour=usd, failing=met)
 
 
 def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
@@ -362,30 +372,32 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
 def _chance(process: Process, saving: Saving, run: TrainingRun, seed: int) -> tuple[int, float, float]:
     """Runs drawn, their mean and their standard deviation in seconds; long runs are drawn in part."""
     assert run.failures is not None
+    # A run of many failures is a sum of nearly independent pieces: a part of it is drawn, whose mean grows with its
+    # length and whose deviation with the root of it.
     part = min(1.0, STOPS / 8 / max(1.0, run.failures.expected_failures))
     stops = max(1.0, run.failures.expected_failures * part)
     runs = int(min(MOST_RUNS, max(8, STOPS / stops)))
-    found = spread(process, saving, run.training_s * part, runs=runs, seed=seed)
-    return runs, found.mean_s / part, found.deviation_s / math.sqrt(part)
+    drawn = spread(process, saving, run.training_s * part, runs=runs, seed=seed)
+    return runs, drawn.mean_s / part, drawn.deviation_s / math.sqrt(part)
 
 
-def _class_rows(failing: FailingJob, result: Outcome, run: TrainingRun) -> tuple[ClassRow, ...]:
+def _class_rows(failing: FailingJob, result: TimeShares, run: TrainingRun) -> tuple[ClassRow, ...]:
     """Classes by what they cost."""
-    costs = {one.name: one for one in result.classes}
+    costs = {cost.name: cost for cost in result.classes}
     rows = []
-    for one in failing.classes:
-        if one.rate <= 0:
+    for failing_class in failing.classes:
+        if failing_class.rate <= 0:
             continue
-        cost = costs.get(one.known.name) or ClassCost(name=one.known.name)
-        rate = cost.rate if one.speed is None else one.rate
+        cost = costs.get(failing_class.known.name) or ClassCost(name=failing_class.known.name)
+        rate = cost.rate if failing_class.speed is None else failing_class.rate
         rows.append(
             ClassRow(
-                name=one.known.name,
-                component=one.known.component,
-                components=one.components,
+                name=failing_class.known.name,
+                component=failing_class.known.component,
+                components=failing_class.components,
                 events=rate * run.expected_s,
-                hosts=one.hosts,
-                speed=one.speed,
+                hosts=failing_class.hosts,
+                speed=failing_class.speed,
                 share=cost.share,
                 rework=cost.rework,
                 restart=cost.restart,
@@ -402,15 +414,16 @@ def _spare_rows(
 ) -> tuple[tuple[SparesRow, ...], int]:
     """Goodput and cost by spare hosts, up to where more cannot help, and the cheapest number."""
     load = failing.in_repair()
+    # Hosts in repair are about Poisson: five deviations above the mean, another spare would hardly ever be used.
     most = min(MOST_SPARES, failing.hosts, math.ceil(load + 5.0 * math.sqrt(load)) + 2)
     rows = []
     for spares in range(most + 1):
-        found = failures_of(_met(failing, spares, speeds), failing.census.accelerators, run)[2]
-        cost = (1.0 + spares / (failing.hosts + failing.idle_hosts)) / found.goodput
-        rows.append(SparesRow(spares=spares, goodput=found.goodput, cost=cost))
+        shares = failures_of(_met(failing, spares, speeds), failing.census.accelerators, run)[2]
+        cost = (1.0 + spares / (failing.hosts + failing.idle_hosts)) / shares.goodput
+        rows.append(SparesRow(spares=spares, goodput=shares.goodput, cost=cost))
     best = min(rows, key=lambda row: row.cost).spares
-    shown = sorted({0, 1, best, most, *(2**i for i in range(14) if 2**i < most)} & set(range(most + 1)))
-    return tuple(rows[i] for i in shown), best
+    listed = sorted({0, 1, best, most, *(2**i for i in range(14) if 2**i < most)} & set(range(most + 1)))
+    return tuple(rows[i] for i in listed), best
 
 
 def _speeds_short(
@@ -424,10 +437,13 @@ def _speeds_short(
     layout = full.layout
     replica = layout.world // layout.data
     load = failing.in_repair()
-    most = math.ceil(load + 8.0 * math.sqrt(load)) + max((one.hosts for one in failing.classes), default=0)
+    most = math.ceil(load + 8.0 * math.sqrt(load)) + max(
+        (failing_class.hosts for failing_class in failing.classes), default=0
+    )
     pace: dict[int, float] = {layout.data: 1.0}
     speeds = []
     for short in range(min(most, failing.hosts) + 1):
+        # Whole replicas only: a replica that lacks a host cannot train.
         left = min(layout.data, (layout.world - short * failing.host_size) // replica)
         if left < max(1, layout.data / 2):
             break
@@ -444,7 +460,7 @@ def _pace(job: Job, cluster: Cluster, full: Estimate, data: int, constants: Cali
     smaller = replace(job, recipe=replace(job.recipe, global_batch=batch))
     try:
         fewer = resized(cluster, full.layout.world // full.layout.data * data)
-        found = estimate(smaller, fewer, [replace(full.layout, data=data)], constants)[0]
+        smaller_run = estimate(smaller, fewer, [replace(full.layout, data=data)], constants)[0]
     except BadInput:
         return share
-    return min(1.0, found.tokens_per_s / full.tokens_per_s)
+    return min(1.0, smaller_run.tokens_per_s / full.tokens_per_s)

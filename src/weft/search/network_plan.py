@@ -72,10 +72,11 @@ class _Candidates:
         """Those of the lowest floors."""
         if len(self.floor_s) <= most:
             return self
+        # What is left out has no lower floor than the first of it, which from here on bounds the proof.
         rows = np.argsort(self.floor_s, kind="stable")
         left_out_s = min(self.left_out_s, float(self.floor_s[rows[most]]))
-        kept = np.sort(rows[:most])
-        return _Candidates(self.table.take(kept), self.order[kept], self.floor_s[kept], left_out_s)
+        lowest = np.sort(rows[:most])
+        return _Candidates(self.table.take(lowest), self.order[lowest], self.floor_s[lowest], left_out_s)
 
 
 def search_on_fabric(
@@ -113,6 +114,8 @@ def search_on_fabric(
         ends=np.inf if budget_s is None else clock() + budget_s,
         progress=progress,
     )
+    # The faster the first layouts are, the fewer floors lie below the best: any choice is correct, good ones save
+    # work.
     for layout in first:
         search.add(layout, evaluator.seconds(layout))
         if search.late():
@@ -125,6 +128,7 @@ def search_on_fabric(
             break
     ranked = sorted(((layout, evaluator.seconds(layout)) for layout in best.values()), key=lambda pair: pair[1])
     fastest_s = ranked[0][1] if ranked else np.inf
+    # Floors are sound up to rounding: a bound within it proves the best.
     bound_s = fastest_s if bound_s >= fastest_s * (1 - ROUNDING) else bound_s
     proof = Proof(
         evaluated=len(search.seconds),
@@ -170,45 +174,49 @@ class _Search:
     def late(self) -> bool:
         return self.clock() > self.ends
 
-    def _tell(self, what: str, bound_s: float) -> None:
+    def _tell(self, stage: str, bound_s: float) -> None:
         if self.progress is not None:
-            self.progress(what, self.least_s, min(bound_s, self.least_s))
+            self.progress(stage, self.least_s, min(bound_s, self.least_s))
 
     # 1: all layouts ----------------------------------------------------------------------------------
 
     def promising(self) -> _Candidates:
         """Layouts that fit and whose floors in no order exceed the best."""
         enumeration = Enumeration(self.evaluator.job, self.evaluator.closed.cluster.count, self.space)
-        kept = _Candidates(enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf)
+        candidates = _Candidates(
+            enumeration.meshes.take(np.zeros(0, np.intp)), np.zeros(0, np.int64), np.zeros(0), np.inf
+        )
         for part in enumeration.parts():
+            # Without time a part is bounded as a whole, and the search stays sound: it proves less.
             if self.late():
-                kept = self._left_out(kept, part)
+                candidates = self._left_out(candidates, part)
                 continue
             enough = HOPELESS * self.capacity_bytes
             least = part.least_bytes(self.evaluator.closed.memory_bytes, enough)
             for batch in part.batches(np.flatnonzero(least <= enough)):
                 if self.late():
-                    kept = self._left_out(kept, part)
+                    candidates = self._left_out(candidates, part)
                     break
                 if len(batch.table):
-                    kept = _joined(kept, self._below(batch.table, 0, ())).least()
+                    candidates = _joined(candidates, self._below(batch.table, 0, ())).least()
             self._tell("layouts", 0.0)
-        return kept
+        return candidates
 
-    def _left_out(self, kept: _Candidates, part: Frames) -> _Candidates:
+    def _left_out(self, candidates: _Candidates, part: Frames) -> _Candidates:
         """Candidates without those of a part, for which there is no time: a bound that needs no layouts holds for
         them."""
-        least = kept.left_out_s
+        least = candidates.left_out_s
         for flag in (0, 1):
             frames, table = part.flagged(np.arange(len(part.frames)), flag)
             if len(frames):
-                whole = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
-                least = min(least, float(least_s(part, whole, bubble=False).min()))
-        return replace(kept, left_out_s=least)
+                frame = self.evaluator.bounding.frame(table.ordered(()), ordered=False)
+                least = min(least, float(least_s(part, frame, bubble=False).min()))
+        return replace(candidates, left_out_s=least)
 
     def _below(self, table: LayoutTable, order: int, axes: tuple[str, ...]) -> _Candidates:
         """The rows of a table that fit, with floors in an order of the axes below the best."""
         floor_s = np.full(len(table), np.inf)
+        # Without axes the floor holds in every order. Only then layouts are counted, once for each order that matters.
         for part in self.evaluator.unblocked(table.ordered(axes)):
             fits = part.estimates.memory_bytes <= self.capacity_bytes
             floor_s[part.rows] = np.where(fits, part.floor_s, np.inf)
@@ -222,6 +230,8 @@ class _Search:
 
     def _differs(self, table: LayoutTable, order: tuple[str, ...]) -> Mask:
         """The rows for which an order moves only axes that are longer than 1."""
+        # Axes of length 1 can be anywhere in the order: of the orders that deal the ranks alike, exactly one leaves
+        # all of these where the usual order has them.
         moved = np.ones(len(table), dtype=bool)
         for axis, usual in zip(order, self.space.order, strict=True):
             if axis != usual:
@@ -248,6 +258,7 @@ class _Search:
     def walk(self, candidates: _Candidates) -> float:
         """Evaluate what its floor does not rule out, lowest first; returns what bounds all the rest."""
         left_out_s, groups = candidates.left_out_s, dict(self._groups(candidates))
+        # The heap's top is the lowest floor of all that is left, so that once it reaches the best, the best is proved.
         queue = [(float(candidates.floor_s[rows].min()), number, False) for number, rows in groups.items()]
         floor_s = candidates.floor_s.copy()
         heapq.heapify(queue)
@@ -257,14 +268,18 @@ class _Search:
             self._tell("evaluated", queue[0][0])
             _, number, cut = heapq.heappop(queue)
             rows = groups[number]
+            # The best may have fallen since the group was pushed: layouts that it rules out by now leave.
             rows = groups[number] = rows[floor_s[rows] < self.limit_s()]
             if not len(rows):
                 continue
             order = self.orders[int(candidates.order[rows[0]])]
             table = candidates.table.take(rows).ordered(order)
+            # First visit: bounds by cuts are dearer than floors and far cheaper than stepping. They only raise floors,
+            # so that the group goes back to the place in the queue that it deserves.
             if not cut and not self.evaluator.knows(table):
                 floor_s[rows] = np.maximum(floor_s[rows], self._cut_floors(table))
                 heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
+            # Planned routes differ from layout to layout: one is stepped at a time, that of the lowest floor.
             elif self.evaluator.planned:
                 at = int(np.argmin(floor_s[rows]))
                 layout = table.row(at)
@@ -273,6 +288,7 @@ class _Search:
                 if len(rows):
                     heapq.heappush(queue, (float(floor_s[rows].min()), number, True))
             else:
+                # A group shares its collectives, hence what the fabric adds to them: all of it is stepped at once.
                 self._evaluate(table)
         return min(self.least_s, left_out_s)
 
@@ -281,6 +297,7 @@ class _Search:
         if not len(candidates.order):
             return
         table = candidates.table
+        # Rows sorted by group, split where the group changes.
         group = collapse([*self.evaluator.alike(table), candidates.order]).group
         order = np.argsort(group, kind="stable")
         bounds = np.flatnonzero(np.diff(group[order])) + 1
@@ -301,6 +318,7 @@ class _Search:
         """Step through the layouts of a group that may be faster than the best, lowest floor first."""
         for part in self.evaluator.under(table, self.evaluator.extras(table)):
             for at in np.argsort(part.floor_s, kind="stable").tolist():
+                # Floors ascend: none behind this one can be faster either.
                 if part.floor_s[at] >= self.limit_s():
                     break
                 self.add(part.frame.table.row(at), part.stepped_s(at))
@@ -312,17 +330,17 @@ def _orders(usual: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     return permutations(usual)
 
 
-def _joined(one: _Candidates, other: _Candidates) -> _Candidates:
+def _joined(first: _Candidates, second: _Candidates) -> _Candidates:
     """The candidates of both."""
-    if not len(one.order) or not len(other.order):
-        some = other if len(other.order) else one
-        return _Candidates(some.table, some.order, some.floor_s, min(one.left_out_s, other.left_out_s))
-    columns = {name: np.concatenate([one.table.column(name), other.table.column(name)]) for name in COLUMNS}
+    if not len(first.order) or not len(second.order):
+        some = second if len(second.order) else first
+        return _Candidates(some.table, some.order, some.floor_s, min(first.left_out_s, second.left_out_s))
+    columns = {name: np.concatenate([first.table.column(name), second.table.column(name)]) for name in COLUMNS}
     return _Candidates(
-        LayoutTable(**columns, order=one.table.order),
-        np.concatenate([one.order, other.order]),
-        np.concatenate([one.floor_s, other.floor_s]),
-        min(one.left_out_s, other.left_out_s),
+        LayoutTable(**columns, order=first.table.order),
+        np.concatenate([first.order, second.order]),
+        np.concatenate([first.floor_s, second.floor_s]),
+        min(first.left_out_s, second.left_out_s),
     )
 
 
@@ -331,7 +349,7 @@ BEGUN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Network:
+class _NetworkFields:
     """What a document says of the network beside the layouts."""
 
     fabric: str
@@ -360,7 +378,7 @@ class NetworkPlan(Plan):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``."""
-        # super() without arguments does not work in classes that slots=True makes anew.
+        # super() without arguments does not work in classes that slots=True rebuilds.
         rows = Plan.to_dicts(self)
         return [row | {"simulated_s": seconds} for row, seconds in zip(rows, self.simulated_s, strict=True)]
 
@@ -382,12 +400,14 @@ class NetworkPlan(Plan):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         result = Plan.from_dict(document, where=where)
-        own = {name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document}
-        network = decode(_Network, own, where)
-        simulated_s = [one.get("simulated_s") for one in document["layouts"]]
+        figures = {
+            name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document
+        }
+        network = decode(_NetworkFields, figures, where)
+        simulated_s = [row.get("simulated_s") for row in document["layouts"]]
         return cls(
-            **{one.name: getattr(result, one.name) for one in fields(result)},
-            **{one.name: getattr(network, one.name) for one in fields(network)},
+            **{field.name: getattr(result, field.name) for field in fields(result)},
+            **{field.name: getattr(network, field.name) for field in fields(network)},
             simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
         )
 
@@ -408,7 +428,7 @@ def plan_on_fabric(
     """The fastest layout of a plan's space on a fabric.
 
     Args:
-        found: the plan of the closed form, with its best layouts; some must be feasible.
+        result: the plan of the closed form, with its best layouts; some must be feasible.
         routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it, with ``seed``.
         placement: of every rank; rank r on accelerator r by default.
         orders, top, per_mesh, budget_s, progress: see ``search_on_fabric``.
@@ -420,11 +440,11 @@ def plan_on_fabric(
     evaluator = Evaluator(
         result.job, result.cluster, fabric, routing=routing, seed=seed, constants=result.constants, placement=placement
     )
-    made = search_on_fabric(
+    evaluated = search_on_fabric(
         evaluator,
         result.space,
         capacity_bytes=(1 - result.memory_margin) * result.cluster.accelerator.memory_bytes,
-        first=[one.layout for one in result.layouts[:BEGUN]],
+        first=[estimate.layout for estimate in result.layouts[:BEGUN]],
         orders=orders,
         top=top,
         per_mesh=per_mesh,
@@ -432,14 +452,16 @@ def plan_on_fabric(
         progress=progress,
     )
     estimator = Estimator(result.job, result.cluster, result.constants)
-    layouts = [layout for layout, _ in made.layouts]
-    kept = {one.name: getattr(result, one.name) for one in fields(result)}
-    ranked = tuple(estimate_of(estimator, one, estimator.evaluate(LayoutTable.of([one])), 0) for one in layouts)
+    layouts = [layout for layout, _ in evaluated.layouts]
+    figures = {field.name: getattr(result, field.name) for field in fields(result)}
+    ranked = tuple(
+        estimate_of(estimator, layout, estimator.evaluate(LayoutTable.of([layout])), 0) for layout in layouts
+    )
     return NetworkPlan(
-        **kept | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
+        **figures | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
         fabric=fabric.name,
         routing=routing,
-        simulated_s=tuple(seconds for _, seconds in made.layouts),
-        first_choice_s=made.first_s,
-        proof=made.proof,
+        simulated_s=tuple(seconds for _, seconds in evaluated.layouts),
+        first_choice_s=evaluated.first_s,
+        proof=evaluated.proof,
     )

@@ -24,7 +24,7 @@ from weft.model.resolve import even_batch
 from weft.model.text import job_from_dict
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
-from weft.search.screen import Fold, Scale, Screen
+from weft.search.screen import Fold, Scale, Screening
 from weft.search.ties import Choice, Ease, Tie, held
 from weft.units import counted, format_bytes
 
@@ -50,7 +50,7 @@ def _counted(raw: object, where: str = "") -> tuple[Count, ...]:
     return tuple(Count(code=code, layouts=layouts) for code, layouts in counts.items())
 
 
-_CODES = Coded(_counted, lambda counts: {one.code: one.layouts for one in counts}, Mapping[str, int])
+_CODES = Coded(_counted, lambda counts: {count.code: count.layouts for count in counts}, Mapping[str, int])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Plan(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
         named = {"model": self.job.model.name, "cluster": self.cluster.name}
-        rows = [{"rank": rank} | named | one.row() for rank, one in enumerate(self.layouts, 1)]
+        rows = [{"rank": rank} | named | estimate.row() for rank, estimate in enumerate(self.layouts, 1)]
         return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]
 
     def _ties(self) -> list[dict[str, Any]]:
@@ -175,7 +175,7 @@ class Plan(Result):
 
     @property
     def rows(self) -> tuple[RankedLayout, ...]:
-        """The ranked layouts with what is known of each."""
+        """The ranked layouts, each with its tie and its run."""
         return self._ranked()
 
     def _ranked(self) -> tuple[RankedLayout, ...]:
@@ -204,8 +204,8 @@ class Plan(Result):
         cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
         search = read(SearchBounds, "search")
         ranked = read(tuple[Mapping[str, Any], ...], "layouts")
-        runs = [one["run"] for one in ranked if "run" in one]
-        ties = [{name: one.get(name) for name in Tie.__slots__} for one in ranked if one.get("group") is not None]
+        runs = [row["run"] for row in ranked if "run" in row]
+        ties = [{name: row.get(name) for name in Tie.__slots__} for row in ranked if row.get("group") is not None]
         result = cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
@@ -220,8 +220,8 @@ class Plan(Result):
             feasible=read(int, "feasible"),
             rejected=_counted(document["rejected"], f"{where}: rejected"),
             layouts=tuple(
-                Estimate.from_dict(one, where=f"{where}: layouts[{i}]", world=cluster.count)
-                for i, one in enumerate(ranked)
+                Estimate.from_dict(row, where=f"{where}: layouts[{i}]", world=cluster.count)
+                for i, row in enumerate(ranked)
             ),
             pareto=read(tuple[Estimate, ...], "pareto"),
             advice=None if document["advice"] is None else read(Advice, "advice"),
@@ -238,9 +238,13 @@ class Plan(Result):
 
     def _others(self) -> Iterator[tuple[str, Estimate]]:
         """Layouts beside the ranked ones, with their places in the document."""
-        yield from ((f"pareto[{i}]", one) for i, one in enumerate(self.pareto))
+        yield from ((f"pareto[{i}]", estimate) for i, estimate in enumerate(self.pareto))
         if self.advice is not None:
-            yield from (("advice", one) for one in (self.advice.rejected, self.advice.accepted) if one is not None)
+            yield from (
+                ("advice", estimate)
+                for estimate in (self.advice.rejected, self.advice.accepted)
+                if estimate is not None
+            )
         if self.choice is not None:
             yield "choice", self.choice.fastest
 
@@ -251,7 +255,7 @@ class Plan(Result):
         return (subject, counts, *best)
 
     def _shown(self) -> list[dict[str, Any]]:
-        return [{"rank": rank} | one.short_row() for rank, one in enumerate(self.layouts, 1)]
+        return [{"rank": rank} | estimate.short_row() for rank, estimate in enumerate(self.layouts, 1)]
 
 
 _KEYS = (
@@ -300,19 +304,23 @@ def plan(
     Raises:
         Unsupported: the accelerator lacks the recipe's precision.
     """
+    # 1. What decides: the clock, the space, and the efforts that count beside time.
     estimator = Estimator(job, cluster, constants)
     enumeration = Enumeration(job, cluster.count, space)
     ease = _ease(job, cluster, stack, memory_margin)
     pinned_bytes = pinned_capacity(cluster.accelerator)
     scale = Scale(top, per_mesh, ease.capacity_bytes, pinned_bytes, ease if order == "ease" else None)
-    screen = Screen(estimator, scale)
+    screen = Screening(estimator, scale)
+    # 2. A few meshes first, whose best layouts rule out most others by their bounds.
     screen.sample(enumeration)
+    # 3. All parts of the space. Each layout is counted once: by the code of the rule that it breaks, or in the screen.
     rejected = np.zeros(len(CODES), dtype=np.int64)
     for part in enumeration.parts():
         screen.add(part)
         rejected += part.rejected()
         if progress is not None and len(part.mesh):
             progress(int(part.mesh[-1]) + 1, len(enumeration.meshes))
+    # 4. Of those compared, what neither fits nor lacks host memory alone lacks memory of the accelerator.
     rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
@@ -334,6 +342,7 @@ def plan(
         pareto=kept.frontier(),
         advice=kept.advice(),
     )
+    # 5. Where the batch kept all layouts from running, say which batch near it would run.
     batch = even_batch(job.recipe.global_batch, cluster.count)
     if not result.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
         even = replace(job, recipe=replace(job.recipe, global_batch=batch))
@@ -389,15 +398,17 @@ def distinct(result: Plan, top: int) -> Plan:
     A layout is left out that shares tensor, pipeline and expert degrees with one ahead of it, differs in how the
     other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
-    kept: list[int] = []
-    for i, one in enumerate(result.layouts):
+    # Greedy in order of rank: each layout is held against those kept ahead of it.
+    picked: list[int] = []
+    for i, estimate in enumerate(result.layouts):
         alike = (
-            _family(other.layout) == _family(one.layout) and one.iteration_s < (1 + ALIKE) * other.iteration_s
-            for other in (result.layouts[j] for j in kept)
+            _family(ahead.layout) == _family(estimate.layout)
+            and estimate.iteration_s < (1 + ALIKE) * ahead.iteration_s
+            for ahead in (result.layouts[j] for j in picked)
         )
-        if len(kept) < top and not any(alike):
-            kept.append(i)
-    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in kept)))
+        if len(picked) < top and not any(alike):
+            picked.append(i)
+    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in picked)))
 
 
 def _family(layout: Layout) -> tuple[int, ...]:
@@ -420,7 +431,7 @@ class _Found:
         if not layouts:
             return ()
         results = self.estimator.evaluate(LayoutTable.of(layouts))
-        return tuple(estimate_of(self.estimator, one, results, i) for i, one in enumerate(layouts))
+        return tuple(estimate_of(self.estimator, layout, results, i) for i, layout in enumerate(layouts))
 
     def advice(self) -> Advice | None:
         """What would let a faster layout fit: of those that lack memory the one that lacks least.
@@ -431,6 +442,7 @@ class _Found:
         faster = [i for i, seconds in enumerate(self.fold.misfits.keys) if seconds < limit]
         if not faster:
             return None
+        # The misfits are a frontier by time, along which memory falls: the last of the faster ones lacks least.
         layout = self.fold.misfits.layouts[faster[-1]]
         rejected = self._estimates([layout])[0]
         job, count = self.estimator.job, self.estimator.cluster.count

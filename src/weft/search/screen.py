@@ -18,7 +18,7 @@ from weft.estimation.iteration import least_s as frame_least_s
 from weft.estimation.result import EstimateTable
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Index, Ints, Mask
-from weft.search.enumeration import Batch, Enumeration, Frames, Grid
+from weft.search.enumeration import Batch, Enumeration, Frames, SwitchGrid
 from weft.search.ties import Ease
 
 WORTHWHILE = 0.99
@@ -26,7 +26,7 @@ WORTHWHILE = 0.99
 
 
 @dataclass(slots=True)
-class Kept:
+class Shortlist:
     """Rows worth keeping: their layouts, what they are ordered by, memory and mesh."""
 
     layouts: list[Layout]
@@ -38,9 +38,9 @@ class Kept:
         keys = range(len(self.layouts))
         return sorted(keys, key=lambda i: (self.keys[i], self.bytes_[i], i))
 
-    def pick(self, rows: list[int]) -> Kept:
+    def pick(self, rows: list[int]) -> Shortlist:
         """Some of the rows."""
-        return Kept(
+        return Shortlist(
             [self.layouts[i] for i in rows],
             [self.keys[i] for i in rows],
             [self.bytes_[i] for i in rows],
@@ -57,6 +57,7 @@ class Kept:
 
     def least_bytes(self, seconds: Floats) -> Floats:
         """On a frontier by time, the least memory of what takes at most so long; infinite where nothing does."""
+        # Along a frontier memory falls as time grows: the last entry in time needs least of all that are in time.
         result: Floats = np.array([np.inf, *self.bytes_])[np.searchsorted(self.keys, seconds, side="right")]
         return result
 
@@ -85,7 +86,7 @@ class Fold:
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
-        self.best, self.front, self.misfits = (Kept([], [], [], []) for _ in range(3))
+        self.best, self.front, self.misfits = (Shortlist([], [], [], []) for _ in range(3))
 
     @property
     def limit_s(self) -> float:
@@ -98,6 +99,7 @@ class Fold:
         fits, keys = on_device & pinned, results.iteration_s
         if self.scale.ease is not None:
             keys = keys * (1.0 + self.scale.ease.efforts(batch.table, results.memory_bytes))
+        # What does not fit is never ranked, whatever its key.
         self._keep_best(batch, results, np.where(fits, keys, np.inf))
         self.front = self._with_front(self.front, batch, results, fits)
         self.misfits = self._with_front(self.misfits, batch, results, ~on_device & pinned)
@@ -105,8 +107,13 @@ class Fold:
     def open(self, least_s: Floats, least_key: Floats, bytes_: Floats, fits: Mask, misfits: Mask) -> Mask:
         """Which of layouts that fit or lack only memory may still matter: they need ``bytes_``, take more than
         ``least_s`` and have keys above ``least_key``."""
+        # A layout matters in one of three ways, and its own figures are never below the bounds.
+        # 1. It may be ranked: equal keys are ordered by memory, so that a key like the last one's is open.
         ranked = least_key <= self._worst()
+        # 2. It may be on the frontier, unless something no slower than its bound needs as little memory: that also
+        # beats the layout itself, which takes longer than its bound.
         ahead = ranked | (bytes_ < self.front.least_bytes(least_s))
+        # 3. It may be advised: the same on the frontier of what lacks memory.
         advised = (least_s < self.limit_s) & (bytes_ < self.misfits.least_bytes(least_s))
         return (fits & ahead) | (misfits & advised)
 
@@ -117,11 +124,14 @@ class Fold:
         rows = np.flatnonzero((keys <= self._worst()) & np.isfinite(keys))
         if not len(rows):
             return
+        # Best first: by key, then memory, then order of enumeration (lexsort takes its last key first).
         rows = rows[np.lexsort((rows, results.memory_bytes[rows], keys[rows]))]
         if self.scale.per_mesh:
+            # The first row of a mesh is its best.
             _, first = np.unique(batch.mesh[rows], return_index=True)
             rows = rows[np.sort(first)]
         self.best.extend(batch, keys, results.memory_bytes, rows[: self.scale.top])
+        # Rows kept before come before those of this batch, so that equal ones stay in the order of enumeration.
         order, seen = [], set[int]()
         for i in self.best.order():
             if self.scale.per_mesh and self.best.meshes[i] in seen:
@@ -130,14 +140,17 @@ class Fold:
             order.append(i)
         self.best = self.best.pick(order[: self.scale.top])
 
-    def _with_front(self, front: Kept, batch: Batch, results: EstimateTable, kept: Mask) -> Kept:
-        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``kept`` marks."""
+    def _with_front(self, front: Shortlist, batch: Batch, results: EstimateTable, eligible: Mask) -> Shortlist:
+        """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``eligible`` marks."""
         seconds, bytes_ = results.iteration_s, results.memory_bytes
-        rows = np.flatnonzero(kept)
+        rows = np.flatnonzero(eligible)
+        # Dominated by what is kept already: something no slower needs as little.
         rows = rows[bytes_[rows] < front.least_bytes(seconds[rows])]
         if not len(rows):
             return front
         rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
+        # Sorted by time, a row is on the frontier where its memory is below that of all before it; the frontier of
+        # both lists together follows in the same way.
         front.extend(batch, seconds, bytes_, rows[_records(bytes_[rows])])
         order = front.order()
         return front.pick([order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
@@ -185,18 +198,20 @@ class _Worth:
 
     @staticmethod
     def joined(some: list[_Worth]) -> _Worth:
-        return _Worth(*(np.concatenate([getattr(one, name) for one in some]) for name in _Worth.__slots__))
+        return _Worth(*(np.concatenate([getattr(piece, name) for piece in some]) for name in _Worth.__slots__))
 
 
-class Screen:
+class Screening:
     """Compares layouts, and folds those that may matter into ``fold``.
 
-    ``compared`` counts layouts but for the ``hopeless``, which lack so much memory that no switch helps; of them
+    ``compared`` counts layouts except the ``hopeless``, which lack so much memory that no switch helps; of them
     ``feasible`` fit, and ``unpinned`` lack only the host's memory.
     """
 
     def __init__(self, estimator: Estimator, scale: Scale) -> None:
         self.estimator, self.scale = estimator, scale
+        # ``ahead`` holds what the sample found. It only rules layouts out and is never returned: its own layouts come
+        # again in ``add``, and bounds lie below times (``ROUNDING``), so that none rules out itself.
         self.fold, self.ahead = Fold(scale), Fold(scale)
         self.compared = self.hopeless = self.feasible = self.unpinned = 0
         self.leanest = np.inf
@@ -205,7 +220,7 @@ class Screen:
         """Look at some meshes first, so that what they have need not be undercut."""
         count = max(len(enumeration.meshes) // SHARE, MESHES)
         if 2 * count <= len(enumeration.meshes):
-            before = Screen(self.estimator, self.scale)
+            before = Screening(self.estimator, self.scale)
             before.add(enumeration.sample(count), ordered=False)
             self.ahead = before.fold
 
@@ -220,13 +235,16 @@ class Screen:
         if not some:
             return
         worth = _Worth.joined(some)
+        # In order of enumeration, the first of equals is found first. By bound, good layouts come early, and what they
+        # rule out is never timed; which of equals is kept does not matter in a sample.
         worth = worth.take(np.lexsort((worth.entries, worth.frames) if ordered else (worth.least_key,)))
         rows = ROWS if ordered else FEW
         for start in range(0, len(worth.frames), rows):
-            rest = worth.take(slice(start, start + rows))
-            rest = rest.take(rest.open(self.fold) & rest.open(self.ahead))
-            if len(rest.frames):
-                batch = part.batch(rest.frames, rest.entries)
+            pending = worth.take(slice(start, start + rows))
+            # The limits have fallen since these rows were collected: only those still open are timed.
+            pending = pending.take(pending.open(self.fold) & pending.open(self.ahead))
+            if len(pending.frames):
+                batch = part.batch(pending.frames, pending.entries)
                 self.fold.add(batch, self.estimator.evaluate(batch.table))
 
     def _promising(self, part: Frames) -> Mask:
@@ -237,6 +255,7 @@ class Screen:
         enough = HOPELESS * self.scale.capacity_bytes
         least = part.least_bytes(self.estimator.memory_bytes, enough)
         promising: Mask = least <= enough
+        # Only the leanest of all parts so far: a frame that lacks more memory is no better advice.
         if not self.feasible and not promising.any() and least.min(initial=np.inf) < self.leanest:
             self.leanest = float(least.min())
             promising[np.argmin(least)] = True
@@ -247,37 +266,42 @@ class Screen:
         runs, table = part.flagged(frames, flag)
         if not len(runs):
             return
-        whole = self.estimator.frame(table, ordered=bool(part.switches.partial))
-        least = least_s(part, whole)
+        # Sequence parallelism changes what ranks hold and send, so that each of its values has a frame and bounds.
+        frame = self.estimator.frame(table, ordered=bool(part.switches.partial))
+        least = least_s(part, frame)
+        # Efforts of mesh and schedule alone: those of switches and of memory in use only add to them.
         efforts = 0.0 if self.scale.ease is None else self.scale.ease.efforts(table, np.zeros(len(table)))
         bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
-            worth = self._compared(grid, whole, *(one[:, grid.frames] for one in bounds))
+            worth = self._compared(grid, frame, *(bound[:, grid.frames] for bound in bounds))
             yield replace(worth, frames=runs[worth.frames])
 
-    def _compared(self, grid: Grid, whole: Frame, least_s: Floats, least_key: Floats) -> _Worth:
+    def _compared(self, grid: SwitchGrid, frame: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""
+        # Memory follows from few switches: it is computed for each distinct setting of these and counts ``times`` for
+        # the layouts that share it. Settings that no layout has are not counted.
         switches, place = grid.axes(*MEMORY)
-        held, hosted = (one.reshape(-1, len(grid.frames)) for one in whole.peaks(grid.frames, switches))
-        on_device, pinned = self.scale.fits(held, hosted)
-        times = np.bincount(place, minlength=len(held))
+        device_bytes, hosted = (peak.reshape(-1, len(grid.frames)) for peak in frame.peaks(grid.frames, switches))
+        on_device, pinned = self.scale.fits(device_bytes, hosted)
+        times = np.bincount(place, minlength=len(device_bytes))
         counted = (times > 0)[:, None]
         fits, misfits = on_device & pinned & counted, ~on_device & pinned & counted
         self.feasible += int(times @ np.count_nonzero(fits, axis=1))
         self.unpinned += int(times @ np.count_nonzero(on_device & ~pinned, axis=1))
-        code = np.zeros(len(held), dtype=np.intp)
+        code = np.zeros(len(device_bytes), dtype=np.intp)
         some = grid.columns["recompute_layers"] > 0  # which takes at least as long as none
         code[place] = np.where(some, Recompute.NONE.code, grid.columns["recompute"])
         least_s, least_key = least_s[code], least_key[code]
-        known, ahead = (fold.open(least_s, least_key, held, fits, misfits) for fold in (self.fold, self.ahead))
+        # Both limits must leave a layout open; then its setting is expanded into the layouts that have it.
+        known, ahead = (fold.open(least_s, least_key, device_bytes, fits, misfits) for fold in (self.fold, self.ahead))
         setting, at = np.nonzero(known & ahead)
         row, entry = _members(setting, place, times)
         setting, at = setting[row], at[row]
         bounds = least_s[setting, at], least_key[setting, at]
-        return _Worth(grid.frames[at], grid.entries[entry], *bounds, held[setting, at], fits[setting, at])
+        return _Worth(grid.frames[at], grid.entries[entry], *bounds, device_bytes[setting, at], fits[setting, at])
 
 
-def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
+def least_s(part: Frames, frame: Frame, *, bubble: bool = True) -> Floats:
     """Seconds that no layout undercuts with each kind of recomputation, shape (kinds, frames); infinite where no
     layout has it.  Without ``bubble`` nor does a pipeline that is stepped through."""
     options = part.switches.values
@@ -285,10 +309,11 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
     codes = np.unique(np.concatenate([options["recompute"], np.array(some, dtype=np.int64)]))
     values = [codes, *(np.unique(options[name]) for name in OVERLAP)]
     axes = range(len(values), 0, -1)
-    columns = [one.reshape(-1, *(1,) * axis) for one, axis in zip(values, axes, strict=True)]
+    columns = [codes.reshape(-1, *(1,) * axis) for codes, axis in zip(values, axes, strict=True)]
     switches = dict(zip(("recompute", *OVERLAP), columns, strict=True))
-    result = np.full((len(Recompute), len(whole)), np.inf)
-    result[codes] = (1 - ROUNDING) * frame_least_s(whole, switches, bubble=bubble).min(
+    # The least over all overlap switches bounds the layouts with each of them.
+    result = np.full((len(Recompute), len(frame)), np.inf)
+    result[codes] = (1 - ROUNDING) * frame_least_s(frame, switches, bubble=bubble).min(
         axis=tuple(range(1, len(values)))
     )
     return result
@@ -297,6 +322,7 @@ def least_s(part: Frames, whole: Frame, *, bubble: bool = True) -> Floats:
 def _members(setting: Index, place: Index, times: Ints) -> tuple[Index, Index]:
     """The entries at the places of ``setting``, of which each place has so many: which of ``setting``, and the
     entry."""
+    # A stable sort by place puts the layouts of each setting in a row, the first of them at ``first``.
     width = times[setting]
     row = np.repeat(np.arange(len(setting)), width)
     within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)

@@ -22,7 +22,7 @@ without rowid;
 _AT_ONCE = 500
 
 
-class Kept:
+class StudyState:
     """A folder with the results of the studies of one name, by one version of Weft.
 
     Attributes:
@@ -73,7 +73,7 @@ class Kept:
                 except (ValueError, TypeError, RecursionError):
                     raise self._state.damaged("a result is no JSON") from None
                 if key in result and not isinstance(row, dict):
-                    raise self._state.damaged("a result is no row")
+                    raise self._state.damaged("a result is not a row")
                 yield row
 
     def note(self, name: str, value: str) -> None:

@@ -30,7 +30,7 @@ class Points:
         files: digest of each file that a value names.
 
     Args:
-        files: digests as they were; by default those of the files that are there.
+        files: digests as they were; by default those of the files that exist.
 
     Raises:
         BadInput: no point or too many.
@@ -45,8 +45,8 @@ class Points:
             raise BadInput(problem, where=study.name, remedy="take values out")
         named = [value for axis in study.axes if axis.kind.file for value in axis.values]
         if files is None:
-            there = [name for name in named if isinstance(name, str) and os.path.isfile(name)]
-            files = {name: hashlib.sha256(read_bytes(name, where=name)).hexdigest() for name in there}
+            existing = [name for name in named if isinstance(name, str) and os.path.isfile(name)]
+            files = {name: hashlib.sha256(read_bytes(name, where=name)).hexdigest() for name in existing}
         self.files = dict(files)
         self._kept: NDArray[np.int64] = np.arange(raw, dtype=np.int64)
         if study.skip:

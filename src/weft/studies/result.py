@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from weft.errors import BadInput, UnknownName
 from weft.results import SHOWN_ROWS, Result
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.run import Counts
 from weft.units import counted
@@ -43,13 +43,13 @@ class Sweep(Result):
     DOCUMENT = "study compute rows=table"
 
     def __init__(
-        self, points: Points, kept: Kept, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
+        self, points: Points, state: StudyState, keys: NDArray[np.void], counts: Counts, temporary: str | None = None
     ) -> None:
         self.points, self.counts = points, counts
-        self.version = kept.noted("version") or ""
-        self._kept, self._keys = kept, keys
+        self.version = state.noted("version") or ""
+        self._kept, self._keys = state, keys
         self._columns: dict[str, type] = {}
-        self._end = weakref.finalize(self, _end, kept, temporary)
+        self._end = weakref.finalize(self, _end, state, temporary)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row for each point that was computed, in order: its values, ``failure`` and ``message``, figures."""
@@ -115,17 +115,17 @@ class Sweep(Result):
         return list(islice(self.rows(), SHOWN_ROWS + 1))
 
 
-def _wider(one: type, other: type) -> type:
+def _wider(first: type, second: type) -> type:
     """The type that holds values of two."""
-    if one is other or other is type(None):
-        return one
-    if one is type(None):
-        return other
-    return float if {one, other} == {int, float} else str
+    if first is second or second is type(None):
+        return first
+    if first is type(None):
+        return second
+    return float if {first, second} == {int, float} else str
 
 
-def _end(kept: Kept, temporary: str | None) -> None:
-    kept.close()
+def _end(state: StudyState, temporary: str | None) -> None:
+    state.close()
     if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -146,7 +146,9 @@ def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Coll
     for text in where:
         name, sign, value = text.partition("=")
         if not sign:
-            raise BadInput(f"{text[:60]!r} is no filter", where="--where", remedy="write COLUMN=VALUE, as count=1024")
+            raise BadInput(
+                f"{text[:60]!r} is not a filter", where="--where", remedy="write COLUMN=VALUE, as count=1024"
+            )
         wanted.setdefault(_column(name, columns, "--where"), []).append(value.strip())
     return [row for row in rows if all(_one_of(row.get(name), values) for name, values in wanted.items())]
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import BadInput
-from weft.studies.kept import Kept
+from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.runners import AHEAD, Runner
-from weft.studies.work import Answer, Task, version
+from weft.studies.work import Answer, PointBatch, version
 
 BATCH_S = 0.4
 """A task's aim: long beside what it costs to send one."""
@@ -34,10 +34,10 @@ class Counts:
     left: int = 0
 
     @classmethod
-    def of(cls, keys: NDArray[np.void], kept: Kept) -> tuple[Counts, NDArray[np.int64]]:
+    def of(cls, keys: NDArray[np.void], state: StudyState) -> tuple[Counts, NDArray[np.int64]]:
         """Counts before a run, and the numbers of the points to compute: of those with one key, the first."""
         distinct, first = np.unique(keys, return_index=True)
-        missing = np.sort(first[~np.isin(distinct, kept.keys())])
+        missing = np.sort(first[~np.isin(distinct, state.keys())])
         return cls(points=len(keys), known=len(distinct) - len(missing), left=len(missing)), missing
 
 
@@ -54,7 +54,7 @@ class Forecast:
 
 
 @dataclass(kw_only=True)
-class Run:
+class StudyRun:
     """A study on its way.
 
     Attributes:
@@ -63,7 +63,7 @@ class Run:
     """
 
     points: Points
-    kept: Kept
+    kept: StudyState
     compute: str
     progress: Callable[[Counts], object] | None = None
     keys: NDArray[np.void] = field(init=False)
@@ -74,9 +74,9 @@ class Run:
         self.keys = self.points.keys(version())
         self.counts, self.missing = Counts.of(self.keys, self.kept)
 
-    def task(self, numbers: Sequence[int]) -> Task:
+    def task(self, numbers: Sequence[int]) -> PointBatch:
         """The task of some points."""
-        return Task(
+        return PointBatch(
             compute=self.compute,
             name=self.points.study.computation.name,
             version=version(),
@@ -120,12 +120,12 @@ class Run:
     def _keep(self, arrived: list[tuple[list[int], Answer]], waiting: _Waiting) -> None:
         results: list[tuple[bytes, str]] = []
         failed = 0
-        for numbers, one in arrived:
-            if one.problem:
-                raise BadInput(one.problem, where="sweep", remedy="let all workers have the same Weft and files")
-            waiting.learn(len(numbers), one.seconds)
-            results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, one.texts, strict=True)]
-            failed += sum(text.startswith('{"failure":"') for text in one.texts)
+        for numbers, answer in arrived:
+            if answer.problem:
+                raise BadInput(answer.problem, where="sweep", remedy="let all workers have the same Weft and files")
+            waiting.learn(len(numbers), answer.seconds)
+            results += [(bytes(self.keys[i]), text) for i, text in zip(numbers, answer.texts, strict=True)]
+            failed += sum(text.startswith('{"failure":"') for text in answer.texts)
         if not results:
             return
         self.kept.add(results)

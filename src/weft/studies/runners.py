@@ -17,12 +17,12 @@ from multiprocessing import connection, resource_tracker
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
-from weft.studies.work import Answer, Task, answer
+from weft.studies.work import Answer, PointBatch, answer
 
 AHEAD = 2
 """Tasks under way for each worker, so that none waits for the next."""
 RETRIES = 10
-"""How often Ray begins a task anew whose node or worker died."""
+"""How often Ray repeats a task whose node or worker died."""
 
 
 class Runner(ABC):
@@ -31,7 +31,7 @@ class Runner(ABC):
     workers: int
 
     @abstractmethod
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         """Begin a task, or queue it."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ def runner(workers: str | int | None) -> Runner:
         return RayRunner("auto" if text == "ray" else text)
     if not text.isdecimal() or not 1 <= int(text[:9]) <= 1024:
         remedy = "give 1 to 1024, ray, or ray://HOST:PORT"
-        raise BadInput(f"{text[:60]!r} is no number of workers", where="--workers", remedy=remedy)
+        raise BadInput(f"{text[:60]!r} is not a number of workers", where="--workers", remedy=remedy)
     return Here() if int(text) == 1 else Processes(int(text))
 
 
@@ -73,9 +73,9 @@ class Here(Runner):
     workers = 1
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[int, Task]] = []
+        self._waiting: list[tuple[int, PointBatch]] = []
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         self._waiting.append((number, task))
 
     def answers(self) -> list[tuple[int, Answer | None]]:
@@ -91,7 +91,7 @@ PAUSE_S = 0.05
 
 
 class Processes(Runner):
-    """A pool of processes, made anew when one of them dies."""
+    """A pool of processes, replaced when one of them dies."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -109,7 +109,7 @@ class Processes(Runner):
         )
         self._running: dict[Future[Answer], int] = {}
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         try:
             with starting_workers():
                 future = self._pool.submit(answer, task)
@@ -127,8 +127,8 @@ class Processes(Runner):
                 result.append((number, future.result()))
             except (BrokenProcessPool, MemoryError):
                 result.append((number, None))
-        self._losses = self._losses + 1 if all(one is None for _, one in result) else 0
-        if any(one is None for _, one in result):
+        self._losses = self._losses + 1 if all(future is None for _, future in result) else 0
+        if any(future is None for _, future in result):
             result += [(number, None) for number in sorted(self._running.values())]
             self.close()
             # What starts workers is not seen dead at once on a busy machine; pools begun meanwhile would die with it.
@@ -143,7 +143,7 @@ class Processes(Runner):
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Start workers that do not run the script of this process anew, and that Ctrl+C does not reach.
+    """Start workers that do not run the script of this process again, and that Ctrl+C does not reach.
 
     Ctrl+C goes to all processes of a terminal.  The process that starts others ignores it only once it has loaded
     its modules, so it inherits it blocked.
@@ -176,7 +176,7 @@ def end_with_parent(alive: connection.Connection) -> None:
 
 
 class RayRunner(Runner):
-    """A Ray cluster: stateless tasks of batches of points; what a dead node had is begun anew elsewhere."""
+    """A Ray cluster: stateless tasks of batches of points; the tasks of a dead node run again elsewhere."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -204,7 +204,7 @@ class RayRunner(Runner):
         remedy = "see that it runs (ray status, ray start --head); the same command goes on (docs/sweep.md)"
         return BadInput(f"no Ray cluster answers: {first[:200]}", where=self._where, remedy=remedy)
 
-    def submit(self, number: int, task: Task) -> None:
+    def submit(self, number: int, task: PointBatch) -> None:
         try:
             self._running[self._answer.remote(task)] = number
         except Exception as error:
@@ -217,7 +217,7 @@ class RayRunner(Runner):
             ready, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
         except Exception as error:
             raise self._unreachable(error) from None
-        return [(self._running.pop(one), self._result(one)) for one in ready]
+        return [(self._running.pop(future), self._result(future)) for future in ready]
 
     def _result(self, reference: Any) -> Answer | None:
         failures = self._ray.exceptions

@@ -52,7 +52,7 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class AxisRange:
     """Values from ``low`` to ``high``, evenly or by equal ratios; whole ones are multiples of ``multiple``."""
 
     low: float
@@ -139,23 +139,23 @@ def study_from_dict(
         BadInput: a field is unknown, missing or wrong.
         UnknownName: no such computation or axis.
     """
-    given = decode(StudyFile, mapping, where)
-    chosen = computation(given.compute, f"{where}: compute")
+    file = decode(StudyFile, mapping, where)
+    chosen = computation(file.compute, f"{where}: compute")
     axes: list[Axis] = []
-    for written, values in given.axes.items():
+    for written, values in file.axes.items():
         place = f"{where}: axes.{written}"
         axis = _axis(axis_name(written, chosen, place), values, chosen, place)
         if twice := [one.name for one in axes if one.kind.column == axis.kind.column]:
             raise BadInput(f"is given twice, as {twice[0]} too", where=place, remedy="keep one")
         axes.append(axis)
     for name in chosen.needed:
-        if name not in [one.name for one in axes]:
-            raise BadInput(f"{given.compute} needs {name}", where=f"{where}: axes", remedy=f"add {name} = [...]")
+        if name not in [axis.name for axis in axes]:
+            raise BadInput(f"{file.compute} needs {name}", where=f"{where}: axes", remedy=f"add {name} = [...]")
     return Study(
-        name=given.name,
+        name=file.name,
         computation=chosen,
         axes=tuple(axes),
-        skip=tuple(_skip(one, axes, chosen, f"{where}: skip") for one in given.skip),
+        skip=tuple(_skip(rule, axes, chosen, f"{where}: skip") for rule in file.skip),
         document=dict(mapping),
     )
 
@@ -182,27 +182,31 @@ def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
         raise BadInput("has no values", where=where, remedy="give at least one")
     if len(listed) > MOST_VALUES:
         raise BadInput(f"has {len(listed):,} values", where=where, remedy=f"give at most {MOST_VALUES:,}")
-    parsed = tuple(kind.parse(one, where) for one in listed)
-    if twice := [str(one) for i, one in enumerate(parsed) if one in parsed[:i]][:1] if len(parsed) < 1000 else []:
+    parsed = tuple(kind.parse(value, where) for value in listed)
+    if (
+        twice := [str(value) for i, value in enumerate(parsed) if value in parsed[:i]][:1]
+        if len(parsed) < 1000
+        else []
+    ):
         raise BadInput(f"{twice[0][:60]} is given twice", where=where, remedy="give each value once")
     return Axis(name=name, kind=kind, values=parsed)
 
 
-def _range(name: str, kind: AxisKind, given: RangeEntry, where: str) -> Axis:
+def _range(name: str, kind: AxisKind, entry: RangeEntry, where: str) -> Axis:
     if kind.form == "text":
         raise BadInput("has no order", where=where, remedy="list its values")
-    low, high = (kind.parse(one, f"{where}.{end}") for one, end in ((given.low, "from"), (given.high, "to")))
+    low, high = (kind.parse(limit, f"{where}.{end}") for limit, end in ((entry.low, "from"), (entry.high, "to")))
     assert isinstance(low, int | float)
     assert isinstance(high, int | float)
     if not low < high:
         raise BadInput(f"goes from {low:g} to {high:g}", where=where, remedy="make to larger than from")
-    if given.scale == "log" and low <= 0:
+    if entry.scale == "log" and low <= 0:
         raise BadInput("goes by ratios and begins at 0", where=where, remedy='begin above 0, or scale = "linear"')
-    if given.multiple is not None and kind.form != "whole":
+    if entry.multiple is not None and kind.form != "whole":
         raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
-    multiple = (given.multiple or 1) if kind.form == "whole" else None
-    between = Span(low=low, high=high, log=given.scale == "log", multiple=multiple)
-    steps = [between.at(i / (given.steps - 1)) for i in range(given.steps)]
+    multiple = (entry.multiple or 1) if kind.form == "whole" else None
+    between = AxisRange(low=low, high=high, log=entry.scale == "log", multiple=multiple)
+    steps = [between.at(i / (entry.steps - 1)) for i in range(entry.steps)]
     return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
 
 
@@ -210,12 +214,12 @@ def _skip(
     given: Mapping[str, Any], axes: Sequence[Axis], computation: Computation, where: str
 ) -> Mapping[int, tuple[Value, ...]]:
     """Values by the place of their axis; a point that has one of each is left out."""
-    names = [one.name for one in axes]
+    names = [axis.name for axis in axes]
     result = {}
     for written, values in given.items():
         name = axis_name(written, computation, where)
         if name not in names:
-            raise BadInput(f"{name} is no axis of the study", where=where, remedy="remove it")
+            raise BadInput(f"{name} is not an axis of the study", where=where, remedy="remove it")
         result[names.index(name)] = _axis(name, values, computation, f"{where}.{written}").values
     if not result:
         raise BadInput("has no axes", where=where, remedy='write it like { fabric = "fat-tree", radix = [32, 64] }')

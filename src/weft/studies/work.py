@@ -36,7 +36,7 @@ def version() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PointBatch:
     """Points for one worker.
 
     Attributes:
@@ -65,13 +65,13 @@ class Answer:
     problem: str = ""
 
 
-def answer(task: Task) -> Answer:
+def answer(task: PointBatch) -> Answer:
     """Compute the points of a task."""
     begin = time.perf_counter()
     if problem := _problem(task.version, task.files):
         return Answer(problem=problem)
     compute: Compute = resolve_name(task.compute)
-    texts = tuple(_text(compute, task.name, dict(zip(task.columns, one, strict=True))) for one in task.points)
+    texts = tuple(_text(compute, task.name, dict(zip(task.columns, point, strict=True))) for point in task.points)
     return Answer(texts=texts, seconds=time.perf_counter() - begin)
 
 

@@ -75,8 +75,8 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
             if model.layers < pipeline:
                 pipeline = 1
     ranks = tensor * pipeline * context
-    data, rest = divmod(cluster.count, ranks)
-    if rest:
+    data, remainder = divmod(cluster.count, ranks)
+    if remainder:
         raise BadInput(f"{tensor} x {pipeline} x {context} ranks do not divide {cluster.count} accelerators")
     if run.dp not in (None, data):
         assumed.append(f"data parallelism {data} = GPUs / (TP PP CP), not the {run.dp} stated")
@@ -86,7 +86,8 @@ def degrees(run: Run, model: Model, cluster: Cluster, assumed: list[str]) -> Deg
 def _model_parallel(model: Model, cluster: Cluster, context: int) -> Iterator[tuple[int, int]]:
     """Tensor and pipeline degrees by their product."""
     heads = gcd(
-        *(gcd(one.heads, one.kv_heads) for one in model.attentions), *(one.groups for one in model.state_spaces)
+        *(gcd(attention.heads, attention.kv_heads) for attention in model.attentions),
+        *(state.groups for state in model.state_spaces),
     )
     ranks = cluster.count // context
     node = gcd(cluster.tiers[0].size, 8)
@@ -151,8 +152,8 @@ def _sharded(run: Run, stack: Stack, layout: Layout, assumed: list[str]) -> Layo
     if zero is None:
         zero = stack.zero
         assumed.append(f"ZeRO {zero} ({stack.title}; not stated)")
-    kept = zero == 3 and not stack.reshard
-    if layout.pipeline > 1 and (kept or zero == 2):
+    gathered_once = zero == 3 and not stack.reshard
+    if layout.pipeline > 1 and (gathered_once or zero == 2):
         assumed.append("weights are gathered and gradients scattered once a step, since stages keep them")
         return replace(layout, zero=1)
     if zero < 3:
@@ -186,8 +187,8 @@ def _scheduled(run: Run, stack: Stack, model: Model, layout: Layout, assumed: li
 
 def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """The stated micro-batch; else 1 in pipelines, and else the largest power of two up to 4 that divides."""
-    share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
-    if rest or not share:
+    share, remainder = divmod(job.recipe.global_batch, layout.data_parallel)
+    if remainder or not share:
         problem = f"global batch {job.recipe.global_batch} on {layout.data_parallel} data-parallel ranks"
         raise BadInput(f"{problem} leaves a remainder")
     wanted = run.micro_batch
@@ -207,7 +208,7 @@ def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """Plain 1F1B where micro-batches do not come in rounds of the stages."""
     steps = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
     if layout.schedule.rounds and steps % layout.pipeline:
-        assumed.append(f"plain 1F1B, since {steps} micro-batches are no multiple of {layout.pipeline} stages")
+        assumed.append(f"plain 1F1B, since {steps} micro-batches are not a multiple of {layout.pipeline} stages")
         return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)
     if layout.schedule.splits_backward and steps < layout.pipeline:
         assumed.append(f"plain 1F1B, since there are fewer micro-batches than {layout.pipeline} stages")
@@ -227,7 +228,7 @@ def _recomputing(run: Run, stack: Stack, job: Job, cluster: Cluster, layout: Lay
         return layout
     choices = [replace(layout, recompute=choice) for choice in Recompute]
     needed = Estimator(job, cluster).memory_bytes(LayoutTable.of(choices))
-    fits = [choice for choice, held in zip(choices, needed, strict=True) if held <= cluster.accelerator.memory_bytes]
+    fits = [choice for choice, needs in zip(choices, needed, strict=True) if needs <= cluster.accelerator.memory_bytes]
     chosen = (fits or choices[-1:])[0]
     assumed.append(f"recomputation {chosen.recompute}, the least that fits (not stated)")
     return chosen
@@ -286,7 +287,7 @@ def _agrees(run: Run, model: Model) -> bool:
     pairs = [(run.hidden, model.hidden)]
     for attention in model.attentions[:1]:
         pairs += [(run.heads, attention.heads), (run.kv_heads, attention.kv_heads)]
-    return all(stated in (None, own) for stated, own in pairs)
+    return all(stated in (None, value) for stated, value in pairs)
 
 
 def _from_catalogue(run: Run, known: Model, assumed: list[str], *, prediction: bool) -> Model:

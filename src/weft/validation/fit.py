@@ -30,7 +30,7 @@ from weft.model.flops import model_flops
 from weft.results import Result
 from weft.units import counted
 from weft.validation.inputs import Prepared, Skipped
-from weft.validation.predict import Group, Predictor
+from weft.validation.predict import Predictor, RunGroup
 from weft.validation.summary import Errors, spread_errors
 
 STEP = 0.04
@@ -113,7 +113,7 @@ class Fit:
 
     def entries(self) -> list[tuple[str, str, float]]:
         """Table, constant and value of each."""
-        return [(one.table, one.constant, value) for one, value in self.values.items()]
+        return [(parameter.table, parameter.constant, value) for parameter, value in self.values.items()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class Fitted(Result):
     @property
     def tables(self) -> Tables:
         """The calibration with the fitted constants, marked as calibrated."""
-        changed = sorted({one.table for one in self.fit.values})
+        changed = sorted({parameter.table for parameter in self.fit.values})
         filled = self.before.replaced(self.fit.entries())
         return filled.replaced((name, "provenance", "calibrated") for name in changed)
 
@@ -197,12 +197,12 @@ class Fitted(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a constant: its table, what it was and what was fitted, in its unit."""
-        return [encode(one) for one in self.changes]
+        return [encode(change) for change in self.changes]
 
     def by_family(self) -> tuple[tuple[Errors, ...], tuple[Errors, ...], tuple[Errors, ...]]:
         """Errors as fitted, by constants that had not seen a run's family, and nor any of its kind."""
         seconds = (self.fit.seconds, self.fit.without_family, self.fit.without_kind)
-        fitted, by_family, by_kind = (spread_errors(self.rows, one) for one in seconds)
+        fitted, by_family, by_kind = (spread_errors(self.rows, row) for row in seconds)
         return fitted, by_family, by_kind
 
     @property
@@ -222,8 +222,8 @@ def _peak_flops(row: Prepared) -> float:
 def kind_of(run: Prepared) -> str:
     """The accelerator's generation, the framework's family, and dense, experts, state-space or long context."""
     generation = (prior_tables().used(run.cluster.accelerator.name) or (run.cluster.accelerator.name,))[0]
-    what = "long" if run.job.recipe.sequence >= LONG else Traits.of(run.job, run.cluster).kind
-    return f"{generation} {run.stack.name.split('-')[0]} {what}"
+    kind = "long" if run.job.recipe.sequence >= LONG else Traits.of(run.job, run.cluster).kind
+    return f"{generation} {run.stack.name.split('-')[0]} {kind}"
 
 
 def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], progress: Callable[[str], None]) -> Fit:
@@ -234,7 +234,7 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
         progress: told each round.
     """
     groups = predictor.groups
-    met = tuple(one for one in parameters if any(_meets(prior, one, group) for group in groups))
+    met = tuple(parameter for parameter in parameters if any(_meets(prior, parameter, group) for group in groups))
     clock = _Clock(groups=groups, prior=prior, parameters=met, runs=len(predictor.runs))
     with _workers(clock) as timed:
         problem = _Problem(predictor, clock, timed)
@@ -251,7 +251,7 @@ def fit(predictor: Predictor, prior: Tables, parameters: Sequence[Parameter], pr
         )
 
 
-def _meets(tables: Tables, parameter: Parameter, group: Group) -> bool:
+def _meets(tables: Tables, parameter: Parameter, group: RunGroup) -> bool:
     return parameter.table in tables.used(group.cluster.accelerator.name, group.stack)
 
 
@@ -259,7 +259,7 @@ def _meets(tables: Tables, parameter: Parameter, group: Group) -> bool:
 class _Clock:
     """Times groups of runs with given logarithms of the parameters."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[RunGroup, ...]
     prior: Tables
     parameters: tuple[Parameter, ...]
     runs: int
@@ -267,8 +267,8 @@ class _Clock:
     def values(self, log_values: Floats) -> dict[Parameter, float]:
         ranges = {name: (low, high) for name, _, low, high, _ in constants()}
         return {
-            one: float(np.clip(np.exp(x), *ranges[one.constant]))
-            for one, x in zip(self.parameters, log_values, strict=True)
+            parameter: float(np.clip(np.exp(x), *ranges[parameter.constant]))
+            for parameter, x in zip(self.parameters, log_values, strict=True)
         }
 
     def seconds(self, task: tuple[Floats, Sequence[int]]) -> Floats:
@@ -276,7 +276,7 @@ class _Clock:
         log_values, chosen = task
         result = np.ones(self.runs)
         values = self.values(log_values).items()
-        tables = self.prior.replaced((one.table, one.constant, value) for one, value in values)
+        tables = self.prior.replaced((parameter.table, parameter.constant, value) for parameter, value in values)
         known: dict[tuple[str, str], Calibration] = {}
         for group in (self.groups[number] for number in chosen):
             key = (group.cluster.accelerator.name, group.stack)
@@ -317,11 +317,11 @@ class _Problem:
         self.clock, self.timed = clock, timed
         self.parameters = clock.parameters
         self.measured = np.array([run.measured_s for run in predictor.runs])
-        self.start = np.log(np.array([max(self._now(one), 1e-12) for one in self.parameters]))
+        self.start = np.log(np.array([max(self._now(parameter), 1e-12) for parameter in self.parameters]))
         known = {name: (low, high) for name, _, low, high, _ in constants()}
-        ranges = np.array([known[one.constant] for one in self.parameters])
+        ranges = np.array([known[parameter.constant] for parameter in self.parameters])
         self.low, self.high = np.log(np.maximum(ranges, 1e-12)).T
-        self.pull = (PULL / np.array([SPREADS[one.constant] for one in self.parameters])) ** 2
+        self.pull = (PULL / np.array([SPREADS[parameter.constant] for parameter in self.parameters])) ** 2
         families = np.array([f"{run.run.family} {Traits.of(run.job, run.cluster).kind}" for run in predictor.runs])
         self.family = np.unique(families, return_inverse=True)[1]
         self.weights = 10.0 * np.sqrt(equal_shares(families))
@@ -385,16 +385,16 @@ class _Problem:
         owners: list[Mask] = []
         tasks = []
         for names in sorted(set(zip(*labels, strict=True))):
-            same = np.array([one == name for one, name in zip(labels, names, strict=True)])
-            own, kept = np.all(same, axis=0), ~np.any(same, axis=0)
-            matrix, vector = self._normal(log_values, seconds, slopes, kept)
+            same = np.array([label == name for label, name in zip(labels, names, strict=True)])
+            unseen, seen = np.all(same, axis=0), ~np.any(same, axis=0)
+            matrix, vector = self._normal(log_values, seconds, slopes, seen)
             step = np.clip(np.linalg.solve(matrix, vector), -LONGEST, LONGEST)
-            holding = [i for i, group in enumerate(self.clock.groups) if own[group.rows].any()]
-            owners.append(own)
+            holding = [i for i, group in enumerate(self.clock.groups) if unseen[group.rows].any()]
+            owners.append(unseen)
             tasks.append((np.clip(log_values + step, self.low, self.high), holding))
         result = np.zeros(len(seconds))
-        for own, others in zip(owners, self.timed(tasks), strict=True):
-            result = np.where(own, others, result)
+        for unseen, predicted in zip(owners, self.timed(tasks), strict=True):
+            result = np.where(unseen, predicted, result)
         return result
 
     def _beside_job(self, values: Floats) -> Floats:
@@ -415,14 +415,14 @@ class _Problem:
             total += float(np.sum(weights**2 * huber))
         return total + float(np.sum(self.pull * (log_values - self.start) ** 2))
 
-    def _normal(self, log_values: Floats, seconds: Floats, slopes: Floats, kept: np.ndarray) -> tuple[Floats, Floats]:
-        """The matrix and right side of one Gauss-Newton step to the runs that are ``kept``: whole jobs, since runs of
+    def _normal(self, log_values: Floats, seconds: Floats, slopes: Floats, used: np.ndarray) -> tuple[Floats, Floats]:
+        """The matrix and right side of one Gauss-Newton step to the runs that are ``used``: whole jobs, since runs of
         a job share family and kind."""
         errors = np.log(seconds / self.measured)
         matrix, vector = np.diag(self.pull), -self.pull * (log_values - self.start)
         beside = (self._beside_job(errors), self._beside_job(slopes), self.between)
         for each, turned, weights in ((errors, slopes, self.weights), beside):
-            importance = weights**2 * np.minimum(1.0, OUTLIER / np.maximum(np.abs(each), 1e-12)) * kept
+            importance = weights**2 * np.minimum(1.0, OUTLIER / np.maximum(np.abs(each), 1e-12)) * used
             matrix = matrix + turned.T @ (turned * importance[:, None])
             vector = vector - turned.T @ (importance * each)
         return matrix, vector
@@ -432,7 +432,9 @@ class _Problem:
         signs = np.where(log_values + np.log1p(STEP) <= self.high, 1.0, -1.0)
         steps = np.diag(signs * np.log1p(STEP))
         tables, groups = self.clock.prior, self.clock.groups
-        met = [[i for i, group in enumerate(groups) if _meets(tables, one, group)] for one in self.parameters]
+        met = [
+            [i for i, group in enumerate(groups) if _meets(tables, parameter, group)] for parameter in self.parameters
+        ]
         tasks = [(log_values + step, chosen) for step, chosen in zip(steps, met, strict=True)]
         result = np.zeros((len(seconds), len(self.parameters)))
         for column, (chosen, changed) in enumerate(zip(met, self.timed(tasks), strict=True)):
@@ -469,10 +471,10 @@ def _jobs(runs: Sequence[Prepared], families: np.ndarray) -> tuple[Index, Floats
 def _secant(slopes: Floats, step: Floats, change: Floats) -> Floats:
     """Slopes that also explain the ``change`` of each run's time by the last step, otherwise as near as can be, and
     zero where they were (Schubert's form of Broyden's update, doi:10.1090/S0025-5718-1970-0258276-9)."""
-    own = np.where(slopes != 0.0, step, 0.0)
-    length = (own**2).sum(axis=1)
+    steps = np.where(slopes != 0.0, step, 0.0)
+    length = (steps**2).sum(axis=1)
     missing = np.where(length > 0.0, (change - slopes @ step) / np.maximum(length, 1e-300), 0.0)
-    updated: Floats = slopes + missing[:, None] * own
+    updated: Floats = slopes + missing[:, None] * steps
     return updated
 
 

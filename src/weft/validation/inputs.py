@@ -76,8 +76,8 @@ Setting = tuple[Stack, Job, Cluster, Layout, tuple[str, ...]]
 _FIGURES = frozenset(("line", "id", "tflops_per_gpu", "mfu", "peak_memory_gib", "counts_recompute"))
 _TIMES = frozenset(("measured_iter_s", "iter_s", "tokens_s_gpu"))
 """Columns that say nothing of a setting; of times and rates, where the batch is stated."""
-_without_times = attrgetter(*(one.name for one in fields(Run) if one.name not in _FIGURES | _TIMES))
-_with_times = attrgetter(*(one.name for one in fields(Run) if one.name not in _FIGURES))
+_without_times = attrgetter(*(field.name for field in fields(Run) if field.name not in _FIGURES | _TIMES))
+_with_times = attrgetter(*(field.name for field in fields(Run) if field.name not in _FIGURES))
 
 
 def prepare_all(rows: Iterable[Run | Unparsed]) -> tuple[Prepared | Skipped, ...]:
@@ -184,8 +184,8 @@ def machine(run: Run, assumed: list[str]) -> Cluster:
     chip = replace(chip, nic_Bps=_nic(run, chip, assumed))
     kind: TierKind | None = "switch" if "dgx-2" in run.gpu.lower() else None
     tiers = catalogue.default_tiers(chip, count, kind=kind, used_per_domain=domain)
-    name, whole = f"{chip.name} x {count}", domain < min(count, chip.scale_up_size)
-    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, whole_domains=whole)
+    name, partial = f"{chip.name} x {count}", domain < min(count, chip.scale_up_size)
+    return Cluster(name=name, accelerator=chip, count=count, tiers=tiers, whole_domains=partial)
 
 
 def named_accelerator(text: str) -> Accelerator:
@@ -212,7 +212,7 @@ def _stated(run: Run, chip: Accelerator, assumed: list[str]) -> Accelerator:
     if result := _POWER.search(run.gpu):
         stated = replace(stated, power_w=float(result[1]))
     if stated != chip:
-        assumed.append(f"{chip.name} but for the memory and power that the accelerator's name states")
+        assumed.append(f"{chip.name} except the memory and power that the accelerator's name states")
     return stated
 
 

@@ -19,7 +19,7 @@ from weft.cluster.spec import Accelerator, Cluster, Tier
 from weft.codec import Document, encode
 from weft.collectives.cost import PROTOCOLS, Network, candidates
 from weft.collectives.stages import stage
-from weft.estimation.kernels import Kernels
+from weft.estimation.kernels import KernelModel
 from weft.layout.measured import KINDS, PRECISIONS, Measured, MeasuredKind, Product, Rank, Sample, measured_axes
 from weft.layout.mesh import spread
 from weft.layout.operations import Gemm
@@ -31,7 +31,7 @@ from weft.units import counted
 BEYOND = 10.0
 """A fit claims at most this multiple of the best bandwidth seen; only larger messages would tell more."""
 ROUNDS = 30
-"""Most times that a fit chooses algorithms anew."""
+"""Most times that a fit chooses algorithms again."""
 LAUNCHES = 5
 """Launches from which a fit starts."""
 
@@ -99,10 +99,10 @@ def bounded_least_squares(matrix: Floats, target: Floats, low: Floats, high: Flo
     result = np.clip(np.zeros(matrix.shape[1]), low, high)
     free = low < high
     while free.any():
-        rest = target - matrix[:, ~free] @ result[~free]
+        residual = target - matrix[:, ~free] @ result[~free]
         scale = np.linalg.norm(matrix[:, free], axis=0)
         scale = np.where(scale > 0, scale, 1.0)
-        result[free] = np.linalg.lstsq(matrix[:, free] / scale, rest, rcond=None)[0] / scale
+        result[free] = np.linalg.lstsq(matrix[:, free] / scale, residual, rcond=None)[0] / scale
         inside = np.clip(result, low, high)
         outside = np.abs(result - inside) * np.linalg.norm(matrix, axis=0)
         if not outside.any():
@@ -120,8 +120,8 @@ def fit_line(samples: Sequence[Sample]) -> Line:
     """The line of one collective's samples over one axis."""
     first = samples[0]
     sent = stage(first.kind, "ring", first.ranks).sent
-    passed = sent * np.array([float(one.bytes) for one in samples])
-    seconds = np.array([one.seconds for one in samples])
+    passed = sent * np.array([float(sample.bytes) for sample in samples])
+    seconds = np.array([sample.seconds for sample in samples])
     least = np.min(seconds / passed) / BEYOND
     matrix = np.stack([np.ones_like(seconds), passed], axis=1) / seconds[:, None]
     low, high = np.array([0.0, least]), np.array([inf, inf])
@@ -179,11 +179,11 @@ def fit_network(samples: Sequence[Sample], layout: Layout, *, low_launch_s: floa
     launches and protocols; the best counts.
     """
     axes = measured_axes(layout)
-    terms = [_terms([one for one in samples if one.axis == axis], layout, axis) for axis in axes]
+    terms = [_terms([sample for sample in samples if sample.axis == axis], layout, axis) for axis in axes]
     result, count = [], LAUNCHES if low_launch_s < high_launch_s else 1
     for launch_s in np.geomspace(low_launch_s, high_launch_s, count):
         for start in range(len(PROTOCOLS) + 1):
-            choices = [one.rings(start) for one in terms]
+            choices = [term.rings(start) for term in terms]
             _, _, near = _descend(terms, choices, launch_s, launch_s)
             result.append(_descend(terms, near, low_launch_s, high_launch_s))
     _, best, _ = min(result, key=itemgetter(0))
@@ -193,9 +193,9 @@ def fit_network(samples: Sequence[Sample], layout: Layout, *, low_launch_s: floa
             ranks=getattr(layout, axis),
             achieved_Bps=float(1.0 / pace),
             latency_s=float(latency),
-            worst=float(np.max(np.abs(one.errors(one.modelled(best[0], latency, pace))))),
+            worst=float(np.max(np.abs(term.errors(term.modelled(best[0], latency, pace))))),
         )
-        for axis, one, (latency, pace) in zip(axes, terms, _pairs(best), strict=True)
+        for axis, term, (latency, pace) in zip(axes, terms, _pairs(best), strict=True)
     )
     return NetworkFit(axes=fitted, launch_s=float(best[0]))
 
@@ -206,13 +206,13 @@ the model's choices of algorithms with them."""
 
 
 def _descend(terms: Sequence[_Terms], choices: list[Index], low_s: float, high_s: float) -> _Trial:
-    """Fit the unknowns to the choices, choose anew, and so on; the best of the rounds."""
+    """Fit the unknowns to the choices, choose again, and so on; the best of the rounds."""
     trials: list[_Trial] = []
     for _ in range(ROUNDS):
         result = _solve(terms, choices, low_s, high_s)
-        made = [one.modelled(result[0], *pair) for one, pair in zip(terms, _pairs(result), strict=True)]
-        errors = np.concatenate([one.errors(each) for one, each in zip(terms, made, strict=True)])
-        chosen = [each.argmin(axis=0) for each in made]
+        modelled = [term.modelled(result[0], *pair) for term, pair in zip(terms, _pairs(result), strict=True)]
+        errors = np.concatenate([term.errors(each) for term, each in zip(terms, modelled, strict=True)])
+        chosen = [each.argmin(axis=0) for each in modelled]
         trials.append((float(np.sum(errors**2)), result, chosen))
         if all(np.array_equal(new, old) for new, old in zip(chosen, choices, strict=True)):
             break
@@ -231,13 +231,13 @@ def _solve(terms: Sequence[_Terms], choices: Sequence[Index], low_s: float, high
     rows, targets = [], []
     low, high = np.zeros(count), np.full(count, inf)
     low[0], high[0] = low_s, high_s
-    for i, (one, choice) in enumerate(zip(terms, choices, strict=True)):
-        which = (choice, np.arange(len(one.seconds)))
-        row = np.zeros((len(one.seconds), count))
-        row[:, 0], row[:, 1 + 2 * i], row[:, 2 + 2 * i] = 1.0, one.hops[which], one.paces[which]
-        rows.append(row / one.seconds[:, None])
-        targets.append(1.0 - one.fixed[which] / one.seconds)
-        low[2 + 2 * i] = np.min(one.seconds / one.paces[which]) / BEYOND
+    for i, (term, choice) in enumerate(zip(terms, choices, strict=True)):
+        which = (choice, np.arange(len(term.seconds)))
+        row = np.zeros((len(term.seconds), count))
+        row[:, 0], row[:, 1 + 2 * i], row[:, 2 + 2 * i] = 1.0, term.hops[which], term.paces[which]
+        rows.append(row / term.seconds[:, None])
+        targets.append(1.0 - term.fixed[which] / term.seconds)
+        low[2 + 2 * i] = np.min(term.seconds / term.paces[which]) / BEYOND
     return bounded_least_squares(np.vstack(rows), np.concatenate(targets), low, high)
 
 
@@ -247,13 +247,13 @@ def _terms(samples: Sequence[Sample], layout: Layout, axis: str) -> _Terms:
     for latency_s, Bps in ((0.0, inf), (1.0, inf), (0.0, 1.0)):
         network = _plain_network(layout, latency_s, Bps)
         group = spread(LayoutTable.of([layout]), (axis,), network.spans)
-        result = [candidates(one.kind, np.array([float(one.bytes)]), group, network) for one in samples]
+        result = [candidates(sample.kind, np.array([float(sample.bytes)]), group, network) for sample in samples]
         names = sorted({name for each in result for name in each})
         tables.append(np.array([[float(each[n][0]) if n in each else inf for each in result] for n in names]))
     fixed = tables[0]
     never = np.isinf(fixed)
     hops, paces = (np.where(never, 0.0, table - np.where(never, 0.0, fixed)) for table in tables[1:])
-    return _Terms(names, np.array([one.seconds for one in samples]), fixed, hops, paces)
+    return _Terms(names, np.array([sample.seconds for sample in samples]), fixed, hops, paces)
 
 
 def _plain_network(layout: Layout, latency_s: float, Bps: float) -> Network:
@@ -281,9 +281,9 @@ def fit_kernels(products: Sequence[Product], chip: Accelerator) -> KernelFit:
     The products are taken to be bound by arithmetic, not by memory.
     """
     ranges = {name: (low, high) for name, _, low, high, _ in constants()}
-    seconds = np.array([one.seconds for one in products])
-    bare = np.array([_product_s(one, chip, depth=0.0) for one in products])
-    per_depth = np.array([_product_s(one, chip, depth=1.0) for one in products]) - bare
+    seconds = np.array([product.seconds for product in products])
+    bare = np.array([_product_s(product, chip, depth=0.0) for product in products])
+    per_depth = np.array([_product_s(product, chip, depth=1.0) for product in products]) - bare
     matrix = np.stack([bare, per_depth, np.ones_like(bare)], axis=1) / seconds[:, None]
     (worst_share, best_share), deepest = ranges["gemm_efficiency"], ranges["gemm_depth"][1]
     low = np.array([1.0 / best_share, 0.0, ranges["kernel_s"][0]])
@@ -304,7 +304,7 @@ def _product_s(product: Product, chip: Accelerator, *, depth: float) -> float:
     sides = (np.array([float(side)]) for side in (product.m, product.n, product.k))
     m, n, k = sides
     gemm = Gemm(name="product", phase="forward", m=m, n=n, k=k)
-    kernels = Kernels(replace(chip, memory_Bps=inf), ideal, product.precision)
+    kernels = KernelModel(replace(chip, memory_Bps=inf), ideal, product.precision)
     return float(kernels.seconds(gemm)[0])
 
 
@@ -361,7 +361,7 @@ class Described(Result):
 
     def line(self, axis: str, kind: str) -> Line:
         """The fit of one collective over an axis."""
-        return next(one for one in self.lines if (one.axis, one.kind) == (axis, kind))
+        return next(line for line in self.lines if (line.axis, line.kind) == (axis, kind))
 
     def bus_Bps(self, sample: Sample) -> float:
         """Bytes/s that a ring sends in a sample."""
@@ -371,20 +371,22 @@ class Described(Result):
         """The products, and the collectives whose own line describes them no worse than the tier does, as a
         calibration file holds them."""
         products = tuple(
-            ProductTime(m=one.m, n=one.n, k=one.k, precision=one.precision, seconds=_rounded(one.seconds))
-            for one in self.measured.products
+            ProductTime(
+                m=product.m, n=product.n, k=product.k, precision=product.precision, seconds=_rounded(product.seconds)
+            )
+            for product in self.measured.products
         )
-        tiers = {one.axis: one for one in self.network.axes}
+        tiers = {axis.axis: axis for axis in self.network.axes}
         collectives = tuple(
             CollectiveTime(
-                kind=one.kind,
-                scope=one.axis,
-                ranks=tiers[one.axis].ranks,
-                Bps=_rounded(one.Bps),
-                latency_s=_rounded(one.latency_s),
+                kind=line.kind,
+                scope=line.axis,
+                ranks=tiers[line.axis].ranks,
+                Bps=_rounded(line.Bps),
+                latency_s=_rounded(line.latency_s),
             )
-            for one in self.lines
-            if one.worst <= tiers[one.axis].worst
+            for line in self.lines
+            if line.worst <= tiers[line.axis].worst
         )
         return Measurements(products=products, collectives=collectives)
 
@@ -392,18 +394,18 @@ class Described(Result):
     def samples(self) -> tuple[RatedSample, ...]:
         """The measured collectives with their bandwidths."""
         return tuple(
-            RatedSample(sample=one, algorithm_Bps=one.bytes / one.seconds, bus_Bps=self.bus_Bps(one))
-            for one in self.measured.samples
+            RatedSample(sample=sample, algorithm_Bps=sample.bytes / sample.seconds, bus_Bps=self.bus_Bps(sample))
+            for sample in self.measured.samples
         )
 
     @property
     def products(self) -> tuple[RatedProduct, ...]:
         """The measured products with their FLOP/s."""
-        return tuple(RatedProduct(product=one) for one in self.measured.products)
+        return tuple(RatedProduct(product=product) for product in self.measured.products)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a measured collective: bytes, seconds, and the bandwidths of nccl-tests in bytes/s."""
-        return [encode(one) for one in self.samples]
+        return [encode(sample) for sample in self.samples]
 
     def _facts(self) -> Sequence[str]:
         return (f"{counted(self.measured.layout.world, 'rank')} of {self.measured.rank.name}", *self.notes)
@@ -462,7 +464,7 @@ def describe(measured: Measured, *, with_constants: bool) -> Described:
 
 def peak_flops(products: Sequence[Product], precision: str) -> float:
     """The best of the products in FLOP/s, 0 without any."""
-    return max((one.achieved_flops for one in products if one.precision == precision), default=0.0)
+    return max((product.achieved_flops for product in products if product.precision == precision), default=0.0)
 
 
 def _tiers(network: NetworkFit, rank: Rank, base: Calibration) -> tuple[Tier, ...]:
@@ -472,13 +474,13 @@ def _tiers(network: NetworkFit, rank: Rank, base: Calibration) -> tuple[Tier, ..
     shares = (base.scale_up_efficiency, *[base.scale_out_efficiency] * (len(network.axes) - 1))
     return tuple(
         Tier(
-            name=one.axis,
-            size=one.ranks,
+            name=axis.axis,
+            size=axis.ranks,
             kind="switch",
-            bandwidth_Bps=_rounded(one.achieved_Bps / share),
-            latency_s=_rounded(one.latency_s),
+            bandwidth_Bps=_rounded(axis.achieved_Bps / share),
+            latency_s=_rounded(axis.latency_s),
         )
-        for one, share in zip(network.axes, shares, strict=True)
+        for axis, share in zip(network.axes, shares, strict=True)
     )
 
 

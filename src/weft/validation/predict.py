@@ -29,7 +29,7 @@ class Predictions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class RunGroup:
     """Runs of one job, cluster and stack: ``rows`` are their places, ``table`` their layouts, ``stated`` the constants
     that their words state."""
 
@@ -41,12 +41,12 @@ class Group:
     table: LayoutTable
 
     def estimated(self, constants: Calibration) -> EstimateTable:
-        """The runs with the constants of accelerator and stack, but for those that are stated."""
+        """The runs with the constants of accelerator and stack, except those that are stated."""
         return Estimator(self.job, self.cluster, with_stated(constants, self.stated)).evaluate(self.table)
 
 
 def with_stated(constants: Calibration, stated: Iterable[tuple[str, float]]) -> Calibration:
-    """``constants`` but for those that the words of a run state."""
+    """``constants`` except those that the words of a run state."""
     return with_constants(constants, dict(stated), where="the words of a run")
 
 
@@ -63,7 +63,7 @@ class Predictor:
         for place, run in enumerate(self.runs):
             places.setdefault((run.job, run.cluster, run.stack.name, run.stack.stated), []).append(place)
         self.groups = tuple(
-            Group(
+            RunGroup(
                 job=job,
                 cluster=cluster,
                 stack=stack,
@@ -77,13 +77,13 @@ class Predictor:
 
     def predict(self, constants: Constants = calibration) -> Predictions:
         """Time and memory of every run with the constants of its accelerator and stack."""
-        seconds, held = np.zeros(len(self.runs)), np.zeros(len(self.runs))
+        seconds, memory_bytes = np.zeros(len(self.runs)), np.zeros(len(self.runs))
         for group in self.groups:
             chosen = constants(group.cluster.accelerator.name, group.stack)
             result, counted = group.estimated(chosen), self.counted[group.rows]
             seconds[group.rows] = result.iteration_s
-            own = result.memory_bytes - result.communicators_bytes
-            kinds = [result.memory_bytes, own - chosen.reserved_bytes]
-            allocated = own - result.reserve_bytes
-            held[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
-        return Predictions(seconds=seconds, memory_bytes=held)
+            stage_bytes = result.memory_bytes - result.communicators_bytes
+            kinds = [result.memory_bytes, stage_bytes - chosen.reserved_bytes]
+            allocated = stage_bytes - result.reserve_bytes
+            memory_bytes[group.rows] = np.select([counted == "used", counted == "reserved"], kinds, allocated)
+        return Predictions(seconds=seconds, memory_bytes=memory_bytes)

@@ -87,9 +87,9 @@ def _states(raw: Mapping[str, dict[str, Any]], name: str, key: str) -> bool:
 
 def _inherited(raw: Mapping[str, dict[str, Any]], name: str) -> dict[str, Any]:
     """The table of a stack with what it takes from others; patterns are its own."""
-    own = raw[name]
-    base = _inherited(raw, own["like"]) if "like" in own else {}
-    merged = {key: value for key, value in base.items() if key != "pattern"} | own
+    value = raw[name]
+    base = _inherited(raw, value["like"]) if "like" in value else {}
+    merged = {key: value for key, value in base.items() if key != "pattern"} | value
     return {key: value for key, value in merged.items() if key != "like"}
 
 
@@ -122,7 +122,7 @@ def _is_baseline(run: Run) -> bool:
 
 
 def _named(text: str) -> Stack | None:
-    return next((one for one in stacks().values() if one.pattern and _found(one.pattern, text)), None)
+    return next((stack for stack in stacks().values() if stack.pattern and _found(stack.pattern, text)), None)
 
 
 def _found(pattern: str, text: str) -> bool:
@@ -209,7 +209,7 @@ class Run:
     parameters in 1e9.
     ``dp`` is GPUs / (tp pp cp), ``ep`` is inside dp, ``etp`` cuts each expert.  ``tflops_per_gpu`` and ``mfu`` (a
     fraction) are as the source counts FLOPs (``counts_recompute``: with the recomputation pass); ``measured_iter_s``
-    and ``iter_s`` are seconds of an iteration.  ``line`` is where the row stands in its file.
+    and ``iter_s`` are seconds of an iteration.  ``line`` is the row's line in its file.
     """
 
     line: int
@@ -276,7 +276,7 @@ class Unparsed:
 
 
 _CELLS: dict[str, Callable[[str], Any]] = {
-    one.name: one.metadata["read"] for one in fields(Run) if one.default is not MISSING
+    field.name: field.metadata["read"] for field in fields(Run) if field.default is not MISSING
 }
 
 
@@ -333,8 +333,8 @@ def _parsed(row: Mapping[str | None, Any], line: int) -> Run | Unparsed:
             try:
                 values[name] = read(text)
             except ValueError as error:
-                shown = text if len(text) <= 40 else text[:37] + "..."
-                raise ValueError(f"{name} = {shown!r} {error}") from None
+                excerpt = text if len(text) <= 40 else text[:37] + "..."
+                raise ValueError(f"{name} = {excerpt!r} {error}") from None
         for name in ("gpu", "gpus"):
             if not values[name]:
                 raise ValueError(f"{name} is not stated")

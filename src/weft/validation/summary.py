@@ -52,26 +52,28 @@ def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
     for cause, value_of in CAUSES.items():
         values = np.array([value_of(run) for run, _ in known])
         for value in sorted(set(values)) if len(set(values)) > 1 else ():
-            own = values == value
-            shares = equal_shares(families[own])
+            matches = values == value
+            shares = equal_shares(families[matches])
             result.append(
                 Cause(
                     cause=cause,
                     value=str(value),
-                    runs=int(own.sum()),
-                    families=len(set(families[own])),
-                    mape=float(shares @ np.abs(errors[own])),
-                    bias=float(shares @ errors[own]),
-                    excess=_excess(own, np.abs(errors), families),
+                    runs=int(matches.sum()),
+                    families=len(set(families[matches])),
+                    mape=float(shares @ np.abs(errors[matches])),
+                    bias=float(shares @ errors[matches]),
+                    excess=_excess(matches, np.abs(errors), families),
                 )
             )
     return tuple(result)
 
 
-def _excess(own: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
+def _excess(matches: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
     """Mean difference over the families that have runs of both kinds."""
-    both = [name for name in sorted(set(families[own])) if (families[~own] == name).any()]
-    gaps = [sizes[own & (families == name)].mean() - sizes[~own & (families == name)].mean() for name in both]
+    shared = [name for name in sorted(set(families[matches])) if (families[~matches] == name).any()]
+    gaps = [
+        sizes[matches & (families == name)].mean() - sizes[~matches & (families == name)].mean() for name in shared
+    ]
     return float(np.mean(gaps)) if gaps else None
 
 
@@ -120,7 +122,7 @@ APART = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FamilyChoices:
     """The choices of a family: ``jobs`` were measured in several layouts (``layouts`` in all).
 
     Of layouts with the same predicted time any may be taken: losses are means over them, and half of their pairs count
@@ -155,7 +157,7 @@ Timed = tuple[Prepared, float]
 """A run and the seconds that are predicted of it."""
 
 
-def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
+def choices(runs: Iterable[Timed]) -> tuple[FamilyChoices, ...]:
     """The choices of each family that measured some job in several layouts."""
     jobs: dict[str, dict[object, list[Timed]]] = {}
     for run, predicted_s in runs:
@@ -168,7 +170,7 @@ def choices(runs: Iterable[Timed]) -> tuple[Choice, ...]:
     return tuple(result)
 
 
-def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
+def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> FamilyChoices:
     regrets, randoms, ratios, shares, gains, right, pairs = [], [], [], [], [], 0.0, 0
     for job in jobs:
         measured = np.array([run.measured_s for run, _ in job])
@@ -185,7 +187,7 @@ def _choice(family: str, jobs: Sequence[Sequence[Timed]]) -> Choice:
         ratios.append(float(np.abs(share[:, None] / share - 1.0).sum() / (share.size * (share.size - 1))))
         shares.append(share)
         gains.append(float(np.log(share).mean() - np.log(share[first]).mean()))
-    return Choice(
+    return FamilyChoices(
         family=family,
         jobs=len(jobs),
         layouts=sum(map(len, jobs)),
@@ -205,7 +207,7 @@ INDENT = "  "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class PredictedRun:
     """One run's prediction beside its measurement: seconds, TFLOP/s per accelerator (model FLOPs), bytes.
 
     ``error`` and ``memory_error`` are predicted / measured - 1.
@@ -292,21 +294,21 @@ class Validation(Result):
     headline: float | None
     pooled: Errors
     families: tuple[Errors, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[FamilyChoices, ...]
     causes: tuple[Cause, ...]
-    rows: tuple[Outcome | Skipped, ...]
+    rows: tuple[PredictedRun | Skipped, ...]
     reasons: tuple[Reason, ...]
     warnings: tuple[Reason, ...]
 
     @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        return tuple(row for row in self.rows if isinstance(row, Outcome))
+    def outcomes(self) -> tuple[PredictedRun, ...]:
+        return tuple(row for row in self.rows if isinstance(row, PredictedRun))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a run, under ``COLUMNS``: times in seconds, memory in bytes, errors as fractions."""
         return [self._row(row) for row in self.rows]
 
-    def _row(self, row: Outcome | Skipped) -> dict[str, Any]:
+    def _row(self, row: PredictedRun | Skipped) -> dict[str, Any]:
         if isinstance(row, Skipped):
             empty: dict[str, Any] = dict.fromkeys(self.COLUMNS)
             return empty | {"id": row.name, "family": row.family, "skipped": row.reason, "assumptions": []}
@@ -344,10 +346,10 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
     """The summary of rows and of the predictions of those that were prepared, in the same order."""
     numbers = iter(zip(predictions.seconds, predictions.memory_bytes, strict=True))
 
-    def judge(row: Prepared) -> Outcome:
+    def judge(row: Prepared) -> PredictedRun:
         seconds, peak_bytes = map(float, next(numbers))
         tflop = model_flops(row.job.model, row.job.recipe) / row.layout.world / 1e12
-        return Outcome(
+        return PredictedRun(
             prepared=row,
             predicted_s=seconds,
             measured_tflops=tflop / row.measured_s,
@@ -356,23 +358,25 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
         )
 
     judged = tuple(judge(row) if isinstance(row, Prepared) else row for row in rows)
-    by_family: dict[str, list[Outcome | Skipped]] = {}
+    by_family: dict[str, list[PredictedRun | Skipped]] = {}
     for row in judged:
         by_family.setdefault(_family(row), []).append(row)
     families = tuple(_errors(name, by_family[name]) for name in sorted(by_family))
-    means = [one.mape for one in families if one.mape is not None]
+    means = [family.mape for family in families if family.mape is not None]
     return Validation(
         headline=float(np.mean(means)) if means else None,
         pooled=_errors("all runs", judged),
         families=families,
-        choices=choices((one.prepared, one.predicted_s) for one in judged if isinstance(one, Outcome)),
-        causes=causes((one.prepared, one.error) for one in judged if isinstance(one, Outcome)),
+        choices=choices(
+            (outcome.prepared, outcome.predicted_s) for outcome in judged if isinstance(outcome, PredictedRun)
+        ),
+        causes=causes((outcome.prepared, outcome.error) for outcome in judged if isinstance(outcome, PredictedRun)),
         rows=judged,
         reasons=_counted((row.family, row.reason) for row in judged if isinstance(row, Skipped)),
         warnings=_counted(
             (row.prepared.run.family, row.prepared.warning)
             for row in judged
-            if isinstance(row, Outcome) and row.prepared.warning
+            if isinstance(row, PredictedRun) and row.prepared.warning
         ),
     )
 
@@ -384,13 +388,13 @@ def spread_errors(rows: Sequence[Prepared | Skipped], seconds: Floats) -> tuple[
     judged = validation(rows, Predictions(seconds=seconds, memory_bytes=unknown))
     spread: list[Errors] = []
     for family in judged.families:
-        kinds: dict[str, list[Outcome]] = {"dense": [], "experts": []}
+        kinds: dict[str, list[PredictedRun]] = {"dense": [], "experts": []}
         for row in judged.outcomes:
             if _family(row) == family.family:
                 kinds["experts" if any(kind.moe for kind in row.prepared.job.model.kinds) else "dense"].append(row)
         spread.append(family)
         if all(kinds.values()):
-            spread += [_errors(f"{INDENT}{name}", own) for name, own in kinds.items()]
+            spread += [_errors(f"{INDENT}{name}", rows) for name, rows in kinds.items()]
     return tuple(spread)
 
 
@@ -412,21 +416,21 @@ def _ranks(values: Floats) -> Floats:
     return means[group]
 
 
-def _family(row: Outcome | Skipped) -> str:
+def _family(row: PredictedRun | Skipped) -> str:
     return row.family if isinstance(row, Skipped) else row.prepared.run.family
 
 
-def _errors(family: str, rows: Sequence[Outcome | Skipped]) -> Errors:
-    result = [row for row in rows if isinstance(row, Outcome)]
+def _errors(family: str, rows: Sequence[PredictedRun | Skipped]) -> Errors:
+    result = [row for row in rows if isinstance(row, PredictedRun)]
     if not result:
         nothing = dict.fromkeys(("mape", "median_ape", "bias", "max_ape", "spearman", "memory_mape"))
         return Errors(family=family, runs=len(rows), predicted=0, worst=None, memory_runs=0, **nothing)
-    pairs = [(one.prepared.measured_s, one.predicted_s) for one in result]
-    if any(one.prepared.derived for one in result):
-        pairs = [(one.measured_tflops, one.predicted_tflops) for one in result]
-    signed = np.array([one.error for one in result])
+    pairs = [(outcome.prepared.measured_s, outcome.predicted_s) for outcome in result]
+    if any(outcome.prepared.derived for outcome in result):
+        pairs = [(outcome.measured_tflops, outcome.predicted_tflops) for outcome in result]
+    signed = np.array([outcome.error for outcome in result])
     sizes = np.abs(signed)
-    memory = [abs(one.memory_error) for one in result if one.memory_error is not None]
+    memory = [abs(outcome.memory_error) for outcome in result if outcome.memory_error is not None]
     return Errors(
         family=family,
         runs=len(rows),
@@ -442,7 +446,7 @@ def _errors(family: str, rows: Sequence[Outcome | Skipped]) -> Errors:
     )
 
 
-def _counted(told: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
+def _counted(pairs: Iterable[tuple[str, str]]) -> tuple[Reason, ...]:
     """How many rows of each family have which reason."""
-    counts = Counter(told)
+    counts = Counter(pairs)
     return tuple(Reason(family=family, reason=why, runs=n) for (family, why), n in sorted(counts.items()))

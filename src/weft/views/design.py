@@ -13,7 +13,7 @@ from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
-    from weft.search.design import Design, DesignStudy, Failure
+    from weft.search.design import ComponentFailure, Design, DesignStudy
 
 
 def design_view(study: DesignStudy) -> Iterator[Block]:
@@ -188,7 +188,7 @@ def rate_words(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"
 
 
-def _slowdown(failure: Failure) -> str:
+def _slowdown(failure: ComponentFailure) -> str:
     return "-" if failure.slowdown is None else f"x{failure.slowdown:.3f}"
 
 

@@ -19,7 +19,7 @@ from weft.cluster.calibration import constants, write_calibration  # noqa: E402
 from weft.cluster.files import read_cluster  # noqa: E402
 from weft.collectives.cost import Network, collective_s  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
-from weft.estimation.kernels import Kernels  # noqa: E402
+from weft.estimation.kernels import KernelModel  # noqa: E402
 from weft.layout import Layout  # noqa: E402
 from weft.layout.measured import (  # noqa: E402
     KINDS,
@@ -99,7 +99,7 @@ def samples_of(layout: Layout, cluster: Cluster, constants: Calibration) -> tupl
     return tuple(replace(one, seconds=modelled(one, layout, cluster, constants)) for one in asked)
 
 
-def products_of(kernels: Kernels) -> tuple[Product, ...]:
+def products_of(kernels: KernelModel) -> tuple[Product, ...]:
     """Times of the shapes that are measured, as the model says."""
     found = []
     for m, n, k in shapes("cpu"):
@@ -111,7 +111,7 @@ def products_of(kernels: Kernels) -> tuple[Product, ...]:
 
 
 def measured_of(layout: Layout, samples: tuple[Sample, ...], rank: Rank = CPU) -> Measured:
-    products = products_of(Kernels(replace(accelerator("a100"), multiprocessors=1), Calibration(), "fp32"))
+    products = products_of(KernelModel(replace(accelerator("a100"), multiprocessors=1), Calibration(), "fp32"))
     return Measured(layout=layout, device="cpu", repeats=5, rank=rank, samples=samples, products=products)
 
 
@@ -177,7 +177,7 @@ def test_a_network_is_found_again(data: st.DataObject) -> None:
 def test_kernels_are_found_again(efficiency: float, depth: float, kernel_s: float) -> None:
     chip = replace(accelerator("a100"), multiprocessors=1, fp32_flops=1e11, memory_Bps=1e15)
     true = replace(Calibration(), gemm_efficiency=efficiency, gemm_depth=depth, kernel_s=kernel_s)
-    found = fit_kernels(products_of(Kernels(chip, true, "fp32")), chip)
+    found = fit_kernels(products_of(KernelModel(chip, true, "fp32")), chip)
     assert found.gemm_efficiency == pytest.approx(efficiency, rel=1e-4)
     assert found.gemm_depth == pytest.approx(depth, rel=1e-3, abs=1e-2)
     assert found.worst < 1e-4

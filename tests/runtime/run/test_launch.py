@@ -173,7 +173,7 @@ def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: p
     with pytest.raises(BadInput, match="4 ranks were launched, but 2 are needed"):
         run_ranks(work.find_nothing, (), 2)
     monkeypatch.setenv("WORLD_SIZE", "four")
-    with pytest.raises(BadInput, match="'four' is no number"):
+    with pytest.raises(BadInput, match="'four' is not a number"):
         run_ranks(work.find_nothing, (), 2)
 
 

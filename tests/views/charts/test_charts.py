@@ -22,7 +22,7 @@ from weft.errors import BadInput
 from weft.fabric.cost import preset
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
-from weft.search.design import Terms, design
+from weft.search.design import DesignTerms, design
 from weft.units import format_seconds
 from weft.views.charts import layouts as comparison
 from weft.views.charts.charts import bounds, data, embedded, finished, free_labels, ink_on, rendered
@@ -71,7 +71,7 @@ def test_pareto_draws_a_point_a_layout(small_plan, drawn):
 @cache
 def studied(domains=(), batches=()):
     job = Job(model=models.load("llama-3.1-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
-    options = Terms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
+    options = DesignTerms(simulate=False, failures=False, radix=16, prices=preset("rail-only-v5"))
     kinds = ["rail-only", "rail-optimized", "fat-tree"]
     return design(job, clusters.load("h100-64"), kinds, options, domains=domains, batches=batches)
 
