@@ -263,7 +263,7 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
     return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
 
 
-PIECE = 1 << 23
+PIECE = 1 << 24
 """Logits that are widened at once."""
 
 
@@ -274,35 +274,47 @@ class _CrossEntropy(Function):
         all_reduce, wide = machine.collectives.all_reduce, machine.precision.wide
         start, stop = vocabulary_rows(machine, vocab, logits.shape[1])
         real = logits[:, : stop - start]
-        greatest = real.amax(1).to(wide) if stop > start else logits.new_full((len(logits),), -torch.inf, dtype=wide)
-        greatest = all_reduce(greatest, "x", "y", op=dist.ReduceOp.MAX).wait()
+        greatest, total = _sums_of_exponentials(real, wide)
+        highest = all_reduce(greatest.clone(), "x", "y", op=dist.ReduceOp.MAX).wait()
         here = (targets >= start) & (targets < stop)
         local = torch.where(here, targets - start, 0)
-        target = torch.where(here, logits.gather(1, local.unsqueeze(1)).squeeze(1).to(wide) - greatest, 0)
+        target = torch.where(here, logits.gather(1, local.unsqueeze(1)).squeeze(1).to(wide) - highest, 0)
         target = all_reduce(target, "x", "y").wait()
-        total = torch.zeros_like(greatest)
-        for rows in _pieces(real):
-            total[rows] = (real[rows] - greatest[rows].unsqueeze(1)).exp_().sum(1)
-        total = all_reduce(total, "x", "y").wait()
-        counted = targets != IGNORED
-        ctx.save_for_backward(real, greatest, total, local, here, counted)
+        total *= (greatest - highest).exp_()
+        whole = all_reduce(total.clone(), "x", "y").wait()
+        losses = torch.where(targets != IGNORED, whole.log() - target, 0)
+        ctx.save_for_backward(real, total / whole, losses, targets, local, here)
         ctx.width = logits.shape[1]
-        return torch.where(counted, total.log() - target, 0)
+        return losses
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        real, greatest, total, local, here, counted = ctx.saved_tensors
-        gradient = torch.where(counted, gradients[0], 0)
+        real, share, losses, targets, local, here = ctx.saved_tensors
+        gradient = torch.where(targets != IGNORED, gradients[0], 0)
         slope = real.new_zeros(len(real), ctx.width) if ctx.width > real.shape[1] else torch.empty_like(real)
         for rows in _pieces(real):
-            chances = (real[rows] - greatest[rows].unsqueeze(1)).exp_()
-            chances *= (gradient[rows] / total[rows]).unsqueeze(1)
-            slope[rows, : real.shape[1]] = chances.scatter_add_(
-                1, local[rows].unsqueeze(1), -(here[rows] * gradient[rows]).unsqueeze(1)
-            )
-        return slope, None, None, None
+            chances = real[rows].softmax(1, dtype=losses.dtype)
+            torch.mul(chances, (gradient * share)[rows].unsqueeze(1), out=slope[rows, : real.shape[1]])
+        # A target's chance is exp(-loss); its slope is set, as a rounded chance less 1 would be of no use.
+        place = local.unsqueeze(1)
+        of_target = torch.where(
+            here, (losses.neg().expm1() * gradient).to(slope.dtype), slope.gather(1, place).squeeze(1)
+        )
+        return slope.scatter_(1, place, of_target.unsqueeze(1)), None, None, None
+
+
+def _sums_of_exponentials(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The greatest of each row, and the sum of the exponentials of what the others are less."""
+    if not logits.shape[1]:
+        none = logits.new_zeros(len(logits), dtype=wide)
+        return none - torch.inf, none
+    greatest, places = logits.max(1)
+    total = torch.empty_like(greatest, dtype=wide)
+    for rows in _pieces(logits):  # the greatest has the chance 1 / total
+        total[rows] = logits[rows].softmax(1, dtype=wide).gather(1, places[rows].unsqueeze(1)).squeeze(1).reciprocal_()
+    return greatest.to(wide), total
 
 
 def _pieces(logits: Tensor) -> Iterator[slice]:
