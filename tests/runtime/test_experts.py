@@ -15,7 +15,7 @@ from whole import MODELS, check, job_of  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.check import check_runnable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.runtime.layers.experts import Routing, evenly  # noqa: E402
+from weft.runtime.layers.experts import Routing, evenly, grouped_outer, grouped_product  # noqa: E402
 
 FEW = [
     ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True), None),
@@ -111,3 +111,17 @@ def test_a_capacity_is_a_share_rounded_up():
 
 def test_copies_without_values_are_dealt_evenly():
     assert evenly(7, 4) == [2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("width", [8, 12])
+def test_a_grouped_product_in_bf16_is_one_product_for_each_group(width):
+    """PyTorch's kernel, and one after the other where 16 bytes do not divide a row; some groups are empty."""
+    torch.manual_seed(0)
+    rows, slopes = torch.randn(13, 16).bfloat16(), torch.randn(13, width).bfloat16()
+    matrices, ends = torch.randn(4, 16, width).bfloat16(), torch.tensor([5, 5, 12, 13], dtype=torch.int32)
+    products, outers = grouped_product(rows, matrices, ends), grouped_outer(rows, slopes, ends)
+    for group, part in enumerate((slice(0, 5), slice(5, 5), slice(5, 12), slice(12, 13))):
+        wanted = rows[part].double() @ matrices[group].double()
+        torch.testing.assert_close(products[part].double(), wanted, rtol=1e-2, atol=1e-2)
+        wanted = rows[part].double().t() @ slopes[part].double()
+        torch.testing.assert_close(outers[group].double(), wanted, rtol=1e-2, atol=1e-2)

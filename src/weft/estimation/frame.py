@@ -362,6 +362,7 @@ class StageMemory:
         logits, streams = head * whole_logits, head * self.bytes["head_bytes"]
         back = head * self.bytes["head_gradient_bytes"]
         copies = np.where(frame.table.x > 1, frame.constants.cut_loss_copies, frame.constants.loss_copies)
+        in_loss = np.maximum(4.0 * copies, width * (copies > 0.0))  # a gradient is as wide as the logits at least
         standing = frame.constants.gradient_dummies * self.bytes["dummies_bytes"]
         standing = standing + frame.model.workspace_bytes * (2.0 + frame.constants.gradient_dummies)
         blocks, reduced = 2.0 * width * self.unit, recipe.gradient_bytes * self.unit
@@ -389,7 +390,7 @@ class StageMemory:
         return Buffers(
             standing=standing,
             forward=blocks,
-            loss=at_head + streams + logits * (width + 4.0 * copies),
+            loss=at_head + streams + logits * (width + in_loss),
             head=at_head + streams + back + logits * width + width * head_weights + head_reduced,
             backward=blocks + reduced + self.working,
             embedding=at_first + width * first_weights + first_reduced,

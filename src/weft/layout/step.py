@@ -265,7 +265,8 @@ class Step:
         more = [tuple(routing(kind, self.sizes)) for kind in self.model.kinds]
         more += [()] * (len(parts) - len(more))
         return tuple(
-            replace(part, collectives=(*part.collectives, *some)) for part, some in zip(parts, more, strict=True)
+            replace(part, collectives=(*_in_32_bits(part.collectives), *some))
+            for part, some in zip(parts, more, strict=True)
         )
 
     @cached_property
@@ -516,6 +517,12 @@ class Step:
         table = self.table
         count: Floats = self.recipe.global_batch / (table.micro_batch * table.z * table.data)
         return count
+
+
+def _in_32_bits(collectives: Iterable[Collective]) -> Iterator[Collective]:
+    """The same, with sums of gradients that go round a ring as Weft's runtime sends them."""
+    for collective in collectives:
+        yield replace(collective, element_bytes=4.0) if collective.name == "keys-values.gradient" else collective
 
 
 def _call(collective: Collective, when: When, times: Floats | float) -> Call:

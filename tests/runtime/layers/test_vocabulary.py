@@ -19,6 +19,7 @@ from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.placement import share  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.layers import vocabulary  # noqa: E402
 from weft.runtime.layers.vocabulary import IGNORED, Embedding4D, Head4D, cross_entropy  # noqa: E402
 
 EXACT = 1e-12
@@ -143,6 +144,35 @@ def test_great_logits_do_not_overflow(ranks):
     found = ranks.run(extreme, layout_of((4, 2, 1, 1)))
     assert max(logit for logit, _ in found) > 2000.0
     assert all(1000.0 < loss < 1e5 for _, loss in found)
+
+
+@pytest.mark.parametrize("piece", [1, 130, 1000])
+def test_a_loss_in_pieces_of_rows_is_pytorchs(monkeypatch, piece):
+    """One row, two, and all at once; of the logits' columns the last eleven are padding."""
+    monkeypatch.setattr(vocabulary, "PIECE", piece)
+    machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
+    torch.manual_seed(0)
+    logits = torch.randn(7, 64, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 52, IGNORED, 7, 7, 30, IGNORED])
+    weights = torch.rand(7, dtype=torch.float64)
+    wanted = functional.cross_entropy(logits[:, :53], targets, reduction="none")
+    losses = cross_entropy(machine, logits, targets, 53)
+    slope, want = (torch.autograd.grad((loss * weights).sum(), logits)[0] for loss in (losses, wanted))
+    assert worst(losses.detach(), wanted.detach()) <= EXACT
+    assert worst(slope, want) <= EXACT
+
+
+def test_an_embeddings_gradients_are_added_in_place():
+    """The second micro-batch adds to the first one's rows, and its gradient is nowhere as large as the table."""
+    embedding = Embedding4D(Machine.of(Grid.of(Layout())), "table", 53, 24)
+    embedding.table.shard.data.normal_()
+    ids = torch.tensor([3, 3, 50])
+    embedding(ids).sum().backward()
+    accumulated = embedding.table.shard.grad
+    embedding(ids).sum().backward()
+    assert embedding.table.shard.grad is accumulated
+    assert accumulated.view(53, 24).sum(1).nonzero().flatten().tolist() == [3, 50]
+    assert accumulated.view(53, 24)[[3, 50]].eq(torch.tensor([[4.0], [2.0]])).all()
 
 
 # Tokens that are not trained, and those that there are not ------------------------------------------

@@ -198,6 +198,16 @@ class Matrix(nn.Module):
             total.add_(gradient.t() @ rows)
         self._tell()
 
+    def scatter_rows(self, gradient: Tensor, places: Tensor) -> None:
+        """The same of a gradient (n, columns) of the rows at ``places``; with z = 1 they are added in place."""
+        kept = self.shard.grad
+        if kept is None or self.machine.grid.size(*self.cut_over) > 1:
+            rows = gradient.new_zeros(self.block_shape, dtype=self.machine.precision.wide)
+            self.scatter(rows.index_add_(0, places, gradient.to(rows.dtype)))
+            return
+        kept.view(self.block_shape).index_add_(0, places, gradient.to(kept.dtype))
+        self._tell()
+
     def start_gather(self) -> Pending:
         machine, shard = self.machine, self.shard.detach()
         gather, compute = machine.precision.gather, machine.precision.compute

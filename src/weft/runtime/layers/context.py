@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from weft.errors import Unsupported
 from weft.runtime.core.grid import Grid
@@ -85,7 +86,8 @@ class _Ring(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Gradients of keys and values go round one step behind them; a rank's own, of its own queries, stay."""
+        """Gradients of keys and values go round one step behind them, in fp32: each rank rounds none of the others'.
+        Those of a rank's own queries stay."""
         queries, both, result, sums = ctx.saved_tensors
         machine, grid, pass_on = ctx.machine, ctx.machine.grid, ctx.machine.collectives.pass_on
         wide, size = machine.precision.wide, grid.size("context")
@@ -99,7 +101,7 @@ class _Ring(Function):
             for_queries[:, :, asking] += for_asking
             here = at_home
             if step:
-                here = torch.zeros_like(both) if travelling is None else travelling.wait()
+                here = torch.zeros_like(at_home) if travelling is None else travelling.wait()
             here[:, :, :, given] += for_given
             travelling = pass_on(here, "context") if step else None
             both = both if coming is None else coming.wait()
@@ -141,7 +143,9 @@ def _block(queries: Tensor, both: Tensor, masked: bool) -> tuple[Tensor, Tensor]
         case "host":
             return _ATEN._scaled_dot_product_flash_attention_for_cpu(queries, keys, values, 0.0, masked)  # type: ignore[no-any-return]
         case "device":
-            return _ATEN._scaled_dot_product_flash_attention(queries, keys, values, 0.0, masked)[:2]  # type: ignore[no-any-return]
+            parts, scale = _padded(queries, keys, values), queries.shape[-1] ** -0.5
+            out, sums, *_ = _ATEN._scaled_dot_product_flash_attention(*parts, 0.0, masked, scale=scale)
+            return out[..., : queries.shape[-1]], sums
     scores = _scores(queries, keys, masked)
     sums = scores.logsumexp(-1)
     return (scores - sums.unsqueeze(-1)).exp() @ values.to(scores.dtype), sums
@@ -153,18 +157,26 @@ def _block_backward(
     """Gradients of queries, and of keys and values, where ``result`` and ``sums`` are of all blocks."""
     groups = queries.shape[1] // both.shape[2]
     keys, values = both.repeat_interleave(groups, 2)
-    given = (slope, queries, keys, values, result, sums.contiguous())
+    parts = (slope, queries, keys, values, result)
     match _kernel(queries):
         case "host":
-            slopes = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, masked)
+            slopes = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(*parts, sums.contiguous(), 0.0, masked)
         case "device":
             lengths = (None, None, queries.shape[2], keys.shape[2])
             drawn = (torch.zeros(2, dtype=torch.uint64, device=queries.device), queries.new_empty(0))
-            slopes = _ATEN._scaled_dot_product_flash_attention_backward(*given, *lengths, 0.0, masked, *drawn)
+            slopes = _ATEN._scaled_dot_product_flash_attention_backward(
+                *_padded(*parts), sums.contiguous(), *lengths, 0.0, masked, *drawn, scale=queries.shape[-1] ** -0.5
+            )
         case _:
-            slopes = _plain_backward(*given, masked)
-    for_both = torch.stack(slopes[1:])
-    return slopes[0], for_both.view(*both.shape[:3], groups, *both.shape[3:]).sum(3)
+            slopes = _plain_backward(*parts, sums, masked)
+    for_queries, *for_both = (part[..., : queries.shape[-1]] for part in slopes)
+    grouped = torch.stack(for_both).view(*both.shape[:3], groups, *both.shape[3:])
+    return for_queries, grouped.sum(3, dtype=sums.dtype)
+
+
+def _padded(*parts: Tensor) -> list[Tensor]:
+    """Heads whose features 8 divides, as the device's kernel takes them; zeros change no score."""
+    return [functional.pad(part, (0, -part.shape[-1] % 8)) for part in parts]
 
 
 def _plain_backward(

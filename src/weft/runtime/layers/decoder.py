@@ -8,7 +8,7 @@ Attention has its heads split over x: multi-head or grouped-query, with or witho
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast
@@ -27,7 +27,7 @@ from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Mod
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import share
-from weft.runtime.layers.attention_core import Core, HeadNorms, capped, documents_of, within
+from weft.runtime.layers.attention_core import Core, HeadNorms, Seen, capped, documents_of, within
 from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
 from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.linear import Linear4D
@@ -223,8 +223,8 @@ class Block4D(nn.Module):
             feed = cast(FeedForward, block.feed_forward)
             self.feed_forward = FeedForward4D(machine, name, block.hidden, feed, details.activation)
 
-    def forward(self, rows: Tensor, documents: Tensor | None = None) -> Tensor:
-        rows = rows + self.norm3(self.attention(self.norm1(rows), documents))
+    def forward(self, rows: Tensor, seen: Seen | None = None) -> Tensor:
+        rows = rows + self.norm3(self.attention(self.norm1(rows), seen))
         return rows + self.norm4(self.feed_forward(self.norm2(rows)))  # type: ignore[no-any-return]
 
 
@@ -263,10 +263,12 @@ class Decoder4D(nn.Module):
             _check_documents(machine)
         self.machine, self.model, self.stage = machine, model, stage
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
-        self.sequence = len(self._places)
+        self.sequence, self._whole_sequence = len(self._places), sequence
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
         self.positions = _positions(machine, model) if stage.first and model.positions else None
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
+        self._cores = [cast(Attention4D, block.attention).core for block in self.blocks]
+        self._seen: Mapping[Core, Seen | None] = {}
         self.norm = self.head = None
         if stage.last:
             if model.final_norm:
@@ -302,15 +304,22 @@ class Decoder4D(nn.Module):
         end = self.details.document_end
         documents = None if end is None else documents_of(given, end)
         rows = given if self.embedding is None else self._embed(given, documents)
-        for index, block in enumerate(self.blocks):
+        seen = self._seen if documents is None and self._seen else self._masks(rows, documents)
+        for index, (block, core) in enumerate(zip(self.blocks, self._cores, strict=True)):
             if index < self.stage.recomputed and torch.is_grad_enabled():
-                rows = checkpoint(block, rows, documents, use_reentrant=False, preserve_rng_state=False)
+                rows = checkpoint(block, rows, seen[core], use_reentrant=False, preserve_rng_state=False)
             else:
-                rows = block(rows, documents)
+                rows = block(rows, seen[core])
         if self.head is None:
             return rows
         logits: Tensor = self.head(rows if self.norm is None else self.norm(rows))
         return logits if self.details.logit_cap is None else capped(logits, self.details.logit_cap)
+
+    def _masks(self, rows: Tensor, documents: Tensor | None) -> Mapping[Core, Seen | None]:
+        """Which keys queries see in each kind of block; without documents the same in every micro-batch."""
+        like = rows.new_empty(0, dtype=self.machine.precision.compute)
+        self._seen = {core: core.seen(self._whole_sequence, like, documents) for core in self._cores}
+        return self._seen
 
     @property
     def first(self) -> bool:
@@ -536,27 +545,27 @@ class Attention4D(nn.Module):
             machine, f"{name}.proj", attention.heads * features, hidden, kind="transposed", bias=attention.out_bias
         )
 
-    def forward(self, rows: Tensor, documents: Tensor | None = None) -> Tensor:
+    def forward(self, rows: Tensor, seen: Seen | None = None) -> Tensor:
         fused = self.qkv(rows).view(-1, self.sequence, self.heads + 2 * self.kv_heads, self.features)
         if self.head_norms is not None:
             fused = self.head_norms(fused, self.heads, self.kv_heads)
         angles = None if self.rotary is None else self.rotary()
         queries, keys, values = split_heads(fused, self.heads, self.kv_heads, angles)
-        mixed = self._mixed(queries, keys, values, documents)
+        mixed = self._mixed(queries, keys, values, seen)
         return self.proj(mixed.transpose(1, 2).reshape(-1, self.heads * self.features))  # type: ignore[no-any-return]
 
-    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor, documents: Tensor | None) -> Tensor:
+    def _mixed(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Seen | None) -> Tensor:
         """A ring keeps no scores, so that there is nothing to compute again."""
         if self.machine.grid.size("context") == 1:
-            return self._whole_core(queries, keys, values, documents)
+            return self._whole_core(queries, keys, values, seen)
         if self.machine.grid.layout.context_method == "ring":
             return ring_attention(self.machine, self.core, queries, keys, values)
-        mixed = self._whole_core(*gather_sequence(self.machine, (queries, keys, values)))
-        return gather_heads(self.machine, mixed)
+        queries, keys, values = gather_sequence(self.machine, (queries, keys, values))
+        return gather_heads(self.machine, self._whole_core(queries, keys, values, seen))
 
-    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor, documents: Tensor | None = None) -> Tensor:
+    def _whole_core(self, queries: Tensor, keys: Tensor, values: Tensor, seen: Seen | None) -> Tensor:
         if not self.recompute_core:
-            return self.core(queries, keys, values, documents)
+            return self.core(queries, keys, values, seen)
         return checkpoint(  # type: ignore[no-any-return]
-            self.core, queries, keys, values, documents, use_reentrant=False, preserve_rng_state=False
+            self.core, queries, keys, values, seen, use_reentrant=False, preserve_rng_state=False
         )

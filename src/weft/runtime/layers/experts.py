@@ -57,6 +57,32 @@ class _Moved(Function):
         return ctx.back(gradients[0]), None, None
 
 
+class _Copied(Function):
+    """Copies of rows in any order: copy i of each row's ``times`` is number row * times + i.
+
+    Backward no two threads add to one place, so that sums of a row's copies are in one order and in fp32.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor, times: int) -> Tensor:
+        ctx.shape = len(rows), times, rows.shape[1]
+        ctx.save_for_backward(order)
+        return rows.index_select(0, order // times)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (order,) = ctx.saved_tensors
+        rows, times, features = ctx.shape
+        copies = gradients[0].new_zeros(rows * times, features).index_copy_(0, order, gradients[0])
+        return copies if times == 1 else copies.view(ctx.shape).sum(1), None, None
+
+
+def copied(rows: Tensor, order: Tensor, times: int = 1) -> Tensor:
+    """Copies of rows, ``times`` of each, in an order of their numbers (those left out are nowhere)."""
+    return cast(Tensor, _Copied.apply(rows, order, times))  # type: ignore[no-untyped-call]
+
+
 def routed_rows(machine: Machine, rows: int) -> tuple[int, int]:
     """Of so many rows of a layer, how many this rank routes, and the place of the first in the micro-batch.
 
@@ -114,9 +140,9 @@ class Deal:
     told: Tensor
 
     @property
-    def each(self) -> list[int]:
-        """Rows of each expert here."""
-        return [sum(one) for one in zip(*(row for table in self.gathered for row in table), strict=True)]
+    def ends(self) -> Tensor:
+        """Where the rows of each expert here end, in their order."""
+        return self.told.view(-1, len(self.gathered[0][0])).sum(0).cumsum(0).int()
 
     @property
     def _height(self) -> int:
@@ -131,7 +157,7 @@ class Deal:
         which = torch.arange(experts, device=told.device).repeat(ranks)
         which = torch.cat((which, which.new_full((1,), experts))).repeat(len(self.gathered))
         expert = which.repeat_interleave(times, output_size=self._height * len(self.gathered))
-        return expert.argsort(stable=True)[: sum(self.each)]
+        return expert.argsort(stable=True)[: sum(sum(map(sum, table)) for table in self.gathered)]
 
     def arrived(self, copies: Tensor) -> Tensor:
         """Copies of this rank's tokens, by expert, to those that experts here take: for each rank of the tensor cut,
@@ -245,9 +271,9 @@ class ExpertLinear(nn.Module):
             copied_over=("expert_replica",),
         )
 
-    def forward(self, rows: Tensor, counts: Sequence[int]) -> Tensor:
-        """Rows (copies, inputs), so many of each expert in order, to (copies, outputs)."""
-        return cast(Tensor, _Grouped.apply(rows, self.weight.shard, self, counts))  # type: ignore[no-untyped-call]
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Rows (copies, inputs), those of each expert together up to its end, int32, to (copies, outputs)."""
+        return cast(Tensor, _Grouped.apply(rows, self.weight.shard, self, ends))  # type: ignore[no-untyped-call]
 
     def matrices(self) -> Tensor:
         """The weights, shape (experts, outputs, inputs)."""
@@ -259,26 +285,52 @@ class _Grouped(Function):
     """A product for each expert; the weights' gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: ExpertLinear, counts: Sequence[int]) -> Tensor:
-        ctx.layer, ctx.counts = layer, counts
-        ctx.save_for_backward(rows)
-        parts = zip(torch.split(rows, list(counts)), layer.matrices(), strict=True)
-        return torch.cat([part @ weight.t() for part, weight in parts])
+    def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: ExpertLinear, ends: Tensor) -> Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(rows, ends)
+        return grouped_product(rows, layer.matrices().mT, ends)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         layer: ExpertLinear = ctx.layer
-        (rows,) = ctx.saved_tensors
-        slopes = torch.split(gradients[0].contiguous(), ctx.counts)
-        for_rows = torch.cat([slope @ weight for slope, weight in zip(slopes, layer.matrices(), strict=True)])
-
-        def scatter() -> None:
-            parts = zip(slopes, torch.split(rows, ctx.counts), strict=True)
-            layer.weight.scatter(torch.cat([slope.t() @ part for slope, part in parts]))
-
-        layer.machine.later.do(scatter)
+        rows, ends = ctx.saved_tensors
+        slopes = gradients[0].contiguous()
+        for_rows = grouped_product(slopes, layer.matrices(), ends)
+        layer.machine.later.do(lambda: layer.weight.scatter(grouped_outer(slopes, rows, ends).flatten(0, 1)))
         return for_rows, None, None, None
+
+
+def grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Rows (copies, inputs), each times the matrix of its group (groups, inputs, outputs), to (copies, outputs)."""
+    if _fits_grouped(rows, matrices):
+        return functional.grouped_mm(rows, matrices, offs=ends)
+    return torch.cat([part @ matrix for part, matrix in zip(_groups(rows, ends), matrices, strict=True)])
+
+
+def grouped_outer(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """``left.T @ right`` of each group's rows, shape (groups, features of left, features of right)."""
+    if _fits_grouped(left, right):
+        return functional.grouped_mm(left.t(), right, offs=ends)
+    groups = zip(_groups(left, ends), _groups(right, ends), strict=True)
+    return torch.stack([left_part.t() @ right_part for left_part, right_part in groups])
+
+
+def _fits_grouped(rows: Tensor, factor: Tensor) -> bool:
+    """Whether PyTorch's grouped product takes them: bf16, and 16 bytes divide a row of each."""
+    widths = rows.shape[1], factor.shape[-1]
+    return rows.dtype == torch.bfloat16 and len(rows) > 0 and all(width % 8 == 0 for width in widths)
+
+
+def _groups(rows: Tensor, ends: Tensor) -> tuple[Tensor, ...]:
+    """The rows of each group; where ``ends`` has no values, groups of one size."""
+    if _has_values(ends):
+        return torch.tensor_split(rows, ends[:-1].tolist())
+    return torch.split(rows, evenly(len(rows), len(ends)))
+
+
+def _has_values(tensor: Tensor) -> bool:
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 class Experts4D(nn.Module):
@@ -350,34 +402,47 @@ class Experts4D(nn.Module):
             rows = cast(Tensor, _Balanced.apply(rows, loss))  # type: ignore[no-untyped-call]
         if self.most is not None:  # what is dropped goes to no expert, whose number is past the last
             chosen = chosen.masked_fill(~self._taken(choices, self.most)[sequence, place], self.experts)
-        deal = self._deal(chosen)
-        order = chosen.flatten().argsort(stable=True)[: sum(deal.sent)]
-        copies = rows.unsqueeze(1).expand(-1, self.top_k, -1).reshape(-1, rows.shape[1])[order]
-        back = self._worked(deal, copies)
+        order, ends = self._in_order(chosen)
+        copies = copied(rows, order, self.top_k)
+        back = self._worked(copies, ends)
         home = back.new_zeros(chosen.numel(), rows.shape[1]).index_copy(0, order, back)
         return (home.view(len(rows), self.top_k, -1) * weights.unsqueeze(-1).to(rows.dtype)).sum(1)
 
-    def _worked(self, deal: Deal, copies: Tensor) -> Tensor:
+    def _in_order(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers of the copies that experts take, by expert, and where those of each expert end."""
+        which, order = chosen.flatten().sort(stable=True)
+        experts = torch.arange(self.experts, device=chosen.device)
+        ends = torch.searchsorted(which, experts, right=True, out_int32=True)
+        if self.most is not None and _has_values(ends):
+            order = order[: int(ends[-1])]
+        return order, ends
+
+    def _worked(self, copies: Tensor, ends: Tensor) -> Tensor:
         """Copies of tokens in the order of their experts, through these and back in the same order."""
+        if self.machine.grid.size(EXPERT, TENSOR) == 1:
+            return self._computed(copies, ends)
+        deal = self._deal(copies, ends)
         order, arrived = deal.order(), deal.arrived(copies)
-        out = self.fc2(self.activation(self.fc1(arrived[order], deal.each)), deal.each)
+        out = self._computed(copied(arrived, order), deal.ends)
         return deal.returned(out.new_zeros(arrived.shape).index_copy(0, order, out))
 
-    def _deal(self, chosen: Tensor) -> Deal:
-        """Ranks tell each other how many copies go to which expert.
+    def _computed(self, rows: Tensor, ends: Tensor) -> Tensor:
+        return self.fc2(self.activation(self.fc1(rows, ends)), ends)  # type: ignore[no-any-return]
+
+    def _deal(self, copies: Tensor, ends: Tensor) -> Deal:
+        """Ranks tell each other how many copies go to which expert; the host waits for it, as it gives the sizes.
 
         Without values (on the meta device, or a fake one) copies are spread evenly, each rank getting what it sends.
         """
         grid, collectives = self.machine.grid, self.machine.collectives
         ranks, cut = grid.size(EXPERT), grid.size(TENSOR)
-        counts = torch.zeros(self.experts + 1, dtype=torch.int64, device=chosen.device)
-        counts.index_add_(0, chosen.flatten(), torch.ones_like(chosen).flatten())
-        told = collectives.all_gather(collectives.all_to_all(counts[:-1], EXPERT).wait(), TENSOR).wait()
-        if chosen.is_meta or isinstance(chosen, FakeTensor):
-            sent = received = evenly(chosen.numel(), ranks)
+        counts = ends.long().diff(prepend=ends.new_zeros(1))
+        told = collectives.all_gather(collectives.all_to_all(counts, EXPERT).wait(), TENSOR).wait()
+        if not _has_values(ends):
+            sent = received = evenly(len(copies), ranks)
             gathered = [[evenly(size, self.experts // ranks) for size in sent]] * cut
         else:
-            here, *gathered = torch.cat((counts[:-1], told)).view(1 + cut, ranks, -1).tolist()
+            here, *gathered = torch.cat((counts, told)).view(1 + cut, ranks, -1).tolist()
             sent, received = ([sum(row) for row in table] for table in (here, gathered[grid.index(TENSOR)]))
         return Deal(machine=self.machine, sent=sent, received=received, gathered=gathered, told=told)
 

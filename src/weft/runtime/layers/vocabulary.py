@@ -6,6 +6,7 @@ Source: arXiv 1909.08053, section 3, over AxoNN's combined x and y group.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -13,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from weft.errors import BadInput
 from weft.layout.parts import padded_rows
@@ -123,10 +123,7 @@ class _Lookup(Function):
         (local,) = ctx.saved_tensors
         table: Matrix = ctx.table
         gradient = whole_rows(table.machine, gradients[0]).wait_whole()
-        rows = gradient.new_zeros(table.block_shape, dtype=table.machine.precision.wide)
-        kept = torch.where((local >= 0).unsqueeze(1), gradient, 0).to(rows.dtype)
-        rows.index_add_(0, local.clamp(min=0), kept)
-        table.scatter(rows)
+        table.scatter_rows(torch.where((local >= 0).unsqueeze(1), gradient, 0), local.clamp(min=0))
         return None, None, None
 
 
@@ -256,46 +253,72 @@ def _own_features(machine: Machine, whole: Tensor) -> Tensor:
 def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int) -> Tensor:
     """Losses per token, shape (tokens,), of logits split over the vocabulary; 0 for targets ``IGNORED``.
 
-    Three collectives of one number per token: maximum, target's logit, sum of exponentials.
+    Three collectives of one number per token: maximum, target's logit, sum of exponentials.  Logits are kept as they
+    are, and widened and exponentiated a few rows at a time, in both passes.
 
     Raises:
         BadInput: on the CPU, a target is outside the vocabulary.
     """
     _check_known(targets, vocab, "targets", ignored=IGNORED)
-    if machine.grid.size("x", "y") == 1:
-        wide = logits[:, :vocab].to(machine.precision.wide)
-        return functional.cross_entropy(wide, targets, reduction="none", ignore_index=IGNORED)
     return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
+
+
+PIECE = 1 << 24
+"""Logits that are widened at once."""
 
 
 class _CrossEntropy(Function):
     @staticmethod
     @without_autocast
     def forward(ctx: Any, logits: Tensor, targets: Tensor, machine: Machine, vocab: int) -> Tensor:
-        collectives, height = machine.collectives, logits.shape[1]
-        start, stop = vocabulary_rows(machine, vocab, height)
-        wide = logits.to(machine.precision.wide, copy=True)
-        wide[:, stop - start :] = -torch.inf
-        greatest = collectives.all_reduce(wide.amax(1), "x", "y", op=dist.ReduceOp.MAX).wait()
-        wide -= greatest.unsqueeze(1)
+        all_reduce, wide = machine.collectives.all_reduce, machine.precision.wide
+        start, stop = vocabulary_rows(machine, vocab, logits.shape[1])
+        real = logits[:, : stop - start]
+        greatest, total = _sums_of_exponentials(real, wide)
+        highest = all_reduce(greatest.clone(), "x", "y", op=dist.ReduceOp.MAX).wait()
         here = (targets >= start) & (targets < stop)
         local = torch.where(here, targets - start, 0)
-        target = torch.where(here, wide.gather(1, local.unsqueeze(1)).squeeze(1), 0)
-        target = collectives.all_reduce(target, "x", "y").wait()
-        wide.exp_()
-        total = collectives.all_reduce(wide.sum(1), "x", "y").wait()
-        wide /= total.unsqueeze(1)
-        counted = targets != IGNORED
-        ctx.save_for_backward(wide, local, here, counted)
-        ctx.format = logits.dtype
-        return torch.where(counted, total.log() - target, 0)
+        target = torch.where(here, logits.gather(1, local.unsqueeze(1)).squeeze(1).to(wide) - highest, 0)
+        target = all_reduce(target, "x", "y").wait()
+        total *= (greatest - highest).exp_()
+        whole = all_reduce(total.clone(), "x", "y").wait()
+        losses = torch.where(targets != IGNORED, whole.log() - target, 0)
+        ctx.save_for_backward(real, total / whole, losses, targets, local, here)
+        ctx.width = logits.shape[1]
+        return losses
 
     @staticmethod
     @once_differentiable
     @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        chances, local, here, counted = ctx.saved_tensors
-        gradient = torch.where(counted, gradients[0], 0)
-        slope = chances * gradient.unsqueeze(1)
-        slope.scatter_add_(1, local.unsqueeze(1), -(here * gradient).unsqueeze(1))
-        return slope.to(ctx.format), None, None, None
+        real, share, losses, targets, local, here = ctx.saved_tensors
+        gradient = torch.where(targets != IGNORED, gradients[0], 0)
+        slope = real.new_zeros(len(real), ctx.width) if ctx.width > real.shape[1] else torch.empty_like(real)
+        for rows in _pieces(real):
+            chances = real[rows].softmax(1, dtype=losses.dtype)
+            torch.mul(chances, (gradient * share)[rows].unsqueeze(1), out=slope[rows, : real.shape[1]])
+        # A target's chance is exp(-loss); its slope is set, as a rounded chance less 1 would be of no use.
+        place = local.unsqueeze(1)
+        of_target = torch.where(
+            here, (losses.neg().expm1() * gradient).to(slope.dtype), slope.gather(1, place).squeeze(1)
+        )
+        return slope.scatter_(1, place, of_target.unsqueeze(1)), None, None, None
+
+
+def _sums_of_exponentials(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The greatest of each row, and the sum of the exponentials of what the others are less."""
+    if not logits.shape[1]:
+        none = logits.new_zeros(len(logits), dtype=wide)
+        return none - torch.inf, none
+    greatest, places = logits.max(1)
+    total = torch.empty_like(greatest, dtype=wide)
+    for rows in _pieces(logits):  # the greatest has the chance 1 / total
+        total[rows] = logits[rows].softmax(1, dtype=wide).gather(1, places[rows].unsqueeze(1)).squeeze(1).reciprocal_()
+    return greatest.to(wide), total
+
+
+def _pieces(logits: Tensor) -> Iterator[slice]:
+    """Ranges of rows that have at most ``PIECE`` elements, or one row."""
+    height = max(PIECE // max(logits.shape[1], 1), 1)
+    for start in range(0, len(logits) if logits.shape[1] else 0, height):
+        yield slice(start, start + height)
