@@ -45,9 +45,9 @@ BUCKET_ELEMENTS_PER_RANK = 1e6
 GATHERS_AHEAD = 4
 """Weights that ``weft.runtime`` gathers over z before they are asked for: a dense block has as many, so that a gather
 has a block's products to hide behind, and memory of two blocks' gathered weights holds them."""
-SCATTERS_IN_FLIGHT = 8
-"""Weight gradients of ``weft.runtime`` that may be under way over z at once: each holds a whole block of
-gradients."""
+SCATTER_USES = 8
+"""Uses of weights (gathers, and gradients' scatters) after which ``weft.runtime`` waits for a gradient's scatter over
+z: those of one block are under way behind the products of the next, and none is left two blocks into a forward pass."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
 
