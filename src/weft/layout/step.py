@@ -47,7 +47,7 @@ GATHERS_AHEAD = 4
 has a block's products to hide behind, and memory of two blocks' gathered weights holds them."""
 SCATTER_USES = 8
 """Uses of weights (gathers, and gradients' scatters) after which ``weft.runtime`` waits for a gradient's scatter over
-z: those of one block are under way behind the products of the next, and none is left two blocks into a forward pass."""
+z: those of a block are under way behind the products of the next; none is left two blocks into a forward pass."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
 

@@ -60,6 +60,9 @@ class Pace:
         self.pay()
 
 
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Their names from PyTorch 2.13 on, and before."""
 _OWN_PACE = Pace()
 """As fast as the rank is: it has no state then."""
 
@@ -235,7 +238,7 @@ class Collectives:
         shard = shard.detach().contiguous()
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
         self.pace.pay()
-        work = dist.all_gather_single(whole, shard, group=group, async_op=True)
+        work = _gather(whole, shard, group=group, async_op=True)
         return self._issued("all-gather", axes, whole if counted is None else counted, whole, work, shard)
 
     def reduce_scatter(self, values: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
@@ -246,7 +249,7 @@ class Collectives:
         values = values.contiguous()
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
         self.pace.pay()
-        work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
+        work = _scatter(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values if counted is None else counted, own, work, values)
 
     def all_to_all(self, values: Tensor, *axes: str) -> Pending:

@@ -114,8 +114,8 @@ class Gathered(Protocol):
     def start_scatter(self, gradient: Tensor) -> Pending:
         """Begin to sum and scatter the weight's gradient."""
 
-    def accumulate(self, shard: Tensor) -> None:
-        """Add a summed gradient to the parameter's."""
+    def accumulate(self, gradient: Tensor) -> None:
+        """Add this rank's piece of a summed gradient, in any shape, to the parameter's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,10 @@ class Overlap:
 
     def scatter(self, weight: Gathered, gradient: Tensor) -> None:
         """Sum a weight's gradient over z and add this rank's piece to the parameter's gradient."""
-        if weight.alone or not (self._active and self.switches.reduce_scatter):
+        if weight.alone:
+            weight.accumulate(gradient)
+            return
+        if not (self._active and self.switches.reduce_scatter):
             weight.accumulate(weight.start_scatter(gradient).wait())
             return
         if self._reducing.queues:
