@@ -468,8 +468,9 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
 
 def of_runtime(constants: Calibration) -> Calibration:
     """Constants of an accelerator for ``weft.runtime``: PyTorch's own kernels, whose loss keeps copies in fp32 (its
-    logarithm, and two gradients; split over the vocabulary, the probabilities and their gradient)."""
-    return replace(constants, software=RUNTIME.name, gradient_dummies=0.0, loss_copies=3.0, cut_loss_copies=2.0)
+    logarithm and two gradients, when the logits in 16 bits, half a copy, are gone; split over the vocabulary, the
+    probabilities and their gradient)."""
+    return replace(constants, software=RUNTIME.name, gradient_dummies=0.0, loss_copies=2.5, cut_loss_copies=2.0)
 
 
 def estimate(
