@@ -27,6 +27,8 @@ from weft.runtime.run.pipeline import StepPasses, build_stages
 
 LAYERS = 3
 CLOSE = 1e-10
+LOSSES = 3
+"""Graphs of the losses, which break on the CPU where ids are checked."""
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def compared(layout, which, backend="aot_eager"):
     (error, events, graphs), (_, eagerly, _) = (decoder(layout, model, one) for one in (backend, None))
     assert error < CLOSE
     assert events == eagerly
-    assert graphs == 1, "one graph for all blocks"
+    assert graphs == 1 + LOSSES * (layout.x * layout.y == 1 and layout.pipeline == 1), "one graph for all blocks"
     if layout.recompute == "selective" or layout.sequence_parallel or layout.pipeline > 1:
         return
     (values, events, graphs), (wanted, eagerly, _) = (converted(layout, which, one) for one in (backend, None))

@@ -291,7 +291,9 @@ class _TrainingRun:
 
     def _step(self, tellers: Sequence[Tell]) -> None:
         last = self.session.steps_done + 1 == self.request.options.steps
-        with self._profiled(), self.session.machine.collectives.logged() as log:
+        options = self.request.options
+        timed = options.compare or options.profile is not None
+        with self._profiled(), self.session.machine.collectives.logged(timed=timed) as log:
             result = self.session.step()
         if self.stood:
             self.stood["checkpoint_s"] += self.saving.held_s

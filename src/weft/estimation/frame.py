@@ -27,6 +27,8 @@ MESH_COLUMNS = (
     *("micro_batch", "sequence_parallel", "context_method"),
 )
 """Columns that decide the cost of a block on one micro-batch."""
+MASTER_BYTES = 4.0
+"""Of a weight in 32 bits, beside which mixed precision computes with another."""
 HALF = 0.5
 """Share of a block's forward pass that is repeated where every second product is kept."""
 SLICE = 12288
@@ -320,7 +322,7 @@ class StageMemory:
             passing = passing + head * ahead * self.prediction
         activations = passing * in_flight
         on_device = frame.resident_bytes(self.kept, row_counts, activations)
-        weights = self._weights(dense, self.dense_cuts[0]) + self._weights(expert, self.expert_cuts[0])
+        weights = self._weights(dense, self.dense_cuts) + self._weights(expert, self.expert_cuts)
         gradients = recipe.gradient_bytes * (dense / self.dense_cuts[1] + expert / self.expert_cuts[1])
         state = dense / self.dense_cuts[2] + expert / self.expert_cuts[2]
         optimizer = recipe.optimizer_bytes * (1 - table.offload_optimizer)
@@ -343,12 +345,14 @@ class StageMemory:
             "fullest_stage": frame.stages.stage[frame.line, stage],
         }
 
-    def _weights(self, elements: Floats, cut: Floats) -> Floats:
+    def _weights(self, elements: Floats, cuts: tuple[Floats, Floats, Floats]) -> Floats:
         """Weights at rest: whole copies in the compute width, or (z > 1) only the master copy, which mixed
-        precision counts with the optimizer."""
-        width = self.frame.job.recipe.element_bytes
-        sharded = elements / cut * width if self.frame.job.recipe.whole else 0.0
-        weights: Floats = np.where(cut <= 1.0, elements * width, sharded)
+        precision counts with the optimizer; software that keeps masters whole has those of other ranks besides."""
+        recipe, (cut, _, states) = self.frame.job.recipe, cuts
+        sharded = elements / cut * recipe.element_bytes if recipe.whole else 0.0
+        weights: Floats = np.where(cut <= 1.0, elements * recipe.element_bytes, sharded)
+        if self.frame.software.whole_masters and not recipe.whole:
+            weights = weights + MASTER_BYTES * (elements / cut - elements / states)
         return weights
 
     def buffers(self, stage: int, in_flight: Floats) -> Buffers:

@@ -45,9 +45,9 @@ BUCKET_ELEMENTS_PER_RANK = 1e6
 GATHERS_AHEAD = 4
 """Weights that ``weft.runtime`` gathers over z before they are asked for: a dense block has as many, so that a gather
 has a block's products to hide behind, and memory of two blocks' gathered weights holds them."""
-SCATTERS_IN_FLIGHT = 8
-"""Weight gradients of ``weft.runtime`` that may be under way over z at once: each holds a whole block of
-gradients."""
+SCATTER_USES = 8
+"""Uses of weights (gathers, and gradients' scatters) after which ``weft.runtime`` waits for a gradient's scatter over
+z: those of a block are under way behind the products of the next; none is left two blocks into a forward pass."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
 
@@ -90,6 +90,7 @@ class Software:
         whole_logits: the loss works on the logits of the whole vocabulary, gathered over x.
         eager_activations: a gated activation is two kernels, and what is between them is kept.
         keeps_gathered: inputs of layers stay as sequence parallelism gathered them; otherwise backward gathers again.
+        whole_masters: ZeRO cuts optimizer states, and not the master weights that are updated.
         eager_norms: norms compute in 32 bits by separate kernels, and keep what is between them.
     """
 
@@ -110,6 +111,7 @@ class Software:
     ring_outputs: bool = False
     whole_logits: bool = False
     eager_activations: bool = False
+    whole_masters: bool = False
     eager_norms: bool = False
     keeps_gathered: bool = False
 
@@ -138,7 +140,14 @@ FSDP2 = replace(
 )
 """PyTorch's fully_shard, pipelines and context parallelism, as torchtitan joins them."""
 RUNTIME = Software(
-    name="weft.runtime", by_matrix=True, replay_gathers=1, embedding_gathers=0, scalars=True, keeps_ends=True
+    name="weft.runtime",
+    by_matrix=True,
+    replay_gathers=1,
+    embedding_gathers=0,
+    scalars=True,
+    keeps_ends=True,
+    whole_masters=True,
+    ring_outputs=True,
 )
 
 

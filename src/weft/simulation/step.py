@@ -38,7 +38,7 @@ from weft.layout.step import (
     GATHERS_AHEAD,
     RUNTIME,
     SCALAR_BYTES,
-    SCATTERS_IN_FLIGHT,
+    SCATTER_USES,
     Issue,
     Step,
     StepOptions,
@@ -250,10 +250,13 @@ class _Weights:
         self.used: list[_Weight] = []
         self._ahead: dict[_Weight, int | None] = {}
         self._kept: set[_Weight] = set()
-        self._scattering: deque[tuple[_Weight, int | None]] = deque()
+        self._scattering: deque[tuple[int, _Weight, int | None]] = deque()
+        """The use at which each began, its weight and its number."""
+        self._uses = 0
 
     def gather(self, weight: _Weight) -> None:
         """Begin to gather the matrix unless that was done ahead, then the next ones; wait for the first."""
+        self._count_use()
         if weight in self._kept:
             return
         number = self._ahead.pop(weight) if weight in self._ahead else self.program.start(weight.gather)
@@ -273,25 +276,26 @@ class _Weights:
                 self._ahead[following] = self.program.start(following.gather)
 
     def scatter(self, weight: _Weight) -> None:
-        """Sum a gradient; with overlap, wait for it when too many are under way or at the step's end."""
+        """Sum a gradient; with overlap, wait for it some uses of weights later or at the step's end."""
         if not self.plan.layout.overlap_reduce or self.plan.layout.z == 1:
             self.program.exchange(weight.scatter)
             self.accumulate(weight)
             return
-        # One gradient buffer for each weight: a second use of it must wait for the first.
-        while any(summed is weight for summed, _ in self._scattering):
-            self._finish()
-        self._scattering.append((weight, self.program.start(weight.scatter)))
-        if len(self._scattering) > SCATTERS_IN_FLIGHT:
-            self._finish()
+        self._scattering.append((self._uses, weight, self.program.start(weight.scatter)))
+        self._count_use()
 
     def finish(self) -> None:
         """Wait for all that is under way."""
         while self._scattering:
             self._finish()
 
+    def _count_use(self) -> None:
+        self._uses += 1
+        while self._scattering and self._scattering[0][0] + SCATTER_USES < self._uses:
+            self._finish()
+
     def _finish(self) -> None:
-        weight, number = self._scattering.popleft()
+        _, weight, number = self._scattering.popleft()
         self.program.wait(number)
         self.accumulate(weight)
 

@@ -20,7 +20,8 @@ Axes = tuple[str, ...]
 class MeasuredStep:
     """One step of one rank: what was learned, how fast, and what was communicated.
 
-    ``exposed_s`` are seconds that computation waited, by axes; ``mfu`` is None on unknown accelerators.
+    ``exposed_s`` are seconds that computation waited, by axes, None where it was not timed; ``mfu`` is None on
+    unknown accelerators.
     """
 
     step: int
@@ -31,7 +32,7 @@ class MeasuredStep:
     tokens_per_s: float
     mfu: float | None
     issued: tuple[Issue, ...]
-    exposed_s: Mapping[Axes, float]
+    exposed_s: Mapping[Axes, float] | None
     dropped: float | None = None
     """Share of copies of tokens that experts with a capacity did not take."""
     eval_loss: float | None = None
@@ -59,12 +60,12 @@ def step_header(*, dropping: bool = False) -> str:
 def step_line(step: MeasuredStep, steps: int) -> str:
     """One line of progress."""
     mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
-    waiting = sum(step.exposed_s.values()) / step.seconds
+    waiting = "-" if step.exposed_s is None else f"{sum(step.exposed_s.values()) / step.seconds:.0%}"
     number = f"{step.step}/{steps}"
     more = "" if step.dropped is None else f" {step.dropped:8.2%}"
     return (
         f"{number:>9} {step.loss:8.4f} {step.gradient_norm:9.3f} {step.seconds:8.3f} "
-        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:8.0%}{more}"
+        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:>8}{more}"
     )
 
 
@@ -88,7 +89,8 @@ def step_record(step: MeasuredStep) -> dict[str, Any]:
         "perplexity": step.perplexity,
         "dropped": step.dropped,
         "axes": [
-            {"axes": list(axes), "collectives": count, "bytes": size, "exposed_s": step.exposed_s.get(axes, 0.0)}
+            {"axes": list(axes), "collectives": count, "bytes": size}
+            | ({} if step.exposed_s is None else {"exposed_s": step.exposed_s.get(axes, 0.0)})
             for axes, (count, size) in by_axes(step.issued).items()
         ],
     }
@@ -159,12 +161,13 @@ def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
 
 
 def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Grid:
-    axes = sorted({axes for step in steady for axes in step.exposed_s})
+    exposed = [step.exposed_s or {} for step in steady]
+    axes = sorted({axes for waits in exposed for axes in waits})
     seconds: list[tuple[str, float | None, float]] = [
         ("step", time.seconds if time else None, median(step.seconds for step in steady))
     ]
     for each in axes:
-        waited = median(step.exposed_s.get(each, 0.0) for step in steady)
+        waited = median(waits.get(each, 0.0) for waits in exposed)
         known = time.exposed_s if time else None
         seconds.append((f"waiting for {_words(each)}", None if known is None else known.get(each, 0.0), waited))
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -60,6 +60,9 @@ class Pace:
         self.pay()
 
 
+_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+"""Their names from PyTorch 2.13 on, and before."""
 _OWN_PACE = Pace()
 """As fast as the rank is: it has no state then."""
 
@@ -68,20 +71,23 @@ _OWN_PACE = Pace()
 class Log:
     """What was issued, and the seconds that computation waited for it, by axes.
 
-    On accelerators waiting is queued on the device; ``events`` bracket it there until ``exposed_s`` is asked.
+    On accelerators waiting is queued on the device: ``events`` bracket it there until ``exposed_s`` is asked.
     """
 
+    timed: bool
     issued: list[Issue] = field(default_factory=list)
     waited_s: dict[tuple[str, ...], float] = field(default_factory=dict)
     events: list[tuple[tuple[str, ...], torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
 
-    def exposed_s(self) -> dict[tuple[str, ...], float]:
-        """Seconds of waiting by axes."""
-        found = dict(self.waited_s)
+    def exposed_s(self) -> dict[tuple[str, ...], float] | None:
+        """Seconds of waiting by axes; None where nothing was timed."""
+        if not self.timed:
+            return None
+        result = dict(self.waited_s)
         for axes, before, after in self.events:
             after.synchronize()
-            found[axes] = found.get(axes, 0.0) + before.elapsed_time(after) / 1e3
-        return found
+            result[axes] = result.get(axes, 0.0) + before.elapsed_time(after) / 1e3
+        return result
 
 
 class CollectiveFailed(WeftError):
@@ -149,6 +155,13 @@ class Pending:
             self._inputs = None
         return self._result
 
+    def use_here(self, use: Callable[[Tensor], None], done: Callable[[], Waitable | None], kept: Tensor) -> None:
+        """Wait in the present queue, and use the result there; from now on ``wait`` is for what ``done`` says, and
+        gives ``kept``."""
+        log, self._log = self._log, None
+        use(self.wait())
+        self._result, self._work, self._log = kept, done(), log
+
 
 def settle(pendings: Iterable[Pending]) -> None:
     """Wait for all; if some fail, the first one's exception is raised when all have ended."""
@@ -164,6 +177,9 @@ def settle(pendings: Iterable[Pending]) -> None:
 
 def _timed_wait(work: Waitable, log: Log, axes: tuple[str, ...], result: Tensor) -> None:
     if result.is_cuda:
+        if not log.timed:
+            work.wait()
+            return
         before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
         work.wait()
@@ -183,9 +199,13 @@ class Collectives:
         self._log: Log | None = None
 
     @contextmanager
-    def logged(self) -> Iterator[Log]:
-        """Count what is issued inside."""
-        outer, self._log = self._log, Log()
+    def logged(self, *, timed: bool = False) -> Iterator[Log]:
+        """Count what is issued inside.
+
+        Args:
+            timed: time waiting on accelerators too, which takes two events for each collective.
+        """
+        outer, self._log = self._log, Log(timed=timed or self.grid.device.type == "cpu")
         try:
             yield self._log
         finally:
@@ -218,7 +238,7 @@ class Collectives:
         shard = shard.detach().contiguous()
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
         self.pace.pay()
-        work = dist.all_gather_single(whole, shard, group=group, async_op=True)
+        work = _gather(whole, shard, group=group, async_op=True)
         return self._issued("all-gather", axes, whole if counted is None else counted, whole, work, shard)
 
     def reduce_scatter(self, values: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
@@ -229,7 +249,7 @@ class Collectives:
         values = values.contiguous()
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
         self.pace.pay()
-        work = dist.reduce_scatter_single(own, values, group=group, async_op=True)
+        work = _scatter(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values if counted is None else counted, own, work, values)
 
     def all_to_all(self, values: Tensor, *axes: str) -> Pending:

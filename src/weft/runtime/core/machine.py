@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from weft.runtime.core.collectives import Collectives, Pace
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.overlap import Overlap, Switches
+from weft.runtime.core.overlap import Overlap, SideQueue, Switches
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.siblings import LastTaken
 
@@ -42,48 +40,6 @@ class Later:
         return do
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A place in the queue."""
-
-    device: Any
-    event: Any
-
-    def wait(self) -> None:
-        """What computation queues from here on begins after it."""
-        self.device.current_stream().wait_event(self.event)
-
-
-class SideQueue:
-    """A queue of the device beside that of computation, in which weights are cast and gathered; the CPU has none.
-
-    It waits for what computation has queued before it takes anything on, so that parameters are read after they were
-    updated, and memory that is taken in this queue, and given out again in it alone, after computation has used it
-    (``record_stream`` would hold it until the host asks again).  A collective waits for the queue that begins it.
-    """
-
-    def __init__(self, device: torch.device | None = None) -> None:
-        queues = device is not None and device.type not in ("cpu", "meta")
-        self._device: Any = torch.get_device_module(device) if queues else None
-        self._stream: Any = None
-
-    @contextmanager
-    def queue(self) -> Iterator[None]:
-        """What is done inside is queued beside computation, behind what that has queued."""
-        if self._device is None:
-            yield
-            return
-        if self._stream is None:
-            self._stream = self._device.Stream()
-        self._stream.wait_stream(self._device.current_stream())
-        with self._device.stream(self._stream):
-            yield
-
-    def done(self) -> Done | None:
-        """What was queued until now."""
-        return None if self._stream is None else Done(self._device, self._stream.record_event())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One rank's means."""
@@ -105,7 +61,7 @@ class Machine:
         return cls(
             grid=grid,
             collectives=Collectives(grid, Pace(slow)),
-            overlap=Overlap(switches or Switches.of(grid.layout)),
+            overlap=Overlap(switches or Switches.of(grid.layout), grid.device),
             precision=precision or Precision(),
             beside=SideQueue(grid.device),
         )

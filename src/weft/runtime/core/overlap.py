@@ -2,6 +2,8 @@
 
 Inside ``Overlap.step`` weights are gathered before they are asked for, in the order in which the previous
 step asked for them, and gradients are scattered while earlier layers compute.  Outside, all is done at once.
+On a device gradients are widened, scattered and added in a queue of their own: computation does not wait for them,
+and memory for the wide ones is that of one or two, not of all that are under way.
 Source: arXiv 2305.13525, section 4; every mode gives the same bits.
 """
 
@@ -11,13 +13,14 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import ref
 
+import torch
 from torch import Tensor
 
 from weft.layout.spec import Layout
-from weft.layout.step import GATHERS_AHEAD, SCATTERS_IN_FLIGHT
+from weft.layout.step import GATHERS_AHEAD, SCATTER_USES
 from weft.runtime.core.collectives import Pending, settle
 
 
@@ -53,6 +56,53 @@ class Switches:
         return replace(cls(), all_reduce=False, reduce_scatter=False, all_gather=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A place in the queue."""
+
+    device: Any
+    event: Any
+
+    def wait(self) -> None:
+        """What computation queues from here on begins after it."""
+        self.device.current_stream().wait_event(self.event)
+
+
+class SideQueue:
+    """A queue of the device beside that of computation, for collectives and casts around them; the CPU has none.
+
+    It waits for what computation has queued before it takes anything on, so that parameters are read after they were
+    updated, and memory that is taken in this queue, and given out again in it alone, after computation has used it
+    (``record_stream`` would hold it until the host asks again).  A collective waits for the queue that begins it.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        queues = device is not None and device.type not in ("cpu", "meta")
+        self._device: Any = torch.get_device_module(device) if queues else None
+        self._stream: Any = None
+
+    @property
+    def queues(self) -> bool:
+        """Whether the device has queues."""
+        return self._device is not None
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        """What is done inside is queued beside computation, behind what that has queued."""
+        if self._device is None:
+            yield
+            return
+        if self._stream is None:
+            self._stream = self._device.Stream()
+        self._stream.wait_stream(self._device.current_stream())
+        with self._device.stream(self._stream):
+            yield
+
+    def done(self) -> Done | None:
+        """What was queued until now."""
+        return None if self._stream is None else Done(self._device, self._stream.record_event())
+
+
 class Gathered(Protocol):
     """A weight as the scheduler sees it; ``alone``: no other rank has a part of it."""
 
@@ -64,15 +114,30 @@ class Gathered(Protocol):
     def start_scatter(self, gradient: Tensor) -> Pending:
         """Begin to sum and scatter the weight's gradient."""
 
-    def accumulate(self, shard: Tensor) -> None:
-        """Add a summed gradient to the parameter's."""
+    def accumulate(self, gradient: Tensor) -> None:
+        """Add this rank's piece of a summed gradient, in any shape, to the parameter's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scattering:
+    """A gradient under way since ``use``; ``weight`` is to accumulate it, None where that is queued already."""
+
+    use: int
+    pending: Pending
+    weight: Gathered | None
+
+    def finish(self) -> None:
+        result = self.pending.wait()
+        if self.weight is not None:
+            self.weight.accumulate(result)
 
 
 class Overlap:
     """Schedules the gathering of weights and the scattering of their gradients."""
 
-    def __init__(self, switches: Switches) -> None:
+    def __init__(self, switches: Switches, device: torch.device | None = None) -> None:
         self.switches = switches
+        self._reducing = SideQueue(device)
         self._active = False
         self._forget()
         self._order: list[ref[Gathered]] = []
@@ -83,7 +148,8 @@ class Overlap:
         self._position: int | None = 0
         self._ahead: dict[Gathered, Pending] = {}
         self._kept: dict[Gathered, Tensor] = {}
-        self._scattering: deque[tuple[Gathered, Pending]] = deque()
+        self._scattering: deque[_Scattering] = deque()
+        self._uses = 0
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -98,12 +164,12 @@ class Overlap:
         try:
             yield
             while self._scattering:
-                self._finish()
+                self._scattering.popleft().finish()
             settle(self._ahead.values())
             self._order = [ref(weight) for weight in self._asked]
         except BaseException:
             with suppress(Exception):
-                settle((*self._ahead.values(), *(pending for _, pending in self._scattering)))
+                settle((*self._ahead.values(), *(scattering.pending for scattering in self._scattering)))
             raise
         finally:
             self._active = False
@@ -113,6 +179,7 @@ class Overlap:
         """The whole weight; begins to gather those that come next."""
         if not self._active:
             return weight.start_gather().wait()
+        self._count_use()
         if weight in self._kept:
             return self._kept[weight]
         pending = self._ahead.pop(weight, None) or weight.start_gather()
@@ -138,19 +205,24 @@ class Overlap:
 
     def scatter(self, weight: Gathered, gradient: Tensor) -> None:
         """Sum a weight's gradient over z and add this rank's piece to the parameter's gradient."""
+        if weight.alone:
+            weight.accumulate(gradient)
+            return
         if not (self._active and self.switches.reduce_scatter):
             weight.accumulate(weight.start_scatter(gradient).wait())
             return
-        while any(other is weight for other, _ in self._scattering):
-            self._finish()
-        pending = weight.start_scatter(gradient)
-        if not pending.under_way:
-            weight.accumulate(pending.wait())
-            return
-        self._scattering.append((weight, pending))
-        if len(self._scattering) > SCATTERS_IN_FLIGHT:
-            self._finish()
+        if self._reducing.queues:
+            with self._reducing.queue():
+                pending = weight.start_scatter(gradient)
+                pending.use_here(weight.accumulate, self._reducing.done, gradient)
+            scattering = _Scattering(self._uses, pending, None)
+        else:
+            scattering = _Scattering(self._uses, weight.start_scatter(gradient), weight)
+        self._scattering.append(scattering)
+        self._count_use()
 
-    def _finish(self) -> None:
-        weight, pending = self._scattering.popleft()
-        weight.accumulate(pending.wait())
+    def _count_use(self) -> None:
+        """One more weight was gathered, or gradient scattered: wait for the scatters that began long enough ago."""
+        self._uses += 1
+        while self._scattering and self._scattering[0].use + SCATTER_USES < self._uses:
+            self._scattering.popleft().finish()

@@ -6,6 +6,7 @@ Initial values do not depend on the grid: each tile of a parameter has its own r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod, sqrt
@@ -158,6 +159,10 @@ class Matrix(nn.Module):
         """Gradients that one micro-batch gives (2 where embedding and head share the matrix)."""
         self.accumulated: Callable[[nn.Parameter], None] | None = None
         """Told of each gradient that has been added."""
+        self.gradient: Tensor | None = None
+        """Where ``Flat`` wants the gradient; the first one of a step is copied there."""
+        self.leaf: Tensor | None = None
+        """As of ``offer_leaf``."""
         self.rows_over: tuple[str, ...] = ROWS
         """As of ``Holding``."""
         values = torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device)
@@ -184,6 +189,23 @@ class Matrix(nn.Module):
     def scatter(self, gradient: Tensor) -> None:
         """Sum the block's gradient over z into this rank's piece."""
         self.machine.overlap.scatter(self, gradient)
+
+    @contextmanager
+    def offer_leaf(self) -> Iterator[None]:
+        """Inside, ``leaf`` is the block as an input of what torch.compile compiles; its gradient is scattered as soon
+        as autograd has it."""
+        self.leaf = self.gather().detach().requires_grad_()
+
+        def take(leaf: Tensor) -> None:
+            gradient, leaf.grad = leaf.grad, None
+            assert gradient is not None
+            self.scatter(gradient)
+
+        self.leaf.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            self.leaf = None
 
     def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
@@ -226,12 +248,16 @@ class Matrix(nn.Module):
             flat = functional.pad(flat, (0, padding))
         return self.machine.collectives.reduce_scatter(flat, *self.cut_over)
 
-    def accumulate(self, shard: Tensor) -> None:
+    def accumulate(self, gradient: Tensor) -> None:
         """Add a piece's gradient to the parameter's."""
-        if self.shard.grad is None:
-            self.shard.grad = shard.to(self.shard.dtype)
+        gradient = gradient.reshape(-1)
+        if self.shard.grad is not None:
+            self.shard.grad.add_(gradient)
+        elif self.gradient is not None:
+            self.shard.grad = self.gradient
+            self.gradient.copy_(gradient)
         else:
-            self.shard.grad.add_(shard)
+            self.shard.grad = gradient.to(self.shard.dtype)
         self._tell()
 
     def _tell(self) -> None:

@@ -7,7 +7,7 @@ attention between such are compiled.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
@@ -23,8 +23,9 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.opaque import number_layers
 from weft.runtime.core.recomputed import Recomputed, blocks_of
 from weft.runtime.core.split import plain
+from weft.runtime.layers.decoder import Decoder4D
 from weft.runtime.layers.experts import Experts4D
-from weft.runtime.layers.linear import Conv4D, Layer4D
+from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
 from weft.runtime.layers.norm import Norm4D
 
 BACKEND = "inductor"
@@ -60,6 +61,8 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
     compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
     for block, recomputed in zip(blocks, own, strict=True):
         (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
+    if isinstance(model, Decoder4D) and machine.grid.size("x", "y") == 1:
+        model.losses = torch.compile(model.losses, backend=backend, dynamic=False)  # type: ignore[method-assign]
 
 
 def _check(layout: Layout, model: nn.Module) -> None:
@@ -95,14 +98,21 @@ def _lock_progress_within() -> None:
 
 
 class _Compiled:
-    """A block's forward pass; what stands outside of blocks is forgotten before it."""
+    """A block's forward pass; what stands outside of blocks is forgotten before it.
+
+    Matrices of which no other rank has a part are inputs of the graph, which then has PyTorch's operators alone.
+    """
 
     def __init__(self, block: nn.Module, machine: Machine, compiled: Any) -> None:
         self._block, self._machine, self._compiled = block, machine, compiled
+        self._matrices = [layer.weight for layer in block.modules() if isinstance(layer, Linear4D) and layer.is_whole]
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self._machine.last.forget()
-        return self._compiled(self._block, self._machine, *plain(given), **plain(named))
+        with ExitStack() as stack:
+            for matrix in self._matrices:
+                stack.enter_context(matrix.offer_leaf())
+            return self._compiled(self._block, self._machine, *plain(given), **plain(named))
 
 
 def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:

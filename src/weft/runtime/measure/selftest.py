@@ -164,7 +164,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
     own_s = _seconds(session.step, grid, steps)
     if cuda:
         yield _memory(name, grid, estimated)
-    with session.machine.collectives.logged() as log:
+    with session.machine.collectives.logged(timed=True) as log:
         seconds = session.step().seconds
     predicted = step_collectives(
         job.model, job.recipe, grid.layout, stage=grid.coordinates["pipeline"], options=StepOptions()
@@ -177,7 +177,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
             check="collectives", grid=name, verdict="holds" if equal else "fails", found=words,
             figures={"collectives": float(count)},
         )  # fmt: skip
-        waiting = sum(log.exposed_s().values()) / seconds
+        waiting = sum((log.exposed_s() or {}).values()) / seconds
         yield SelftestFinding(
             check="waiting", grid=name, verdict="seen", found=f"computation waits for {waiting:.1%} of a step",
             figures={"waiting": waiting},

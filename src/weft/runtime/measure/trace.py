@@ -160,7 +160,7 @@ def _fake_ranks(world: int, rank: int) -> Iterator[None]:
 
     if dist.is_initialized():
         raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a process of its own")
-    dist.Backend.register_backend(_BACKEND, _create_fake_pg, extended_api=True, devices=["cpu", "meta"])
+    dist.Backend.register_backend(_BACKEND, _create_fake_pg, extended_api=True, devices=["cpu", "cuda", "meta"])
     dist.init_process_group(_BACKEND, rank=rank, world_size=world, store=FakeStore())
     try:
         yield

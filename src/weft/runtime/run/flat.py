@@ -101,12 +101,27 @@ class Buffer:
         self.clear()
 
     def clear(self) -> None:
-        """Set all gradients to zero."""
-        self.gradients.zero_()
+        """Forget all gradients: those of matrices are there when they are given, those of vectors are zero."""
+        matrices = self.slots[0].holding.matrix
+        if not matrices:
+            self.gradients.zero_()
+        for slot in self.slots:
+            slot.holding.parameter.grad = None if matrices else self.gradient_of(slot)
+
+    def gradient_of(self, slot: Slot) -> Tensor | None:
+        """A parameter's part of the gradients, where they are not passing."""
+        if self.passing:
+            return None
+        parameter = slot.holding.parameter
+        return as_part(self.machine, self.gradients[slot.start : slot.stop].view_as(parameter))
+
+    def complete(self) -> None:
+        """Let gradients that were not given be zero."""
         for slot in self.slots:
             parameter = slot.holding.parameter
-            whole = self.gradients[slot.start : slot.stop]
-            parameter.grad = None if self.passing else as_part(self.machine, whole.view_as(parameter))
+            if parameter.grad is None and not self.passing:
+                parameter.grad = self.gradient_of(slot)
+                self.gradients[slot.start : slot.stop].zero_()
 
     def passed(self, start: int, stop: int, *, last: bool) -> Tensor:
         """The gradients of a range, as those of copies are summed; where they are passing they end here, with the last
@@ -201,9 +216,12 @@ class Flat:
             if not holding.matrix:
                 holding.parameter.register_post_accumulate_grad_hook(tell)  # type: ignore[no-untyped-call]
         self._uses: dict[nn.Parameter, int] = {}
+        gradients = {
+            slot.holding.parameter: buffer.gradient_of(slot) for buffer in self._matrices for slot in buffer.slots
+        }
         for module in model.modules():
             if isinstance(module, Matrix):
-                module.accumulated = tell
+                module.accumulated, module.gradient = tell, gradients[module.shard]
                 self._uses[module.shard] = module.uses
         self._buckets_of: dict[nn.Parameter, list[int]] = {}
         for index, (buffer, bound) in enumerate(self._buckets):
@@ -261,7 +279,8 @@ class Flat:
         for buffer in (*self._matrices, *self._vectors):
             buffer.clear()
         for owned in self.owned:
-            owned.gradient.zero_()
+            if owned.buffer.passing:
+                owned.gradient.zero_()
             owned.leaf.grad = as_part(self.machine, owned.gradient)
         self._rounds = [0] * len(self._buckets)
         self._given.clear()
@@ -338,6 +357,8 @@ class Flat:
         collectives = self.machine.collectives
         reduced = self.machine.precision.reduce
         buckets_made = len(self._buckets)
+        for buffer in self._matrices:
+            buffer.complete()
         for index, buffer in enumerate(self._vectors, start=buckets_made):
             self._summing[index] = collectives.all_reduce(buffer.gradients.to(reduced), *buffer.sum_over)
         for buffer, slot in self._shared:

@@ -109,7 +109,8 @@ def tensorboard_log(folder: str, after: int) -> Iterator[Callable[[Mapping[str, 
 
     def tell(record: Mapping[str, Any]) -> None:
         numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}
-        numbers |= {f"exposed_s/{' '.join(one['axes'])}": one["exposed_s"] for one in record.get("axes", ())}
+        timed = [axis for axis in record.get("axes", ()) if "exposed_s" in axis]
+        numbers |= {f"exposed_s/{' '.join(axis['axes'])}": axis["exposed_s"] for axis in timed}
         for name, value in numbers.items():
             writer.add_scalar(name, float(value), record["step"])
         writer.flush()
