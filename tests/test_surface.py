@@ -118,19 +118,19 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
-train: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
+train:
+train export: file folder --config --dtype --to
+train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
     --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data --eval-every
     --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan --precision
     --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout --resume
     --resume-from --save-every --seed --sequence --slow --start-at --steps --tensorboard --timeout --tokenizer
     --warmup --weight-cache
-export-checkpoint: file folder --config --dtype --to
-bench-comm: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
-validate: runs --by --calibration --family --format --output --plot --regret
-calibrate: runs --errors --output --start --trace
+bench:
+bench selftest: --format --gpu --output --ranks
+bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
+validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
 serve: --open --port --state
-selftest: --format --gpu --output --ranks
-doctor: --format --output
 info: name topic
 """
 """Every command with its arguments and options; -o stands beside each --output."""

@@ -41,21 +41,19 @@ COMMANDS: dict[str, Sequence[str]] = {
     "route watch": ("--state", "state", "--events", "events.jsonl"),
     "arrange": (str(EXAMPLES / "two-jobs.toml"), "--budget", "1s"),
     "validate": (str(EXAMPLES / "my-runs.csv"),),
-    "calibrate": (str(EXAMPLES / "my-runs.csv"),),
     "serve": ("--help",),
-    "doctor": (),
-    "info": ("models", "gpt"),
-    "train": ("tiny-gpt", "--layout", "dp=1", "--steps", "1"),
-    "export-checkpoint": ("missing", "weights.safetensors"),
-    "bench-comm": ("--ranks", "1"),
-    "selftest": (),
+    "info": ("install",),
+    "train run": ("tiny-gpt", "--layout", "dp=1", "--steps", "1"),
+    "train export": ("missing", "weights.safetensors"),
+    "bench run": ("--ranks", "1"),
+    "bench selftest": (),
 }
 """Every command with arguments, after those whose files it reads."""
 WITHOUT_TORCH = {
-    "train": "weft[runtime]",
-    "bench-comm": "weft[runtime]",
-    "selftest": "weft[runtime]",
-    "export-checkpoint": "not a checkpoint",
+    "train run": "weft[runtime]",
+    "bench run": "weft[runtime]",
+    "bench selftest": "weft[runtime]",
+    "train export": "not a checkpoint",
 }
 """What commands say, and end with exit code 2, where there is no PyTorch."""
 STUDY = """schema = "weft.study/1"

@@ -11,7 +11,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
+from weft.commands.output import LayoutOutput, check_chart, check_count, check_file, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
     ModelOptions,
@@ -177,7 +177,7 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     check_count(names, 2, "estimate", USAGE)
     if out.stage is not None and out.timeline is None:
         raise BadInput("goes with --timeline", where="--stage", remedy="name a file: --timeline memory.json")
-    check_folder(out.timeline, "--timeline")
+    check_file(out.timeline, "--timeline")
     *model, cluster = names if names else (None,)
     result = estimate(model[0] if model else None, cluster, options=options)
     timeline = None if out.timeline is None else memory_timeline(result, options, out.stage)

@@ -385,7 +385,7 @@ def _stack(value: Any, where: str) -> str:
     from weft.cluster.calibration import stack_names
 
     if _text(value, where) not in stack_names():
-        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info stacks")
+        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info frameworks")
     return str(value)
 
 

@@ -59,9 +59,9 @@ class WatchOptions(Options):
     form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
-@click.command()
+@click.command("watch")
 @takes(options=WatchOptions)
-def watch(options: WatchOptions) -> None:
+def watch_command(options: WatchOptions) -> None:
     """Keep routes collision-free while jobs, links and switches come and go.
 
     \b

@@ -253,7 +253,7 @@ def stack_of(options: CalibrationOptions, job: Job | None, cluster: Cluster) -> 
 
     stack = options.stack if isinstance(options, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
-        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info stacks")
+        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info frameworks")
     return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)
 
 
