@@ -78,10 +78,10 @@ def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Comma
 
 SURFACE = """
 plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
-    --fix --format --max --memory-margin --order --output --pareto --placement --precision --radix
+    --fix --format --max --memory-margin --order --output --pareto --placement --policy --precision --radix
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
 estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout --output
-    --plan --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
+    --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
     --usd-per-hour --vocab
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour
@@ -92,8 +92,6 @@ sweep show: folder --chart --colour --columns --facet --format --output --where 
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour
-goodput: names --batch --calibration --chart --fabric --failures --format --layout --output --plan --policy
-    --precision --rank --routing --sequence --simultaneous --spares --stack --tokens --usd-per-hour
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order --output
     --plan --policy --routing --slow --system --timeline --workload

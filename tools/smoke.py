@@ -21,14 +21,13 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FLOWS = ("--generate", "BLOOM:2", "--seed", "1")
 COMMANDS: dict[str, Sequence[str]] = {
     "plan": ("gpt2", "a100-8", "--top", "1", "--format", "json", "-o", "plan.json", "--chart", "plan.svg"),
-    "estimate": ("gpt2", "a100-8", "--layout", "tp=2,dp=4"),
+    "estimate": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--tokens", "1B"),
     "compare": ("gpt2", "a100-8", "h100-8"),
     "report": ("plan.json", "-o", "plan.html"),
     "launch": ("plan.json",),
     "sweep run": ("study.toml", "--state", "kept", "-o", "study.parquet", "--workers", "1"),
     "sweep show": ("kept",),
     "design": ("gpt2", "h100-16", "--layout", "tp=4,dp=4", "--chart", "design.svg"),
-    "goodput": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--tokens", "1B"),
     "schedule": ("all-reduce", "1MiB", "--cluster", "h100-16"),
     "simulate": ("gpt2", "h100-16", "--layout", "tp=4,dp=4"),
     "fabric show": ("h100-16", "--export", "p2p", "-o", "cables.csv"),

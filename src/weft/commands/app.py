@@ -21,7 +21,6 @@ VERBS = {
     "report": "Write a plan, an arrangement or a study as a page in one file, to hand around.",
     "sweep": "Compute a study over axes, on one machine or many, and look at its results.",
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
-    "goodput": "What failures leave of a training run, by class of failure: goodput, days, dollars.",
     "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
     "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
     "arrange": "Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.",
@@ -40,6 +39,7 @@ MOVED = {
     "calibrate": "validate --fit FILE.toml",
     "doctor": "info install",
     "export-checkpoint": "train export",
+    "goodput": "estimate --layout ... --tokens 15T",
     "selftest": "bench selftest",
 }
 """Commands of earlier versions, and what does their work."""
@@ -82,7 +82,6 @@ def cli() -> None:
     weft compare llama-3.1-405b h100-8192 gb200-4096   which of two, and why
     weft sweep study.toml -o results.csv     all points of a study, on all cores or many machines
     weft design llama-3.1-405b h100-16384    which network to buy
-    weft goodput llama-3.1-405b h100-16384 --layout tp=8,pp=16 --tokens 15T   after failures
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
     weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
     weft arrange site.toml                   jobs, hosts, layouts and times together, with a bound

@@ -23,7 +23,7 @@ TITLES = {
     "fabric": "A fabric file (JSON or TOML)",
     "fabric-check": "Cables as built against a design (weft fabric check)",
     "failures": "Failures and recovery (TOML)",
-    "goodput": "What failures leave of a run (weft goodput)",
+    "goodput": "How much time failures cost a run (weft.goodput)",
     "job-schedules": "The collectives of arranged jobs, scheduled (weft schedule --arrangement)",
     "plan": "Layouts of a model on a cluster, best first (weft plan)",
     "prices": "Prices of network parts (TOML)",

@@ -171,11 +171,10 @@ class ValidateOutput(RowsOutput):
         metavar="FILE",
     )
 
+    needs = {"errors": "fit", "trace": "fit"}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        for flag, value in (("--errors", self.errors), ("--trace", self.trace)):
-            if self.fit is None and value is not None:
-                raise BadInput("says nothing without --fit", where=flag, remedy="add --fit FILE.toml")
         if self.trace is not None and self.errors is not None:
             raise BadInput("goes without --trace: a trace has no runs", where="--errors", remedy="drop it")
 
