@@ -1,7 +1,7 @@
 """Predicted against published: Korthikanti et al.'s eight A100 runs, Llama 3.1 405B's three, and all that Weft ships.
 
 Figures of the papers (arXiv 2205.05198, table 5; arXiv 2407.21783, table 4) stand here as small tables.
-Constants are those that `weft calibrate` set with all published runs, these among them; Meta does not state
+Constants are those that `weft validate --fit` set with all published runs, these among them; Meta does not state
 the virtual stages of the Llama runs.
 
 Run: ``python benchmarks/accuracy.py``.

@@ -1,4 +1,5 @@
-"""Weft's constants from its runs: whether ``weft calibrate`` writes the shipped files again, and how long it takes.
+"""Weft's constants from its runs: whether ``weft validate --fit`` writes the shipped files again, and how
+long it takes.
 
 Run: ``python benchmarks/calibration.py`` (a quarter of an hour on two cores).  It ends with an error where a byte
 differs.
@@ -26,7 +27,7 @@ def main() -> int:
         from weft.validation.runs import shipped_runs
 
         runs = [run for run in shipped_runs() if run.family == TINY]
-        found = weft.calibrate(runs, start="prior", progress=print)
+        found = weft.calibrate(runs, progress=print)
     else:
         found = weft.calibrate(progress=print)
     seconds = time.perf_counter() - start

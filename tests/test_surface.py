@@ -78,10 +78,10 @@ def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Comma
 
 SURFACE = """
 plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
-    --fix --format --max --memory-margin --order --output --pareto --placement --precision --radix
+    --fix --format --max --memory-margin --order --output --pareto --placement --policy --precision --radix
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
 estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout --output
-    --plan --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
+    --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
     --usd-per-hour --vocab
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour
@@ -92,8 +92,6 @@ sweep show: folder --chart --colour --columns --facet --format --output --where 
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour
-goodput: names --batch --calibration --chart --fabric --failures --format --layout --output --plan --policy
-    --precision --rank --routing --sequence --simultaneous --spares --stack --tokens --usd-per-hour
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order --output
     --plan --policy --routing --slow --system --timeline --workload
@@ -118,19 +116,19 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
-train: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
+train:
+train export: file folder --config --dtype --to
+train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
     --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data --eval-every
     --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan --precision
     --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout --resume
     --resume-from --save-every --seed --sequence --slow --start-at --steps --tensorboard --timeout --tokenizer
     --warmup --weight-cache
-export-checkpoint: file folder --config --dtype --to
-bench-comm: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
-validate: runs --by --calibration --family --format --output --plot --regret
-calibrate: runs --errors --output --start --trace
+bench:
+bench selftest: --format --gpu --output --ranks
+bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
+validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
 serve: --open --port --state
-selftest: --format --gpu --output --ranks
-doctor: --format --output
 info: name topic
 """
 """Every command with its arguments and options; -o stands beside each --output."""

@@ -21,14 +21,13 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 FLOWS = ("--generate", "BLOOM:2", "--seed", "1")
 COMMANDS: dict[str, Sequence[str]] = {
     "plan": ("gpt2", "a100-8", "--top", "1", "--format", "json", "-o", "plan.json", "--chart", "plan.svg"),
-    "estimate": ("gpt2", "a100-8", "--layout", "tp=2,dp=4"),
+    "estimate": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--tokens", "1B"),
     "compare": ("gpt2", "a100-8", "h100-8"),
     "report": ("plan.json", "-o", "plan.html"),
     "launch": ("plan.json",),
     "sweep run": ("study.toml", "--state", "kept", "-o", "study.parquet", "--workers", "1"),
     "sweep show": ("kept",),
     "design": ("gpt2", "h100-16", "--layout", "tp=4,dp=4", "--chart", "design.svg"),
-    "goodput": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--tokens", "1B"),
     "schedule": ("all-reduce", "1MiB", "--cluster", "h100-16"),
     "simulate": ("gpt2", "h100-16", "--layout", "tp=4,dp=4"),
     "fabric show": ("h100-16", "--export", "p2p", "-o", "cables.csv"),
@@ -41,21 +40,19 @@ COMMANDS: dict[str, Sequence[str]] = {
     "route watch": ("--state", "state", "--events", "events.jsonl"),
     "arrange": (str(EXAMPLES / "two-jobs.toml"), "--budget", "1s"),
     "validate": (str(EXAMPLES / "my-runs.csv"),),
-    "calibrate": (str(EXAMPLES / "my-runs.csv"),),
     "serve": ("--help",),
-    "doctor": (),
-    "info": ("models", "gpt"),
-    "train": ("tiny-gpt", "--layout", "dp=1", "--steps", "1"),
-    "export-checkpoint": ("missing", "weights.safetensors"),
-    "bench-comm": ("--ranks", "1"),
-    "selftest": (),
+    "info": ("install",),
+    "train run": ("tiny-gpt", "--layout", "dp=1", "--steps", "1"),
+    "train export": ("missing", "weights.safetensors"),
+    "bench run": ("--ranks", "1"),
+    "bench selftest": (),
 }
 """Every command with arguments, after those whose files it reads."""
 WITHOUT_TORCH = {
-    "train": "weft[runtime]",
-    "bench-comm": "weft[runtime]",
-    "selftest": "weft[runtime]",
-    "export-checkpoint": "not a checkpoint",
+    "train run": "weft[runtime]",
+    "bench run": "weft[runtime]",
+    "bench selftest": "weft[runtime]",
+    "train export": "not a checkpoint",
 }
 """What commands say, and end with exit code 2, where there is no PyTorch."""
 STUDY = """schema = "weft.study/1"

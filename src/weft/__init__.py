@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from weft.cluster import resolve as resolve_cluster
     from weft.cluster.files import read_cluster
     from weft.commands.arrange import arrange
-    from weft.commands.calibrate import calibrate
     from weft.commands.compare import compare
     from weft.commands.design import design
     from weft.commands.estimate import estimate
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from weft.commands.simulate import simulate
     from weft.commands.sweep import sweep
     from weft.commands.train import train
-    from weft.commands.validate import validate
+    from weft.commands.validate import calibrate, validate
     from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
     from weft.estimation import Estimate
     from weft.layout import Layout
@@ -49,6 +48,7 @@ _HOME = {
     "Plan": "weft.search",
     "audit_routes": "weft.commands.route",
     "bill_of_materials": "weft.commands.fabric",
+    "calibrate": "weft.commands.validate",
     "check_fabric": "weft.commands.fabric",
     "make_report": "weft.commands.report",
     "read_cluster": "weft.cluster.files",

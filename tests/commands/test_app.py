@@ -139,7 +139,7 @@ ESTIMATED = ("estimate", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence"
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--stage", "1"), "goes with --timeline"),
+        (("--stage", "1"), "needs --timeline"),
         (("--timeline", "memory.json", "--stage", "2"), "stage 2 of 2"),
         (("--timeline", "nowhere/memory.json"), "its folder does not exist"),
     ],

@@ -29,7 +29,7 @@ BEGINS = {
     "fabric bill": ("a100-16",),
     "launch": ("plan.json",),
     "validate": ("runs.csv",),
-    "train": ("gpt2", "--layout", "dp=2", "--device", "cuda"),
+    "train run": ("gpt2", "--layout", "dp=2", "--device", "cuda"),
 }
 """Command lines that are good, but for training, which has no GPUs here."""
 NUMBERS = ("zzz", "", "nan", "1e400", "-1e400", "0x10", "1 2", "\N{ARABIC-INDIC DIGIT TWO}" * 5000)

@@ -1,4 +1,4 @@
-"""``weft calibrate`` as a user runs it: a fit of a small table, its file, and refusals."""
+"""``weft validate --fit`` as a user runs it: a fit of a small table, its file, and refusals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def weft(*arguments: str):
 def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fit")
     constants, errors = folder / "mine.toml", folder / "errors.json"
-    result = weft("calibrate", str(RUNS), "-o", str(constants), "--errors", str(errors))
+    result = weft("validate", str(RUNS), "--fit", str(constants), "--errors", str(errors))
     assert result.exit_code == 0, result.output
     return result.stdout, constants, errors
 
@@ -52,7 +52,7 @@ def test_runs_of_unknown_machines(tmp_path) -> None:
     table = tmp_path / "runs.csv"
     table.write_text("id,family,model,gpu,gpus,iter_s\na,b,Mamba 3B,A100-80GB-SXM,8,1.0\n", encoding="utf-8")
     with pytest.raises(BadInput, match="no run that can be predicted"):
-        weft("calibrate", str(table))
+        weft("validate", str(table), "--fit", str(tmp_path / "mine.toml"))
 
 
 def test_a_trace_gives_times_by_shape(tmp_path) -> None:
@@ -60,7 +60,7 @@ def test_a_trace_gives_times_by_shape(tmp_path) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 9.0, "args": arguments}
     trace, constants = tmp_path / "trace.json", tmp_path / "mine.toml"
     trace.write_text(json.dumps({"traceEvents": [event, event]}), encoding="utf-8")
-    result = weft("calibrate", "--trace", str(trace), "-o", str(constants))
+    result = weft("validate", "--trace", str(trace), "--fit", str(constants))
     assert "(128 x 64) by (64 x 256)" in result.stdout
     measured = read_calibration(str(constants), "h100").measured
     assert measured is not None
@@ -68,7 +68,7 @@ def test_a_trace_gives_times_by_shape(tmp_path) -> None:
     with pytest.raises(BadInput, match="goes without --trace"):
         CliRunner().invoke(
             cli,
-            ["calibrate", "--trace", str(trace), "--errors", str(tmp_path / "e.json")],
+            ["validate", "--trace", str(trace), "--fit", str(constants), "--errors", str(tmp_path / "e.json")],
             catch_exceptions=False,
             standalone_mode=False,
         )

@@ -59,20 +59,6 @@ def test_the_iteration_is_that_of_the_fabric_with_the_parts_down():
     assert job().failed == ()
 
 
-def test_slowdown_is_that_of_goodput():
-    asked = {"fabric": "rail-only"}
-    healthy, failed = (
-        weft.simulate("llama-3.1-8b", "h100-64", "dp=64", routing="spray", failed=count, **asked) for count in (0, 4)
-    )
-    found = weft.goodput("llama-3.1-8b", "h100-64", "dp=64", tokens="1T", simultaneous=4, **asked)
-    (row,) = found.simultaneous
-    assert row.cut < row.draws  # the first draw leaves the job whole
-    assert row.slowdown is not None
-    assert row.worst is not None
-    assert failed.iteration_s / healthy.iteration_s <= row.worst + 1e-12
-    assert failed.iteration_s > healthy.iteration_s
-
-
 def test_a_job_that_is_cut_off_has_no_iteration():
     with pytest.raises(
         NothingFeasible, match=r"8 of the job's 64 accelerators are cut off by .*leaf leaf-2"

@@ -23,7 +23,7 @@ REFUSED = {
         ("plan", "gpt2-124m", "a100-8", "--format", "json", "--format", "table"),
         "--format: is given twice",
     ),
-    "an exported type twice": (("export-checkpoint", "a", "b", "--to", "hf", "--to", "weft"), "--to: is given twice"),
+    "an exported type twice": (("train", "export", "a", "b", "--to", "hf", "--to", "weft"), "--to: is given twice"),
     "commas that part no thousands": (("plan", "gpt2-124m", "a100-8", "--batch", "1,1,1"), "'1,1,1' is not a whole"),
     "a rank late twice": (
         ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--late", "0:1us,0:2000us"),

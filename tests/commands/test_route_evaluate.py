@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from weft.commands.route_evaluate import evaluate
+from weft.commands.route_evaluate import evaluate_command
 from weft.errors import BadInput, UnknownName
 from weft.interop.routing_jobs import COLUMNS
 
@@ -34,7 +34,7 @@ def jobs(tmp_path: Path) -> Path:
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(evaluate, [str(one) for one in arguments])
+    return CliRunner().invoke(evaluate_command, [str(one) for one in arguments])
 
 
 def test_json_says_what_the_routers_reach(jobs: Path) -> None:

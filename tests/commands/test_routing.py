@@ -115,5 +115,5 @@ def test_a_transport_is_never_faster_than_the_ideal_on_its_paths_and_says_what_l
 def test_what_cannot_carry_flows(routing, words):
     with pytest.raises(BadInput, match=words):
         simulated(routing)
-    with pytest.raises(BadInput, match="says nothing without --fabric"):
+    with pytest.raises(BadInput, match="needs --fabric"):
         weft.compare("gpt2-124m", "a100-16", layout=("dp=16", "tp=2,dp=8"), routing="roce-ecmp")

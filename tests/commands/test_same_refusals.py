@@ -132,7 +132,6 @@ def test_options_of_plan(options):
         ("estimate", ("gpt2-124m", "h100-64")),
         ("design", ("gpt2-124m",)),
         ("validate", ("absent.csv",)),
-        ("calibrate", ("absent.csv",)),
         ("schedule", ("all-reduce", "1GiB")),
         ("schedule", ("all-reduct", "1GiB")),
     ],

@@ -174,7 +174,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--clip", "inf"], "clip: inf is out of range"),
         (["tiny-gpt", "--rate", "nan"], "rate: nan is out of range"),
         (["--plan", "missing.json"], "no such file"),
-        ([], "one MODEL needed"),
+        (["--steps", "1"], "one MODEL needed"),
     ],
 )
 def test_refusals_name_what_to_change(arguments, message):
@@ -182,7 +182,7 @@ def test_refusals_name_what_to_change(arguments, message):
         weft("train", *arguments)
 
 
-@pytest.mark.parametrize("verb", ["train tiny-gpt", "train tiny-gpt --dry-run", "bench-comm --ranks 2"])
+@pytest.mark.parametrize("verb", ["train tiny-gpt", "train tiny-gpt --dry-run", "bench --ranks 2"])
 def test_without_pytorch_the_extra_is_named(verb):
     script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"
     done = subprocess.run([sys.executable, "-c", script, *verb.split()], capture_output=True, text=True)
@@ -450,7 +450,7 @@ def test_launched_ranks_say_a_problem_once(tmp_path):
 def test_a_trained_model_leaves_as_one_file(tmp_path):
     run, file = tmp_path / "run", tmp_path / "model.safetensors"
     weft("train", "tiny-llama", *SMALL, "--steps", "1", "--out", str(run))
-    output = weft("export-checkpoint", str(run / "step-00000001"), str(file))
+    output = weft("train", "export", str(run / "step-00000001"), str(file))
     assert output == f"written {file}\n"
     size = int.from_bytes(file.read_bytes()[:8], "little")
     header = json.loads(file.read_bytes()[8 : 8 + size])
@@ -458,7 +458,7 @@ def test_a_trained_model_leaves_as_one_file(tmp_path):
     assert {entry["dtype"] for entry in header.values()} == {"F32"}
     assert "embedding.weight" in header
     with pytest.raises(BadInput, match=r"does not end in \.safetensors"):
-        weft("export-checkpoint", str(run / "step-00000001"), str(tmp_path / "model.bin"))
+        weft("train", "export", str(run / "step-00000001"), str(tmp_path / "model.bin"))
 
 
 def test_a_model_goes_out_to_the_hub_and_comes_back(tmp_path):
@@ -468,13 +468,13 @@ def test_a_model_goes_out_to_the_hub_and_comes_back(tmp_path):
     data = ["--data", f"{tmp_path}/a.npy=0.7", "--data", f"{tmp_path}/b.txt=0.3", "--eval-every", "1"]
     run, hub = tmp_path / "run", tmp_path / "hub"
     assert "held out" in weft("train", "tiny-llama", *SMALL, "--steps", "1", "--out", str(run), *data)
-    weft("export-checkpoint", str(run / "step-00000001"), str(hub), "--to", "hf", "--dtype", "bf16")
+    weft("train", "export", str(run / "step-00000001"), str(hub), "--to", "hf", "--dtype", "bf16")
     weft("train", "--from", str(hub), *SMALL, "--steps", "2", "--precision", "fp32", *data)
     weft("train", "tiny-llama", *SMALL, "--steps", "2", "--out", str(run), "--resume", *data)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert all(one["perplexity"] == pytest.approx(math.exp(one["eval_loss"])) for one in records)
     with pytest.raises(BadInput, match="without --to hf"):
-        weft("export-checkpoint", str(run / "step-00000001"), str(tmp_path / "m.safetensors"), "--dtype", "bf16")
+        weft("train", "export", str(run / "step-00000001"), str(tmp_path / "m.safetensors"), "--dtype", "bf16")
 
 
 @pytest.mark.slow
@@ -520,6 +520,6 @@ def test_folders_taken_for_others_are_told(tmp_path):
     (run / "step-00000002" / "weft.json").write_text("{}")
     (run / "config.json").write_text(json.dumps(catalogue.configuration(catalogue.load("tiny-llama").model)))
     with pytest.raises(BadInput, match=r"run: is not a checkpoint -- there are .*step-00000002"):
-        weft("export-checkpoint", str(run), str(tmp_path / "out"), "--to", "hf")
+        weft("train", "export", str(run), str(tmp_path / "out"), "--to", "hf")
     with pytest.raises(BadInput, match=r"run: holds no weights .* with --resume or --resume-from"):
         weft("train", "--from", str(run), "--batch", "4", "--sequence", "16")

@@ -498,7 +498,7 @@ of_text("collectives.dimensions.parse_dimensions", "text", words(DIMENSIONS, "fc
 of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", "halving-doubling,-"))
 of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
 of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
-of_text("commands.bench_comm.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
+of_text("commands.bench.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
 
 # Runs, layouts and results
 

@@ -30,13 +30,11 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 
 NOT_READERS = {
     "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
-    "commands.route.PlanByDefault.parse_args": "parses the words of a command, as click does",
-    "commands.fabric.ShowByDefault.parse_args": "parses the words of a command, as click does",
-    "commands.sweep.RunByDefault.parse_args": "parses the words of a command, as click does",
+    "commands.command_line.DefaultGroup.parse_args": "parses the words of a command, as click does",
     "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
     "commands.schedule.schedule_command": "does what schedule does",
     "commands.route_evaluate.evaluation": "gives lines of files to read_event",
-    "commands.route_export.export": "gives files to read_probes and read_subnet",
+    "commands.route_export.export_command": "gives files to read_probes and read_subnet",
     "commands.route_watch.undecided": "gives lines of files to read_event",
     "collectives.schedules.timing.resolve_active": "takes a number, or a word of an option's choices",
     "estimation.trust.runs_from_json": "reads what Weft ships",

@@ -360,7 +360,7 @@ def test_the_recipe_of_a_run_counts_in_its_estimate(tmp_path):
         assert (recipe.global_batch, recipe.dropout, recipe.gradient_bytes, recipe.precision) == (256, True, 2, "bf16")
     mine = weft.estimate("mixtral-8x7b", "h100-16", run=str(path), batch=512, precision="fp8").job.recipe
     assert (mine.global_batch, mine.precision, mine.gradient_bytes) == (512, "fp8", 2)
-    with pytest.raises(BadInput, match="says nothing without --run"):
+    with pytest.raises(BadInput, match="needs --run"):
         weft.estimate("mixtral-8x7b", "h100-16", "pp=4", vocab=32000)
 
 

@@ -198,7 +198,7 @@ def test_results_compare_as_files_and_as_objects(tmp_path):
         (("llama-3.1-8b", "h100-64"), {"layout": tuple(["tp=1"] * 9)}, "9 sides"),
         (("llama-3.1-8b", "h100-64", "h200-64"), {"usd_per_hour": ("1", "2", "3")}, "3 prices for 2 sides"),
         (("llama-3.1-8b", "h100-64", "h200-64"), {"usd_per_hour": ("-1",)}, "--usd-per-hour"),
-        (("llama-3.1-8b", "h100-64", "h200-64"), {"routing": "spray"}, "says nothing without --fabric"),
+        (("llama-3.1-8b", "h100-64", "h200-64"), {"routing": "spray"}, "needs --fabric"),
         (("llama-3.1-8b", "h100-64", "h200-65"), {}, "65"),
     ],
 )

@@ -107,7 +107,7 @@ def test_a_whole_run_counts_failures_and_the_network_that_it_uses_up() -> None:
         assert (row["usd"], row["run_usd"]) == (one.bill.usd, one.after.run_usd)
     more = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, **(asked | {"tokens": None}))
     assert all(one.after is None for one in more.designs)
-    with pytest.raises(BadInput, match="says nothing without --tokens"):
+    with pytest.raises(BadInput, match="needs --tokens"):
         weft.design("llama-3.2-1b", CLUSTER, usd_per_hour=3.0)
 
 

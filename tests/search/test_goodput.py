@@ -113,20 +113,6 @@ def test_networks_have_different_blast_radius():
     assert found["rail-only"].goodput > found["fat-tree"].goodput
 
 
-def test_several_at_once():
-    asked = {"failures": failures_from_toml(BOOK), "fabric": "fat-tree", "simultaneous": "1,2,5", "spares": 1}
-    found = small(**asked)
-    assert [one.failed for one in found.simultaneous] == [1, 2, 5]
-    for one in found.simultaneous:
-        assert 0 <= one.cut <= one.draws
-        assert (one.slowdown is None) == (one.cut == one.draws)
-        assert one.stranded % 32 == 0
-        assert one.worst is None or one.worst >= one.slowdown >= 1 - 1e-9
-    assert small(**asked).to_json() == found.to_json()
-    with pytest.raises(BadInput, match="cannot fail at once"):
-        small(**(asked | {"simultaneous": "10000"}))
-
-
 def test_documents():
     found = small(policy="shrink,peer,async")
     document = json.loads(found.to_json())
@@ -156,8 +142,6 @@ def test_a_plan_takes_a_failure_file():
         ({"failures": "absent.toml"}, "absent.toml"),
         ({"failures": "nobody"}, "failure preset"),
         ({"policy": "hope"}, "policy"),
-        ({"simultaneous": "1"}, "--fabric"),
-        ({"simultaneous": "0", "fabric": "rail-only"}, "positive"),
         ({"spares": -1}, "--spares"),
         ({"tokens": "0"}, "tokens"),
     ],

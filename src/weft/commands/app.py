@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError, printable
+from weft.errors import LONGEST_MESSAGE, BadInput, InDoubt, WeftError, printable
 
 VERBS = {
     "plan": "Rank the layouts of MODEL on CLUSTER.",
@@ -21,7 +21,6 @@ VERBS = {
     "report": "Write a plan, an arrangement or a study as a page in one file, to hand around.",
     "sweep": "Compute a study over axes, on one machine or many, and look at its results.",
     "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
-    "goodput": "What failures leave of a training run, by class of failure: goodput, days, dollars.",
     "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
     "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
     "arrange": "Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.",
@@ -29,16 +28,21 @@ VERBS = {
     "fabric": "Show the network of CLUSTER: switches, links, cost and power.",
     "launch": "Write the launch file of a layout of PLAN.json (weft plan --format json).",
     "train": "Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.",
-    "export-checkpoint": "Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.",
-    "bench-comm": "Measure collectives per mesh axis, matrix products and memory of this machine.",
+    "bench": "Measure this machine for plans, or check the training runtime on it.",
     "validate": "Predicted against measured iteration time, run by run and by family.",
-    "calibrate": "Fit the constants of accelerators and training software to the measured runs of RUNS.csv.",
     "serve": "Plan, compare and explore on pages in your browser.",
-    "selftest": "Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.",
-    "doctor": "Say what is installed, where kernels are kept, and whether Weft's answers hold here.",
-    "info": "List what is known of a TOPIC, or say what of it a NAME means.",
+    "info": "List models, clusters, frameworks, formats, codes or schemas, or check the installation.",
 }
 """Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
+MOVED = {
+    "bench-comm": "bench",
+    "calibrate": "validate --fit FILE.toml",
+    "doctor": "info install",
+    "export-checkpoint": "train export",
+    "goodput": "estimate --layout ... --tokens 15T",
+    "selftest": "bench selftest",
+}
+"""Commands of earlier versions, and what does their work."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
 
@@ -50,11 +54,12 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MOVED:
+            raise BadInput(f"is now weft {MOVED[cmd_name]}", where=f"weft {cmd_name}")
         if cmd_name not in VERBS:
             return None
-        name = cmd_name.replace("-", "_")
-        module = import_module("weft.web.serve" if name == "serve" else f"weft.commands.{name}")
-        command: click.Command = getattr(module, f"{name}_command")
+        module = import_module("weft.web.serve" if cmd_name == "serve" else f"weft.commands.{cmd_name}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
         if COMPLETION in os.environ:
             from weft.commands.command_line import completing
 
@@ -77,17 +82,15 @@ def cli() -> None:
     weft compare llama-3.1-405b h100-8192 gb200-4096   which of two, and why
     weft sweep study.toml -o results.csv     all points of a study, on all cores or many machines
     weft design llama-3.1-405b h100-16384    which network to buy
-    weft goodput llama-3.1-405b h100-16384 --layout tp=8,pp=16 --tokens 15T   after failures
     weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
     weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
     weft arrange site.toml                   jobs, hosts, layouts and times together, with a bound
     weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
     weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
-    weft bench-comm --ranks 2                this machine, measured for plans
+    weft bench --ranks 2                     this machine, measured for plans
     weft validate --regret                   predictions against published, measured runs, or yours
-    weft calibrate runs.csv                  constants from measured runs
     weft serve --open                        all of it on pages in your browser
-    weft info models                         what is known by name: models, clusters, stacks, codes, schemas
+    weft info models                         what is known by name: models, clusters, frameworks, codes, schemas
 
     Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted,
     128 + N where signal N killed a rank.

@@ -11,7 +11,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, check_chart, check_folder, console, deliver, deliver_chart
+from weft.commands.output import Output, check_chart, check_file, console, deliver, deliver_chart
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -102,7 +102,7 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     search with the best so far. What -o writes, weft simulate, route, schedule, launch and train read
     (--arrangement).
     """
-    check_folder(out.output, "-o")
+    check_file(out.output, "-o")
     check_chart(out.chart)
     screen = console(error=True)
 

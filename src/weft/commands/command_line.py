@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -93,6 +95,34 @@ def completing(command: click.Command) -> click.Command:
         if isinstance(param, click.Argument) and param.type is click.STRING:
             param.type = _Named()
     return command
+
+
+class DefaultGroup(click.Group):
+    """A group that takes arguments, unless they begin with the name of a command, as those of ``default``.
+
+    Args:
+        default: the name of that command.
+        modules: modules of ``weft.commands`` by the command that each has and that is loaded when it is called.
+    """
+
+    def __init__(self, *, default: str, modules: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
+        super().__init__(**options)
+        self.default, self.modules = default, modules
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, *self.modules])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.modules:
+            module = import_module(f"weft.commands.{self.modules[cmd_name]}")
+            command: click.Command = getattr(module, f"{cmd_name}_command")
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in ("-h", "--help", *self.list_commands(ctx)):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
 
 def takes(**records: type[Options]) -> Callable[[_Command], _Command]:

@@ -46,10 +46,7 @@ class CompareOptions(RecipeOptions, RoutingOptions):
     )
     tokens: str | float = option(TOKENS, "Tokens to train on, for time, cost and energy.", metavar="N")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.routing != RoutingOptions.routing and not self.fabric:
-            raise BadInput("says nothing without --fabric", where="--routing", remedy="add --fabric KIND or FILE")
+    needs = {"routing": "fabric"}
 
 
 @verb(CompareOptions)

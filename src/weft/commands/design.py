@@ -11,12 +11,12 @@ import click
 from weft.codec import positive
 from weft.commands.command_line import takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
-from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.options import given_options, option, verb
 from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
 from weft.commands.shared import (
+    FailureOptions,
     RankedOptions,
     RecipeOptions,
-    book_of,
     cluster_of,
     job_of,
     layout_of,
@@ -28,20 +28,16 @@ from weft.errors import BadInput, NothingFeasible
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
     from weft.layout import Layout
-    from weft.reliability.classes import FailureBook
     from weft.search.design import DesignStudy
-    from weft.search.goodput import FailureTerms
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
 
 OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 7.0)
 """Tried by default, where neither sizes nor batches are."""
-_RUN = ("failures", "policy", "usd_per_hour", "network_life")
-"""Options of the whole run."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOptions(RankedOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
+class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
     more = ("own",)
@@ -63,23 +59,11 @@ class DesignOptions(RankedOptions, PriceOptions, RadixOptions, RoutingOptions, R
     )
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
-    tokens: str | float | None = option(
-        None, "Also train on so many tokens, as 15T: goodput and tokens per dollar.", metavar="N"
-    )
-    failures: str | FailureBook = option(
-        "llama-3", "With --tokens: what fails, a preset or a TOML file (weft goodput).", metavar="NAME|FILE"
-    )
-    policy: str = option("restart", "With --tokens: how failures are met (weft goodput).", metavar="WORD,...")
-    usd_per_hour: float | None = option(None, "With --tokens: price of an accelerator hour.", metavar="USD")
     network_life: str | float = option(
         "4y", "With --tokens: time over which a network is written off.", metavar="TIME"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for one in options_of(DesignOptions):
-            if one.name in _RUN and self.tokens is None and getattr(self, one.name) != one.default:
-                raise BadInput("says nothing without --tokens", where=one.flags[0], remedy="add --tokens, as 15T")
+    needs = {"network_life": "tokens"}
 
 
 @verb(DesignOptions)
@@ -131,7 +115,7 @@ def design(
         routing=options.routing,
         simulate=not options.no_simulate,
         failures=not options.no_failures,
-        run=_run(options),
+        run=None if options.tokens is None else options.terms(options.tokens, simulate=not options.no_simulate),
         network_s=positive(parse_seconds(options.network_life, "--network-life"), "--network-life"),
         against=options.against,
         one_domain=bool(options.sizes),
@@ -167,23 +151,6 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
             raise BadInput(f"{text[:40]!r} is no oversubscription", where="--oversubscription", remedy="give 1 to 999")
         result[ratio] = None
     return tuple(result)
-
-
-def _run(options: DesignOptions) -> FailureTerms | None:
-    """The whole run under failures, where ``tokens`` asks for it."""
-    if options.tokens is None:
-        return None
-    from weft.reliability.recovery import parse_policy
-    from weft.search.goodput import FailureTerms
-    from weft.units import parse_count
-
-    return FailureTerms(
-        book=book_of(options.failures),
-        policy=parse_policy(options.policy),
-        tokens=parse_count(options.tokens, "--tokens"),
-        usd_per_hour=options.usd_per_hour,
-        simulate=not options.no_simulate,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, check_count, check_folder, deliver_chart, report
+from weft.commands.output import LayoutOutput, check_chart, check_count, check_file, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
     ModelOptions,
@@ -46,10 +46,7 @@ class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions)
         None, "Vocabulary of the run's tokenizer, where --run leaves it open.", metavar="N", least=1
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.vocab is not None and self.run is None:
-            raise BadInput("says nothing without --run", where="--vocab", remedy="add --run, or drop --vocab")
+    needs = {"vocab": "run"}
 
 
 @verb(EstimateOptions)
@@ -98,7 +95,7 @@ def estimate(
         cluster=where,
         estimate=result,
         sensitivities=sensitivities(job, where, cut, calibration),
-        run=options.training(result, job, where),
+        run=options.training(result, job, where, calibration),
     )
 
 
@@ -163,6 +160,8 @@ class EstimateOutput(LayoutOutput):
     launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
+    needs = {"stage": "timeline"}
+
 
 @click.command("estimate")
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
@@ -175,9 +174,7 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     """
     check_chart(out.chart)
     check_count(names, 2, "estimate", USAGE)
-    if out.stage is not None and out.timeline is None:
-        raise BadInput("goes with --timeline", where="--stage", remedy="name a file: --timeline memory.json")
-    check_folder(out.timeline, "--timeline")
+    check_file(out.timeline, "--timeline")
     *model, cluster = names if names else (None,)
     result = estimate(model[0] if model else None, cluster, options=options)
     timeline = None if out.timeline is None else memory_timeline(result, options, out.stage)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, fabric_of, is_file, left_out, network_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import FileOutput, RowsOutput, check_picture, deliver, report, show
@@ -176,16 +176,7 @@ def _timed(options: CheckOptions, result: Differences, design: Wiring, fabric: F
         return replace(times, stuck=str(error))
 
 
-class ShowByDefault(click.Group):
-    """A group that takes anything but the name of a verb for arguments of ``show``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0] not in (*self.commands, "-h", "--help"):
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=ShowByDefault)
+@click.group(cls=DefaultGroup, default="show")
 def fabric_command() -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 

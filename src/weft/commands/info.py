@@ -1,26 +1,49 @@
-"""``weft info``: what is known by name, and what codes and documents mean."""
+"""``weft info``: models, clusters, frameworks, formats, rejection codes, schemas, and the installation."""
 
 from __future__ import annotations
 
 import click
 
-from weft.errors import UnknownName
+from weft.errors import BadInput, UnknownName
+
+TOPICS = ("models", "clusters", "frameworks", "formats", "codes", "schemas", "install")
 
 
 @click.command("info")
-@click.argument("topic", type=click.Choice(["models", "clusters", "stacks", "codes", "schemas"]))
+@click.argument("topic", type=click.Choice(TOPICS))
 @click.argument("name", required=False)
-def info_command(topic: str, name: str | None) -> None:
-    """List what is known of a TOPIC, or say what of it a NAME means.
+@click.pass_context
+def info_command(ctx: click.Context, topic: str, name: str | None) -> None:
+    """List models, clusters, frameworks, formats, codes or schemas, or check the installation.
 
     \b
-    weft info models [WORD]     models of the catalogue (those whose name holds WORD)
-    weft info clusters [WORD]   accelerators and the patterns of cluster names
-    weft info stacks            training software whose constants are known, for --stack
-    weft info codes [CODE]      what rejections mean
-    weft info schemas [NAME]    the JSON Schemas of files and documents, or one of them
+    weft info models [WORD]       models of the catalogue (those whose name contains WORD)
+    weft info clusters [WORD]     accelerators, and the patterns of cluster names
+    weft info frameworks [NAME]   training software with known constants, for --stack
+    weft info formats [NOUN]      files of other tools that Weft reads and writes
+    weft info codes [CODE]        why layouts are rejected, and what helps
+    weft info schemas [NAME]      the JSON Schemas of files and documents, or one of them
+    weft info install             installed packages, and checks of Weft's answers (exit code 1 if one fails)
     """
-    {"models": _models, "clusters": _clusters, "stacks": _stacks, "codes": _codes, "schemas": _schemas}[topic](name)
+    lists = {
+        "models": _models,
+        "clusters": _clusters,
+        "frameworks": _frameworks,
+        "formats": _formats,
+        "codes": _codes,
+        "schemas": _schemas,
+    }
+    if topic in lists:
+        lists[topic](name)
+        return
+    if name is not None:
+        raise BadInput(f"takes no name, {name[:40]!r} was given", where="weft info install", remedy="drop it")
+    from weft.commands.installation import installation, installation_view
+    from weft.views.terminal import print_blocks
+
+    result = installation()
+    print_blocks(installation_view(result))
+    ctx.exit(0 if result.ok else 1)
 
 
 def _models(word: str | None) -> None:
@@ -63,16 +86,28 @@ def _clusters(word: str | None) -> None:
         )
 
 
-def _stacks(name: str | None) -> None:
+def _frameworks(name: str | None) -> None:
     from weft.cluster.calibration import shipped_tables, stack_names
-    from weft.validation.runs import stacks as known
+    from weft.validation.runs import stacks
 
-    tables = shipped_tables().tables
+    tables, known = shipped_tables().tables, stacks()
     if name is not None and name not in stack_names():
-        raise UnknownName("software", name, stack_names(), listed="weft info stacks")
-    for stack in stack_names() if name is None else (name,):
-        title = known()[stack].title if stack in known() else "weft.runtime"
-        click.echo(f"{stack:18s}  {title:58s}  {tables[f'stack.{stack}']['source']}")
+        raise UnknownName("framework", name, stack_names(), listed="weft info frameworks")
+    for framework in stack_names() if name is None else (name,):
+        title = known[framework].title if framework in known else "weft.runtime"
+        click.echo(f"{framework:18s}  {title:58s}  {tables[f'stack.{framework}']['source']}")
+
+
+def _formats(noun: str | None) -> None:
+    from weft.interop.formats import FORMATS
+
+    nouns = {form.noun: None for form in FORMATS}
+    if noun is not None and noun not in nouns:
+        raise UnknownName("noun", noun, nouns, listed="weft info formats")
+    for form in FORMATS:
+        if noun in (None, form.noun):
+            uses = " and ".join(use for use, function in (("read", form.reader), ("write", form.writer)) if function)
+            click.echo(f"{form.noun:9s} {form.name:21s} {uses:15s} {form.title}")
 
 
 def _codes(code: str | None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weft.errors import BadInput, UnknownName
 from weft.units import parse_whole
@@ -136,12 +136,24 @@ def option(
 class Options:
     """Base of the options records."""
 
+    needs: ClassVar[Mapping[str, str]] = {}
+    """Options that mean nothing without another one, and that one; records add those of their bases."""
+
     def __post_init__(self) -> None:
-        for one in options_of(type(self)):
-            given = getattr(self, one.name)
-            checked = one.checked(given)
-            if checked is not given:
-                object.__setattr__(self, one.name, checked)
+        choices = {choice.name: choice for choice in options_of(type(self))}
+        for choice in choices.values():
+            value = getattr(self, choice.name)
+            checked = choice.checked(value)
+            if checked is not value:
+                object.__setattr__(self, choice.name, checked)
+        for base in type(self).__mro__:
+            for name, other in vars(base).get("needs", {}).items():
+                choice, needed = choices[name], choices[other]
+                if getattr(self, name) != choice.default and getattr(self, other) == needed.default:
+                    flag = needed.flags[-1]
+                    raise BadInput(
+                        f"needs {flag}", where=choice.flags[-1], remedy=f"add {flag}, or drop {choice.flags[-1]}"
+                    )
 
 
 def options_of(record: type[Options]) -> tuple[Option, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +56,7 @@ def check_chart(path: str | None, option: str = "--chart") -> None:
     if Path(path).suffix.lower() not in CHARTS:
         known = f"{', '.join(CHARTS[:-1])} or {CHARTS[-1]}"
         raise BadInput(f"{path!r} does not end in {known}", where=option, remedy="name it like chart.svg")
-    check_folder(path, option)
+    check_file(path, option)
     if find_spec("altair") is None or find_spec("vl_convert") is None:
         raise MissingExtra(option, "plot")
 
@@ -68,17 +69,28 @@ def deliver_chart(chart: Chart, path: str) -> None:
         file.write(rendered(chart, Path(path).suffix))
 
 
-def check_folder(path: str | None, option: str) -> None:
-    """Refuse a file that cannot be written, because there is no folder for it, before anything runs."""
-    if path is not None and not os.path.isdir(Path(path).absolute().parent):
-        raise BadInput("its folder does not exist", where=f"{option} {path}", remedy="make the folder first")
+def check_file(path: str | None, option: str) -> None:
+    """Refuse a file that cannot be written before anything runs."""
+    if path is None:
+        return
+    where = f"{option} {path}"
+    if not os.path.isdir(Path(path).absolute().parent):
+        raise BadInput("its folder does not exist", where=where, remedy="make the folder first")
+    try:
+        folder = stat.S_ISDIR(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise BadInput(f"cannot be written: {error.strerror}", where=where) from None
+    if folder:
+        raise BadInput("is a folder", where=where, remedy="name a file in it")
 
 
 def check_picture(path: str | None, option: str = "--picture") -> None:
     """Refuse a picture that is no SVG, or has no folder, before anything runs."""
     if path is not None and Path(path).suffix.lower() != ".svg":
         raise BadInput(f"{path!r} does not end in .svg", where=option, remedy="name it like picture.svg")
-    check_folder(path, option)
+    check_file(path, option)
 
 
 def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> None:

@@ -10,7 +10,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
-from weft.commands.options import given_options, option, options_of, verb
+from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
 from weft.commands.shared import ConstantsOptions, ModelOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
 from weft.errors import BadInput, NothingFeasible, UnknownName
@@ -46,11 +46,7 @@ class NetworkOptions(RadixOptions, RoutingOptions):
         None, "With --fabric: stop after so long, as 60s, with what is proved by then.", metavar="TIME"
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for one in options_of(NetworkOptions):
-            if self.fabric is None and getattr(self, one.name) != one.default:
-                raise BadInput("says nothing without --fabric", where=one.flags[0], remedy="add --fabric KIND or FILE")
+    needs = dict.fromkeys(("placement", "axis_order", "budget", "radix", "routing"), "fabric")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +138,8 @@ def plan(
         )
     else:
         kept = result if options.variants else distinct(result, options.top)
-    runs = [options.training(one, job, where) for one in kept.layouts]
+    constants = constants_of(options, where, job)
+    runs = [options.training(layout, job, where, constants) for layout in kept.layouts]
     return replace(kept, runs=tuple(run for run in runs if run is not None))
 
 

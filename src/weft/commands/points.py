@@ -14,7 +14,6 @@ from weft.codec import encode
 from weft.commands.arrange import ArrangeOptions, arrange
 from weft.commands.design import DesignOptions, design
 from weft.commands.estimate import EstimateOptions, estimate
-from weft.commands.goodput import GoodputOptions, goodput
 from weft.commands.networks import is_file
 from weft.commands.options import Option, Options, options_of
 from weft.commands.plan import PlanOptions, plan
@@ -102,7 +101,7 @@ def _estimate_row(result: Any, best: Any, run: Any) -> Row:
     row: Row = {"layout_text": format_layout(best.layout)} | best.row()
     if run is not None:
         row |= {f"run_{name}": value for name, value in _figures(encode(run)).items()}
-        row |= {"days": run.days, "expected_days": run.expected_days}
+        row |= {"days": run.days, "expected_days": run.expected_days, "goodput": run.training_s / run.expected_s}
     if getattr(result, "simulated_s", ()):
         row["simulated_s"] = result.simulated_s[0]
     return row
@@ -144,13 +143,6 @@ def _design(options: Asked) -> Row:
     return row
 
 
-def _goodput(options: Asked) -> Row:
-    result = goodput(options.model, options.cluster, options.layout, **options.given("layout", *_RECIPE))
-    run = {f"run_{name}": value for name, value in _figures(encode(result.run)).items()}
-    days = {"days": result.run.days, "expected_days": result.run.expected_days}
-    return {"layout_text": format_layout(result.layout)} | _figures(result.to_dict()) | run | days
-
-
 def _schedule(options: Asked) -> Row:
     given = options.given("cluster")
     if "cluster" in options.values:
@@ -187,7 +179,6 @@ VERBS: dict[str, _Verb] = {
         _design,
         without=("fabrics", "oversubscription", "sizes", "batches", *_PLANS),
     ),
-    "goodput": _Verb(GoodputOptions, ("model", "cluster", "tokens"), _goodput, without=("simultaneous", *_PLANS)),
     "schedule": _Verb(
         ScheduleOptions,
         ("collective", "size"),
@@ -385,7 +376,7 @@ def _stack(value: Any, where: str) -> str:
     from weft.cluster.calibration import stack_names
 
     if _text(value, where) not in stack_names():
-        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info stacks")
+        raise UnknownName("software", value[:60], stack_names(), where=where, listed="weft info frameworks")
     return str(value)
 
 

@@ -11,7 +11,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import FileOutput, check_folder, deliver
+from weft.commands.output import FileOutput, check_file, deliver
 from weft.errors import BadInput, NothingFeasible, printable
 from weft.interop.launch import launch_arguments
 
@@ -126,5 +126,5 @@ def report_command(subject: str, options: ReportOptions, out: FileOutput) -> Non
     PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote, STUDY the folder of
     weft sweep --state. The page opens from disk and loads nothing.
     """
-    check_folder(out.output, "--output")
+    check_file(out.output, "--output")
     deliver(make_report(subject, options=options), out.output)

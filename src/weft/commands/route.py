@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import SubnetOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, check_picture, deliver, report
@@ -154,29 +153,10 @@ def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, R
     return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
 
 
-_ELSEWHERE = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "route_export"}
-"""Modules of the other commands, which are loaded when they are called."""
+_MODULES = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "route_export"}
 
 
-class PlanByDefault(click.Group):
-    """A group that takes anything but the name of a command for options of ``plan``."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*self.commands, *_ELSEWHERE])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _ELSEWHERE:
-            command: click.Command = getattr(import_module(f"weft.commands.{_ELSEWHERE[cmd_name]}"), cmd_name)
-            return command
-        return super().get_command(ctx, cmd_name)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
-            args = ["plan", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=PlanByDefault)
+@click.group(cls=DefaultGroup, default="plan", modules=_MODULES)
 def route_command() -> None:
     """Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.
 

@@ -10,7 +10,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.options import option
-from weft.commands.output import Progress, RowsOutput, check_chart, check_folder, deliver, deliver_chart, show
+from weft.commands.output import Progress, RowsOutput, check_chart, check_file, deliver, deliver_chart, show
 from weft.commands.route import ROUTERS
 from weft.commands.traffic import JobOptions, asked_jobs, jobs_of, network_of
 from weft.errors import BadInput, UnknownName
@@ -47,9 +47,9 @@ class EvaluateOutput(RowsOutput):
     chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-@click.command()
+@click.command("evaluate")
 @takes(options=EvaluateOptions, out=EvaluateOutput)
-def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
+def evaluate_command(options: EvaluateOptions, out: EvaluateOutput) -> None:
     """Compare routers: replay jobs over epochs, flow by flow.
 
     Each --jobs, --generate and --flows is a workload, all --plan and --job together one; without --fabric,
@@ -58,7 +58,7 @@ def evaluate(options: EvaluateOptions, out: EvaluateOutput) -> None:
     and what the controller did.
     """
     check_chart(out.chart)
-    check_folder(out.output, "--output")
+    check_file(out.output, "--output")
     result = evaluation(options)
     write(result, out)
     if out.chart is not None:

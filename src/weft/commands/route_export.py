@@ -41,17 +41,18 @@ class ExportOptions(TrafficOptions, SubnetOptions):
 
 
 @click.command(
+    "export",
     help="\n\n".join(
         [
             "Route all flows and write what a real network takes.",
             "\b\n" + "\n".join(f"{name:<14}{form.title}" for name, form in KINDS.items()),
             "One file is printed; several need -o DIR.",
         ]
-    )
+    ),
 )
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
 @takes(options=ExportOptions)
-def export(kind: str, options: ExportOptions) -> None:
+def export_command(kind: str, options: ExportOptions) -> None:
     if options.at is not None and kind != "events":
         raise BadInput(f"says nothing about {kind}", where="--at", remedy="use events, or drop it")
     if kind == "events":

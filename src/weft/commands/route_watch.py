@@ -59,9 +59,9 @@ class WatchOptions(Options):
     form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
-@click.command()
+@click.command("watch")
 @takes(options=WatchOptions)
-def watch(options: WatchOptions) -> None:
+def watch_command(options: WatchOptions) -> None:
     """Keep routes collision-free while jobs, links and switches come and go.
 
     \b
@@ -285,7 +285,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TimeShares:
     """What became of a decision ("none": nothing to push), the decision that holds now, and lines that tell it.
 
     ``stuck``: neither the new routes nor the former ones could be pushed.
@@ -321,21 +321,21 @@ class Hook:
             raise BadInput(f"{name!r} is no command", where="--apply", remedy="give a program that can be run")
         self.push = push
 
-    def carry(self, controller: Controller, decision: Decision, text: str) -> Outcome:
+    def carry(self, controller: Controller, decision: Decision, text: str) -> TimeShares:
         """Push what a decision moves, or say that it would be.
 
         Args:
             text: the decision as JSON with its moves.
         """
         if not decision.moves:
-            return Outcome(push="none", decision=decision)
+            return TimeShares(push="none", decision=decision)
         forth = difference(controller, decision)
         if not self.push:
             shown = f"would run: {shlex.join(self.words)} routes.json routes.diff"
-            return Outcome(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
+            return TimeShares(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
         failed = self._run("apply", controller, forth, decision.number, text)
         if not failed:
-            return Outcome(
+            return TimeShares(
                 push="applied", decision=decision, lines=(f"applied: {counted(len(decision.moves), 'flow')}",)
             )
         back = difference(controller, decision, back=True)
@@ -343,7 +343,7 @@ class Hook:
         again = self._run("rollback", controller, back, decision.number, text)
         told = f"{shlex.join(self.words)} {failed}: the former routes are held"
         lines = (told, f"rollback {again}" if again else "rolled back")
-        return Outcome(
+        return TimeShares(
             push="rolled-back", decision=held, lines=lines, stuck=again and f"apply {failed}, rollback {again}"
         )
 

@@ -13,7 +13,7 @@ import click
 from weft.commands.command_line import takes
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, check_chart, check_count, check_folder, deliver, deliver_chart, report
+from weft.commands.output import Output, check_chart, check_count, check_file, deliver, deliver_chart, report
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -467,7 +467,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     the largest COLLECTIVE, over AXES (as data) in place of SIZE.
     """
     check_chart(out.chart)
-    check_folder(out.timeline, "--timeline")
+    check_file(out.timeline, "--timeline")
     check_count(names, 2, "schedule", USAGE)
     kind: str | None
     size: str | float | None

@@ -1,4 +1,4 @@
-"""``weft selftest``: the runtime checked on the accelerators, or the CPU, of this machine."""
+"""``weft bench selftest``: the runtime checked on the accelerators, or the CPU, of this machine."""
 
 from __future__ import annotations
 

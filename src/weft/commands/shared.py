@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from weft.commands.options import Options, option
 from weft.errors import BadInput, UnknownName
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.model import Job, Model, RecipeChanges
     from weft.reliability.classes import FailureBook
     from weft.search import Plan
+    from weft.search.goodput import FailureTerms as FailureTerms
 
     JobSource = str | os.PathLike[str] | Job | Model
     """A catalogue name, a config.json, a Megatron-LM script, or what Weft makes of one."""
@@ -84,46 +85,79 @@ class ConstantsOptions(CalibrationOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(Options):
-    """What the whole training run costs."""
+class FailureOptions(Options):
+    """How long a training run is, what fails, and what the job does about it."""
 
-    tokens: str | float | None = option(None, "Tokens to train on, as 15T: adds days, cost, energy.", metavar="N")
-    failures: str | float | FailureBook | None = option(
-        None,
-        "What fails: a preset, as llama-3, a TOML file, or the mean time between failures of an accelerator, as 5y.",
+    tokens: str | float | None = option(
+        None, "Train on N tokens, as 15T: days, cost and what failures take.", metavar="N"
+    )
+    failures: str | float | FailureBook = option(
+        "llama-3", "With --tokens: what fails, as a preset or a TOML file.", metavar="NAME|FILE"
+    )
+    policy: str = option(
+        "restart",
+        "With --tokens: restart or shrink; also reroute, hot (spares), peer (checkpoints), async (saving).",
+        metavar="WORD,...",
+    )
+    usd_per_hour: float | None = option(None, "With --tokens: price of a GPU-hour in dollars.", metavar="USD")
+
+    needs = {"failures": "tokens", "policy": "tokens", "usd_per_hour": "tokens"}
+
+    def terms(self, tokens: str | float, **changes: Any) -> FailureTerms:
+        """How failures of a run over ``tokens`` are met and counted."""
+        from weft.reliability.recovery import parse_policy
+        from weft.search.goodput import FailureTerms
+        from weft.units import parse_count
+
+        return FailureTerms(
+            book=book_of(self.failures),
+            policy=parse_policy(self.policy),
+            tokens=parse_count(tokens, "--tokens"),
+            usd_per_hour=self.usd_per_hour,
+            **changes,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(FailureOptions):
+    """The whole training run, where a failure rate may stand for a file."""
+
+    failures: str | float | FailureBook = option(
+        "llama-3",
+        "With --tokens: what fails, as a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
         metavar="NAME|FILE|TIME",
     )
-    usd_per_hour: float | None = option(None, "Price of an accelerator hour.", metavar="USD")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("failures", "usd_per_hour"):
-            if self.tokens is None and getattr(self, name) is not None:
-                flag = f"--{name.replace('_', '-')}"
-                raise BadInput("says nothing without --tokens", where=flag, remedy="add --tokens, as 15T")
-
-    def training(self, estimate: Estimate, job: Job, cluster: Cluster) -> TrainingRun | None:
-        """The whole run at an estimate's speed, where ``tokens`` asks for it."""
+    def training(
+        self, estimate: Estimate, job: Job, cluster: Cluster, constants: Calibration | None
+    ) -> TrainingRun | None:
+        """The whole run at an estimate's speed; None without ``tokens``."""
         if self.tokens is None:
             return None
-        from weft.estimation.training import training_run
-        from weft.units import parse_count, parse_seconds
+        if (mtbf_s := self._mtbf_s()) is not None:
+            from weft.estimation.training import training_run
+            from weft.units import parse_count
 
-        tokens, what = parse_count(self.tokens, "--tokens"), self.failures
-        mtbf_s = None
-        if isinstance(what, int | float) or (
-            isinstance(what, str) and what[:1].isdigit() and not os.path.exists(what)
-        ):
-            mtbf_s = parse_seconds(what, "--failures")
-        elif what is not None:
-            from weft.fabric.catalogue import default_kind, for_cluster
-            from weft.search.goodput import failing_run
+            tokens, usd = parse_count(self.tokens, "--tokens"), self.usd_per_hour
+            return training_run(estimate, job, cluster, tokens=tokens, mtbf_s=mtbf_s, usd_per_accelerator_hour=usd)
+        from weft.fabric.catalogue import default_kind, for_cluster
+        from weft.search.goodput import failing_run
 
-            fabric = for_cluster(default_kind(cluster), cluster)
-            return failing_run(estimate, job, cluster, fabric, book_of(what), tokens=tokens, usd=self.usd_per_hour)
-        return training_run(
-            estimate, job, cluster, tokens=tokens, mtbf_s=mtbf_s, usd_per_accelerator_hour=self.usd_per_hour
-        )
+        fabric = for_cluster(default_kind(cluster), cluster)
+        return failing_run(estimate, job, cluster, fabric, self.terms(self.tokens), constants)
+
+    def _mtbf_s(self) -> float | None:
+        """The mean time between failures of an accelerator, where ``failures`` is one."""
+        from weft.units import parse_seconds
+
+        rate = self.failures
+        if not isinstance(rate, str | float | int):
+            return None
+        if isinstance(rate, str) and (not rate[:1].isdigit() or os.path.exists(rate)):
+            return None
+        if self.policy != "restart":
+            raise BadInput("needs classes of failures", where="--policy", remedy="give --failures a preset or a file")
+        return parse_seconds(rate, "--failures")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +174,7 @@ class RankedOptions(PlannedOptions):
 
     rank: int | None = option(None, "Layout of --plan (default 1).", metavar="N", least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.plan is None and self.rank is not None:
-            raise BadInput("--rank needs --plan", remedy="add it, or drop --rank")
+    needs = {"rank": "plan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,11 +284,11 @@ def stack_of(options: CalibrationOptions, job: Job | None, cluster: Cluster) -> 
 
     stack = options.stack if isinstance(options, ConstantsOptions) else None
     if stack is not None and stack not in stack_names():
-        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info stacks")
+        raise UnknownName("software", stack, stack_names(), where="--stack", listed="weft info frameworks")
     return stack or (job and job.stack) or usual_stack(cluster.accelerator.name)
 
 
-def book_of(failures: str | os.PathLike[str] | FailureBook) -> FailureBook:
+def book_of(failures: str | os.PathLike[str] | float | FailureBook) -> FailureBook:
     """The failures of a preset or of a file."""
     from weft.reliability.classes import FailureBook, preset, read_failures
 

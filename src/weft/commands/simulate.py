@@ -10,7 +10,7 @@ import click
 from weft.commands.command_line import takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, check_count, check_folder, report
+from weft.commands.output import Output, check_count, check_file, report
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -213,7 +213,7 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     check_count(names, 2, "simulate", USAGE)
     if options.flows is not None and out.timeline:
         raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
-    check_folder(out.timeline, "--timeline")
+    check_file(out.timeline, "--timeline")
     model, cluster = (*names, None, None)[:2]
     found = simulate(model, cluster, options=options)
     from weft.simulation.flows.scenario import ScenarioReport

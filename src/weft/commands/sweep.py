@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
     FileOutput,
     Progress,
     RowsOutput,
     check_chart,
-    check_folder,
+    check_file,
     deliver,
     deliver_chart,
     show,
@@ -240,16 +240,7 @@ class ShowOptions(RowsOutput):
             raise BadInput("go with --chart", where="--colour and --facet", remedy="add it, or drop them")
 
 
-class RunByDefault(click.Group):
-    """A group that takes anything but the name of a verb for the arguments of ``run``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or args[0] not in ("-h", "--help", *self.commands):
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=RunByDefault)
+@click.group(cls=DefaultGroup, default="run")
 def sweep_command() -> None:
     """Compute a study over axes, on one machine or many, and look at its results.
 
@@ -342,7 +333,7 @@ def _check_output(path: str | None) -> None:
         raise BadInput(
             f"{path!r} does not end in {' or '.join(TABLES)}", where="--output", remedy="name it like r.csv"
         )
-    check_folder(path, "--output")
+    check_file(path, "--output")
     if suffix == ".parquet":
         from weft.views.files.parquet_out import check_parquet
 

@@ -16,7 +16,7 @@ import click
 
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
 from weft.codec import encode
-from weft.commands.command_line import takes
+from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import given_options, verb
 from weft.commands.output import check_count
@@ -289,7 +289,7 @@ def _request(
 
 def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple[Details, tuple[str, ...], str | None]:
     """The model's numbers of its config.json, else the catalogue's or usual ones, which are noted; and the text of
-    that file, which ``weft export-checkpoint --to hf`` needs."""
+    that file, which ``weft train export --to hf`` needs."""
     from weft.model import catalogue
     from weft.model.huggingface import read_text_part
     from weft.runtime.layers.decoder import Details
@@ -552,10 +552,23 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
     )
 
 
-@click.command("train")
+@click.group(cls=DefaultGroup, default="run", modules={"export": "train_export"})
+def train_command() -> None:
+    """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
+
+    \b
+    weft train tiny-gpt --layout tp=2 --steps 20      two ranks on this machine, measured beside predicted
+    torchrun --no-python weft train --plan plan.json  one rank of each process of torchrun
+    weft train export runs/a/step-00000100 model.safetensors
+
+    Arguments without a command are those of run: weft train run --help.
+    """
+
+
+@train_command.command("run")
 @click.argument("names", nargs=-1, metavar="[MODEL]")
 @takes(options=TrainOptions)
-def train_command(names: tuple[str, ...], options: TrainOptions) -> None:
+def run_command(names: tuple[str, ...], options: TrainOptions) -> None:
     """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
 
     The grid is the layout's x * y * context * z * data * pipeline; every grid gives the same losses.

@@ -98,9 +98,7 @@ class TrainOptions(RankedOptions, RecipeOptions, CalibrationOptions):
     )
     compare: bool = option(False, "Print measured beside predicted communication and time.")
     dry_run: bool = option(False, "Trace one rank of each pipeline end, for any world; do not train.")
-    cluster: str | Cluster | None = option(
-        None, "This machine, of weft bench-comm, for --compare and MFU.", metavar="FILE"
-    )
+    cluster: str | Cluster | None = option(None, "This machine, of weft bench, for --compare and MFU.", metavar="FILE")
 
     def changes(self) -> RecipeChanges:
         return replace(super().changes(), gradient_bytes=2 if self.reduce_bf16 else None)

@@ -1,4 +1,4 @@
-"""``weft.validate``: predictions against published, measured runs."""
+"""``weft.validate`` and ``weft.calibrate``: predictions against measured runs, and constants fitted to them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.commands.command_line import takes
-from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import RowsOutput, check_chart, check_folder, deliver_chart, report
+from weft.commands.options import Options, given_options, option, options_of, verb
+from weft.commands.output import RowsOutput, check_chart, check_file, deliver, deliver_chart, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from weft.cluster import Calibration
+    from weft.interop.kernel_times import Traced
+    from weft.validation.fit import Fitted
     from weft.validation.runs import Run, Unparsed
     from weft.validation.summary import Validation
 
@@ -96,6 +99,59 @@ def _constants(path: str | None) -> Callable[[str, str], Calibration]:
     return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
 
 
+def calibrate(
+    runs: RunSource | None = None,
+    *,
+    trace: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Fitted | Traced:
+    """Fit the constants of accelerators and training software to measured runs, or read times out of a trace.
+
+    >>> import tempfile, weft
+    >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
+    >>> run = "one,mine,llama-2-7b,4096,a100-80gb,8,8,1,1,16,bf16,2.9"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with open(f"{folder}/runs.csv", "w") as file:
+    ...         print(columns, run, sep="\\n", file=file)
+    ...     found = weft.calibrate(f"{folder}/runs.csv")
+    >>> found.to_dicts()[0]["constant"]
+    'attention_efficiency'
+
+    Args:
+        runs: as for ``weft.validate``; one set of constants serves all runs.
+        trace: instead of runs, a trace of torch.profiler with record_shapes=True: times of products and attention.
+        progress: told each round in words.
+
+    Raises:
+        BadInput: a file or an option that cannot be used, or no run that tells anything.
+    """
+    if trace is not None:
+        if runs is not None:
+            raise BadInput("goes without RUNS.csv: a trace is not fitted", where="--trace", remedy="leave one out")
+        from weft.interop.kernel_times import read_kernel_times
+
+        return read_kernel_times(path_of(trace, "--trace"))
+    from weft.cluster.calibration import shipped_tables
+    from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
+    from weft.validation.inputs import Prepared, prepare_all
+    from weft.validation.predict import Predictor
+
+    read, path = rows_of(runs)
+    rows = prepare_all(read)
+    predictor = Predictor(row for row in rows if isinstance(row, Prepared))
+    if not predictor.runs:
+        raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
+    tables = prior_tables() if runs is None else shipped_tables()
+    result = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
+    if not result.values:
+        raise BadInput(
+            "no constant to fit: none is known of these accelerators and this software",
+            where=path,
+            remedy="give constants with --calibration",
+        )
+    return Fitted(source=Path(path).name, rows=rows, before=tables, fit=result)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ValidateOutput(RowsOutput):
     """What is made of a comparison."""
@@ -105,6 +161,22 @@ class ValidateOutput(RowsOutput):
     plot: str | None = option(
         None, "Also draw predicted over measured times (.svg, .png, .pdf, .html).", metavar="FILE"
     )
+    fit: str | None = option(
+        None, "Fit constants to the runs instead, and write them there, for --calibration.", metavar="FILE.toml"
+    )
+    errors: str | None = option(None, "With --fit: write each run's cross-validated error there.", metavar="FILE.json")
+    trace: str | None = option(
+        None,
+        "With --fit: take times of products and attention from a torch.profiler trace (record_shapes=True).",
+        metavar="FILE",
+    )
+
+    needs = {"errors": "fit", "trace": "fit"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.trace is not None and self.errors is not None:
+            raise BadInput("goes without --trace: a trace has no runs", where="--errors", remedy="drop it")
 
 
 @click.command("validate")
@@ -117,11 +189,17 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
     iter_s, tokens_s_gpu, tflops_per_gpu or mfu.  What a row leaves out is assumed as its training software
     does by default; --format json lists every assumption.  Without RUNS.csv: the published runs that Weft comes
     with, which its own constants are fitted to.
+
+    With --fit one set of constants is fitted to all runs. Its worth is the error of runs that are predicted by
+    constants fitted without their source, and without their kind. Without RUNS.csv that gives Weft's own constants.
     """
+    if out.fit is not None:
+        _fit(runs, options, out, out.fit)
+        return
     from weft.views.validation import cause_view, choice_view, validation_view
 
     check_chart(out.plot, "--plot")
-    check_folder(out.output, "--output")
+    check_file(out.output, "--output")
     result = validate(runs, options)
 
     shown = cause_view(result) if out.by == "cause" else validation_view(result)
@@ -130,3 +208,27 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
         from weft.views.charts.validation import validation_chart
 
         deliver_chart(validation_chart(result), out.plot)
+
+
+def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: str) -> None:
+    """Fit constants to runs, or read times out of a trace, and write them to a file."""
+    taken = ("fit", "errors", "trace")
+    for record in (options, out):
+        for choice in options_of(type(record)):
+            if choice.name not in taken and getattr(record, choice.name) != choice.default:
+                raise BadInput("says nothing with --fit", where=choice.flags[-1], remedy="drop one of them")
+    check_file(file, "--fit")
+    check_file(out.errors, "--errors")
+    from weft.estimation.trust import runs_to_json
+    from weft.interop.kernel_times import Traced
+    from weft.views.terminal import print_blocks
+    from weft.views.validation import calibration_view, fit_view, traced_view
+
+    result = calibrate(runs, trace=out.trace, progress=lambda words: click.echo(words, err=True))
+    if isinstance(result, Traced):
+        print_blocks(traced_view(result))
+    else:
+        print_blocks(chain(fit_view(result), calibration_view(result)))
+    deliver(result.to_toml(), file)
+    if out.errors is not None and not isinstance(result, Traced):
+        deliver(runs_to_json(result.errors()), out.errors)

@@ -16,7 +16,7 @@ from weft.errors import BadInput
 from weft.model.job import Job
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
+from weft.reliability.renewal import ClassCost, TimeShares, best_saving, daly_interval, outcome, young_interval
 from weft.units import format_seconds, format_si
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ class Failures:
     A checkpoint of ``checkpoint_bytes`` stops training for ``checkpoint_s`` after every
     ``interval_iterations`` (``interval_s`` of training); ``daly_interval_s`` and ``young_interval_s`` are the
     optima before rounding to whole iterations.  The shares of the expected time add up to one; ``other_share`` is
-    waiting for repairs, reduced speed and planned pauses, where failures are told apart.
+    waiting for repairs, reduced speed and planned pauses, where failures are told apart.  ``source`` names the rates,
+    ``classes`` are what each class of failures costs.
     """
 
     mtbf_s: float
@@ -58,6 +59,8 @@ class Failures:
     rework_share: float
     restart_share: float
     other_share: float = 0.0
+    source: str = ""
+    classes: tuple[ClassCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +98,10 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Failures told apart: the process, its checkpoints, accelerators paid for as spares, and what was assumed."""
+    """Failures told apart: the name of their rates, the process, its checkpoints, accelerators paid for as spares, and
+    what was assumed."""
 
+    name: str
     process: Process
     saving: Saving
     checkpoint_bytes: float
@@ -181,7 +186,8 @@ def _alike(
     restart = defaults.take(stated[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
     stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
     saving = Saving(interval_s=1.0, stall_s=size / (rate * count))
-    return Failing(process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
+    name = f"one in {format_seconds(mtbf_s)} per GPU"
+    return Failing(name=name, process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
 
 
 def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, TimeShares]:
@@ -217,6 +223,8 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         rework_share=result.rework,
         restart_share=result.restart,
         other_share=max(0.0, 1.0 - result.goodput - result.saving - result.rework - result.restart),
+        source=failing.name,
+        classes=result.classes,
     )
     return failures, best, result
 

@@ -269,7 +269,7 @@ def covered(known: Sequence[Known]) -> dict[str, float]:
 
 @cache
 def shipped_runs() -> tuple[Known, ...]:
-    """The runs with which the shipped constants were set (``weft calibrate --errors``)."""
+    """The runs with which the shipped constants were set (``weft validate --fit --errors``)."""
     text = files("weft.estimation").joinpath("data", "errors.json").read_text(encoding="utf-8")
     return runs_from_json(text)
 

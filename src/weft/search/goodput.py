@@ -6,10 +6,9 @@ Functions raise ``BadInput`` where their input cannot be used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from math import fsum
 from typing import Any
 
 from weft.cluster.calibration import Calibration
@@ -26,7 +25,7 @@ from weft.model.job import Job
 from weft.reliability.classes import FailureBook
 from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
 from weft.reliability.monte_carlo import spread
-from weft.reliability.parts import broken, drawn_failures, parts_of, stranded_accelerators
+from weft.reliability.parts import broken, parts_of, stranded_accelerators
 from weft.reliability.process import Process, Saving
 from weft.reliability.recovery import Policy
 from weft.reliability.renewal import ClassCost, TimeShares
@@ -34,23 +33,6 @@ from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.units import counted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simultaneous:
-    """``failed`` parts of the network at once, in ``draws`` draws.
-
-    ``stranded`` accelerators at the most; ``cut`` draws in which there were any, so that the job stopped;
-    ``slowdown`` and ``worst``: the mean and the largest iteration over the healthy one of the others (None: there is
-    no other).
-    """
-
-    failed: int
-    draws: int
-    cut: int
-    stranded: int
-    slowdown: float | None
-    worst: float | None
 
 
 class DegradedNetwork:
@@ -95,25 +77,6 @@ class DegradedNetwork:
             return None
         return min(1.0, self.healthy_s / self.iteration_s(left))
 
-    def simultaneous(self, book: FailureBook, count: int, *, draws: int, seed: int) -> Simultaneous:
-        """``count`` parts failed at once, drawn as ``drawn_failures`` draws them."""
-        slow, worst_cut, cut = [], 0, 0
-        for draw in range(draws):
-            failed = drawn_failures(self.fabric, book, count, seed=seed, draw=draw, where="--simultaneous")
-            left = broken(self.fabric, failed)
-            lost = len(stranded_accelerators(left))
-            worst_cut, cut = max(worst_cut, lost), cut + (lost > 0)
-            if not lost:
-                slow.append(self.iteration_s(left) / self.healthy_s)
-        return Simultaneous(
-            failed=count,
-            draws=draws,
-            cut=cut,
-            stranded=worst_cut,
-            slowdown=fsum(slow) / len(slow) if slow else None,
-            worst=max(slow, default=None),
-        )
-
 
 STOPS = 20_000
 """Failures that the Monte Carlo draws, over all its runs."""
@@ -127,8 +90,7 @@ MOST_SPARES = 10_000
 class FailureTerms:
     """How failures are met and counted.
 
-    ``simulate``: speeds with a part of the network down are the flow simulator's, else 1.  ``simultaneous`` numbers of
-    network parts are failed at once, drawn ``draws`` times by ``seed``.
+    ``simulate``: speeds with a part of the network down are the flow simulator's, else 1.
     """
 
     book: FailureBook
@@ -138,8 +100,6 @@ class FailureTerms:
     usd_per_hour: float | None = None
     simulate: bool = True
     routing: str = "ecmp"
-    simultaneous: tuple[int, ...] = ()
-    draws: int = 3
     seed: int = 0
 
 
@@ -183,7 +143,7 @@ class GoodputReport(Result):
     SCHEMA = "weft.goodput/1"
     DOCUMENT = """
         job cluster layout fabric=fabric.name failures=failing.book.name policy iteration_s goodput shares=outcome run
-        expected_s monte_carlo saving spares best_spares spare_rows simulated routing classes simultaneous"""
+        expected_s monte_carlo saving spares best_spares spare_rows simulated routing classes"""
 
     job: Job
     cluster: Cluster
@@ -202,7 +162,6 @@ class GoodputReport(Result):
     drawn_goodput: float
     low_s: float
     high_s: float
-    simultaneous: tuple[Simultaneous, ...]
     routing: str | None
 
     @property
@@ -250,44 +209,30 @@ def goodput(
     *,
     constants: Calibration | None = None,
     network: DegradedNetwork | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> GoodputReport:
     """A run of a layout under failures.
 
     Args:
         fabric: whose parts fail.
         network: the job on the fabric, where some of it is simulated already.
-        progress: called with classes simulated and in all.
     """
     estimated = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
         job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
     )
     iteration_s = network.healthy_s if terms.simulate else estimated.iteration_s
-    speeds = _speeds(network, terms, progress)
-    failing = failing_job(
-        terms.book,
-        terms.policy,
-        cluster,
-        fabric,
-        accelerators=layout.world,
-        checkpoint_bytes=checkpoint_size(job),
-        speeds=speeds,
-    )
+    timed = replace(estimated, iteration_s=iteration_s)
+    pace = (iteration_s, math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens))
+    failing = _failing(estimated, job, cluster, fabric, terms, _speeds(network, terms))
     speeds_short = _speeds_short(job, cluster, estimated, failing, constants) if terms.policy.shrink else (1.0,)
-    iterations = math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens)
-    rows, best = _spare_rows(failing, speeds_short, (iteration_s, iterations))
+    rows, best = _spare_rows(failing, speeds_short, pace)
     spares = best if terms.spares is None else terms.spares
     met = _met(failing, spares, speeds_short)
-    timed = replace(estimated, iteration_s=iteration_s)
     run = training_run(
         timed, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
-    _, saving, result = failures_of(met, layout.world, (iteration_s, iterations))
+    _, saving, result = failures_of(met, layout.world, pace)
     chance = _chance(met.process, saving, run, terms.seed)
-    together = tuple(
-        network.simultaneous(terms.book, count, draws=terms.draws, seed=terms.seed) for count in terms.simultaneous
-    )
     return GoodputReport(
         job=job,
         cluster=cluster,
@@ -306,48 +251,52 @@ def goodput(
         drawn_goodput=run.training_s / chance[1],
         low_s=max(run.training_s, run.expected_s - NINETY * chance[2]),
         high_s=run.expected_s + NINETY * chance[2],
-        simultaneous=together,
         routing=network.routing if terms.simulate else None,
     )
 
 
-def _speeds(
-    network: DegradedNetwork, terms: FailureTerms, progress: Callable[[int, int], None] | None
-) -> dict[str, float]:
+def _speeds(network: DegradedNetwork, terms: FailureTerms) -> dict[str, float]:
     """Speed of the job with a part of each simulated class failed, where no accelerator is cut off by that."""
     wanted = [known for known in terms.book.classes if terms.simulate and is_simulated(known)]
     # Parts of a kind are taken as alike: one failed part of each class is simulated.
     speeds: dict[str, float] = {}
-    for number, known in enumerate(wanted):
-        if progress is not None:
-            progress(number, len(wanted))
-        parts = parts_of(network.fabric, known.component)
+    for failure in wanted:
+        parts = parts_of(network.fabric, failure.component)
         if len(parts):
-            failed = network.speed([(known.component, int(parts[0]), known.capacity)])
-            if failed is not None:
-                speeds[known.name] = failed
+            speed = network.speed([(failure.component, int(parts[0]), failure.capacity)])
+            if speed is not None:
+                speeds[failure.name] = speed
     return speeds
 
 
 def failing_run(
-    estimated: Estimate,
-    job: Job,
-    cluster: Cluster,
-    fabric: Fabric,
-    book: FailureBook,
-    *,
-    tokens: float,
-    usd: float | None,
+    estimated: Estimate, job: Job, cluster: Cluster, fabric: Fabric, terms: FailureTerms, constants: Calibration | None
 ) -> TrainingRun:
-    """A run at an estimate's speed under a failure file: it restarts on as many spares as cost least, and a network
-    that leaves all accelerators connected is not slowed down by its failures.
+    """A run at an estimate's speed under failures, without simulation: a network that leaves all accelerators
+    connected is not slowed down by its failures.
     """
-    failing = failing_job(
-        book, Policy(), cluster, fabric, accelerators=estimated.layout.world, checkpoint_bytes=checkpoint_size(job)
+    failing = _failing(estimated, job, cluster, fabric, terms, {})
+    speeds_short = _speeds_short(job, cluster, estimated, failing, constants) if terms.policy.shrink else (1.0,)
+    pace = (estimated.iteration_s, math.ceil(positive(terms.tokens, "tokens") / job.recipe.tokens))
+    met = _met(failing, _spare_rows(failing, speeds_short, pace)[1], speeds_short)
+    return training_run(
+        estimated, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
-    pace = (estimated.iteration_s, math.ceil(positive(tokens, "tokens") / job.recipe.tokens))
-    met = _met(failing, _spare_rows(failing, (1.0,), pace)[1], (1.0,))
-    return training_run(estimated, job, cluster, tokens=tokens, usd_per_accelerator_hour=usd, failing=met)
+
+
+def _failing(
+    estimated: Estimate, job: Job, cluster: Cluster, fabric: Fabric, terms: FailureTerms, speeds: dict[str, float]
+) -> FailingJob:
+    """The job's failures on a fabric; ``speeds`` by class where the job goes on more slowly."""
+    return failing_job(
+        terms.book,
+        terms.policy,
+        cluster,
+        fabric,
+        accelerators=estimated.layout.world,
+        checkpoint_bytes=checkpoint_size(job),
+        speeds=speeds,
+    )
 
 
 def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing:
@@ -358,6 +307,7 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
         remedy = "add a class that takes something"
         raise BadInput("nothing stops the job", where=f"{failing.book.name}: classes", remedy=remedy)
     return Failing(
+        name=failing.book.name,
         process=process,
         saving=failing.saving,
         checkpoint_bytes=failing.checkpoint_bytes,

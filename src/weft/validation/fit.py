@@ -155,7 +155,7 @@ class Fitted(Result):
 
     def to_toml(self) -> str:
         """The constants as a file that ``calibration`` of other verbs takes."""
-        comment = f"Constants by accelerator and training software, fitted by weft calibrate {self.source}"
+        comment = f"Constants by accelerator and training software, fitted by weft validate --fit to {self.source}"
         return tables_to_toml(self.tables, comment=comment)
 
     def errors(self) -> tuple[Known, ...]:

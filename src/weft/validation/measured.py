@@ -346,7 +346,7 @@ class Described(Result):
         notes: what does not fit into those.
     """
 
-    SCHEMA = "weft.bench-comm/1"
+    SCHEMA = "weft.bench/1"
     DOCUMENT = """
         device=measured.device repeats=measured.repeats rank=measured.rank samples products layout=measured.layout
         lines network kernels cluster calibration=constants notes"""

@@ -129,7 +129,7 @@ def comparison_view(
     yield Heading(f"Time (median of {counted(len(steady), 'step')} of the reporting rank)")
     yield _times(steady, time)
     if time is None:
-        yield Paragraph("For a predicted time describe this machine: weft bench-comm, then --cluster.", indent=2)
+        yield Paragraph("For a predicted time describe this machine: weft bench, then --cluster.", indent=2)
 
 
 def dry_run_view(run: Any) -> Iterator[Block]:

@@ -188,7 +188,7 @@ def cluster_file(result: Described, *, constants: str | None) -> str:
     """TOML of the cluster; ``constants`` is the file to be read with it."""
     measured = result.measured
     head = [
-        f"# Measured by weft bench-comm: {format_layout(measured.layout)} on {measured.device}, medians of at"
+        f"# Measured by weft bench: {format_layout(measured.layout)} on {measured.device}, medians of at"
         f" most {counted(measured.repeats, 'call')}."
     ]
     if constants is not None:

@@ -247,7 +247,7 @@ def software(stack: str, space: str, job: Job) -> str:
     """The software that is planned for, and that of the recipe's authors."""
     flags = f"--stack {job.stack}" + (f" --space {job.space}" if job.space else "")
     if not job.stack:
-        return f"{stack} (weft info stacks has others)"
+        return f"{stack} (weft info frameworks has others)"
     if (stack, space) == (job.stack, job.space or space):
         return f"{stack}, that of the recipe's authors; plans for others with --stack, as --stack megatron-core"
     return f"{stack}; the recipe's authors used {job.stack} ({flags})"

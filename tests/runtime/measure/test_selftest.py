@@ -1,4 +1,4 @@
-"""``weft selftest``: it holds here, it sees what is wrong, and it says where there is no GPU."""
+"""``weft bench selftest``: it holds here, it sees what is wrong, and it says where there is no GPU."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What ``weft selftest`` asks of the ranks of a machine: equal losses, bytes as predicted, overlap, memory, speed."""
+"""``weft bench selftest`` on the ranks of a machine: equal losses, bytes as predicted, overlap, memory, speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``weft bench-comm``: what it prints and writes of this machine, and one line for every bad input."""
+"""``weft bench``: what it prints and writes of this machine, and one line for every bad input."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
     machine, kept = str(tmp_path / "machine.toml"), str(tmp_path / "constants.toml")
     options = ("--repeats", "2", "--sizes", "1KiB,64KiB", "--precision", "fp32", "--device", "cpu")
     code, out, err = weft(
-        "bench-comm", "--ranks", "2", *options, "--format", "json", "-o", machine, "--calibration-output", kept
+        "bench", "--ranks", "2", *options, "--format", "json", "-o", machine, "--calibration-output", kept
     )
     assert (code, err) == (0, f"next: weft plan MODEL {machine} --calibration {kept}\n")
     found = json.loads(out)
-    assert found["schema"] == "weft.bench-comm/1"
+    assert found["schema"] == "weft.bench/1"
     assert [(one["kind"], one["bytes"]) for one in found["samples"]] == [
         (kind, size) for kind in ("all-reduce", "all-gather", "reduce-scatter") for size in (1024, 65536)
     ]
@@ -75,7 +75,7 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
         return Measured(layout=layout, device="cpu", repeats=3, rank=rank, samples=samples, products=products)
 
     monkeypatch.setattr(measure, "measure", given)
-    code, out, err = weft("bench-comm", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu")
+    code, out, err = weft("bench", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu")
     assert (code, err) == (0, "")
     assert "x: 2 ranks" in out
     assert "data: 2 ranks" in out
@@ -87,7 +87,7 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "--layout or --ranks is needed"),
+        (("--repeats", "2"), "--layout or --ranks is needed"),
         (("--layout", "x=2,q=3"), "unknown layout field 'q'"),
         (("--layout", "x=3", "--ranks", "4"), "does not divide 4"),
         pytest.param(("--ranks", "2", "--sizes", "soon"), "'soon' is not a quantity", marks=needs_torch),
@@ -103,7 +103,7 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_bad_input_is_one_line(weft: Run, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = weft("bench-comm", *arguments)
+    code, out, err = weft("bench", *arguments)
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.splitlines()) == 1

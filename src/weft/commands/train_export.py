@@ -1,4 +1,4 @@
-"""``weft export-checkpoint``: a trained model as one safetensors file, or as a folder of the Hugging Face hub."""
+"""``weft train export``: a trained model as one safetensors file, or as a folder of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weft.commands.command_line import Once
 from weft.errors import BadInput
 
 
-@click.command("export-checkpoint")
+@click.command("export")
 @click.argument("folder", metavar="CHECKPOINT")
 @click.argument("file", metavar="FILE.safetensors|DIR")
 @click.option(
@@ -20,7 +20,7 @@ from weft.errors import BadInput
 @click.option(
     "--dtype", cls=Once, type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained)."
 )
-def export_checkpoint_command(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
+def export_command(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
     """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.
 
     To one file under Weft's own names, or with --to hf to a folder that transformers loads; the optimizer's state is
@@ -36,7 +36,7 @@ def export_checkpoint_command(folder: str, file: str, to: str, config: str | Non
     else:
         for name, value in (("--config", config), ("--dtype", dtype)):
             if value is not None:
-                raise BadInput(f"{name} says nothing without --to hf", where="export-checkpoint", remedy="drop it")
+                raise BadInput(f"{name} says nothing without --to hf", where="train export", remedy="drop it")
         if not file.endswith(".safetensors"):
             raise BadInput("does not end in .safetensors", where=file, remedy="name the file so")
         from weft.runtime.checkpoints.export import export

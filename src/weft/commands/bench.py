@@ -1,17 +1,16 @@
-"""``weft bench-comm``: measure the present machine, and write it as plans read it."""
+"""``weft bench``: measure this machine, and write it as plans read it."""
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.options import Options, option
-from weft.commands.output import Progress, check_folder, deliver, show
+from weft.commands.output import Progress, check_file, deliver, show
 from weft.errors import BadInput, UnknownName
 from weft.units import counted
 
@@ -31,7 +30,7 @@ MOST_SIZES = 64
 class BenchOptions(Options):
     """What is measured, and where it goes."""
 
-    layout: str | None = option(None, "Mesh axes to measure, as x=2,y=2,data=2.", metavar="TEXT")
+    layout: str | None = option(None, "Mesh axes to measure, as tp=2,dp=2.", metavar="TEXT")
     ranks: int | None = option(None, "Ranks; alone, on one axis.", metavar="N", least=1, most=1_000_000)
     device: str = option("auto", "auto is cuda where each rank has a GPU.", choices=("auto", "cpu", "cuda"))
     sizes: str | None = option(
@@ -52,19 +51,28 @@ class BenchOptions(Options):
     )
 
 
-@click.command("bench-comm")
-@takes(options=BenchOptions)
-def bench_comm_command(options: BenchOptions) -> None:
-    """Measure collectives per mesh axis, matrix products and memory of this machine.
-
-    The command starts the ranks itself, or is one of them under torchrun. It writes a cluster file:
+@click.group(cls=DefaultGroup, default="run", modules={"selftest": "selftest"})
+def bench_command() -> None:
+    """Measure this machine for plans, or check the training runtime on it.
 
     \b
-    weft bench-comm --layout x=2,data=2 -o machine.toml --calibration-output constants.toml
+    weft bench --layout tp=2,dp=2 -o machine.toml --calibration-output constants.toml
     weft plan gpt2-124m machine.toml --calibration constants.toml
+    weft bench selftest --gpu
+
+    Arguments without a command are those of run: weft bench run --help.
     """
-    _check_target(options.output, "--output")
-    _check_target(options.calibration_output, "--calibration-output")
+
+
+@bench_command.command("run")
+@takes(options=BenchOptions)
+def run_command(options: BenchOptions) -> None:
+    """Measure collectives per mesh axis, matrix products and memory of this machine.
+
+    The command starts the ranks itself, or is one of them under torchrun.
+    """
+    check_file(options.output, "--output")
+    check_file(options.calibration_output, "--calibration-output")
     layout = _layout(options)
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
@@ -88,13 +96,6 @@ def bench_comm_command(options: BenchOptions) -> None:
         _deliver(describe(measured, with_constants=options.calibration_output is not None), options)
 
 
-def _check_target(path: str | None, flag: str) -> None:
-    """Refuse a file that cannot be written before anything is measured."""
-    check_folder(path, flag)
-    if path is not None and os.path.isdir(path):
-        raise BadInput("is a folder", where=f"{flag} {path}", remedy="name a file in it")
-
-
 def _layout(options: BenchOptions) -> Layout:
     from weft.layout import Layout
     from weft.layout.text import parse_layout
@@ -102,9 +103,7 @@ def _layout(options: BenchOptions) -> Layout:
     if options.layout is not None:
         return parse_layout(options.layout).complete(options.ranks)
     if options.ranks is None:
-        raise BadInput(
-            "--layout or --ranks is needed", where="bench-comm", remedy="as --ranks 2 or --layout x=2,data=2"
-        )
+        raise BadInput("--layout or --ranks is needed", where="bench", remedy="as --ranks 2 or --layout tp=2,dp=2")
     return Layout(data=options.ranks)
 
 
@@ -168,5 +167,5 @@ def _write(result: Described, cluster: str | None, constants: str | None) -> Non
         read_cluster(text, where=cluster)
         deliver(text, cluster)
     if constants is not None:
-        source = f"weft bench-comm on {result.cluster.name}"
+        source = f"weft bench on {result.cluster.name}"
         deliver(write_calibration(result.constants, source=source, measured=result.by_shape()), constants)
