@@ -80,41 +80,42 @@ SURFACE = """
 plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
     --fix --format --max --memory-margin --order --output --pareto --placement --precision --radix
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
+    --verbose --wide
 estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout --output
     --plan --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
-    --usd-per-hour --vocab
+    --usd-per-hour --verbose --vocab --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
-    --tokens --usd-per-hour
+    --tokens --usd-per-hour --wide
 report: subject --format --output
 sweep:
 sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
-sweep show: folder --chart --colour --columns --facet --format --output --where --x --y
+sweep show: folder --chart --colour --columns --facet --format --output --where --x --y --wide
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
-    --rank --routing --sequence --sizes --tokens --usd-per-hour
+    --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
 goodput: names --batch --calibration --chart --fabric --failures --format --layout --output --plan --policy
-    --precision --rank --routing --sequence --simultaneous --spares --stack --tokens --usd-per-hour
+    --precision --rank --routing --sequence --simultaneous --spares --stack --tokens --usd-per-hour --wide
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order --output
-    --plan --policy --routing --slow --system --timeline --workload
+    --plan --policy --routing --slow --system --timeline --workload --wide
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map --job
-    --output --placement --plan --radix --routes --scale-up --seed
+    --output --placement --plan --radix --routes --scale-up --seed --wide
 route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
-    --generate --job --jobs --output --placement --plan --radix --router --seed
+    --generate --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job --objective
-    --output --paths --picture --placement --plan --radix --router --seed --split
+    --output --paths --picture --placement --plan --radix --router --seed --split --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
-arrange: site --budget --chart --format --output --seed
+arrange: site --budget --chart --format --output --seed --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
     --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
-    --timeline
+    --timeline --wide
 fabric:
-fabric bill: network --format --kind --output --prices --radix --spares
+fabric bill: network --format --kind --output --prices --radix --spares --wide
 fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names --output
-    --plan --radix --scale-up
+    --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
@@ -126,11 +127,11 @@ train: names --arrangement --background-save --batch --calibration --check-repli
     --warmup --weight-cache
 export-checkpoint: file folder --config --dtype --to
 bench-comm: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
-validate: runs --by --calibration --family --format --output --plot --regret
+validate: runs --by --calibration --family --format --output --plot --regret --wide
 calibrate: runs --errors --output --start --trace
 serve: --open --port --state
-selftest: --format --gpu --output --ranks
-doctor: --format --output
+selftest: --format --gpu --output --ranks --wide
+doctor: --format --output --wide
 info: name topic
 """
 """Every command with its arguments and options; -o stands beside each --output."""
