@@ -80,54 +80,55 @@ SURFACE = """
 plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
     --fix --format --max --memory-margin --order --output --pareto --placement --policy --precision --radix
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
-estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout --output
-    --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline --tokens
-    --usd-per-hour --vocab
+    --verbose --wide
+estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout
+    --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline
+    --tokens --usd-per-hour --verbose --vocab --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
-    --tokens --usd-per-hour
+    --tokens --usd-per-hour --wide
 report: subject --format --output
 sweep:
 sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
-sweep show: folder --chart --colour --columns --facet --format --output --where --x --y
+sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
-    --rank --routing --sequence --sizes --tokens --usd-per-hour
+    --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
-    --compare --dims --export --fabric --format --groups --independent --job --late --layout --order --output
-    --plan --policy --routing --slow --system --timeline --workload
+    --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
+    --output --plan --policy --routing --slow --system --timeline --wide --workload
 route:
-route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map --job
-    --output --placement --plan --radix --routes --scale-up --seed
+route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
+    --job --output --placement --plan --radix --routes --scale-up --seed --wide
 route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
-    --generate --job --jobs --output --placement --plan --radix --router --seed
+    --generate --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
-route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job --objective
-    --output --paths --picture --placement --plan --radix --router --seed --split
+route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
+    --objective --output --paths --picture --placement --plan --radix --router --seed --split --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
-arrange: site --budget --chart --format --output --seed
+arrange: site --budget --chart --format --output --seed --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
-    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
-    --timeline
+    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
+    --slow --timeline --wide
 fabric:
-fabric bill: network --format --kind --output --prices --radix --spares
-fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names --output
-    --plan --radix --scale-up
+fabric bill: network --format --kind --output --prices --radix --spares --wide
+fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
+    --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 train:
 train export: file folder --config --dtype --to
-train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster --compare
-    --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data --eval-every
-    --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan --precision
-    --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout --resume
-    --resume-from --save-every --seed --sequence --slow --start-at --steps --tensorboard --timeout --tokenizer
-    --warmup --weight-cache
+train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
+    --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
+    --eval-every --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan
+    --precision --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart
+    --restart-layout --resume --resume-from --save-every --seed --sequence --slow --start-at --steps
+    --tensorboard --timeout --tokenizer --warmup --weight-cache
 bench:
-bench selftest: --format --gpu --output --ranks
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
-validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
+bench selftest: --format --gpu --output --ranks --wide
+validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace --wide
 serve: --open --port --state
 info: name topic
 """

@@ -117,7 +117,7 @@ def test_the_plan_names_the_authors_software() -> None:
 
     job = weft.resolve_job("deepseek-v3")
     assert "--stack hai-llm --space zero-bubble" in software("megatron-core", "standard", job)
-    assert "authors" in software("hai-llm", "zero-bubble", job)
+    assert "recipe's own" in software("hai-llm", "zero-bubble", job)
 
 
 def test_tpus_are_planned_for_their_own_software(tmp_path) -> None:

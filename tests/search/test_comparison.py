@@ -1,10 +1,8 @@
 """Comparisons against what they are made of: estimates, prices, and the order beyond the point where it turns."""
 
 import json
-import math
 from dataclasses import replace
 from functools import cache
-from statistics import NormalDist
 
 import pytest
 
@@ -13,7 +11,6 @@ from weft.cluster import resolve
 from weft.commands.compare import _of_result
 from weft.errors import BadInput, WeftError
 from weft.estimation import estimate
-from weft.estimation.trust import NORMAL
 from weft.model import resolve_job
 from weft.search.comparison import Comparison, ExplainedLayout, causes
 from weft.views.comparison import comparison_view
@@ -46,7 +43,7 @@ def test_parts_add_up_and_have_reasons(pair: tuple[str, str]):
 def test_a_side_against_itself_differs_in_nothing():
     (difference,) = held("tp=2,sp", "tp=2,sp").differences
     assert difference.ratio == 1.0
-    assert (difference.error, difference.chance) == (0.0, 0.5)
+    assert (difference.error, difference.tied) == (0.0, True)
     assert not any(part.difference or part.why for part in (*difference.time, *difference.memory))
     assert all(turn.factor is None for turn in difference.turns)
 
@@ -106,12 +103,11 @@ def test_prices_at_which_both_cost_the_same():
     assert first == pytest.approx(second)
 
 
-def test_chance_is_that_of_a_normal_error():
-    (difference,) = held("tp=2,sp", "pp=4,vpp=2,schedule=interleaved").differences
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+def test_sides_tie_inside_the_error(pair: tuple[str, str]):
+    (difference,) = held(*pair).differences
     assert difference.error is not None
-    assert difference.chance is not None
-    deviation = math.log1p(difference.error) / NORMAL
-    assert difference.chance == pytest.approx(NormalDist(0, deviation).cdf(-math.log(difference.ratio)))
+    assert difference.tied == (max(difference.ratio, 1 / difference.ratio) <= 1 + difference.error)
 
 
 def test_clusters_have_independent_errors_and_networks_unknown_ones():

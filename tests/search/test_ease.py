@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import weft
 from weft.cluster.catalogue import load
+from weft.estimation.trust import shipped_contrast
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import resolve_job
 from weft.search import SPACES, plan
-from weft.search.ties import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease, groups
+from weft.search.ties import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease
 from weft.validation.inputs import Prepared, prepare_all
 from weft.validation.runs import shipped_runs, stacks
 
@@ -78,11 +80,35 @@ def test_what_is_called_unusual_is_rare_in_published_runs() -> None:
     assert sum(one.stack.name not in FULLY_SHARDED for one in mixed) <= 1
 
 
-def test_groups_begin_with_the_fastest_left() -> None:
-    errors = np.full((4, 4), 0.1)
-    assert groups(np.array([1.3, 1.0, 1.05, 1.35]), errors).tolist() == [2, 1, 1, 2]
-    errors[0, 1] = errors[1, 0] = 0.5
-    assert groups(np.array([1.3, 1.0, 1.05, 1.35]), errors).tolist() == [1, 1, 1, 2]
+PLANNED = [
+    ("gpt2-124m", "a100-8"),
+    ("llama-3.1-8b", "h100-64"),
+    ("mixtral-8x7b", "h100-64"),
+    ("llama-3.1-70b", "h100-256"),
+]
+
+
+@pytest.mark.parametrize(("model", "cluster"), PLANNED)
+def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str) -> None:
+    """The first, the order of the others, and the tie of each."""
+    plans = [weft.plan(model, cluster, top=top) for top in (1, 3, 10)]
+    rows = [list(zip([one.layout for one in plan.layouts], plan.ties, strict=True)) for plan in plans]
+    assert rows[2][: len(rows[1])] == rows[1]
+    assert rows[1][:1] == rows[0]
+    assert len({plan.choice for plan in plans}) == 1
+
+
+@pytest.mark.parametrize(("model", "cluster"), PLANNED)
+def test_ties_are_inside_the_error_between_two_layouts(model: str, cluster: str) -> None:
+    plan = weft.plan(model, cluster, top=20, variants=True)
+    fastest, contrast = plan.choice.fastest, shipped_contrast()
+    assert plan.ties[0].tied
+    for layout, tie in zip(plan.layouts, plan.ties, strict=True):
+        assert layout.iteration_s == pytest.approx((1 + tie.slower) * fastest.iteration_s)
+        assert tie.layout_error == contrast.covered([layout.layout, fastest.layout])[0, 1]
+        assert tie.tied == (tie.slower <= tie.layout_error)
+    seconds = [layout.iteration_s for layout in plan.layouts[1:]]
+    assert seconds == sorted(seconds)
 
 
 @pytest.mark.slow

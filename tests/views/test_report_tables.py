@@ -13,6 +13,7 @@ from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.training import training_run
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
+from weft.units import format_seconds
 from weft.views.blocks import Column, Grid
 from weft.views.breakdown import estimate_view
 from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
@@ -44,20 +45,25 @@ def test_no_column_is_cut_off_without_a_word(width):
     assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]
     assert re.split(" {2,}", second.strip()) == ["tp=8", "2 s", "40.0%"]
     assert "..." in first
-    assert any("No room for: spare" in line for line in rest)
+    assert any("Hidden columns: spare" in line for line in rest)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_plan_keeps_within_the_width(small_plan, width):
-    text = printed(plan_view(small_plan, pareto=True), width)
+    text = printed(plan_view(small_plan, pareto=True, verbose=True), width)
     lines = [line for line in text.splitlines() if "--layout" not in line]
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
 
 
 def test_plan_says_what_matters(small_plan):
-    text = printed(plan_view(small_plan))
+    brief = printed(plan_view(small_plan))
+    text = printed(plan_view(small_plan, verbose=True))
     best = small_plan.layouts[0]
+    assert text.startswith(brief)
+    degrees = format_degrees(best.layout).replace(",", " ")
+    assert brief.startswith(f"Use {degrees}: {format_seconds(best.iteration_s)} per step")
+    assert len(brief.splitlines()) < 15 + len(small_plan.layouts)
     assert "llama-3.1-8b (8.03B parameters)" in text
     assert "Assumed: batch of 64 sequences" in text
     assert f"{best.mfu:.1%}" in text
@@ -82,9 +88,9 @@ def test_degree_words_read_back(small_plan):
 
 def test_a_plan_without_layouts_explains_itself(starved_plan):
     text = printed(plan_view(starved_plan, pareto=True))
-    assert "0 fit in memory" in text
+    assert text.startswith("No layout fits\n")
     assert "does-not-fit" in text
-    assert "more memory per accelerator" in text
+    assert "0 fit in memory" in printed(plan_view(starved_plan, verbose=True))
 
 
 def test_estimate_lists_parts_and_sensitivities(small_plan):
@@ -120,9 +126,10 @@ def test_markup_and_escapes_in_names_are_inert(small_plan):
 
 def test_consoles_without_blocks_get_ascii(small_plan):
     console = Console(width=100, file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    print_blocks(plan_view(small_plan), console)
+    print_blocks(plan_view(small_plan, verbose=True), console)
     console.file.flush()
     assert b"###" in console.file.buffer.getvalue()
+    assert b"+-" in console.file.buffer.getvalue()
 
 
 def test_every_part_has_words_and_colours():

@@ -120,7 +120,7 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
         from weft.views.arrangement import arrangement_view
         from weft.views.terminal import print_blocks
 
-        print_blocks(arrangement_view(result))
+        print_blocks(arrangement_view(result), wide=out.wide)
     if out.chart is not None:
         from weft.views.charts.arrangement import CHARTS
 

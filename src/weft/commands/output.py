@@ -139,14 +139,21 @@ class FileOutput(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output(FileOutput):
+class TableOutput(FileOutput):
+    """How tables are shown."""
+
+    wide: bool = option(False, "Show all columns, however wide.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output(TableOutput):
     """How and where a result goes: a table, or its document."""
 
     form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowsOutput(FileOutput):
+class RowsOutput(TableOutput):
     """How and where a result with rows goes."""
 
     form: Literal["table", "json", "csv"] = option("table", "Output.", "--format")
@@ -156,6 +163,7 @@ class RowsOutput(FileOutput):
 class LayoutOutput(RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 
+    verbose: bool = option(False, "Also show all parts and where assumptions come from.")
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
@@ -169,14 +177,14 @@ def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> N
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, result.COLUMNS or tuple(rows[0])), out.output)
     else:
-        show(view, out.output)
+        show(view, out.output, wide=out.wide)
 
 
-def show(view: Iterable[Block], output: str | None) -> None:
-    """Blocks to the terminal, or to a file without colours."""
+def show(view: Iterable[Block], output: str | None, *, wide: bool | None = None) -> None:
+    """Blocks to the terminal, or to a file without colours; ``wide`` shows all columns of tables."""
     from weft.views.terminal import print_blocks, to_text
 
     if output is None:
-        print_blocks(view)
+        print_blocks(view, wide=wide)
     else:
-        deliver(to_text(view), output)
+        deliver(to_text(view, wide=wide), output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -10,7 +11,7 @@ import click
 
 from weft.commands.command_line import takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
-from weft.commands.options import given_options, option, verb
+from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
 from weft.commands.shared import ConstantsOptions, ModelOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
 from weft.errors import BadInput, NothingFeasible, UnknownName
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from weft.search.network_plan import NetworkPlan
     from weft.views.blocks import Block
 
+POOL = 100
+"""Meshes searched for, at least, of which the fastest that differ are shown."""
 SPARE = 10
 """Meshes searched for per layout shown, of which near-equal ones are left out."""
 
@@ -113,7 +116,7 @@ def plan(
         job,
         where,
         space=space,
-        top=options.top if options.variants else SPARE * options.top,
+        top=options.top if options.variants else max(POOL, SPARE * options.top),
         per_mesh=not options.variants,
         memory_margin=_share(options.memory_margin, "--memory-margin"),
         constants=constants_of(options, where, job),
@@ -209,7 +212,7 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
         result = plan(model, cluster, options, progress=progress)
-    report(result, out, _view(result, out))
+    report(result, out, _view(result, out, _command(model, cluster, options)))
     if not result.layouts:
         from weft.views.words import advice_sentence
 
@@ -221,15 +224,27 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
         deliver_chart((pareto_chart if out.pareto else breakdown_chart)(result), out.chart)
 
 
-def _view(result: Plan, out: PlanOutput) -> Iterator[Block]:
+def _command(model: str, cluster: str, options: PlanOptions) -> str:
+    """The command that shows a layout of the plan in full, without the layout."""
+    from weft.commands.estimate import EstimateOptions
+
+    words, known = ["weft", "estimate", model, cluster], {known.name for known in options_of(EstimateOptions)}
+    for named in options_of(PlanOptions):
+        value = getattr(options, named.name)
+        if named.name in known and value != named.default:
+            words += [named.flags[0]] if value is True else [named.flags[0], str(value)]
+    return shlex.join(words)
+
+
+def _view(result: Plan, out: PlanOutput, command: str) -> Iterator[Block]:
     from weft.views.ranking import plan_view
     from weft.views.training import training_view
 
     if "simulated_s" in result.COLUMNS:
         from weft.views.ranking import network_plan_view
 
-        yield from network_plan_view(cast("NetworkPlan", result))
+        yield from network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
     else:
-        yield from plan_view(result, pareto=out.pareto)
+        yield from plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command)
     if result.runs:
         yield from training_view(result.runs[0])

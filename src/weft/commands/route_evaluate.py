@@ -141,4 +141,4 @@ def write(result: Evaluation, out: EvaluateOutput) -> None:
     elif out.form == "csv":
         deliver(report.evaluation_to_csv(result), out.output)
     else:
-        show(report.evaluation_view(result), out.output)
+        show(report.evaluation_view(result), out.output, wide=out.wide)

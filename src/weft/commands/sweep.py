@@ -307,7 +307,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
         elif options.form == "table":
             names = telling(rows, result.points.columns)
         if options.form == "table":
-            show(rows_view(rows, names), options.output)
+            show(rows_view(rows, names), options.output, wide=options.wide)
         else:
             plain = [{name: row.get(name) for name in names} for row in rows]
             text = rows_to_csv(rows, names) if options.form == "csv" else json.dumps(plain, indent=1) + "\n"

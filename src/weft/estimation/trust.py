@@ -6,10 +6,9 @@ steps between the layouts,
 
     Var(e_i - e_j) = v_other + sum over traits t of v_t |step_t(i) - step_t(j)|,
 
-which is that of a random walk along each trait, so that errors of any set of layouts have a covariance.  The ``v`` are
-fitted to the measured jobs that ran in several layouts, every source weighing the same, every job of one too, and
-outliers less; a trait in which hardly any pair differs has about the mean of the others, and none less than
-``v_other``.
+which is that of a random walk along each trait.  The ``v`` are fitted to the measured jobs that ran in several
+layouts, every source weighing the same, every job of one too, and outliers less; a trait in which hardly any pair
+differs has about the mean of the others, and none less than ``v_other``.
 """
 
 from __future__ import annotations
@@ -309,10 +308,6 @@ _ERRORS = ("mfu", "error", "without_kind", "unfitted")
 
 # Layouts of one job against each other ---------------------------------------------------------
 
-WITHIN = 0.03
-"""Layouts whose times differ by less are as good as each other."""
-DRAWS = 4000
-"""Draws of the errors of a set of layouts."""
 OUTLIER = 2.0
 """Standard deviations from which a pair counts by its size, not by its square."""
 USUAL = 0.08
@@ -371,22 +366,6 @@ class Contrast:
         """Shares within which ``COVERED`` of such pairs had the ratio of their times predicted, shape (n, n)."""
         shares: Floats = np.expm1(NORMAL * self.between(layouts))
         return shares
-
-    def chances(self, layouts: Sequence[Layout], seconds: Sequence[float] | Floats, within: float = WITHIN) -> Floats:
-        """Probability of each of the layouts of one job, with their predicted times, to take at most the share
-        ``within`` longer than the best of them.
-
-        By ``DRAWS`` normal draws of the errors from a fixed seed.
-        """
-        # Logarithmic errors against the first layout, shape (draws, n), with the covariance that the variances of
-        # differences leave: cov(i, j) = (var(0, i) + var(0, j) - var(i, j)) / 2.
-        apart = self._variances(layouts)
-        values, vectors = np.linalg.eigh((apart[:1] + apart[:, :1] - apart) / 2.0)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        errors: Floats = np.random.default_rng(0).standard_normal((DRAWS, len(layouts))) @ root.T
-        drawn = np.log(np.asarray(seconds, dtype=np.float64)) - errors
-        chances: Floats = np.mean(drawn <= drawn.min(axis=1, keepdims=True) + np.log1p(within), axis=0)
-        return chances
 
     def _variances(self, layouts: Sequence[Layout]) -> Floats:
         places = np.array([list(steps(layout).values()) for layout in layouts]).reshape(-1, len(TRAITS))

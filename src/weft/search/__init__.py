@@ -2,7 +2,7 @@
 
 from weft.search.enumeration import FOUR_D, SPACES, STANDARD, WIDE, ZERO_BUBBLE, Space, runnable
 from weft.search.ranking import Advice, Count, Plan, distinct, plan
-from weft.search.ties import Choice, Tie
+from weft.search.ties import Recommendation, Tie
 
 __all__ = [
     "FOUR_D",
@@ -11,9 +11,9 @@ __all__ = [
     "WIDE",
     "ZERO_BUBBLE",
     "Advice",
-    "Choice",
     "Count",
     "Plan",
+    "Recommendation",
     "Space",
     "Tie",
     "distinct",

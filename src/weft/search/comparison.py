@@ -23,7 +23,7 @@ from weft.errors import BadInput
 from weft.estimation.iteration import Estimator, estimate
 from weft.estimation.result import Estimate
 from weft.estimation.training import TrainingRun, training_run
-from weft.estimation.trust import NORMAL, shipped_contrast
+from weft.estimation.trust import shipped_contrast
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
@@ -263,13 +263,13 @@ class Difference:
     """A side held against the first.
 
     ``ratio`` is its time for as many tokens over the first side's; ``error`` the share within which four of five
-    such ratios were predicted (None: not known), ``chance`` the probability that it is the faster one.
+    such ratios were predicted, ``tied`` whether the difference is inside it (both None: not known).
     """
 
     label: str
     ratio: float
     error: float | None
-    chance: float | None
+    tied: bool | None
     time: tuple[Change, ...]
     memory: tuple[Change, ...]
     turns: tuple[Turn, ...]
@@ -294,7 +294,7 @@ class Comparison(Result):
     SCHEMA = "weft.comparison/1"
     COLUMNS = (
         *("label", "model", "cluster", "accelerators", "stack", "fabric", "layout", "iteration_s", "tokens_per_s"),
-        *("mfu", "memory_bytes", "fits", "ratio", "error", "chance", "expected_s", "usd", "energy_mwh"),
+        *("mfu", "memory_bytes", "fits", "ratio", "error", "tied", "expected_s", "usd", "energy_mwh"),
     )
 
     DOCUMENT = "tokens sides=priced differences"
@@ -332,7 +332,7 @@ class Comparison(Result):
                 "fits": one.estimate.fits,
                 "ratio": 1.0 if other is None else other.ratio,
                 "error": None if other is None else other.error,
-                "chance": None if other is None else other.chance,
+                "tied": None if other is None else other.tied,
                 "expected_s": run.expected_s,
                 "usd": run.usd,
                 "energy_mwh": run.energy_mwh,
@@ -369,7 +369,7 @@ def _difference(one: Side, other: Side, tokens: float) -> Difference:
         label=other.label,
         ratio=ratio,
         error=error,
-        chance=None if error is None else _chance(ratio, error),
+        tied=None if error is None else max(ratio, 1.0 / ratio) <= 1.0 + error + SAME,
         time=_time(one, other),
         memory=tuple(
             Change(part=a.name, before=a.value, after=b.value, why=causes(a.name, one.traced, other.traced))
@@ -409,14 +409,6 @@ def _error(one: Side, other: Side) -> float | None:
     if errors[0] is None or errors[1] is None:
         return None
     return math.hypot(errors[0], errors[1])
-
-
-def _chance(ratio: float, error: float) -> float:
-    """The probability that the other side is faster, by a normal error of the logarithm."""
-    deviation = math.log1p(error) / NORMAL
-    if deviation == 0.0:
-        return 0.5 if abs(ratio - 1) <= SAME else float(ratio < 1)
-    return 0.5 * math.erfc(math.log(ratio) / deviation / math.sqrt(2.0))
 
 
 def _turns(base: Side, rival: Side, tokens: float) -> tuple[Turn, ...]:

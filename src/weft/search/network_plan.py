@@ -383,6 +383,11 @@ class NetworkPlan(Plan):
         return [row | {"simulated_s": seconds} for row, seconds in zip(rows, self.simulated_s, strict=True)]
 
     @property
+    def seconds(self) -> tuple[float, ...]:
+        """Simulated seconds of an iteration of each layout, by which they are ranked."""
+        return self.simulated_s
+
+    @property
     def transport(self) -> str:
         return carrier(self.routing)
 

@@ -16,6 +16,7 @@ from weft.estimation.frame import pinned_capacity
 from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
 from weft.estimation.training import TrainingRun
+from weft.estimation.trust import shipped_contrast
 from weft.layout.check import CODES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
@@ -25,7 +26,7 @@ from weft.model.text import job_from_dict
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
 from weft.search.screen import Fold, Scale, Screening
-from weft.search.ties import Choice, Ease, Tie, held
+from weft.search.ties import Ease, Recommendation, Tie, ties
 from weft.units import counted, format_bytes
 
 ALIKE = 0.03
@@ -68,12 +69,13 @@ class SearchBounds:
 class RankedLayout(Document):
     """A layout of a plan, with its rank, its tie, its whole run and its simulated seconds where they are known."""
 
-    DOCUMENT = "rank estimate.* group chance run? simulated_s?"
+    DOCUMENT = "rank estimate.* tied slower layout_error run? simulated_s?"
 
     rank: int
     estimate: Estimate
-    group: int | None
-    chance: float | None
+    tied: bool | None
+    slower: float | None
+    layout_error: float | None
     run: TrainingRun | None
     simulated_s: float | None = None
 
@@ -96,10 +98,10 @@ class Plan(Result):
     """Ranked layouts of a job on a cluster.
 
     ``considered`` counts feasible and rejected layouts; ``evaluated`` those that were compared, without those
-    that lack so much memory that no switch helps: of each the memory, and the time unless a bound on it rules it out
-    (``weft.search.screen``).  ``layouts`` are feasible, in ``order``, then by memory, then by
-    order of enumeration; ``ties`` say of each which others cannot be told apart from it, ``choice`` what being first
-    is worth (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
+    that lack so much memory that no option helps: of each the memory, and the time unless a bound on it rules it out
+    (``weft.search.screen``).  ``layouts`` are feasible ones, the best of ``order``: first the one to use, then the
+    others by time and memory.  ``ties`` say of each how it compares with the fastest, ``choice`` why the first is
+    first (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
     feasible ones that no other beats in both time and memory, by time.  ``stack`` is the software that trains.
     ``batch_that_runs`` is the global batch nearest to the job's that divides well among the accelerators, where no
     layout runs the job's and some run that.  ``runs`` are whole training runs with the ``layouts``, in their order,
@@ -128,7 +130,7 @@ class Plan(Result):
     pareto: tuple[Estimate, ...]
     advice: Advice | None
     ties: tuple[Tie, ...] = ()
-    choice: Choice | None = None
+    choice: Recommendation | None = None
     batch_that_runs: int | None = None
     runs: tuple[TrainingRun, ...] = ()
 
@@ -144,6 +146,11 @@ class Plan(Result):
         return self.layouts[0]
 
     @property
+    def seconds(self) -> tuple[float, ...]:
+        """Predicted seconds of an iteration of each layout, by which they are ranked."""
+        return tuple(one.iteration_s for one in self.layouts)
+
+    @property
     def shortage(self) -> str:
         """How many layouts fell to which rule, and which batch would do."""
         counts = ", ".join(f"{each.code} {each.layouts:,}" for each in self.rejected)
@@ -157,7 +164,7 @@ class Plan(Result):
         return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]
 
     def _ties(self) -> list[dict[str, Any]]:
-        """Group and chance of each layout; None where they are not known."""
+        """The tie of each layout; None where it is not known."""
         unknown = dict.fromkeys(Tie.__slots__)
         return [asdict(one) for one in self.ties] + [unknown] * (len(self.layouts) - len(self.ties))
 
@@ -205,7 +212,7 @@ class Plan(Result):
         search = read(SearchBounds, "search")
         ranked = read(tuple[Mapping[str, Any], ...], "layouts")
         runs = [row["run"] for row in ranked if "run" in row]
-        ties = [{name: row.get(name) for name in Tie.__slots__} for row in ranked if row.get("group") is not None]
+        ties = [{name: row.get(name) for name in Tie.__slots__} for row in ranked if row.get("tied") is not None]
         result = cls(
             job=job_from_dict(document["job"], where=f"{where}: job"),
             cluster=cluster,
@@ -226,7 +233,7 @@ class Plan(Result):
             pareto=read(tuple[Estimate, ...], "pareto"),
             advice=None if document["advice"] is None else read(Advice, "advice"),
             ties=decode(tuple[Tie, ...], ties, f"{where}: layouts"),
-            choice=None if document.get("choice") is None else read(Choice, "choice"),
+            choice=None if document.get("choice") is None else read(Recommendation, "choice"),
             batch_that_runs=None if document.get("batch_that_runs") is None else read(int, "batch_that_runs"),
             runs=decode(tuple[TrainingRun, ...], runs, f"{where}: run"),
         )
@@ -362,34 +369,31 @@ def _ease(job: Job, cluster: Cluster, stack: str, memory_margin: float) -> Ease:
 
 
 def _judged(result: Plan) -> Plan:
-    """A plan with its ties and its choice; what comes first by ease but is told apart from the fastest, does not."""
-    if not result.layouts or not result.constants.shipped:
+    """A plan with its ties: the simplest layout that ties with the fastest comes first, then the others by time."""
+    if not result.layouts:
         return result
-    fastest = result.pareto[0]
-    ease = _ease(result.job, result.cluster, result.stack, result.memory_margin)
-    against = held(result.layouts, fastest)
-    if against is None:
-        return result
+    fastest, known = result.pareto[0], shipped_contrast() if result.constants.shipped else None
+    against = () if known is None else ties(result.layouts, fastest, known)
     order = list(range(len(result.layouts)))
     if result.order == "ease":
-        ahead = next((i for i, tie in enumerate(against.ties) if tie.group == 1), 0)
-        order.insert(0, order.pop(ahead))
+        first = next((i for i, tie in enumerate(against) if tie.tied), 0)
+        others = sorted((i for i in order if i != first), key=lambda i: result.layouts[i].iteration_s)
+        order = [first, *others]
     layouts = tuple(result.layouts[i] for i in order)
-    ties = tuple(against.ties[i] for i in order if i < len(against.ties))
-    own = ease.does(layouts[0].layout)
-    spared = sorted((habit for habit in ease.does(fastest.layout) if habit not in own), key=lambda one: -one.price)
-    choice = Choice(
+    if known is None:
+        return replace(result, layouts=layouts)
+    ease = _ease(result.job, result.cluster, result.stack, result.memory_margin)
+    habits = ease.does(layouts[0].layout)
+    spared = [habit for habit in ease.does(fastest.layout) if habit not in habits and habit.price]
+    choice = Recommendation(
         fastest=fastest,
-        chance=ties[0].chance,
-        fastest_chance=against.fastest.chance,
-        candidates=against.candidates,
-        pairs=against.contrast.pairs,
-        jobs=against.contrast.jobs,
-        sources=against.contrast.sources,
-        reasons=tuple(habit.words for habit in spared if habit.price),
-        unusual=tuple(habit.words for habit in own if habit.unusual),
+        pairs=known.pairs,
+        jobs=known.jobs,
+        sources=known.sources,
+        reasons=tuple(habit.words for habit in sorted(spared, key=lambda habit: -habit.price)),
+        unusual=tuple(habit.words for habit in habits if habit.unusual),
     )
-    return replace(result, layouts=layouts, ties=ties, choice=choice)
+    return replace(result, layouts=layouts, ties=tuple(against[i] for i in order), choice=choice)
 
 
 def distinct(result: Plan, top: int) -> Plan:

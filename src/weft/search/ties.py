@@ -1,4 +1,4 @@
-"""Which of layouts with similar times comes first, and which of them cannot be told apart."""
+"""Which of layouts with similar times comes first, and which of them tie with the fastest."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 
 from weft.cluster.spec import Cluster
 from weft.estimation.result import Estimate
-from weft.estimation.trust import WITHIN, Contrast, shipped_contrast
+from weft.estimation.trust import Contrast
 from weft.layout.spec import Layout, Recompute
-from weft.layout.table import Floats, Ints, LayoutTable, Mask
+from weft.layout.table import Floats, LayoutTable, Mask
 from weft.model.job import Job
 
 MECHANISM = 0.01
@@ -121,35 +121,33 @@ class Ease:
         ]
 
 
-CANDIDATES = 300
-"""Layouts that are held against each other, at most."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tie:
-    """A ranked layout among the others: ``group`` 1 cannot be told apart from the fastest, 2 not from the fastest
-    of the rest, and so on; ``chance`` is the probability to take at most ``WITHIN`` longer than the best."""
+    """A layout beside the fastest of all that fit, whatever else is listed.
 
-    group: int
-    chance: float
+    Attributes:
+        tied: whether ``slower`` is at most ``layout_error``.
+        slower: share of the fastest layout's time that it takes longer.
+        layout_error: share within which the ratio of their times is predicted for four of five such pairs.
+    """
+
+    tied: bool
+    slower: float
+    layout_error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the order of a plan is worth.
+class Recommendation:
+    """Why the first layout of a plan is first.
 
     Attributes:
-        chance: probability that the first takes at most ``within`` longer than the best of ``candidates``.
-        fastest_chance: that probability of the fastest predicted.
+        fastest: the layout of the least predicted time, of all that fit.
         pairs: of runs of ``jobs`` of so many ``sources``, which give the error between layouts.
         reasons: what the fastest does and the first does not, of what counts against a layout, dearest first.
         unusual: what the first does that hardly any published run does.
     """
 
-    within: float = WITHIN
-    chance: float
-    fastest_chance: float
-    candidates: int
+    fastest: Estimate
     pairs: int
     jobs: int
     sources: int
@@ -157,57 +155,11 @@ class Facts:
     unusual: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice(Facts):
-    """``fastest`` is the layout of the least predicted time, of all that fit."""
-
-    fastest: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Layouts held against each other: their ties, and those of the fastest."""
-
-    contrast: Contrast
-    ties: tuple[Tie, ...]
-    fastest: Tie
-    candidates: int
-
-
-def held(ranked: Sequence[Estimate], fastest: Estimate, contrast: Contrast | None = None) -> Held | None:
-    """The first ``CANDIDATES`` of ranked layouts, and the fastest, against each other; None where no error between
-    layouts is known."""
-    known = contrast or shipped_contrast()
-    if known is None:
-        return None
-    compared = list(ranked[:CANDIDATES])
-    places = {one.layout: i for i, one in enumerate(compared)}
-    if fastest.layout not in places:
-        places[fastest.layout] = len(compared)
-        compared.append(fastest)
-    layouts, seconds = [one.layout for one in compared], np.array([one.iteration_s for one in compared])
-    numbers = groups(seconds, known.covered(layouts))
-    ties = [
-        Tie(group=int(group), chance=float(chance))
-        for group, chance in zip(numbers, known.chances(layouts, seconds), strict=True)
-    ]
-    return Held(
-        contrast=known,
-        ties=tuple(ties[: len(ranked[:CANDIDATES])]),
-        fastest=ties[places[fastest.layout]],
-        candidates=len(compared),
-    )
-
-
-def groups(seconds: Floats, errors: Floats) -> Ints:
-    """Numbers of the groups of times: the fastest of those without one leads the next, of all that its error
-    against them does not tell apart from it."""
-    numbers = np.zeros(len(seconds), dtype=np.int64)
-    group = 0
-    for leader in np.argsort(seconds, kind="stable"):
-        if numbers[leader]:
-            continue
-        group += 1
-        close = (numbers == 0) & (seconds <= (1.0 + errors[leader]) * seconds[leader])
-        numbers[close] = group
-    return numbers
+def ties(layouts: Sequence[Estimate], fastest: Estimate, contrast: Contrast) -> tuple[Tie, ...]:
+    """Layouts of one job, each beside the fastest."""
+    result = []
+    for estimate in layouts:
+        error = float(contrast.covered([fastest.layout, estimate.layout])[0, 1])
+        slower = estimate.iteration_s / fastest.iteration_s - 1.0
+        result.append(Tie(tied=slower <= error, slower=slower, layout_error=error))
+    return tuple(result)

@@ -100,15 +100,12 @@ def _difference(first: Side, side: Side, difference: Difference) -> Iterator[Blo
 
 
 def significance(difference: Difference) -> str:
-    """How sure the order of two sides is."""
-    if difference.error is None or difference.chance is None:
-        return "How sure that is, is not known: nothing similar was measured."
-    chance = difference.chance if difference.ratio < 1 else 1 - difference.chance
-    shown = "over 99%" if chance > 0.99 else f"{chance:.0%}"
-    return (
-        f"Four of five such ratios were predicted within {difference.error:.0%}: the order holds with a probability of"
-        f" {shown}."
-    )
+    """Whether two sides tie."""
+    if difference.error is None:
+        return "Nothing similar was measured, so the error of this difference is unknown."
+    if difference.tied:
+        return f"A tie: the difference is inside its typical error of ±{difference.error:.0%}."
+    return f"The difference is larger than its typical error of ±{difference.error:.0%}."
 
 
 def _changes(changes: Sequence[Change], before: str, after: str, form: Callable[[float], str]) -> Iterator[Block]:

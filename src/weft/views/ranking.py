@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.estimation.trust import WITHIN
 from weft.fabric.transport import crossing
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
@@ -19,68 +18,86 @@ if TYPE_CHECKING:
     from weft.interop.launch import LaunchArguments
     from weft.layout.spec import Layout
     from weft.search.network_plan import NetworkPlan
-    from weft.search.ranking import Advice, Plan
-    from weft.search.ties import Tie
+    from weft.search.ranking import Plan
 
 
-def plan_view(plan: Plan, *, pareto: bool = False) -> Iterator[Block]:
-    """A whole plan; ``pareto`` adds the layouts that trade time for memory."""
-    yield from subject(plan.job, plan.cluster)
-    yield from counts(plan)
+def plan_view(
+    plan: Plan, *, pareto: bool = False, verbose: bool = False, command: str = "weft estimate MODEL CLUSTER"
+) -> Iterator[Block]:
+    """A plan: which layout to use, the table, and what decides between its rows.
+
+    Args:
+        pareto: add the layouts that trade time for memory.
+        verbose: add every part of time and memory, the rejections, and what was assumed with its sources.
+        command: shows one layout of the plan, with its ``--layout``.
+    """
+    yield Paragraph(words.plan_verdict(plan), style="bold")
+    yield Blank()
     if plan.layouts:
-        yield Heading(_TITLES[plan.order])
-        yield from ranking(plan.layouts, plan.ties)
-        if line := words.straddling([one.layout for one in plan.layouts], plan.cluster):
-            yield Paragraph(line, indent=2)
+        yield from ranking(plan)
+        for line in _notes(plan):
+            yield Paragraph(line, indent=2, hang=2)
+        yield Copied(f"{command} --layout {format_layout(plan.layouts[0].layout)}", "Details")
+    for line in words.setting(plan.job, plan.cluster, plan.stack):
+        yield Paragraph(line, indent=2, hang=2, style="dim")
+    if pareto and plan.pareto:
+        yield from frontier(plan.pareto)
+    if verbose:
+        yield from _details(plan)
+    elif not plan.layouts:
+        yield from rejected(plan)
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """What decides between the layouts, and what would change the answer, a line each."""
+    best = plan.layouts[0]
+    yield from words.tie_sentences(plan)
+    if plan.advice is not None:
+        yield words.advice_sentence(plan.advice, best)
+    if line := words.straddling([estimate.layout for estimate in plan.layouts], plan.cluster):
+        yield line
+    if best.error is not None and (line := words.published(plan.job, plan.cluster, best.mfu)):
+        yield line
+    yield from words.outside(best.error)
+
+
+def _details(plan: Plan) -> Iterator[Block]:
+    """The parts of the best layout, what was searched, and what was assumed."""
+    if plan.layouts:
         best = plan.layouts[0]
-        yield Copied(f"--layout {format_layout(best.layout)}", "Best, to copy")
-        for line in words.trust(best.error):
-            yield Paragraph(line, indent=2)
-        if plan.choice is not None:
-            for line in words.choice(plan.choice, best, [tie.group for tie in plan.ties]):
-                yield Paragraph(line, indent=2)
-        if best.error is not None and (line := words.published(plan.job, plan.cluster, best.mfu)):
-            yield Paragraph(line, indent=2)
         yield from time(best, title="Time of the best layout")
         yield from memory(best)
         yield from bound(best)
-    if pareto and plan.pareto:
-        yield from frontier(plan.pareto)
+        for line in words.trust(best.error)[:1]:
+            yield Paragraph(line)
+    if plan.choice is not None:
+        pairs = f"{counted(plan.choice.pairs, 'pair')} of runs of {counted(plan.choice.jobs, 'job')}"
+        yield Paragraph(f"Error between layouts: from {pairs}, from {counted(plan.choice.sources, 'source')}")
     yield from rejected(plan)
-    if plan.advice is not None:
-        yield from advice(plan.advice, plan.layouts[0] if plan.layouts else None)
+    used = {short for short, name in DEGREES if any(_degree(estimate, name) > 1 for estimate in plan.layouts)}
+    yield Heading("Columns")
+    yield Paragraph(words.legend(used))
+    yield Heading("Search")
+    counts = f"{plan.considered - plan.evaluated:,} cannot run, {plan.evaluated:,} estimated, {plan.feasible:,} fit"
+    yield Paragraph(f"{plan.space.name} space, {counted(plan.considered, 'layout')}: {counts} in memory")
+    yield Fact("Framework:", words.software(plan.stack, plan.space.name, plan.job), width=11)
+    yield from subject(plan.job, plan.cluster)
 
 
-_TITLES = {"ease": "Layouts that fit, by time and ease", "time": "Layouts that fit, by time"}
-
-
-def counts(plan: Plan) -> Iterator[Block]:
-    """How many layouts were looked at and how many fit."""
-    rejected = plan.considered - plan.evaluated
-    text = (
-        f"Search:  {plan.space.name} space, {counted(plan.considered, 'layout')}: {rejected:,} cannot run,"
-        f" {plan.evaluated:,} estimated, {plan.feasible:,} fit in memory"
-    )
-    yield Paragraph(text, hang=9)
-    yield Fact("For:", words.software(plan.stack, plan.space.name, plan.job))
-
-
-def ranking(estimates: Sequence[Estimate], ties: Sequence[Tie] = ()) -> Iterator[Block]:
-    """A table with one layout a line; ``ties`` says how they compare.
+def ranking(plan: Plan) -> Iterator[Block]:
+    """A table with one layout a line.
 
     Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
     """
-    switches = settings(estimates)
-    shared = [column for column in switches if len(estimates) > 1 and len(set(column.cells)) == 1]
-    varying = [column for column in switches if column not in shared]
-    chances = [Column(heading="chance", cells=[f"{tie.chance:.0%}" for tie in ties], drop=0)] if ties else []
-    yield Grid([*degrees(estimates), *varying, *results(estimates, chances)])
-    if shared:
-        facts = ", ".join(f"{column.heading} {column.cells[0]}" for column in shared)
-        yield Paragraph(f"In all of them: {facts}.", indent=2)
-    used = {short for short, name in DEGREES if any(_degree(one, name) > 1 for one in estimates)}
-    chance = f"; chance: to take at most {WITHIN:.0%} longer than the best of these" if ties else ""
-    yield Paragraph(words.legend(used) + chance, indent=2, style="dim")
+    estimates = plan.layouts
+    columns = settings(estimates)
+    shared = [column for column in columns if len(estimates) > 1 and len(set(column.cells)) == 1]
+    varying = [column for column in columns if column not in shared]
+    marks = ["=" if tie.tied else "" for tie in plan.ties]
+    ties = [Column(heading="tie", cells=marks, left=True)] if len(set(marks)) > 1 else []
+    yield Grid([*degrees(estimates), *varying, *results(estimates, ties)])
+    if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
+        yield Paragraph(f"All have {facts}.", indent=2)
 
 
 def degrees(estimates: Sequence[Estimate]) -> list[Column]:
@@ -102,15 +119,15 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
         Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=8, left=True),
+        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=8, left=True),
     ]
 
 
-def results(estimates: Sequence[Estimate], chances: Sequence[Column] = ()) -> list[Column]:
-    """What layouts come to; ``chances`` stand beside the time."""
+def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
+    """What layouts come to; ``ties`` stand beside the time."""
     return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
-        *chances,
+        *ties,
         Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
         Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
         Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),
@@ -156,7 +173,7 @@ def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
         Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
-        Column(heading="switches", cells=[words.switch_words(one) for one in layouts], drop=4, left=True),
+        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=4, left=True),
     ]
 
 
@@ -178,24 +195,18 @@ def rejected(plan: Plan) -> Iterator[Block]:
         yield Paragraph(f"{number}  {count.code}: {REASONS[count.code]}", hang=indent)
 
 
-def advice(advice: Advice, best: Estimate | None) -> Iterator[Block]:
-    """What keeps a faster layout out."""
+def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[Block]:
+    """The fastest layout on a network, the layouts that were simulated, and what was proved."""
+    yield Paragraph(words.plan_verdict(plan), style="bold")
     yield Blank()
-    yield Paragraph(words.advice_sentence(advice, best))
-
-
-def network_plan_view(plan: NetworkPlan) -> Iterator[Block]:
-    """The layouts, what was proved of the first, and where it spends memory."""
-    yield from subject(plan.job, plan.cluster, routing=crossing(plan.routing))
-    yield from counts(plan)
-    yield Fact("Network:", plan.fabric)
-    yield Heading("Fastest layouts at flow level that were evaluated")
     yield Grid(_network_columns(plan))
-    yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "Best, to copy")
-    yield Paragraph(proof_sentence(plan), indent=2)
-    yield Paragraph(_choice_sentence(plan), indent=2)
-    yield from memory(plan.layouts[0])
-    yield from rejected(plan)
+    yield Paragraph(proof_sentence(plan), indent=2, hang=2)
+    yield Paragraph(_choice_sentence(plan), indent=2, hang=2)
+    yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "To copy")
+    for line in (f"On {plan.fabric}, {crossing(plan.routing)}", *words.setting(plan.job, plan.cluster, plan.stack)):
+        yield Paragraph(line, indent=2, hang=2, style="dim")
+    if verbose:
+        yield from _details(plan)
 
 
 def proof_sentence(plan: NetworkPlan) -> str:

@@ -33,7 +33,7 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
     """A plan in full; ``launch`` gives what a tool runs of its best layout, or why it cannot."""
     if not plan.layouts:
         yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
-    yield from plan_view(plan)
+    yield from plan_view(plan, verbose=True)
     if plan.layouts:
         yield from plan_figures(plan)
         if (compared := compared_layouts(plan)) is not None:

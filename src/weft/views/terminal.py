@@ -49,8 +49,9 @@ class Screen(Console):
         raise BrokenPipeError
 
 
-def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> None:
-    """Print blocks to a console, that of standard output by default."""
+def print_blocks(blocks: Iterable[Block], console: Console | None = None, *, wide: bool | None = None) -> None:
+    """Print blocks to a console, that of standard output by default; ``wide`` hides no column (None: the command has
+    no such option)."""
     console = console or terminal()
     for block in blocks:
         match block:
@@ -60,7 +61,7 @@ def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> Non
                 console.print()
                 _print_paragraph(console, Paragraph(block.text, style="bold"))
             case Grid():
-                _print_grid(console, block)
+                _print_grid(console, block, wide)
             case Blank():
                 console.print()
             case Fact(name=name, text=text, width=width):
@@ -72,28 +73,29 @@ def print_blocks(blocks: Iterable[Block], console: Console | None = None) -> Non
                 console.out(block.text.rstrip("\n"), highlight=False)
 
 
-def to_text(blocks: Iterable[Block]) -> str:
+def to_text(blocks: Iterable[Block], *, wide: bool | None = None) -> str:
     """Blocks as the text of a file, without colours."""
     text = io.StringIO()
-    print_blocks(blocks, Console(file=text, width=FILE_WIDTH, highlight=False))
+    print_blocks(blocks, Console(file=text, width=FILE_WIDTH, highlight=False), wide=wide)
     return text.getvalue()
 
 
-def _print_grid(console: Console, grid: Grid) -> None:
-    """The columns that fit, each row on one line; the longest texts are shortened where the rest does not fit."""
+def _print_grid(console: Console, grid: Grid, wide: bool | None) -> None:
+    """The columns that fit (``wide``: all), each row on one line; the longest texts are shortened where the rest does
+    not fit."""
     columns = [_drawn(console, column) if column.shares else column for column in grid.columns]
     room = console.width - grid.indent
-    kept = _fitting(columns, room)
-    shown = _shortened(kept, room)
+    fitting = columns if wide else _fitting(columns, room)
+    shown = columns if wide else _shortened(fitting, room)
     if any(column.heading for column in shown):
         _print_row(console, shown, [column.heading for column in shown], grid.indent, "bold")
     for row in zip(*(column.cells for column in shown), strict=True):
         _print_row(console, shown, row, grid.indent, "")
-    if hidden := [column.heading for column in columns if column not in kept]:
-        width = grid.indent + sum(column.width for column in columns) + GAP * (len(columns) - 1)
-        text = f"No room for: {', '.join(hidden)} (COLUMNS={width} makes room)."
-        _print_paragraph(console, Paragraph(text, indent=2))
-    if meanings := [f"{column.heading}: {column.meaning}" for column in kept if column.meaning]:
+    if hidden := [column.heading for column in columns if column.heading and column not in fitting]:
+        remedy = "a wider terminal shows them" if wide is None else "use --wide"
+        text = f"Hidden columns: {', '.join(hidden)} ({remedy})"
+        _print_paragraph(console, Paragraph(text, indent=2, style="dim"))
+    if meanings := [f"{column.heading}: {column.meaning}" for column in fitting if column.meaning]:
         _print_paragraph(console, Paragraph("; ".join(meanings), indent=2))
 
 
@@ -131,6 +133,7 @@ def _shortened(columns: list[Column], width: int) -> list[Column]:
 
 def _print_raw(console: Console, line: str, style: str = "") -> None:
     """One line as it is: no markup, no highlighting, no wrapping, however long."""
+    line = line.replace("\u00b1", "+-") if console.options.ascii_only else line
     console.print(Text(printable(line), style=style), no_wrap=True, soft_wrap=True)
 
 

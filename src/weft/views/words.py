@@ -1,23 +1,22 @@
-"""The words for people: names of the parts, of a layout's degrees and switches, and sentences on a plan."""
+"""The words for people: names of the parts, of a layout's degrees and options, and sentences on a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.estimation.trust import Traits, best_published
 from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
-from weft.layout.text import DEGREES, format_layout
-from weft.units import counted, format_bytes, format_count, format_seconds, format_si
+from weft.layout.text import DEGREES, format_degrees, format_layout
+from weft.units import counted, format_bytes, format_count, format_seconds, format_si, listed
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimation.result import Estimate
     from weft.estimation.trust import ErrorBar
     from weft.model.job import Job
-    from weft.search.ranking import Advice
-    from weft.search.ties import Choice
+    from weft.search.ranking import Advice, Plan
 
 TIME_LABELS = {
     "forward_s": "forward compute",
@@ -78,7 +77,7 @@ MEANINGS = {
     "ep": "expert parallel",
     "etp": "tensor parallel in experts",
 }
-SWITCHES = (
+OPTIONS = (
     ("sequence_parallel", "sp"),
     ("offload_optimizer", "offload optimizer"),
     ("offload_activations", "offload activations"),
@@ -100,9 +99,9 @@ def legend(used: Collection[str]) -> str:
     return f"{degrees}; {rest}" if degrees else rest
 
 
-def switch_words(layout: Layout) -> str:
-    """Switches that are not at rest: "sp, ulysses"; "-" without any."""
-    result = [word for name, word in SWITCHES if getattr(layout, name)]
+def option_words(layout: Layout) -> str:
+    """Options that are not at rest: "sp, cp ulysses"; "-" without any."""
+    result = [word for name, word in OPTIONS if getattr(layout, name)]
     if layout.context > 1:
         result.append(f"cp {layout.context_method}")
     if layout.overlap_tensor != "backward" and layout.x * layout.y > 1:
@@ -174,60 +173,73 @@ def straddling(layouts: Sequence[Layout], cluster: Cluster) -> str:
     )
 
 
-def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
-    """What keeps a faster layout out, and the cheapest single change that lets it in."""
-    out = advice.rejected
-    start = "Nearest to fitting"
-    if best is not None:
-        start = f"{1 - out.iteration_s / best.iteration_s:.0%} faster, but does not fit"
-    need = (
-        f"{start}: {format_layout(out.layout)}, {format_seconds(out.iteration_s)},"
-        f" needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)}"
-        f" ({largest_memory(out)})"
-    )
-    if advice.accepted is None:
-        return f"{need}; it would fit, within any margin, with {advice.change}."
-    fitted = advice.accepted
-    return (
-        f"{need}; with {advice.change} it fits ({format_bytes(fitted.memory_bytes)}) and takes"
-        f" {format_seconds(fitted.iteration_s)}."
-    )
-
-
-def largest_memory(estimate: Estimate, most: int = 2) -> str:
-    """The largest parts of the memory: "activations 41.1 GiB, gradients 25.5 GiB"."""
-    parts = sorted(estimate.memory, key=lambda part: -part.value)[:most]
-    return ", ".join(f"{MEMORY_LABELS[part.name]} {format_bytes(part.value)}" for part in parts)
-
-
-def choice(result: Choice, first: Estimate, groups: Sequence[int]) -> tuple[str, ...]:
-    """What the order of layouts is worth: the first's chance, which others cannot be told apart from the fastest,
-    and why the first is first."""
-    near = sum(group == 1 for group in groups)
-    told = "the first is apart from the others listed"
-    if near > 1:
-        told = f"{'all' if near == len(groups) else near} of {len(groups)} listed cannot be told apart"
-    proof = f"{counted(result.pairs, 'pair')} of {counted(result.jobs, 'job')} of {counted(result.sources, 'source')}"
-    lines = [
-        f"Choice: with a probability of {result.chance:.0%} the first takes at most {result.within:.0%} longer than"
-        f" the best of {result.candidates}; {told}, by the error between layouts that differ so much ({proof})"
-    ]
-    fastest = result.fastest.layout
-    if fastest != first.layout:
-        slower = first.iteration_s / result.fastest.iteration_s - 1
-        does = f" and does not need {_listed(result.reasons[:3])}" if result.reasons else " and leaves more memory"
-        apart = f"{slower:.1%} slower than" if slower >= 0.0005 else "as fast as"
-        lines.append(
-            f"First: predicted {apart} the fastest{does}. The fastest, with a probability of"
-            f" {result.fastest_chance:.0%}: {format_layout(fastest)} (--order time)"
-        )
-    if result.unusual:
-        lines.append(f"Unusual in the first: {_listed(result.unusual)}; it gains more than that counts")
+def setting(job: Job, cluster: Cluster, stack: str) -> tuple[str, ...]:
+    """What an answer is for and what was assumed for it, a line each."""
+    recipe = job.recipe
+    batch = f"batch {recipe.global_batch:,} x {recipe.sequence:,} tokens, {recipe.precision}"
+    where = f"{cluster.count:,} {printable(cluster.accelerator.name)}"
+    lines = [f"For {printable(job.model.name)}, {batch}, on {where}, with {stack}"]
+    if assumed := [printable(text).split(" (")[0] for text in (*job.defaults, *cluster.defaults)]:
+        lines.append(f"Assumed: {'; '.join(assumed)}")
     return tuple(lines)
 
 
-def _listed(words: Sequence[str]) -> str:
-    return ", ".join(words[:-1]) + (" and " if len(words) > 1 else "") + words[-1]
+def use(layout: Layout, totals: str) -> str:
+    """The recommendation of a layout."""
+    return f"Use {format_degrees(layout).replace(',', ' ')}: {totals}"
+
+
+def totals(estimate: Estimate, seconds: float | None = None) -> str:
+    """Time (``seconds`` where they were simulated), MFU with the typical error, and memory of a layout."""
+    seconds = estimate.iteration_s if seconds is None else seconds
+    error = None if estimate.error is None else estimate.error.error
+    memory, capacity = estimate.memory_bytes / 2**30, estimate.capacity_bytes / 2**30
+    return (
+        f"{format_seconds(seconds)} per step, MFU {estimate.mfu * estimate.iteration_s / seconds:.0%}"
+        f"{'' if error is None else f' ±{error:.0%}'}, {memory:.1f} of {capacity:.1f} GiB"
+    )
+
+
+def plan_verdict(plan: Plan) -> str:
+    """What to use, or that nothing fits."""
+    if not plan.layouts:
+        return "No layout fits"
+    return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.seconds[0]))
+
+
+def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
+    """What keeps a faster layout out, and the cheapest single change that lets it in."""
+    out = advice.rejected
+    start = "Nearest to fitting" if best is None else "Faster, but does not fit"
+    gain = "" if best is None else f" ({1 - out.iteration_s / best.iteration_s:.0%} less)"
+    takes = f"{format_degrees(out.layout).replace(',', ' ')} takes {format_seconds(out.iteration_s)}{gain}"
+    need = f"{start}: {takes} and needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)};"
+    if advice.accepted is None:
+        return f"{need} no single option makes it fit, only {advice.change}"
+    return f"{need} with {advice.change} it fits and takes {format_seconds(advice.accepted.iteration_s)}"
+
+
+def tie_sentences(plan: Plan) -> Iterator[str]:
+    """Which layouts tie with the fastest, and why the first is first."""
+    if plan.choice is None:
+        return
+    first, fastest, count = plan.layouts[0], plan.choice.fastest, len(plan.layouts)
+    tied, slower = sum(tie.tied for tie in plan.ties), plan.ties[0].slower
+    sentences = []
+    if count > 1:
+        many = "All" if tied == count else f"{tied} of" if tied > 1 else "None of"
+        error = f"{'less' if tied > 1 else 'more'} than the measured error between two layouts of one job"
+        sentences.append(f"{many} {count} tie: they differ by {error}")
+    if fastest.layout != first.layout:
+        does = f"needs {listed(plan.choice.reasons[:3])}" if plan.choice.reasons else "leaves less memory"
+        name = format_layout(fastest.layout)
+        sentences.append(f"The first is simpler than the fastest, {name}, which gains {slower:.1%} and {does}")
+    elif tied > 1:
+        sentences.append("The first is the fastest")
+    if sentences:
+        yield ". ".join(sentences)
+    if plan.choice.unusual:
+        yield f"Unusual in the first: {listed(plan.choice.unusual)}"
 
 
 def published(job: Job, cluster: Cluster, mfu: float) -> str:
@@ -244,13 +256,13 @@ def published(job: Job, cluster: Cluster, mfu: float) -> str:
 
 
 def software(stack: str, space: str, job: Job) -> str:
-    """The software that is planned for, and that of the recipe's authors."""
+    """The framework of a plan beside the recipe's own."""
     flags = f"--stack {job.stack}" + (f" --space {job.space}" if job.space else "")
     if not job.stack:
-        return f"{stack} (weft info frameworks has others)"
+        return f"{stack} (change with --stack)"
     if (stack, space) == (job.stack, job.space or space):
-        return f"{stack}, that of the recipe's authors; plans for others with --stack, as --stack megatron-core"
-    return f"{stack}; the recipe's authors used {job.stack} ({flags})"
+        return f"{stack} (the recipe's own; change with --stack)"
+    return f"{stack} (the recipe's own: {flags})"
 
 
 def trust(error: ErrorBar | None) -> tuple[str, ...]:
@@ -258,11 +270,16 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
     if error is None:
         return ()
     if error.error is None:
-        return ("Error: unknown; nothing similar was ever measured",)
+        return ("Typical error: unknown, because nothing similar was ever measured",)
     runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
-    said = f"Error: +-{error.error:.0%} (covers 4 of 5 such sources, by {runs} of {sources}: {error.alike})"
-    beyond = f"Outside what was measured, so that the error is wider: {'; '.join(error.outside)}"
-    return (said, beyond) if error.outside else (said,)
+    return (f"Typical error ±{error.error:.0%} ({error.alike}: {runs} from {sources})", *outside(error))
+
+
+def outside(error: ErrorBar | None) -> tuple[str, ...]:
+    """What of a job lies outside what was measured."""
+    if error is None or not error.outside:
+        return ()
+    return (f"Outside what was measured, which widens the error: {'; '.join(error.outside)}",)
 
 
 def told(name: str, value: Any) -> str:

@@ -160,7 +160,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
         except NothingFeasible as error:
             yield Paragraph(str(error), style="bold")
         return
-    yield from plan_view(made)
+    yield from plan_view(made, verbose=True)
     if not asked.get("layout"):
         return
     options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))

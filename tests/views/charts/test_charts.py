@@ -183,7 +183,7 @@ def test_an_estimate_goes_from_its_bound_to_its_time(small_plan, drawn):
 
 
 def test_ties_are_a_band(small_plan, drawn):
-    ties = tuple(replace(small_plan.ties[0], group=group) for group in (1, 2, 1))
+    ties = tuple(replace(small_plan.ties[0], tied=tied) for tied in (True, False, True))
     tied = replace(small_plan, layouts=small_plan.layouts[:3], ties=ties)
     bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
     assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
@@ -196,7 +196,7 @@ def test_ties_are_a_band(small_plan, drawn):
     if len(times) > 1:
         per_second = (last - first) / (times[-1] - times[0])
         assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
-    alone = replace(tied, ties=tuple(replace(one, group=i) for i, one in enumerate(ties, 1)))
+    alone = replace(tied, ties=tuple(replace(ties[0], tied=i == 0) for i in range(3)))
     for chart in (breakdown_chart(alone), pareto_chart(alone)):
         assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
         assert "shaded" not in chart.to_dict()["title"]["subtitle"]

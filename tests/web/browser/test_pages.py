@@ -17,7 +17,7 @@ NETWORK = "/network?model=llama-3.1-8b&cluster=h100-32&layout=tp%3D4,dp%3D8&radi
 SCHEDULE = "/schedule?collective=all-reduce&size=16MiB&dims=switch:4:100GB/s:1us,ring:4:25GB/s:2us"
 ARRANGE = "/arrange?site=three-jobs&seconds=1"
 VIEWS = [
-    (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#layouts-that-fit"),
+    (f"{PLAN}&nic=2&domain=16&oversubscription=2", "#first-table"),
     (f"{PLAN}&model=nothing", "[role=alert]"),
     (f"{PLAN}&show=charts", "svg.weft-chart"),
     (f"{PLAN}&show=launch&tool=megatron", "pre"),
@@ -92,19 +92,19 @@ def test_a_plan_is_made_looked_at_and_taken_along(tabs):
     page.get_by_label("Model", exact=True).fill("llama-3.1-8b")
     page.get_by_label("Cluster", exact=True).fill("h100-64")
     page.get_by_role("button", name="Plan").click()
-    page.locator("#layouts-that-fit-table").get_by_role("link", name="2", exact=True).click()
+    page.locator("#first-table").get_by_role("link", name="2", exact=True).click()
     page.locator("#the-layout").wait_for()
     second = page.locator("#the-layout").text_content()
     assert page.url.endswith("#the-layout")
     page.go_back()
     page.locator("#the-layout").wait_for(state="detached")
-    page.locator("#layouts-that-fit-table").get_by_role("link", name="3", exact=True).click()
+    page.locator("#first-table").get_by_role("link", name="3", exact=True).click()
     page.locator("#the-layout").wait_for()
     assert page.locator("#the-layout").text_content() != second
     page.go_back()
     page.go_back()
     page.go_forward()
-    page.locator("#layouts-that-fit").wait_for()
+    page.locator("#first-table").wait_for()
     page.get_by_role("link", name="Charts").click()
     page.locator("svg.weft-chart").nth(1).wait_for()
     page.get_by_role("link", name="Launch", exact=True).click()
@@ -158,16 +158,16 @@ def test_keys_suffice(tabs):
     assert page.evaluate("document.activeElement.tagName") == "BODY"
     names = [one[1] for one in seen]
     assert names.index("field-model") < names.index("Plan") < names.index("JSON")
-    page.locator("#layouts-that-fit-table thead button", has_text="mem GiB").focus()
+    page.locator("#first-table thead button", has_text="mem GiB").focus()
     page.keyboard.press("Enter")
-    assert page.locator("#layouts-that-fit-table thead [aria-sort=ascending]").count() == 1
+    assert page.locator("#first-table thead [aria-sort=ascending]").count() == 1
     page.keyboard.press("Tab")
     page.locator("[name=model]").focus()
     page.keyboard.press("Control+A")
     page.keyboard.type("gpt2-124m")
     page.keyboard.press("Enter")
     page.wait_for_url("**gpt2-124m**")
-    page.locator("#layouts-that-fit-table").wait_for()
+    page.locator("#first-table").wait_for()
 
 
 def test_hostile_texts_are_inert(tabs):
@@ -179,7 +179,7 @@ def test_hostile_texts_are_inert(tabs):
     page.get_by_text("Paste a model or a cluster").click()
     page.get_by_label("Cluster: TOML").fill(f"name = '''{HOSTILE}'''\naccelerator = \"a100\"\ncount = 8\n")
     page.get_by_role("button", name="Plan").click()
-    page.locator("#layouts-that-fit").wait_for()
+    page.locator("#first-table").wait_for()
     page.goto("/accuracy")
     page.get_by_text("Hold runs of your own").click()
     area = page.get_by_label("Runs: CSV")
@@ -224,7 +224,7 @@ def test_pages_work_without_script(tabs):
     page.get_by_label("Model", exact=True).fill("gpt2-124m")
     page.get_by_label("Cluster", exact=True).fill("a100-8")
     page.get_by_role("button", name="Plan").click()
-    page.locator("#layouts-that-fit-table").get_by_role("link", name="2", exact=True).click()
+    page.locator("#first-table").get_by_role("link", name="2", exact=True).click()
     page.locator("#the-layout").wait_for()
 
 
@@ -235,7 +235,7 @@ def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other
     cancel.wait_for()
     page.locator(".waiting output", has_text="of").wait_for()
     other = tabs.beside(page.context, "/plan?model=gpt2-124m&cluster=a100-8")
-    assert other.locator("#layouts-that-fit").is_visible()
+    assert other.locator("#first-table").is_visible()
     assert cancel.is_visible()
     with page.expect_event("requestfailed", lambda one: one.url.endswith("/events")):
         page.evaluate(HIDE, True)
@@ -244,4 +244,4 @@ def test_long_work_tells_progress_where_it_is_seen_is_cancelled_and_leaves_other
     cancel.click()
     page.locator(".message.error", has_text="cancelled").wait_for()
     page.goto("/plan?model=gpt2-124m&cluster=a100-8&top=3")
-    assert page.locator("#layouts-that-fit-table tbody tr").count() == 3
+    assert page.locator("#first-table tbody tr").count() == 3

@@ -49,9 +49,7 @@ def breakdown_chart(subject: Plan | Sequence[Estimate], *, top: int = 10, title:
     both = alt.hconcat(bars, _memory(estimates, _MEMORY), spacing=28).resolve_scale(color="independent")
     heading = f"{title}: time and memory by layout" if title else "Time and memory by layout"
     words = "communication: its exposed part only; upright line: memory of one accelerator"
-    return finished(
-        both, heading, f"{words}; shaded: no slower than the fastest, as far as is known" if tied else words
-    )
+    return finished(both, heading, f"{words}; shaded: tie with the fastest" if tied else words)
 
 
 def _time(estimates: Sequence[Estimate]) -> Chart:
@@ -104,8 +102,8 @@ def estimate_chart(result: Estimate, title: str = "") -> Chart:
 
 
 def _tied(plan: Plan, shown: int) -> list[int]:
-    """Rows of the layouts that cannot be told apart from the fastest, where there are several."""
-    rows = [i for i, tie in enumerate(plan.ties[:shown]) if tie.group == 1]
+    """Rows of the layouts that tie with the fastest, where there are several."""
+    rows = [i for i, tie in enumerate(plan.ties[:shown]) if tie.tied]
     return rows if len(rows) > 1 else []
 
 
@@ -238,13 +236,11 @@ def pareto_chart(plan: Plan) -> Chart:
     title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
     chart = alt.layer(*layers).properties(width=width, height=height)
     words = "layouts that no other beats in both, up to twice the shortest time"
-    return finished(
-        chart, title, f"{words}; shaded: no slower than the fastest, as far as is known" if tied else words
-    )
+    return finished(chart, title, f"{words}; shaded: tie with the fastest" if tied else words)
 
 
 def _tied_times(seconds: Sequence[float], low: float, high: float) -> list[alt.Chart]:
-    """A pale band over the times of layouts that cannot be told apart from the fastest."""
+    """A pale band over the times of layouts that tie with the fastest."""
     if not seconds:
         return []
     band = alt.Chart(data([{"begin": max(min(seconds), low), "end": min(max(seconds), high)}]))
