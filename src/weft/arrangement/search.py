@@ -84,7 +84,7 @@ class Search:
             BadInput: a job that cannot run, or flows without a path.
             NothingFeasible: no layout of a job fits.
         """
-        # 1. What needs no search: layouts, bounds, and the arrangement as it is, which is the first incumbent.
+        # 1. Layouts, bounds, and the arrangement as it is, which is the first incumbent.
         begun = StartingPoint.of(self.site, self._left(ALONE_SHARE))
         clock, cuts, hosts, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
         self.clock, self.bound = clock, begun.certificate.objective
@@ -96,8 +96,8 @@ class Search:
         ended: Ended = "complete"
         placements, verified = 1, None
         try:
-            # 2. Places, routes, offsets and classes; 3. other layouts where some are free; 4. the proof that the
-            # result holds.
+            # 2. Places, routes, offsets and classes; 3. other layouts where some are free; 4. the incumbent once
+            # more, with every flow stepped.
             placements = self._search(clock, cuts, hosts, policies)
             if self._free:
                 policies["kept"] = self._best

@@ -200,7 +200,7 @@ def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:
     delay = phases.delay_s.tolist()
     waits = [list(part) for part in np.split(phases.waits, phases.indptr[1:-1])]
     bare = (~flows).tolist()
-    # Both rules keep every end of a phase with flows: delays and waits are taken over, and none is dropped.
+    # Both rules keep the time at which each phase with flows begins: delays and waits are taken over, none is dropped.
     changed = True
     while changed:
         changed = False

@@ -215,7 +215,7 @@ class Buffers:
     """What a stage holds beside weights, states and activations, in bytes.
 
     ``standing`` is there in the whole iteration: cuBLAS's workspaces (of PyTorch's forward and backward threads, and
-    of Transformer Engine), the gradients that software hands to PyTorch instead of its own buffers, a root unit's
+    of Transformer Engine), the dummy gradients that software hands to PyTorch, a root unit's
     gathered weights, and boundary tensors beyond activations.  On top of it come, each at its time: ``forward``
     (gathered weights of two blocks), ``loss`` (logits), ``head`` (their gradient, and those of the head's input and
     weights in the width of the weights), ``backward`` (what one block makes again, its gradients' temporaries,
