@@ -293,13 +293,10 @@ class Paths:
         stripes = shared.sum(axis=1)
         flow, peer = np.nonzero(shared)
         sender, receiver, share = senders[flow, peer], receivers[flow, peer], 1.0 / stripes[flow]
-        unstriped = np.flatnonzero(stripes == 0)
-        begin = np.concatenate([source[unstriped], source[flow], sender, receiver])
-        end = np.concatenate([target[unstriped], sender, receiver, target[flow]])
-        legs = (
-            np.concatenate([unstriped, flow, flow, flow]),
-            np.concatenate([np.ones(len(unstriped)), share, share, share]),
-        )
+        direct = np.flatnonzero(stripes == 0)
+        begin = np.concatenate([source[direct], source[flow], sender, receiver])
+        end = np.concatenate([target[direct], sender, receiver, target[flow]])
+        legs = np.concatenate([direct, flow, flow, flow]), np.concatenate([np.ones(len(direct)), share, share, share])
         moves = begin != end
         return begin[moves], end[moves], legs[0][moves], legs[1][moves]
 

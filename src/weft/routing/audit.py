@@ -56,9 +56,7 @@ class AuditedPlan(Document):
 
     @property
     def jobs(self) -> tuple[AuditedJob, ...]:
-        return tuple(
-            AuditedJob(job=outcome.job, flows=outcome.flows, slowdown=outcome.slowdown) for outcome in self.plan.jobs
-        )
+        return tuple(AuditedJob(job=job.job, flows=job.flows, slowdown=job.slowdown) for job in self.plan.jobs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)

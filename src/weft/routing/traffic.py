@@ -104,7 +104,54 @@ class JobTraffic:
 
         The phases of an epoch of a job are one per round of each collective, then its compute pause.
         """
-        return _epochs(self, count)
+        collectives, jobs = len(self.job), len(self.jobs)
+        per_epoch = int(self.rounds.sum()) + jobs
+        # Phases of an epoch: the rounds of collective after collective, then the pause of each job.
+        begin = np.cumsum(self.rounds) - self.rounds
+        within = np.arange(per_epoch - jobs) - np.repeat(begin, self.rounds)
+        owner = np.repeat(np.arange(collectives), self.rounds)
+        pauses = per_epoch - jobs + np.arange(jobs)
+        ends = begin + self.rounds - 1
+        # A round waits for the one before it; the first round for the pause of its job an epoch earlier.  A pause
+        # waits for the last rounds of all collectives of its job.
+        before = np.where(within > 0, np.arange(per_epoch - jobs) - 1, pauses[self.job[owner]] - per_epoch)
+        order = np.argsort(self.job, kind="stable")
+        waits_each = [before[i : i + 1] for i in range(per_epoch - jobs)]
+        waits_each += np.split(ends[order], np.cumsum(np.bincount(self.job, minlength=jobs))[:-1])
+        lengths = np.array([len(each) for each in waits_each], dtype=np.int64)
+        waits = np.concatenate([*waits_each, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+        # The same in every epoch, `per_epoch` phases further on; waits before the first epoch drop out.
+        all_waits = (waits[None, :] + per_epoch * np.arange(count)[:, None]).ravel()
+        inside = all_waits >= 0
+        owner_of_wait = np.repeat(np.arange(per_epoch * count), np.tile(lengths, count))
+        counts = np.bincount(owner_of_wait[inside], minlength=per_epoch * count)
+        flows = np.argsort(self.collective, kind="stable")
+        repeats = self.rounds[self.collective[flows]]
+        flow = np.repeat(flows, repeats)
+        # A flow appears once in every round of its collective.
+        turn = np.arange(len(flow)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        phase = begin[self.collective[flow]] + turn
+        every = np.tile(flow, count)
+        job_of_phase = np.concatenate([self.job[owner], np.arange(jobs)])
+        start = np.tile(np.where(np.arange(per_epoch) < per_epoch - jobs, self.start_s[job_of_phase], 0.0), count)
+        delay = np.concatenate([np.zeros(per_epoch - jobs), self.pause_s])
+        return Traffic(
+            source=self.source[every],
+            target=self.target[every],
+            bytes=self.bytes[every],
+            phase=(phase[None, :] + per_epoch * np.arange(count)[:, None]).ravel(),
+            weight=np.ones(len(every)),
+            cap_Bps=self.cap_Bps[every],
+            phases=Phases(
+                delay_s=np.tile(delay, count),
+                start_s=start,
+                indptr=np.concatenate([[0], np.cumsum(counts)]),
+                waits=all_waits[inside],
+                label=np.tile((np.arange(per_epoch) >= per_epoch - jobs).astype(np.int64), count),
+                labels=("round", "pause"),
+                job=np.tile(job_of_phase, count),
+            ),
+        )
 
 
 def job_traffic(
@@ -206,54 +253,3 @@ def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -
     order = np.lexsort(key[::-1])
     again = order[1:][(key[:, order[1:]] == key[:, order[:-1]]).all(axis=0)]
     refuse(np.sort(again), "listed twice in one collective", "list each flow once, with all its bytes")
-
-
-def _epochs(traffic: JobTraffic, count: int) -> Traffic:
-    collectives, jobs = len(traffic.job), len(traffic.jobs)
-    per_epoch = int(traffic.rounds.sum()) + jobs
-    # Phases of an epoch: the rounds of collective after collective, then the pause of each job.
-    begin = np.cumsum(traffic.rounds) - traffic.rounds
-    within = np.arange(per_epoch - jobs) - np.repeat(begin, traffic.rounds)
-    owner = np.repeat(np.arange(collectives), traffic.rounds)
-    pauses = per_epoch - jobs + np.arange(jobs)
-    ends = begin + traffic.rounds - 1
-    # A round waits for the one before it; the first round for the pause of its job an epoch earlier.  A pause waits
-    # for the last rounds of all collectives of its job.
-    before = np.where(within > 0, np.arange(per_epoch - jobs) - 1, pauses[traffic.job[owner]] - per_epoch)
-    order = np.argsort(traffic.job, kind="stable")
-    waits_each = [before[i : i + 1] for i in range(per_epoch - jobs)]
-    waits_each += np.split(ends[order], np.cumsum(np.bincount(traffic.job, minlength=jobs))[:-1])
-    lengths = np.array([len(each) for each in waits_each], dtype=np.int64)
-    waits = np.concatenate([*waits_each, np.zeros(0, dtype=np.int64)]).astype(np.int64)
-    # The same in every epoch, `per_epoch` phases further on; waits before the first epoch drop out.
-    all_waits = (waits[None, :] + per_epoch * np.arange(count)[:, None]).ravel()
-    inside = all_waits >= 0
-    owner_of_wait = np.repeat(np.arange(per_epoch * count), np.tile(lengths, count))
-    counts = np.bincount(owner_of_wait[inside], minlength=per_epoch * count)
-    flows = np.argsort(traffic.collective, kind="stable")
-    repeats = traffic.rounds[traffic.collective[flows]]
-    flow = np.repeat(flows, repeats)
-    # A flow appears once in every round of its collective.
-    turn = np.arange(len(flow)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-    phase = begin[traffic.collective[flow]] + turn
-    every = np.tile(flow, count)
-    job_of_phase = np.concatenate([traffic.job[owner], np.arange(jobs)])
-    start = np.tile(np.where(np.arange(per_epoch) < per_epoch - jobs, traffic.start_s[job_of_phase], 0.0), count)
-    delay = np.concatenate([np.zeros(per_epoch - jobs), traffic.pause_s])
-    return Traffic(
-        source=traffic.source[every],
-        target=traffic.target[every],
-        bytes=traffic.bytes[every],
-        phase=(phase[None, :] + per_epoch * np.arange(count)[:, None]).ravel(),
-        weight=np.ones(len(every)),
-        cap_Bps=traffic.cap_Bps[every],
-        phases=Phases(
-            delay_s=np.tile(delay, count),
-            start_s=start,
-            indptr=np.concatenate([[0], np.cumsum(counts)]),
-            waits=all_waits[inside],
-            label=np.tile((np.arange(per_epoch) >= per_epoch - jobs).astype(np.int64), count),
-            labels=("round", "pause"),
-            job=np.tile(job_of_phase, count),
-        ),
-    )

@@ -339,23 +339,22 @@ def _single(dimension: int, work_s: float, latency_s: float) -> _PlannedPassages
 
 def _joined(parts: Sequence[_PlannedPassages | None]) -> Passages:
     """All collectives' passages, with tasks and chunks numbered."""
-    collectives = [(number, collective) for number, collective in enumerate(parts) if collective is not None]
-    lengths = np.array([len(collective.dimension) for _, collective in collectives], dtype=np.int64)
+    plans = [(number, plan) for number, plan in enumerate(parts) if plan is not None]
+    lengths = np.array([len(plan.dimension) for _, plan in plans], dtype=np.int64)
     if lengths.sum() > MOST_PASSAGES:
         problem = f"{lengths.sum():,} stages of chunks"
         raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
     # Each collective numbers its chunks from 0; here they follow those of the collectives before.
-    chunks = np.array([collective.chunk[-1] + 1 for _, collective in collectives], dtype=np.int64)
+    chunks = np.array([plan.chunk[-1] + 1 for _, plan in plans], dtype=np.int64)
     before = np.cumsum(chunks) - chunks
     none = np.zeros(0, dtype=np.int64)
     return Passages(
-        dimension=np.concatenate([none, *(collective.dimension for _, collective in collectives)]),
-        work_s=np.concatenate([np.zeros(0), *(collective.work_s for _, collective in collectives)]),
-        latency_s=np.concatenate([np.zeros(0), *(collective.latency_s for _, collective in collectives)]),
-        key_bytes=np.concatenate([np.zeros(0), *(collective.key for _, collective in collectives)]),
-        chunk=np.concatenate([none, *(collective.chunk for _, collective in collectives)])
-        + np.repeat(before, lengths),
-        task=np.repeat(np.array([number for number, _ in collectives], dtype=np.int64), lengths),
+        dimension=np.concatenate([none, *(plan.dimension for _, plan in plans)]),
+        work_s=np.concatenate([np.zeros(0), *(plan.work_s for _, plan in plans)]),
+        latency_s=np.concatenate([np.zeros(0), *(plan.latency_s for _, plan in plans)]),
+        key_bytes=np.concatenate([np.zeros(0), *(plan.key for _, plan in plans)]),
+        chunk=np.concatenate([none, *(plan.chunk for _, plan in plans)]) + np.repeat(before, lengths),
+        task=np.repeat(np.array([number for number, _ in plans], dtype=np.int64), lengths),
     )
 
 

@@ -41,11 +41,8 @@ def audit_view(result: RouteAudit) -> Iterator[Block]:
     installed = result.installed
     flows, best = len(installed.traffic), installed.efficiency
     yield Paragraph(f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")
-    kinds = (
-        ("installed", installed),
-        ("repaired", result.repaired),
-        (f"anew by {result.replanned.router}", result.replanned),
-    )
+    repaired, replanned = result.repaired, result.replanned
+    kinds = (("installed", installed), ("repaired", repaired), (f"anew by {replanned.router}", replanned))
     yield Grid(
         [
             Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),

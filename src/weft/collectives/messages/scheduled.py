@@ -93,9 +93,8 @@ def _check(schedule: Schedule) -> None:
             remedy="name other algorithms with --algorithms, as halving-doubling",
         )
     if schedule.gathers is not None and (schedule.gathers != schedule.orders[:, ::-1]).any():
-        raise Unsupported(
-            "all-gather orders that do not mirror the reduce-scatter's", where="export", remedy="drop --independent"
-        )
+        problem = "all-gather orders that do not mirror the reduce-scatter's"
+        raise Unsupported(problem, where="export", remedy="drop --independent")
 
 
 class _Placed(NamedTuple):

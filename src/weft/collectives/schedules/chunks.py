@@ -60,15 +60,11 @@ class Request:
 
     def rates_s(self, kind: StageKind) -> Floats:
         """The seconds that a byte of a stage's buffer costs on each dimension."""
-        return np.array(
-            [self.stage(kind, i).sent / dimension.bandwidth_Bps for i, dimension in enumerate(self.dimensions)]
-        )
+        return np.array([self.stage(kind, i).sent / links.bandwidth_Bps for i, links in enumerate(self.dimensions)])
 
     def latencies_s(self, kind: StageKind) -> Floats:
         """The latency of a stage on each dimension."""
-        return np.array(
-            [self.stage(kind, i).steps * dimension.latency_s for i, dimension in enumerate(self.dimensions)]
-        )
+        return np.array([self.stage(kind, i).steps * links.latency_s for i, links in enumerate(self.dimensions)])
 
     @property
     def sizes(self) -> Ints:

@@ -179,10 +179,8 @@ def _peers(collective: Request, chunks: int) -> Iterator[_Candidate]:
     usual = baseline(collective, chunks=chunks)
     yield _Candidate(usual, stages_of(usual), "fifo", None)
     if collective.kind in BALANCED_KINDS:
-        published, simulated = (
-            themis(collective, chunks=chunks),
-            themis(collective, chunks=chunks, variant="astra-sim"),
-        )
+        published = themis(collective, chunks=chunks)
+        simulated = themis(collective, chunks=chunks, variant="astra-sim")
         stages, rounded = stages_of(published), stages_of(simulated)
         yield _Candidate(published, stages, "fifo", None)
         yield _Candidate(published, stages, "scf", None)

@@ -142,6 +142,4 @@ def _scaled(widths: Floats, chosen: tuple[int, ...], factor: float) -> Floats:
 
 
 def _without_latency(collective: Request) -> Request:
-    return replace(
-        collective, dimensions=tuple(replace(dimension, latency_s=0.0) for dimension in collective.dimensions)
-    )
+    return replace(collective, dimensions=tuple(replace(links, latency_s=0.0) for links in collective.dimensions))

@@ -155,6 +155,4 @@ class ScheduleResult(Result):
 
 
 def _policy_times(result: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
-    return tuple(
-        PolicyTime(name, len(timed.schedule), timed.time_s, timed.utilization) for name, timed in result.items()
-    )
+    return tuple(PolicyTime(name, len(run.schedule), run.time_s, run.utilization) for name, run in result.items())

@@ -407,7 +407,7 @@ class Wires:
     def _everybody(self, messages: Messages) -> float:
         """Seconds per byte of a call while all groups send."""
         draws = [
-            fsum(float(self._transfer(wave).end_s.max()) for wave in drawn.waves) for drawn in self._drawn(messages)
+            fsum(float(self._transfer(wave).end_s.max()) for wave in draw.waves) for draw in self._drawn(messages)
         ]
         return float(np.mean(draws)) * (1.0 / (UNIT_BYTES * messages.calls))
 

@@ -98,9 +98,7 @@ class MemoryTimeline:
     @cached_property
     def peak_operator(self) -> str:
         """What runs at the peak."""
-        return next(
-            operator.name for operator in self.operators if operator.begin_s <= self.peak.time_s < operator.end_s
-        )
+        return next(op.name for op in self.operators if op.begin_s <= self.peak.time_s < op.end_s)
 
 
 def memory_timeline(
@@ -170,9 +168,8 @@ class _Recorder:
     open: dict[tuple[int, int], list[tuple[_Piece, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        stage = HeldChunk.together(
-            [chunk for chunk in held_chunks(self.frame.job.model, self.layout) if self._own(chunk)]
-        )
+        chunks = held_chunks(self.frame.job.model, self.layout)
+        stage = HeldChunk.together([chunk for chunk in chunks if chunk.stage == self.stage])
         line = _line(self.frame, stage)
         in_flight = most_held(self.frame.table, self.frame.micro_batches, np.full(1, float(self.stage)))
         memory = StageMemory(self.frame)
@@ -240,9 +237,6 @@ class _Recorder:
     def _add(self, name: str, part: str, size: float, begin: float, end: float) -> None:
         if size > 0 and end > begin:
             self.allocations.append(Allocation(name=name, part=part, bytes=size, begin_s=begin, end_s=end))
-
-    def _own(self, chunk: HeldChunk) -> bool:
-        return chunk.stage == self.stage
 
     def _chunks(self) -> dict[int, _Pieces]:
         """The stage's chunks by number; each keeps its share of what the stage does."""

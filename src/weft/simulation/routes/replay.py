@@ -288,11 +288,8 @@ def _check_events(fabric: Fabric, events: Sequence[Event]) -> None:
             raise BadInput(f"time {event.time_s:g} s", where=where, remedy="give a time of 0 or later")
         for name in event.nodes:
             if name not in names:
-                raise BadInput(
-                    f"{name!r} is not a node of {fabric.name}",
-                    where=where,
-                    remedy=f"use names like {fabric.names[-1]}",
-                )
+                problem = f"{name!r} is not a node of {fabric.name}"
+                raise BadInput(problem, where=where, remedy=f"use names like {fabric.names[-1]}")
 
 
 def _flow_of(traffic: JobTraffic, epochs: int) -> Ints:
