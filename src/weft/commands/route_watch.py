@@ -285,7 +285,7 @@ SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeShares:
+class ApplyOutcome:
     """What became of a decision ("none": nothing to push), the decision that holds now, and lines that tell it.
 
     ``stuck``: neither the new routes nor the former ones could be pushed.
@@ -321,21 +321,21 @@ class Hook:
             raise BadInput(f"{name!r} is no command", where="--apply", remedy="give a program that can be run")
         self.push = push
 
-    def carry(self, controller: Controller, decision: Decision, text: str) -> TimeShares:
+    def carry(self, controller: Controller, decision: Decision, text: str) -> ApplyOutcome:
         """Push what a decision moves, or say that it would be.
 
         Args:
             text: the decision as JSON with its moves.
         """
         if not decision.moves:
-            return TimeShares(push="none", decision=decision)
+            return ApplyOutcome(push="none", decision=decision)
         forth = difference(controller, decision)
         if not self.push:
             shown = f"would run: {shlex.join(self.words)} routes.json routes.diff"
-            return TimeShares(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
+            return ApplyOutcome(push="dry-run", decision=decision, lines=(shown, *_few(forth)))
         failed = self._run("apply", controller, forth, decision.number, text)
         if not failed:
-            return TimeShares(
+            return ApplyOutcome(
                 push="applied", decision=decision, lines=(f"applied: {counted(len(decision.moves), 'flow')}",)
             )
         back = difference(controller, decision, back=True)
@@ -343,7 +343,7 @@ class Hook:
         again = self._run("rollback", controller, back, decision.number, text)
         told = f"{shlex.join(self.words)} {failed}: the former routes are held"
         lines = (told, f"rollback {again}" if again else "rolled back")
-        return TimeShares(
+        return ApplyOutcome(
             push="rolled-back", decision=held, lines=lines, stuck=again and f"apply {failed}, rollback {again}"
         )
 
