@@ -23,7 +23,7 @@ from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
-from weft.runtime.checkpoints.files import Damaged
+from weft.runtime.checkpoints.checkpoint import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
