@@ -163,6 +163,7 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     assert "checkpoint_s" in json.loads(lines[-1])
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys):
     wanted = weft.train("tiny-gpt", **{**TRAINED, "layout": "x=1", "save_every": None})
     monkeypatch.setattr(ranks_at_work, "plain_train_rank", train_rank.train_rank)
