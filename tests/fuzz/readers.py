@@ -820,7 +820,7 @@ def measured() -> list[str | bytes]:
 
 
 of_checkpoint("runtime.checkpoints.checkpoint.read_state", "weft.json")
-of_checkpoint("runtime.checkpoints.files.read_metadata", "tensors.json")
+of_checkpoint("runtime.checkpoints.checkpoint.read_index", "tensors.json")
 add("runtime.run.session.RunState.read", sealed, "json", words(json.dumps(STATE)))
 add("runtime.run.folder.metrics_file", metrics, "lines", words('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2}\n'))
 of_text("layout.measured.measured_from_json", "json", measured)

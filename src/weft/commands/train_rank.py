@@ -31,7 +31,7 @@ from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
 from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
-from weft.runtime.run.arranged import JobStart, RankStart
+from weft.runtime.run.arranged import JobStart
 from weft.runtime.run.data import Data, Mixture, markov_corpus
 from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.ranks import run_ranks
@@ -252,31 +252,30 @@ class _TrainingRun:
             raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
         with self._records() as tellers:
-            begun = self._begin()
+            start = self.request.start
+            grid = self.session.grid
+            begun = None if start is None else start.begin(grid.rank, grid.device, self._announce)
             while self.session.steps_done < self.request.options.steps:
                 self._step(tellers)
             self.saving.wait()
-        if begun is not None:
-            self._tell(begun)
+        if start is not None:
+            self._tell(start, begun)
         self._tell_profile()
         if self.request.options.compare:
             self._compare()
-
-    def _begin(self) -> RankStart | None:
-        """Wait until an arranged job begins."""
-        if self.request.start is None:
-            return None
-        return self.request.start.begin(self.session.grid.rank, self.session.grid.device, self._announce)
 
     def _announce(self, words: str) -> None:
         if self.reports:
             self._say(words)
 
-    def _tell(self, begun: RankStart) -> None:
+    def _tell(self, start: JobStart, begun: dict[str, Any] | None) -> None:
         """Write what every rank of an arranged job saw."""
-        rows = begun.rows()
+        rows = [begun]
+        if dist.is_initialized():
+            rows *= dist.get_world_size()
+            dist.all_gather_object(rows, begun)
         if self.reports and self.request.seen is not None:
-            document = {"schema": "weft.arranged-run/1", "job": begun.start.job, "ranks": rows}
+            document = {"schema": "weft.arranged-run/1", "job": start.job, "ranks": rows}
             write_text(self.request.seen, json.dumps(document, indent=1) + "\n")
 
     def _predicted(self) -> Counter[Issue]:

@@ -210,7 +210,7 @@ def test_a_crash_leaves_no_checkpoint(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_finish", crash)
+        patch.setattr(checkpoint, "sync_folder", crash)
         with pytest.raises(KeyboardInterrupt):
             save(folder, ONE, STATE)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000010.partial"]

@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
     def broken(self, name):
         raise OSError(errno.EIO, "Input/output error", str(tmp_path / "a" / "0.bin"))
 
-    monkeypatch.setattr("weft.runtime.checkpoints.export.FolderReader.whole", broken)
+    monkeypatch.setattr("weft.runtime.checkpoints.export.FolderReader.tensor", broken)
     with pytest.raises(BadInput, match=r"0\.bin: cannot be read: Input/output error"):
         export(tmp_path / "a", tmp_path / "file")
 

@@ -61,12 +61,12 @@ def test_no_window_repeats_within_an_epoch(rows, sequence, windows, rest, seed):
     """Batches run on over the ends of epochs; each epoch has every window once."""
     length = windows * sequence + 1 + rest % sequence
     data = batches(counting(length), sequence=sequence, rows=rows, seed=seed)
-    assert data.windows == windows
-    steps = -(-2 * data.windows // rows)
+    assert data.corpus.windows(sequence) == windows
+    steps = -(-2 * windows // rows)
     starts = torch.cat([data.batch(step, range(rows))[0][:, 0] for step in range(steps)])
     for epoch in range(2):
-        seen = starts[epoch * data.windows : (epoch + 1) * data.windows].tolist()
-        assert sorted(seen) == [window * sequence for window in range(data.windows)]
+        seen = starts[epoch * windows : (epoch + 1) * windows].tolist()
+        assert sorted(seen) == [window * sequence for window in range(windows)]
 
 
 def test_a_row_is_a_function_of_seed_step_and_row():
@@ -144,7 +144,7 @@ def test_texts_that_are_too_short(tmp_path):
     (tmp_path / "text").write_bytes(b"12345678")
     with pytest.raises(BadInput, match="8 tokens are too few for a sequence of 8"):
         batches(byte_corpus(tmp_path / "text"))
-    assert batches(counting(9)).windows == 1
+    assert batches(counting(9)).corpus.windows(8) == 1
 
 
 def test_vocabularies_that_the_model_lacks():

@@ -49,36 +49,21 @@ def test_one_rank_runs_here_without_a_group(work, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_errors_of_ranks_are_for_people(work) -> None:
-    with pytest.raises(BadInput) as refused:
-        run_ranks(work.refuse, (1,), 2)
-    assert str(refused.value) == "step 3: the loss is negative -- look at the data"
-
-
-@pytest.mark.slow
-def test_an_empty_search_keeps_its_exit_code(work) -> None:
-    with pytest.raises(NothingFeasible, match="nothing fits"):
-        run_ranks(work.find_nothing, (), 2)
-
-
-@pytest.mark.slow
-def test_other_exit_codes_are_kept(work) -> None:
-    with pytest.raises(WeftError, match="not equal") as raised:
-        run_ranks(work.differ, (), 2)
-    assert raised.value.exit_code == 1
-
-
-@pytest.mark.slow
-def test_nobody_reads_what_a_rank_prints(work) -> None:
-    with pytest.raises(BrokenPipeError) as raised:
-        run_ranks(work.print_to_nobody, (1,), 2)
-    assert raised.value.errno == errno.EPIPE
-
-
-@pytest.mark.slow
-def test_bugs_keep_their_traceback(work) -> None:
-    with pytest.raises(RuntimeError, match=r"(?s)rank 1 failed:.*in stumble.*ZeroDivisionError: a bug"):
-        run_ranks(work.stumble, (1,), 2)
+@pytest.mark.parametrize(
+    ("worker", "arguments", "error", "match", "exit_code"),
+    [
+        ("refuse", (1,), BadInput, "^step 3: the loss is negative -- look at the data$", 2),
+        ("find_nothing", (), NothingFeasible, "nothing fits", 3),
+        ("differ", (), WeftError, "not equal", 1),
+        ("print_to_nobody", (1,), BrokenPipeError, os.strerror(errno.EPIPE), None),
+        ("stumble", (1,), RuntimeError, r"(?s)rank 1 failed:.*in stumble.*ZeroDivisionError: a bug", None),
+    ],
+)
+def test_what_a_rank_raises_is_raised_here(work, worker, arguments, error, match, exit_code) -> None:
+    """Expected errors in their own words and with their exit code, bugs with their traceback."""
+    with pytest.raises(error, match=match) as raised:
+        run_ranks(getattr(work, worker), arguments, 2)
+    assert getattr(raised.value, "exit_code", None) == exit_code
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.slow)])
@@ -120,12 +105,16 @@ def joined(work, monkeypatch: pytest.MonkeyPatch):
     return devices
 
 
-def test_the_only_gpu_that_a_launcher_makes_visible_is_used(joined, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``srun --gpus-per-task=1`` does, where each rank's GPU has the number 0."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+@pytest.mark.parametrize(
+    ("visible", "seen", "taken"), [("3", 1, 0), ("0,1,2,3", 4, 3)], ids=["bound by the launcher", "all seen"]
+)
+def test_the_gpu_of_a_rank(joined, monkeypatch: pytest.MonkeyPatch, visible: str, seen: int, taken: int) -> None:
+    """``srun --gpus-per-task=1`` makes one visible, which has the number 0; else it is that of the local rank."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     assert default_device(4) == "cuda"
     run_ranks(lambda: None, (), 4, "cuda")
-    assert joined == [torch.device("cuda", 0)] * 2
+    assert joined == [torch.device("cuda", taken)] * 2
 
 
 @pytest.mark.parametrize(
@@ -156,14 +145,6 @@ def test_one_gpu_of_a_machine_is_not_shared_by_its_ranks(joined, monkeypatch: py
     with pytest.raises(BadInput, match="4 ranks on this machine need as many GPUs, but PyTorch sees 1"):
         run_ranks(lambda: None, (), 4, "cuda")
     assert not joined
-
-
-def test_ranks_that_see_all_gpus_take_that_of_their_number(joined, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert default_device(4) == "cuda"
-    run_ranks(lambda: None, (), 4, "cuda")
-    assert joined == [torch.device("cuda", 3)] * 2
 
 
 def test_a_launcher_with_another_number_of_ranks_is_refused(work, monkeypatch: pytest.MonkeyPatch) -> None:

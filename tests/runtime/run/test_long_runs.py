@@ -21,7 +21,7 @@ from weft.commands import train_rank  # noqa: E402
 from weft.commands.train import _for_launched  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
-from weft.runtime.checkpoints import checkpoint, files  # noqa: E402
+from weft.runtime.checkpoints import checkpoint  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 from weft.runtime.run.saving import CheckpointSaving  # noqa: E402
@@ -114,22 +114,21 @@ def test_a_problem_in_the_background_is_told(tmp_path):
 @pytest.mark.parametrize("background", [False, True])
 def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch, background):
     running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=background)
-    finish = files.Writer.finish
+    finish = checkpoint._Writer.finish
 
     def spoil(writer, **given):
         finish(writer, **given)
-        path = writer._folder / writer._file
-        raw = bytearray(path.read_bytes())
+        raw = bytearray(writer._file.read_bytes())
         raw[100] ^= 1
-        path.write_bytes(raw)
+        writer._file.write_bytes(raw)
 
-    monkeypatch.setattr(files.Writer, "finish", spoil)
+    monkeypatch.setattr(checkpoint._Writer, "finish", spoil)
 
     def save():
         running.save(tmp_path / "saved", saving)
         saving.wait()
 
-    with pytest.raises(files.Damaged, match=r"0\.bin: the disk does not give back"):
+    with pytest.raises(checkpoint.Damaged, match=r"0\.bin: the disk does not give back"):
         save()
     assert not (tmp_path / "saved").exists()
 
@@ -164,6 +163,7 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     assert "checkpoint_s" in json.loads(lines[-1])
 
 
+@pytest.mark.slow
 def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys):
     wanted = weft.train("tiny-gpt", **{**TRAINED, "layout": "x=1", "save_every": None})
     monkeypatch.setattr(ranks_at_work, "plain_train_rank", train_rank.train_rank)

@@ -21,7 +21,7 @@ from weft.model import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.run import shards  # noqa: E402
-from weft.runtime.run.data import BLOCK, Batches, Corpus, MixedBatches, Mixture, markov_corpus  # noqa: E402
+from weft.runtime.run.data import BLOCK, Batches, Corpus, Mixture, markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 from weft.runtime.run.shards import Shards, shard_corpus, text_corpus  # noqa: E402
 
@@ -90,7 +90,7 @@ def test_files_that_are_no_tokens(tmp_path, name, content, words):
 
 def mixed(rows=16, seed=3, weights=(0.6, 0.3, 0.1)):
     corpora = tuple(corpus(801, start=10_000 * i) for i in range(3))
-    return MixedBatches(Mixture(corpora=corpora, weights=weights), sequence=8, rows=rows, seed=seed, vocabulary=2**20)
+    return Batches(Mixture(corpora=corpora, weights=weights), sequence=8, rows=rows, seed=seed, vocabulary=2**20)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))

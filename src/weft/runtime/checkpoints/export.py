@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from weft.errors import BadInput
 from weft.files import writing
-from weft.runtime.checkpoints.checkpoint import MOMENTS, read_state
-from weft.runtime.checkpoints.files import FolderReader, read_metadata
+from weft.runtime.checkpoints.checkpoint import MOMENTS, FolderReader, TensorEntry, raw_bytes, read_index, read_state
 
 Shape = tuple[int, ...]
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -35,30 +33,33 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
         BadInput: the folder is no checkpoint, damaged or cannot be read, or the file cannot be written.
     """
     source = Path(folder)
-    state, metadata = read_state(source), read_metadata(source)
-    described = list(parameters(metadata))
-    reader = FolderReader(source, metadata)
+    state, saved = read_state(source), SavedParameters(source)
     with writing(file) as out:
+        described = ((entry.name, entry.format, entry.shape) for entry in saved.entries.values())
         out.write(header(described, {"weft": json.dumps(state)}))
-        for name, _, _ in described:
-            out.write(values(whole(reader, name, source)))
+        for name in saved.entries:
+            out.write(raw_bytes(saved.values(name)))
 
 
-def parameters(metadata: Metadata) -> Iterator[tuple[str, torch.dtype, Shape]]:
-    """Names, formats and shapes of a checkpoint's parameters, without the optimizer's moments."""
-    for name, tensor in metadata.state_dict_metadata.items():
-        if not name.endswith(_MOMENTS):
-            assert isinstance(tensor, TensorStorageMetadata)
-            yield name, tensor.properties.dtype, tuple(tensor.size)
+class SavedParameters:
+    """The parameters of a checkpoint, without the optimizer's moments.
 
+    Raises:
+        BadInput: it is damaged or cannot be read.
+    """
 
-def whole(reader: FolderReader, name: str, source: Path) -> Tensor:
-    """A tensor of the checkpoint."""
-    try:
-        return reader.whole(name)
-    except OSError as error:
-        where = str(error.filename or source)
-        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
+    def __init__(self, folder: Path) -> None:
+        index = read_index(folder)
+        self.entries: dict[str, TensorEntry] = {name: index[name] for name in index if not name.endswith(_MOMENTS)}
+        self._folder, self._reader = folder, FolderReader(folder, index)
+
+    def values(self, name: str) -> Tensor:
+        """A whole parameter."""
+        try:
+            return self._reader.tensor(name)
+        except OSError as error:
+            where = str(error.filename or self._folder)
+            raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
 
 
 def header(tensors: Iterable[tuple[str, torch.dtype, Shape]], metadata: Mapping[str, str]) -> bytes:
@@ -73,8 +74,3 @@ def header(tensors: Iterable[tuple[str, torch.dtype, Shape]], metadata: Mapping[
     text = json.dumps(table).encode()
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
     return len(text).to_bytes(8, "little") + text
-
-
-def values(tensor: Tensor) -> memoryview:
-    """A tensor's bytes as they stand in the file."""
-    return tensor.contiguous().view(-1).view(torch.uint8).numpy().data

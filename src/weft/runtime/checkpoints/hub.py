@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,9 @@ from weft.errors import BadInput, Unsupported
 from weft.files import read_text, write_text, writing
 from weft.model.huggingface import read_config, read_text_part
 from weft.model.spec import Attention, MixtureOfExperts, Model
+from weft.runtime.checkpoints.checkpoint import raw_bytes
 from weft.runtime.checkpoints.export import DTYPES as STORED
-from weft.runtime.checkpoints.export import Shape, header, parameters, values, whole
-from weft.runtime.checkpoints.files import FolderReader, read_metadata
+from weft.runtime.checkpoints.export import SavedParameters, Shape, header
 from weft.units import counted
 
 INDEX = "model.safetensors.index.json"
@@ -255,7 +256,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HubTensor:
-    """A tensor of the hub: rows of a parameter of Weft."""
+    """A tensor of the hub: rows of a parameter of Weft, from ``start``."""
 
     name: str
     dtype: torch.dtype
@@ -295,46 +296,36 @@ def export_hub(
         Unsupported: the hub has no names for weights of such models.
     """
     source, target = Path(folder), Path(out)
-    place = _config_of(source) if config is None else Path(config)
-    family, model = family_of(place), read_config(place)
-    pieces = list(_pieces(source, parts(model, family), None if dtype is None else DTYPES[dtype]))
-    _make(target)
-    files = _files(pieces, largest_bytes)
-    reader = FolderReader(source, read_metadata(source))
-    for name, held in files.items():
-        with writing(target / name) as file:
-            file.write(header(((one.name, one.dtype, one.shape) for one in held), {}))
-            parameter, loaded = torch.empty(0), ""
-            for one in held:
-                if one.source != loaded:
-                    parameter, loaded = whole(reader, one.source, source), one.source
-                file.write(values(one.of(parameter)))
-    if len(files) > 1:
-        size = sum(one.size_bytes for one in pieces)
-        listed = {one.name: name for name, held in files.items() for one in held}
-        _write(target / INDEX, {"metadata": {"total_size": size}, "weight_map": listed})
-    table, _ = read_text_part(place)
-    table |= {"architectures": [FAMILIES[family]], "dtype": str(pieces[0].dtype).removeprefix("torch.")}
-    table.pop("torch_dtype", None)
-    _write(target / CONFIG, table)
-
-
-def _write(path: Path, table: dict[str, Any]) -> None:
-    write_text(path, json.dumps(table, indent=2) + "\n")
-
-
-def _config_of(source: Path) -> Path:
-    place = source.absolute().parent / CONFIG
-    if not place.is_file():
+    place = Path(config or source.absolute().parent / CONFIG)
+    if config is None and not place.is_file():
         raise BadInput(
             f"there is no config.json, and the hub's names are known for {', '.join(FAMILIES)} only",
             where=str(place),
             remedy="give the model's with --config, or export without --to hf",
         )
-    return place
+    family, saved = family_of(place), SavedParameters(source)
+    tensors = list(_hub_tensors(saved, parts(read_config(place), family), source, dtype))
+    _make_empty(target)
+    files = _files(tensors, largest_bytes)
+    for name, shard in files.items():
+        with writing(target / name) as file:
+            file.write(header(((tensor.name, tensor.dtype, tensor.shape) for tensor in shard), {}))
+            for parameter, rows in groupby(shard, lambda tensor: tensor.source):
+                values = saved.values(parameter)
+                for tensor in rows:
+                    file.write(raw_bytes(tensor.of(values)))
+    if len(files) > 1:
+        size_bytes = sum(tensor.size_bytes for tensor in tensors)
+        listed = {tensor.name: name for name, shard in files.items() for tensor in shard}
+        index = {"metadata": {"total_size": size_bytes}, "weight_map": listed}
+        write_text(target / INDEX, json.dumps(index, indent=2) + "\n")
+    table, _ = read_text_part(place)
+    table |= {"architectures": [FAMILIES[family]], "dtype": str(tensors[0].dtype).removeprefix("torch.")}
+    table.pop("torch_dtype", None)
+    write_text(target / CONFIG, json.dumps(table, indent=2) + "\n")
 
 
-def _make(target: Path) -> None:
+def _make_empty(target: Path) -> None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         full = any(target.iterdir())
@@ -344,48 +335,42 @@ def _make(target: Path) -> None:
         raise BadInput("the folder is not empty", where=str(target), remedy="name a new one")
 
 
-def _pieces(source: Path, made: dict[str, HubPart], dtype: torch.dtype | None) -> Iterator[_HubTensor]:
+def _hub_tensors(
+    saved: SavedParameters, hub_parts: dict[str, HubPart], source: Path, dtype: str | None
+) -> Iterator[_HubTensor]:
     """The hub's tensors, in the order of Weft's parameters."""
-    known = parameters(read_metadata(source))
-    held = {name: (own, shape) for name, own, shape in known}
-    different = sorted(held.keys() ^ made.keys())
-    if different:
-        raise _other_model(source, f"{different[0]} is in one of them only")
-    for name, part in made.items():
-        own, shape = held[name]
-        if shape[0] != sum(part.heights):
-            raise _other_model(source, f"{name} has {shape[0]} rows, not {sum(part.heights)}")
-        start = 0
+    different = sorted(saved.entries.keys() ^ hub_parts.keys())
+    problem = f"{different[0]} is in one of them only" if different else ""
+    for name, part in () if problem else hub_parts.items():
+        entry, start = saved.entries[name], 0
+        if entry.shape[0] != sum(part.heights):
+            problem = f"{name} has {entry.shape[0]} rows, not {sum(part.heights)}"
+            break
         for hub, height in zip(part.names, part.heights, strict=True):
             yield _HubTensor(
                 name=hub if hub == "lm_head.weight" else f"model.{hub}",
-                dtype=dtype or own,
-                shape=(height, *shape[1:]),
+                dtype=DTYPES[dtype] if dtype else entry.format,
+                shape=(height, *entry.shape[1:]),
                 source=name,
                 start=start,
                 shift=part.shift,
             )
             start += height
+    if problem:
+        problem = f"is of another model than the config.json: {problem}"
+        raise BadInput(problem, where=str(source), remedy="give the model's with --config")
 
 
-def _other_model(source: Path, difference: str) -> BadInput:
-    return BadInput(
-        f"is of another model than the config.json: {difference}",
-        where=str(source),
-        remedy="give the model's with --config",
-    )
-
-
-def _files(pieces: Iterable[_HubTensor], largest_bytes: int) -> dict[str, list[_HubTensor]]:
-    """The pieces dealt to files in order, each below the limit where one piece is."""
+def _files(tensors: Iterable[_HubTensor], largest_bytes: int) -> dict[str, list[_HubTensor]]:
+    """The tensors dealt to files in order, each below the limit unless one tensor is larger."""
     shards: list[list[_HubTensor]] = [[]]
-    size = 0
-    for one in pieces:
-        if shards[-1] and size + one.size_bytes > largest_bytes:
+    size_bytes = 0
+    for tensor in tensors:
+        if shards[-1] and size_bytes + tensor.size_bytes > largest_bytes:
             shards.append([])
-            size = 0
-        shards[-1].append(one)
-        size += one.size_bytes
+            size_bytes = 0
+        shards[-1].append(tensor)
+        size_bytes += tensor.size_bytes
     if len(shards) == 1:
         return {SINGLE: shards[0]}
-    return {f"model-{i:05d}-of-{len(shards):05d}.safetensors": held for i, held in enumerate(shards, start=1)}
+    return {f"model-{i:05d}-of-{len(shards):05d}.safetensors": shard for i, shard in enumerate(shards, start=1)}

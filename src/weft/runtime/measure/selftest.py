@@ -137,13 +137,14 @@ def _parity(name: str, grid: Grid, alone: list[float]) -> SelftestFinding:
     result = _losses(small_job(), grid)
     worst = max(abs(one - other) / abs(other) for one, other in zip(result, alone, strict=True))
     worst = _most(grid, worst)
-    return SelftestFinding(
-        check="equal to one rank",
-        grid=name,
-        verdict="holds" if worst <= LOSSES_DIFFER else "fails",
-        found=f"losses and gradients' norms differ by {worst:.1e} at most",
-        figures={"relative_difference": worst},
-    )
+    words = f"losses and gradients' norms differ by {worst:.1e} at most"
+    return _finding("equal to one rank", name, worst <= LOSSES_DIFFER, words, relative_difference=worst)
+
+
+def _finding(check: str, grid: str, holds: bool | None, words: str, **figures: float) -> SelftestFinding:
+    """A check's finding; ``holds`` is None where there is nothing to hold it against."""
+    verdict: Any = "seen" if holds is None else "holds" if holds else "fails"
+    return SelftestFinding(check=check, grid=grid, verdict=verdict, found=words, figures=figures)
 
 
 def _most(grid: Grid, value: float) -> float:
@@ -173,22 +174,14 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
     if grid.layout.world > 1:
         count = len(log.issued)
         words = f"{counted(count, 'collective')}, each as predicted" if equal else "not the predicted collectives"
-        yield SelftestFinding(
-            check="collectives", grid=name, verdict="holds" if equal else "fails", found=words,
-            figures={"collectives": float(count)},
-        )  # fmt: skip
+        yield _finding("collectives", name, equal, words, collectives=float(count))
         waiting = sum((log.exposed_s() or {}).values()) / seconds
-        yield SelftestFinding(
-            check="waiting", grid=name, verdict="seen", found=f"computation waits for {waiting:.1%} of a step",
-            figures={"waiting": waiting},
-        )  # fmt: skip
+        yield _finding("waiting", name, None, f"computation waits for {waiting:.1%} of a step", waiting=waiting)
         if cuda:
             yield _overlap(name, grid, session.step)
     tokens_per_s = job.recipe.tokens / own_s
-    yield SelftestFinding(
-        check="speed", grid=name, verdict="seen", found=f"{own_s * 1e3:.1f} ms a step, {tokens_per_s:,.0f} tokens/s",
-        figures={"seconds": own_s, "tokens_per_s": tokens_per_s},
-    )  # fmt: skip
+    words = f"{own_s * 1e3:.1f} ms a step, {tokens_per_s:,.0f} tokens/s"
+    yield _finding("speed", name, None, words, seconds=own_s, tokens_per_s=tokens_per_s)
     del session
     if grid.layout.y * grid.layout.pipeline == 1:
         yield _beside(name, grid, job, steps, own_s)
@@ -218,13 +211,9 @@ def _beside(name: str, grid: Grid, job: Job, steps: int, own_s: float) -> Selfte
     ids = torch.randint(job.model.vocab, share, device=grid.device)
     peer_s = _seconds(lambda: peer.step(ids, ids), grid, steps)
     ratio, most = own_s / peer_s, LARGEST_RATIO.get(grid.device.type)
-    return SelftestFinding(
-        check="speed beside PyTorch",
-        grid=name,
-        verdict="seen" if most is None else "holds" if ratio <= most else "fails",
-        found=f"{ratio:.2f} of the time of {peer.means} ({peer_s * 1e3:.1f} ms)",
-        figures={"ratio": ratio, "peer_seconds": peer_s},
-    )
+    holds = None if most is None else ratio <= most
+    words = f"{ratio:.2f} of the time of {peer.means} ({peer_s * 1e3:.1f} ms)"
+    return _finding("speed beside PyTorch", name, holds, words, ratio=ratio, peer_seconds=peer_s)
 
 
 # On GPUs -----------------------------------------------------------------------------------------
@@ -233,16 +222,12 @@ def _beside(name: str, grid: Grid, job: Job, steps: int, own_s: float) -> Selfte
 def _memory(name: str, grid: Grid, estimated: float | None) -> SelftestFinding:
     """Peak memory of the fullest rank beside the estimate for this GPU."""
     peak = _most(grid, float(torch.cuda.max_memory_allocated()))
-    figures = {"peak_bytes": peak} | ({} if estimated is None else {"estimated_bytes": estimated})
-    off = None if estimated is None else peak / estimated - 1.0
-    words = "the catalogue has no such GPU" if off is None else f"{off:+.1%} of the estimate"
-    return SelftestFinding(
-        check="memory",
-        grid=name,
-        verdict="seen" if off is None else "holds" if abs(off) <= MEMORY_OFF else "fails",
-        found=f"{peak / 2**30:.2f} GiB; {words}",
-        figures=figures,
-    )
+    if estimated is None:
+        words = f"{peak / 2**30:.2f} GiB; the catalogue has no such GPU"
+        return _finding("memory", name, None, words, peak_bytes=peak)
+    off = peak / estimated - 1.0
+    words = f"{peak / 2**30:.2f} GiB; {off:+.1%} of the estimate"
+    return _finding("memory", name, abs(off) <= MEMORY_OFF, words, peak_bytes=peak, estimated_bytes=estimated)
 
 
 def _overlap(name: str, grid: Grid, step: Callable[[], Any]) -> SelftestFinding:
@@ -258,14 +243,8 @@ def _overlap(name: str, grid: Grid, step: Callable[[], Any]) -> SelftestFinding:
             spans["nccl" in event.name.lower()].append((event.time_range.start, event.time_range.end))
     total, both = hidden(spans[True], spans[False])
     least = -_most(grid, -(both / total if total else 0.0))
-    wanted = grid.layout.world > 1
-    return SelftestFinding(
-        check="overlap",
-        grid=name,
-        verdict="holds" if least > 0.0 or not wanted else "fails",
-        found=f"{least:.1%} of the collectives' time passes beside other kernels",
-        figures={"hidden": least},
-    )
+    words = f"{least:.1%} of the collectives' time passes beside other kernels"
+    return _finding("overlap", name, least > 0.0, words, hidden=least)
 
 
 def hidden(some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]) -> tuple[float, float]:

@@ -66,8 +66,13 @@ class JobStart:
                 remedy="start ranks in the order of its hostfile",
             )
 
-    def begin(self, rank: int, device: torch.device, say: Callable[[str], None]) -> RankStart:
-        """Wait, with all ranks, until the first step begins; ``say`` is told where and when."""
+    def begin(self, rank: int, device: torch.device, say: Callable[[str], None]) -> dict[str, Any]:
+        """Wait, with all ranks, until the first step begins; ``say`` is told where and when.
+
+        Returns:
+            What this rank's process sees: its settings as its environment has them, when it was to begin, and when it
+            did (seconds since 1970).
+        """
         self.check_host(rank)
         ready = torch.tensor([time.time()], dtype=torch.float64, device=device)
         if dist.is_initialized():
@@ -76,7 +81,17 @@ class JobStart:
         say(self.words(begins_s))
         while (left := begins_s - time.time()) > 0:
             time.sleep(left)
-        return RankStart(start=self, rank=rank, begins_s=begins_s, began_s=time.time())
+        return {
+            "rank": rank,
+            "process": os.getpid(),
+            "host": self.hosts[rank],
+            "class": self.traffic_class,
+            "offset_s": self.offset_s,
+            "begins_s": begins_s,
+            "began_s": time.time(),
+            "settings": {name: os.environ.get(name) for name in self.settings},
+            "routes": list(self.routes[rank]) if self.routes else [],
+        }
 
     def words(self, begins_s: float) -> str:
         """Where and when the job begins, for people."""
@@ -87,39 +102,6 @@ class JobStart:
             f"{self.job} on {where}; class {self.traffic_class}, offset {format_seconds(self.offset_s)}, "
             f"begins {format_moment(begins_s)}{late}"
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankStart:
-    """A rank that has begun: when it was to, and when it did (seconds since 1970)."""
-
-    start: JobStart
-    rank: int
-    begins_s: float
-    began_s: float
-
-    def row(self) -> dict[str, Any]:
-        """What this rank's process sees, its settings as its environment has them."""
-        start = self.start
-        return {
-            "rank": self.rank,
-            "process": os.getpid(),
-            "host": start.hosts[self.rank],
-            "class": start.traffic_class,
-            "offset_s": start.offset_s,
-            "begins_s": self.begins_s,
-            "began_s": self.began_s,
-            "settings": {name: os.environ.get(name) for name in start.settings},
-            "routes": list(start.routes[self.rank]) if start.routes else [],
-        }
-
-    def rows(self) -> list[dict[str, Any]]:
-        """``row`` of every rank, on every rank."""
-        if not dist.is_initialized():
-            return [self.row()]
-        result: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(result, self.row())
-        return result
 
 
 @contextmanager

@@ -55,6 +55,25 @@ class Corpus:
         part = getattr(self.tokens, "part", lambda start, stop: self.tokens[start:stop])
         return replace(self, tokens=part(0, cut)), replace(self, tokens=part(cut, size))
 
+    def windows(self, sequence: int) -> int:
+        """Windows of an epoch."""
+        return (len(self.tokens) - 1) // sequence
+
+    def check(self, sequence: int, vocabulary: int) -> None:
+        """Refuse tokens that a model of some vocabulary has not, or too few for one window."""
+        if self.vocabulary > vocabulary:
+            raise BadInput(
+                f"has a vocabulary of {self.vocabulary}, but the model's is {vocabulary}",
+                where=self.where,
+                remedy="choose a model with a larger vocabulary, or other data",
+            )
+        if self.windows(sequence) < 1:
+            raise BadInput(
+                f"{len(self.tokens)} tokens are too few for a sequence of {sequence}",
+                where=self.where,
+                remedy=f"give {sequence + 1} or more, or shorten the sequence",
+            )
+
     def fingerprint(self) -> str:
         """A hash of length, vocabulary and evenly spaced tokens: the same data has the same, wherever it lies."""
         sample = np.ascontiguousarray(sampled(self.tokens)).astype(np.uint32).tobytes()
@@ -135,52 +154,67 @@ def markov_corpus(vocabulary: int, *, tokens: int, seed: int) -> Corpus:
     return Corpus(tokens=made.reshape(-1)[:tokens], vocabulary=vocabulary, where="synthetic data")
 
 
+BLOCK = 4096
+"""Rows within which shares are met, and so the precision of weights."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mixture:
+    """Corpora and how much of each is wanted.
+
+    Raises:
+        BadInput: there is none, or a weight is not above 0.
+    """
+
+    corpora: tuple[Corpus, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.corpora or len(self.corpora) != len(self.weights) or not all(0 < w < 1e9 for w in self.weights):
+            raise BadInput(f"{len(self.corpora)} corpora with weights {self.weights}", where="data")
+
+    def counts(self) -> tuple[int, ...]:
+        """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
+        exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
+        result = np.floor(exact).astype(np.int64)
+        late = np.argsort(result - exact, kind="stable")[: BLOCK - len(result) - int(result.sum())]
+        result[late] += 1
+        return tuple(int(one) + 1 for one in result)
+
+    def fingerprint(self) -> str:
+        """As ``Corpus.fingerprint``, of all and their shares."""
+        parts = (f"{one.fingerprint()} {n}" for one, n in zip(self.corpora, self.counts(), strict=True))
+        return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
+
+    def split(self, share: float) -> tuple[Mixture, Mixture]:
+        """Each corpus without its last ``share``, and those."""
+        kept, held = zip(*(one.split(share) for one in self.corpora), strict=True)
+        return Mixture(corpora=kept, weights=self.weights), Mixture(corpora=held, weights=self.weights)
+
+
+Data = Corpus | Mixture
+
+
 class Batches:
-    """The global batches of a run.
+    """The global batches of a run over a corpus or a mixture.
 
-    Window w of a corpus is its tokens from w * ``sequence``, one more than ``sequence``: what is to be
-    predicted is one further, and every token but the first is predicted once an epoch.  What is left over
-    at the end of the corpus is not used.
-
-    Attributes:
-        corpus: where the windows come from.
+    Args:
         sequence: tokens per row.
         rows: rows per global batch.
         seed: of the order of the windows.
         vocabulary: of the model.
 
     Raises:
-        BadInput: the corpus has tokens that the model does not, or not one window; a size is not positive.
+        BadInput: a corpus has tokens that the model does not, or not one window; a size is not positive.
     """
 
-    corpus: Corpus
-    sequence: int
-    rows: int
-    seed: int
-    vocabulary: int
-
-    def __post_init__(self) -> None:
-        where = self.corpus.where
-        if self.sequence < 1 or self.rows < 1:
-            raise BadInput(f"{self.rows} rows of {self.sequence} tokens are no batch", where="batch")
-        if self.corpus.vocabulary > self.vocabulary:
-            raise BadInput(
-                f"has a vocabulary of {self.corpus.vocabulary}, but the model's is {self.vocabulary}",
-                where=where,
-                remedy="choose a model with a larger vocabulary, or other data",
-            )
-        if self.windows < 1:
-            raise BadInput(
-                f"{len(self.corpus.tokens)} tokens are too few for a sequence of {self.sequence}",
-                where=where,
-                remedy=f"give {self.sequence + 1} or more, or shorten the sequence",
-            )
-
-    @property
-    def windows(self) -> int:
-        """Windows of an epoch."""
-        return (len(self.corpus.tokens) - 1) // self.sequence
+    def __init__(self, corpus: Data, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
+        if sequence < 1 or rows < 1:
+            raise BadInput(f"{rows} rows of {sequence} tokens are no batch", where="batch")
+        self.corpus, self.rows, self._seed, self._sequence = corpus, rows, seed, sequence
+        self._corpora = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
+        for each in self._corpora:
+            each.check(sequence, vocabulary)
 
     def batch(self, step: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows of a global step (from 0).
@@ -191,14 +225,29 @@ class Batches:
         Raises:
             IndexError: the global batch has no such row.
         """
-        return tensors(self.windows_of(visits_of(step, rows, self.rows)))
+        if step < 0 or min(rows) < 0 or max(rows) >= self.rows:
+            raise IndexError(f"rows {rows} of step {step}; a batch has {self.rows}")
+        length = self._sequence
+        windows = np.empty((len(rows), length + 1), dtype=np.int64)
+        sources = zip(*self.sources(step * self.rows + np.asarray(rows, dtype=np.int64)), strict=True)
+        for row, (which, visit) in enumerate(sources):
+            corpus = self._corpora[which]
+            order = _order(corpus.windows(length), self._seed + int(which), int(visit) // _TOGETHER)
+            start = order[visit % _TOGETHER] * length
+            windows[row] = corpus.tokens[start : start + length + 1]
+        tokens = torch.from_numpy(windows)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    def windows_of(self, visits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The windows of rows of the whole run, shape (len(visits), sequence + 1)."""
-        windows, length = self.windows, self.sequence
-        order = (_order(windows, self.seed, visit // _TOGETHER)[visit % _TOGETHER] for visit in visits.tolist())
-        text = [self.corpus.tokens[window * length : (window + 1) * length + 1] for window in order]
-        return np.stack(text).astype(np.int64)
+    def sources(self, visits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each row of the whole run its corpus, and how many rows of that came before it."""
+        if not isinstance(self.corpus, Mixture):
+            return np.zeros_like(visits), visits
+        blocks, slots = np.divmod(visits, BLOCK)
+        dealt = shuffled(slots, blocks, size=BLOCK, seed=self._seed)
+        counts = np.array(self.corpus.counts())
+        ends = np.cumsum(counts)
+        which = np.searchsorted(ends, dealt, side="right").astype(np.int64)
+        return which, blocks * counts[which] + dealt - (ends - counts)[which]
 
 
 @lru_cache(maxsize=64)
@@ -206,23 +255,6 @@ def _order(windows: int, seed: int, block: int) -> list[int]:
     """The windows of a block of visits: an order is computed for many as fast as for one."""
     epochs, positions = np.divmod(np.arange(block * _TOGETHER, (block + 1) * _TOGETHER), windows)
     return [int(window) for window in shuffled(positions, epochs, size=windows, seed=seed)]
-
-
-def visits_of(step: int, rows: Sequence[int], of: int) -> NDArray[np.int64]:
-    """The places in the whole run of rows of a global step of ``of`` rows.
-
-    Raises:
-        IndexError: the step has no such row.
-    """
-    if step < 0 or min(rows) < 0 or max(rows) >= of:
-        raise IndexError(f"rows {rows} of step {step}; a batch has {of}")
-    return step * of + np.asarray(rows, dtype=np.int64)
-
-
-def tensors(windows: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of windows (rows, sequence + 1)."""
-    tokens = torch.from_numpy(windows)
-    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:
@@ -287,85 +319,3 @@ def _check_file(path: Path, where: str) -> None:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     if size == 0:
         raise BadInput("is empty", where=where, remedy="give a text")
-
-
-BLOCK = 4096
-"""Rows within which shares are met, and so the precision of weights."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mixture:
-    """Corpora and how much of each is wanted.
-
-    Raises:
-        BadInput: there is none, or a weight is not above 0.
-    """
-
-    corpora: tuple[Corpus, ...]
-    weights: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.corpora or len(self.corpora) != len(self.weights) or not all(0 < w < 1e9 for w in self.weights):
-            raise BadInput(f"{len(self.corpora)} corpora with weights {self.weights}", where="data")
-
-    def counts(self) -> tuple[int, ...]:
-        """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
-        exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
-        result = np.floor(exact).astype(np.int64)
-        late = np.argsort(result - exact, kind="stable")[: BLOCK - len(result) - int(result.sum())]
-        result[late] += 1
-        return tuple(int(one) + 1 for one in result)
-
-    def fingerprint(self) -> str:
-        """As ``Corpus.fingerprint``, of all and their shares."""
-        parts = (f"{one.fingerprint()} {n}" for one, n in zip(self.corpora, self.counts(), strict=True))
-        return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
-
-    def split(self, share: float) -> tuple[Mixture, Mixture]:
-        """Each corpus without its last ``share``, and those."""
-        kept, held = zip(*(one.split(share) for one in self.corpora), strict=True)
-        return Mixture(corpora=kept, weights=self.weights), Mixture(corpora=held, weights=self.weights)
-
-
-Data = Corpus | Mixture
-
-
-class MixedBatches:
-    """The global batches of a run over a mixture, as ``Batches`` of one corpus.
-
-    Raises:
-        BadInput: as ``Batches``.
-    """
-
-    def __init__(self, mixture: Mixture, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
-        self.corpus, self.rows, self._seed = mixture, rows, seed
-        self._parts = [
-            Batches(corpus=one, sequence=sequence, rows=rows, seed=seed + i, vocabulary=vocabulary)
-            for i, one in enumerate(mixture.corpora)
-        ]
-        self._ends = np.cumsum(mixture.counts())
-
-    def batch(self, step: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of some rows of a global step, as ``Batches.batch``."""
-        which, places = self.sources(visits_of(step, rows, self.rows))
-        text = np.empty((len(rows), self._parts[0].sequence + 1), dtype=np.int64)
-        for i, part in enumerate(self._parts):
-            here = which == i
-            if here.any():
-                text[here] = part.windows_of(places[here])
-        return tensors(text)
-
-    def sources(self, visits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row of the whole run its corpus, and how many rows of that came before it."""
-        blocks, slots = np.divmod(visits, BLOCK)
-        dealt = shuffled(slots, blocks, size=BLOCK, seed=self._seed)
-        which = np.searchsorted(self._ends, dealt, side="right").astype(np.int64)
-        counts = np.diff(self._ends, prepend=0)
-        return which, blocks * counts[which] + dealt - (self._ends - counts)[which]
-
-
-def batches_of(corpus: Data, *, sequence: int, rows: int, seed: int, vocabulary: int) -> Batches | MixedBatches:
-    """The batches of one corpus or of several."""
-    if isinstance(corpus, Mixture):
-        return MixedBatches(corpus, sequence=sequence, rows=rows, seed=seed, vocabulary=vocabulary)
-    return Batches(corpus=corpus, sequence=sequence, rows=rows, seed=seed, vocabulary=vocabulary)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +26,7 @@ class CheckpointSaving:
     In the background a thread of each rank copies the values, while the run computes the gradients of the next step,
     and writes the copy over a process group of its own; one checkpoint is under way at a time.  The run calls ``hold``
     before it changes values.  Either way a checkpoint gets its name when what was written has been read back.
+    ``async_save`` of PyTorch would let the run stand until all values are copied.
 
     Args:
         background: go on while a checkpoint is written.
@@ -35,16 +37,17 @@ class CheckpointSaving:
     """
 
     def __init__(self, *, background: bool = False, keep: int | None = None) -> None:
-        self._background, self._keep = background, keep
+        self._keep = keep
+        self._thread = ThreadPoolExecutor(1, "weft-checkpoint") if background else None
         self._group: dist.ProcessGroup | None = None
         if background and dist.is_initialized():
             self._group = dist.new_group(list(range(dist.get_world_size())), backend=BACKENDS["cpu"])
         self._copies: dict[tuple[str, int], Tensor] = {}
         self._copied = threading.Event()
+        self._copied.set()
         self._stream: torch.Stream | None = None
         """On which values leave a GPU."""
-        self._thread: threading.Thread | None = None
-        self._problem: BaseException | None = None
+        self._under_way: Future[None] | None = None
         self.held_s = 0.0
 
     def save(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json]) -> float:
@@ -56,19 +59,17 @@ class CheckpointSaving:
         start = perf_counter()
         self.wait()
         self.held_s = 0.0
-        if not self._background:
+        if self._thread is None:
             self._write(folder, pieces, state)
-            return perf_counter() - start
-        left = self._left_gpu(pieces)
-        self._copied.clear()
-        given = folder, pieces, dict(state), left
-        self._thread = threading.Thread(target=self._try, args=given, name="weft-checkpoint")
-        self._thread.start()
+        else:
+            left_gpu = self._left_gpu(pieces)
+            self._copied.clear()
+            self._under_way = self._thread.submit(self._write_copy, folder, pieces, dict(state), left_gpu)
         return perf_counter() - start
 
     def hold(self) -> None:
         """Return when values may change: those of the checkpoint under way have been copied."""
-        if self._thread is None or self._copied.is_set():
+        if self._copied.is_set():
             return
         start = perf_counter()
         if self._stream is not None:
@@ -83,12 +84,9 @@ class CheckpointSaving:
         Raises:
             BadInput: on every rank: it could not be written.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        problem, self._problem = self._problem, None
-        if problem is not None:
-            raise problem
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
 
     def _left_gpu(self, pieces: Sequence[Piece]) -> torch.Event | None:
         """Values of a GPU are on their way to the host, on a stream of its own, until the event."""
@@ -100,8 +98,8 @@ class CheckpointSaving:
         with self._stream:
             for piece in pieces:
                 self._copied_values(piece)
-        left: torch.Event = self._stream.record_event()
-        return left
+        event: torch.Event = self._stream.record_event()
+        return event
 
     def _copied_values(self, piece: Piece) -> Tensor:
         """A piece's values in memory of the host that is taken once."""
@@ -111,21 +109,20 @@ class CheckpointSaving:
             self._copies[key] = torch.empty(values.shape, dtype=values.dtype, pin_memory=not values.is_cpu)
         return self._copies[key].copy_(values, non_blocking=True)
 
-    def _copy_of(self, pieces: Sequence[Piece], left: torch.Event | None) -> list[Piece]:
+    def _copy_of(self, pieces: Sequence[Piece], left_gpu: torch.Event | None) -> list[Piece]:
         """The pieces as they are now; those of a GPU have left it."""
         try:
-            if left is None:
+            if left_gpu is None:
                 return [replace(piece, values=self._copied_values(piece)) for piece in pieces]
-            left.synchronize()
+            left_gpu.synchronize()
             return [replace(piece, values=self._copies[piece.name, piece.placement.start]) for piece in pieces]
         finally:
             self._copied.set()
 
-    def _try(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left: torch.Event | None) -> None:
-        try:
-            self._write(folder, self._copy_of(pieces, left), state)
-        except BaseException as error:  # raised where the run next saves or waits
-            self._problem = error
+    def _write_copy(
+        self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left_gpu: torch.Event | None
+    ) -> None:
+        self._write(folder, self._copy_of(pieces, left_gpu), state)
 
     def _write(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json]) -> None:
         checkpoint.save(folder, pieces, state, group=self._group)

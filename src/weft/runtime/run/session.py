@@ -23,7 +23,7 @@ from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
-from weft.runtime.checkpoints.files import Damaged
+from weft.runtime.checkpoints.checkpoint import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
@@ -35,7 +35,7 @@ from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.layers.experts import Drops
-from weft.runtime.run.data import Batches, Data, MixedBatches, batches_of, rows_of
+from weft.runtime.run.data import Batches, Data, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import StepPasses, build_stages
@@ -141,9 +141,9 @@ class Session:
             tokens=job.recipe.tokens,
         )
 
-    def _batches_of(self, corpus: Data) -> Batches | MixedBatches:
+    def _batches_of(self, corpus: Data) -> Batches:
         recipe = self.job.recipe
-        return batches_of(
+        return Batches(
             corpus,
             sequence=recipe.sequence,
             rows=recipe.global_batch,
@@ -194,7 +194,7 @@ class Session:
             total /= self.grid.size(*stage)
         return float(total) / batches
 
-    def _batch(self, number: int, batches: Batches | MixedBatches | None = None) -> tuple[Tensor, Tensor]:
+    def _batch(self, number: int, batches: Batches | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of this rank in a step, on their way to its device."""
         rows = [
             row
