@@ -6,7 +6,6 @@ Initial values do not depend on the grid: each tile of a parameter has its own r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod, sqrt
@@ -161,8 +160,8 @@ class Matrix(nn.Module):
         """Told of each gradient that has been added."""
         self.gradient: Tensor | None = None
         """Where ``Flat`` wants the gradient; the first one of a step is copied there."""
-        self.leaf: Tensor | None = None
-        """As of ``offer_leaf``."""
+        self.input: Tensor | None = None
+        """What ``as_leaf`` gave, while torch.compile's graph has it as an input."""
         self.rows_over: tuple[str, ...] = ROWS
         """As of ``Holding``."""
         values = torch.zeros(cut, dtype=machine.precision.master, device=machine.grid.device)
@@ -183,29 +182,21 @@ class Matrix(nn.Module):
 
     def gather(self) -> Tensor:
         """The block, shape ``block_shape``, in the format of computation."""
-        whole = self.machine.overlap.gather(self)[: prod(self.block_shape)]
+        whole = self.machine.overlap.gather(self).detach().view(-1)[: prod(self.block_shape)]
         return whole.view(self.block_shape).to(self.machine.precision.compute)
 
     def scatter(self, gradient: Tensor) -> None:
         """Sum the block's gradient over z into this rank's piece."""
         self.machine.overlap.scatter(self, gradient)
 
-    @contextmanager
-    def offer_leaf(self) -> Iterator[None]:
-        """Inside, ``leaf`` is the block as an input of what torch.compile compiles; its gradient is scattered as soon
-        as autograd has it."""
-        self.leaf = self.gather().detach().requires_grad_()
+    def as_leaf(self) -> Tensor:
+        """The same where it is ``alone``, for autograd, which hands its gradient to ``scatter``."""
+        return self.machine.overlap.gather(self)
 
-        def take(leaf: Tensor) -> None:
-            gradient, leaf.grad = leaf.grad, None
-            assert gradient is not None
-            self.scatter(gradient)
-
-        self.leaf.register_post_accumulate_grad_hook(take)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            self.leaf = None
+    def _take(self, leaf: Tensor) -> None:
+        gradient, leaf.grad = leaf.grad, None
+        assert gradient is not None
+        self.scatter(gradient)
 
     def scatter_product(self, gradient: Tensor, rows: Tensor) -> None:
         """The same of the gradient ``gradient.T @ rows``; with z = 1 it is added in place."""
@@ -233,13 +224,17 @@ class Matrix(nn.Module):
     def start_gather(self) -> Pending:
         machine, shard = self.machine, self.shard.detach()
         gather, compute = machine.precision.gather, machine.precision.compute
-        if self.alone and shard.dtype == gather == compute:
-            return Pending(shard)
-        with machine.beside.queue():
-            shard = shard.to(gather)
-            if self.alone:
-                return Pending(shard.to(compute), machine.beside.done())
-            return machine.collectives.all_gather(shard, *self.cut_over)
+        cast = None
+        if not self.alone or not shard.dtype == gather == compute:
+            with machine.beside.queue():
+                shard = shard.to(gather)
+                if not self.alone:
+                    return machine.collectives.all_gather(shard, *self.cut_over)
+                shard = shard.to(compute)
+                cast = machine.beside.done()
+        leaf = shard.view(self.block_shape).requires_grad_()
+        leaf.register_post_accumulate_grad_hook(self._take)  # type: ignore[no-untyped-call]
+        return Pending(leaf, cast)
 
     def start_scatter(self, gradient: Tensor) -> Pending:
         flat = gradient.to(self.machine.precision.reduce).reshape(-1)

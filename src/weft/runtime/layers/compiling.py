@@ -7,7 +7,7 @@ attention between such are compiled.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
@@ -109,10 +109,13 @@ class _Compiled:
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         self._machine.last.forget()
-        with ExitStack() as stack:
-            for matrix in self._matrices:
-                stack.enter_context(matrix.offer_leaf())
+        for matrix in self._matrices:
+            matrix.input = matrix.as_leaf()
+        try:
             return self._compiled(self._block, self._machine, *plain(given), **plain(named))
+        finally:
+            for matrix in self._matrices:
+                matrix.input = None
 
 
 def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> Any:

@@ -105,13 +105,14 @@ class Layer4D(nn.Module, ABC):
 
     @property
     def is_whole(self) -> bool:
-        """No other rank has a part of it, or of its features."""
-        return self.weight.alone and self.machine.grid.size("x", "y") == 1
+        """No other rank has a part of it or of its features, and its backward pass is in one piece: PyTorch's own."""
+        return self.weight.alone and self.machine.grid.size("x", "y") == 1 and not self.machine.later.collects
 
     def forward(self, rows: Tensor) -> Tensor:
-        if self.weight.leaf is not None:
+        if self.is_whole:
             given = cast_for_products(rows)
-            out = functional.linear(given, self.weight.leaf.to(given.dtype))
+            weight = self.weight.as_leaf() if self.weight.input is None else self.weight.input
+            out = self.product(given, weight.to(given.dtype))
         elif torch.compiler.is_compiling():
             out = self._opaque(rows)
         else:
@@ -203,7 +204,7 @@ class Linear4D(Layer4D):
     """
 
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
-        return rows @ weight.t()
+        return functional.linear(rows, weight)
 
     def input_gradient(self, gradient: Tensor, weight: Tensor, features: Size) -> Tensor:
         return gradient @ weight
