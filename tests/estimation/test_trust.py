@@ -18,6 +18,7 @@ from weft.estimation.trust import (
     FIGURES,
     GROWTH,
     Known,
+    Published,
     Traits,
     best_published,
     covered,
@@ -36,7 +37,7 @@ USUAL = Traits(accelerator="a100", kind="dense")
 
 def known(error=0.1, family="one", unfitted=0.3, mfu=0.4, world=8, precision="bf16", parameters=7 * 10**10, **changes):
     facts = {"layout": "data=8", "precision": precision, "world": world, "mfu": mfu, "parameters": parameters}
-    facts |= {"sequence": 4096, "head_dim": 128, "scale_up_Bps": 3e11, "scale_out_Bps": 25e9}
+    facts |= {"sequence": 4096, "head_dim": 128, "expert_width": None, "scale_up_Bps": 3e11, "scale_out_Bps": 25e9}
     traits = replace(USUAL, **changes)
     return Known(
         run="r", family=family, job=0, traits=traits, error=error, without_kind=error, unfitted=unfitted, **facts
@@ -173,11 +174,25 @@ def test_the_best_published_run_is_alike() -> None:
     job, cluster = resolve_job("llama-3.1-70b"), load("a100-256")
     alike, better = known(mfu=0.4, world=16), known(mfu=0.5, world=4096)
     others = [known(mfu=0.9, world=4097), known(mfu=0.9, world=256, kind="experts")]
-    others += [known(mfu=0.9, precision="fp8", world=256), known(mfu=0.9, world=256, parameters=10**10)]
-    assert best_published(job, cluster, [alike, better, *others]) == better
-    assert best_published(job, cluster, [alike, *others]) == alike
-    assert best_published(job, cluster, others) is None
-    assert 0.3 < best_published(job, load("h100-512")).mfu < 0.6
+    others += [known(mfu=0.8, world=256, parameters=10**10), replace(known(mfu=0.8), sequence=1024)]
+    elsewhere = [known(mfu=0.95, precision="fp8"), known(mfu=0.95, accelerator="h100")]
+    assert best_published(job, cluster, [alike, better, *others, *elsewhere]) == Published(
+        alike=better, highest=others[0]
+    )
+    assert best_published(job, cluster, [alike, *others]).alike == alike
+    assert best_published(job, cluster, others).alike is None
+    assert best_published(job, cluster, elsewhere) == Published(alike=None, highest=None)
+    assert 0.3 < best_published(job, load("h100-512")).alike.mfu < 0.6
+
+
+def test_fine_experts_are_not_compared_with_coarse_ones() -> None:
+    job, cluster = resolve_job("mixtral-8x7b"), load("a100-64")
+    coarse, fine = (
+        replace(known(mfu=mfu, kind="experts", parameters=job.model.parameters), expert_width=width)
+        for mfu, width in ((0.3, 16384), (0.2, 2048))
+    )
+    assert best_published(job, cluster, [coarse, fine]).alike == coarse
+    assert best_published(job, cluster, [fine]).alike is None
 
 
 def test_json_and_back() -> None:

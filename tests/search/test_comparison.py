@@ -155,7 +155,7 @@ def test_layouts_as_estimates_print_them_have_all_columns(capsys):
         (row,) = (line for line in text.splitlines() if line.startswith(f"  {side.label} "))
         assert f"{side.estimate.mfu:.1%}" in row
         assert f"{side.label}: llama-3.1-8b on h100-64, {layout.split(',schedule')[0]}" in text
-    assert "No room for" not in text
+    assert "Hidden columns" not in text
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from weft.units import format_seconds
 from weft.views.blocks import Column, Grid
 from weft.views.breakdown import estimate_view
 from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
-from weft.views.design import design_view
+from weft.views.design import design_view, purchase
 from weft.views.ranking import plan_view, thinned
 from weft.views.terminal import print_blocks
 from weft.views.training import training_view
@@ -137,6 +137,21 @@ def test_every_part_has_words_and_colours():
     assert set(MEMORY_LABELS) == set(MEMORY_COLOURS) == set(MEMORY_PARTS)
     assert set(MEANINGS) == {short for short, _ in DEGREES}
     assert len(set(TIME_COLOURS.values())) == len(TIME_PARTS)
+
+
+def test_a_design_ends_with_what_to_buy():
+    asked = {"batch": 2, "sequence": 2048, "layout": "tp=8,sp", "no_failures": True, "no_simulate": True}
+    study = weft.design("llama-3.2-1b", "h100-16", fabrics="rail-only,fat-tree", **asked)
+    assert printed(design_view(study)).endswith(f"\n{purchase(study)}\n")
+    cheap, dear = study.designs[:2]
+    dear = replace(dear, scale_up_usd=cheap.total_usd)
+    for tokens_per_s, words in (
+        (1.005, f"Buy {cheap.kind}: within 1% of the fastest, {dear.kind}, and $"),
+        (1.2, f"The fastest is {dear.kind}: 20% faster than {cheap.kind}, for $"),
+        (0.9, f"Buy {cheap.kind}: the fastest and the cheapest"),
+    ):
+        changed = replace(dear, tokens_per_s=tokens_per_s * cheap.tokens_per_s)
+        assert purchase(replace(study, designs=(cheap, changed))).startswith(words)
 
 
 def test_thinning_keeps_the_ends(small_plan):

@@ -29,6 +29,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import Floats, Mask
 from weft.layout.text import parse_layout
 from weft.model.job import Job
+from weft.model.spec import Model
 from weft.units import format_count, format_si
 
 FEWEST = 8
@@ -82,6 +83,7 @@ class Known:
         parameters: of the model.
         sequence: tokens of a sequence.
         head_dim: features of a query head (None: there is no attention).
+        expert_width: features within a routed expert (None: there are no experts).
         scale_up_Bps: of an accelerator within its domain.
         scale_out_Bps: of an accelerator beyond it (None: there is one domain only).
         mfu: measured, of the dense peak of the precision; attention counted as a whole square.
@@ -100,6 +102,7 @@ class Known:
     parameters: int
     sequence: int
     head_dim: int | None
+    expert_width: int | None
     scale_up_Bps: float
     scale_out_Bps: float | None
     mfu: float
@@ -215,18 +218,51 @@ def _bar(traits: Traits, runs: Sequence[Known]) -> tuple[ErrorBar, list[Known]]:
     return bar, similar
 
 
-def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = None) -> Known | None:
-    """The run of the highest MFU among those alike in accelerator, kind and precision, of a model of up to ``NEAR``
-    times fewer or more parameters, on up to ``NEAR**2`` times fewer or more accelerators; None without one."""
-    traits, precision, parameters = Traits.of(job, cluster), job.recipe.precision, job.model.parameters
-    alike = [
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The runs of the highest MFU in one precision on one accelerator, by one convention (``Known.mfu``).
+
+    Attributes:
+        alike: of the same kind: parameters and sequence within a factor of ``NEAR``, the features within an expert
+            within 2, accelerators within ``NEAR**2``; None without one.
+        highest: of all kinds and sizes; None without one.
+    """
+
+    alike: Known | None
+    highest: Known | None
+
+
+def best_published(job: Job, cluster: Cluster, known: Sequence[Known] | None = None) -> Published:
+    """The runs that an estimate's MFU is compared with."""
+    traits, width = Traits.of(job, cluster), expert_width(job.model)
+
+    def near(value: float, measured: float, factor: float) -> bool:
+        return value / factor <= measured <= factor * value
+
+    machine = [
         run
         for run in (shipped_runs() if known is None else known)
-        if (run.traits, run.precision) == (traits, precision)
-        and parameters / NEAR <= run.parameters <= NEAR * parameters
-        and cluster.count / NEAR**2 <= run.world <= NEAR**2 * cluster.count
+        if (run.traits.accelerator, run.precision) == (traits.accelerator, job.recipe.precision)
     ]
-    return max(alike, key=lambda run: (run.mfu, run.run), default=None)
+    alike = [
+        run
+        for run in machine
+        if run.traits == traits
+        and near(job.model.parameters, run.parameters, NEAR)
+        and near(job.recipe.sequence, run.sequence, NEAR)
+        and near(cluster.count, run.world, NEAR**2)
+        and (width is None or run.expert_width is None or near(width, run.expert_width, 2))
+    ]
+
+    def highest(runs: Sequence[Known]) -> Known | None:
+        return max(runs, key=lambda run: (run.mfu, run.run), default=None)
+
+    return Published(alike=highest(alike), highest=highest(machine))
+
+
+def expert_width(model: Model) -> int | None:
+    """Features within a routed expert, the least of all blocks; None where there are no experts."""
+    return min((kind.moe.expert.intermediate for kind in model.kinds if kind.moe), default=None)
 
 
 def _quantile(errors: Floats, families: Sequence[str]) -> float:
@@ -302,7 +338,7 @@ FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "scale_out_Bps": ("NIC bandwidth", partial(format_si, unit="B/s")),
 }
 """What decides whether the like of an estimate was measured, what it is called, and how it is written."""
-_NAMES = ("run", "family", "job", "layout", "precision", *FIGURES)
+_NAMES = ("run", "family", "job", "layout", "precision", "expert_width", *FIGURES)
 _ERRORS = ("mfu", "error", "without_kind", "unfitted")
 
 

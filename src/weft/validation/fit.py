@@ -22,7 +22,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration, Tables, calibration_from, constants, parse_tables, tables_to_toml
 from weft.codec import encode
-from weft.estimation.trust import Known, Traits, equal_shares, figures_of
+from weft.estimation.trust import Known, Traits, equal_shares, expert_width, figures_of
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Mask
 from weft.layout.text import format_layout
@@ -170,6 +170,7 @@ class Fitted(Result):
                 job=jobs.setdefault(row.same_job, len(jobs)),
                 layout=format_layout(row.layout),
                 precision=row.job.recipe.precision,
+                expert_width=expert_width(row.job.model),
                 **figures_of(row.job, row.cluster),
                 mfu=model_flops(row.job.model, row.job.recipe) / row.measured_s / _peak_flops(row),
                 traits=Traits.of(row.job, row.cluster),

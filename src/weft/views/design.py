@@ -9,7 +9,7 @@ from weft.fabric.cost import BOARD
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import format_count, format_seconds, format_si
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
@@ -52,8 +52,43 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         )
     for one in study.rejected:
         yield Paragraph(f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
+    if study.designs:
+        yield Blank()
+        yield Paragraph(purchase(study), style="bold")
 
 
+def purchase(study: DesignStudy) -> str:
+    """Which network to buy, and why: the cheapest of those within ``AS_FAST`` of the fastest."""
+    fastest = max(study.designs, key=lambda design: design.tokens_per_s)
+    enough = [design for design in study.designs if design.tokens_per_s >= (1 - AS_FAST) * fastest.tokens_per_s]
+    choice = min(enough, key=lambda design: (design.total_usd, -design.tokens_per_s))
+    cheaper = [design for design in study.designs if design.total_usd < choice.total_usd]
+    if choice is not fastest and fastest.total_usd > choice.total_usd:
+        saved = format_count(fastest.total_usd - choice.total_usd)
+        why = f"within {AS_FAST:.0%} of the fastest, {_name(fastest, study)}, and ${saved} less"
+    elif cheaper:
+        next_best = max(cheaper, key=lambda design: design.tokens_per_s)
+        gain = choice.tokens_per_s / next_best.tokens_per_s - 1
+        more = format_count(choice.total_usd - next_best.total_usd)
+        why = f"{gain:.0%} faster than {_name(next_best, study)}, for ${more} more"
+    else:
+        why = "the fastest and the cheapest" if len(study.designs) > 1 else "the only one compared"
+    hashed = ""
+    if choice.sprayed_s is not None and choice.iteration_s > (1 + AS_FAST) * choice.sprayed_s:
+        hashed = f"; packet spraying would make its steps {1 - choice.sprayed_s / choice.iteration_s:.0%} shorter"
+    advice = "The fastest is" if cheaper else "Buy"
+    return f"{advice} {_name(choice, study)}: {why}{hashed}. Priced: {study.prices.contents}."
+
+
+def _name(design: Design, study: DesignStudy) -> str:
+    """A network, with its domain and batch where these differ."""
+    domain = f" with domains of {design.domain}" if len({one.domain for one in study.designs}) > 1 else ""
+    batch = f" at batch {design.global_batch:,}" if len({one.global_batch for one in study.designs}) > 1 else ""
+    return f"{design.kind}{domain}{batch}"
+
+
+AS_FAST = 0.01
+"""Networks this close in tokens per second are as fast as each other."""
 EQUAL = 1e-6
 """Changes of time below this are none."""
 _BILL = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.estimation.trust import Traits, best_published
+from weft.estimation.trust import best_published
 from weft.layout.mesh import straddling as straddling_axes
 from weft.layout.spec import Layout
 from weft.layout.text import DEGREES, format_degrees, format_layout
@@ -243,16 +243,16 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
 
 
 def published(job: Job, cluster: Cluster, mfu: float) -> str:
-    """The best measured MFU of such jobs, beside that of an estimate; empty where none is known."""
-    traits, best = Traits.of(job, cluster), best_published(job, cluster)
-    if best is None:
+    """Whether an MFU is plausible beside published runs; empty where none can tell."""
+    best = best_published(job, cluster)
+    if best.highest is not None and mfu > best.highest.mfu:
+        return f"Warning: MFU {mfu:.0%} is above anything published: {best.highest.mfu:.0%}; expect less"
+    if best.alike is None:
         return ""
-    what = f"{traits.kind} models in {job.recipe.precision} on {traits.accelerator}"
-    shown = f"{best.mfu:.1%} ({best.run}, {counted(best.world, 'accelerator')})"
-    known = f"the best published of {what} of about this size: {shown}"
-    if mfu > best.mfu:
-        return f"Warning: MFU {mfu:.1%} is above {known}; expect less"
-    return f"MFU {mfu:.1%} is at most {known}"
+    shown = f"{best.alike.mfu:.0%} ({best.alike.run}, {counted(best.alike.world, 'accelerator')})"
+    if mfu > best.alike.mfu:
+        return f"Warning: MFU {mfu:.0%} is above the best published run of this kind: {shown}; expect less"
+    return f"MFU {mfu:.0%} is plausible: the best published run of this kind has {shown}"
 
 
 def software(stack: str, space: str, job: Job) -> str:
