@@ -105,8 +105,7 @@ def _refuse_update(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
             if owner is not None
             else "nothing sums the gradients of these parameters over ranks, so that their copies would drift apart",
             where=type(optimizer).__name__,
-            remedy="make flat = Flat(machine, model, holdings(model)), compute gradients inside flat.step(), and make "
-            "the optimizer with weft.runtime.run.optimizer.torch_optimizer(flat, ...)",
+            remedy="give prepare(..., optimizer=functools.partial(torch.optim.SGD, lr=0.1)), and call the step",
         )
 
 
