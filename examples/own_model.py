@@ -1,11 +1,9 @@
 """A decoder of plain torch.nn modules on four ranks: torchrun --nproc-per-node 4 examples/own_model.py"""
 
-from functools import partial
-
 import torch
 from torch import nn
 
-from weft.runtime import prepare
+from weft.runtime import AdamSettings, prepare
 
 
 class Block(nn.Module):
@@ -34,7 +32,9 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    adam = partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.0)
+    adam = AdamSettings(rate=1e-2, weight_decay=0.0, clip=None)
     model, step = prepare(decoder(), "tp=2,dp=2", optimizer=adam)
     for number in range(10):
-        print(f"step {number + 1}: loss {step(batch()):.4f}", flush=True)
+        loss = step(batch())
+        if step.machine.grid.rank == 0:
+            print(f"step {number + 1}: loss {loss:.4f}", flush=True)

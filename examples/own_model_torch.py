@@ -22,7 +22,7 @@ if __name__ == "__main__":
             parallelize_module(block, mesh["tp"], plan)
             fully_shard(block, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, foreach=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
     for number in range(10):
         inputs, targets = (part.chunk(2)[mesh["dp"].get_local_rank()] for part in batch())
         loss = cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
@@ -31,5 +31,6 @@ if __name__ == "__main__":
         optimizer.zero_grad()
         total = loss.detach()
         dist.all_reduce(total, group=mesh["dp"].get_group())
-        print(f"step {number + 1}: loss {total.item() / 2:.4f}", flush=True)
+        if dist.get_rank() == 0:
+            print(f"step {number + 1}: loss {total.item() / 2:.4f}", flush=True)
     dist.destroy_process_group()
