@@ -177,6 +177,45 @@ def test_plans_of_roles_take_and_give_all_features(ranks, layout):
     ranks.run(with_roles, layout, Transposed())
 
 
+class Mixed(nn.Module):
+    """A norm and a residual layer that no role cuts, between layers that are."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.mix = nn.Linear(24, 16), nn.LayerNorm(16, bias=False), nn.Linear(16, 16)
+        self.up, self.down, self.head = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(16, 3)
+
+    def forward(self, rows):
+        hidden = self.first(rows)
+        hidden = hidden + self.mix(self.norm(hidden)).sigmoid()
+        return self.head(hidden + self.down(self.up(hidden).tanh()))
+
+
+def mixed(layout):
+    def made():
+        torch.manual_seed(0)
+        return Mixed().double()
+
+    generator = torch.Generator().manual_seed(1)
+    rows, targets = torch.randn(ROWS, 24, generator=generator, dtype=torch.float64), torch.arange(ROWS) % 3
+    plan = {"first": Transposed(), "norm": Whole(), "mix": Whole(), "up": Normal(), "down": Transposed()}
+    wanted = made()
+    optimizer = torch.optim.AdamW(wanted.parameters(), lr=1e-2, weight_decay=0.0)
+    _, step = prepare(made(), layout, optimizer=ADAM, loss=functional.cross_entropy, plan=plan | {"head": Whole()})
+    for _ in range(STEPS):
+        loss = functional.cross_entropy(wanted(rows), targets)
+        assert step((rows, targets)) == pytest.approx(loss.item(), rel=1e-10)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for name, values in step.state_dict().items():
+        torch.testing.assert_close(values, wanted.state_dict()[name], rtol=1e-9, atol=1e-9)
+
+
+def test_modules_stay_whole_among_roles(ranks):
+    ranks.run(mixed, "tp=2,y=2,dp=2,mbs=4")
+
+
 def refused_roles():
     with pytest.raises(BadInput, match="takes features split over y, but those of up are split along dimension 1"):
         with_roles("tp=2,y=2,dp=2", Normal())

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.core.cuts import TensorCut
@@ -250,6 +251,71 @@ def _own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
 def _all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
     parts = machine.collectives.all_gather(values.movedim(dim, 0), axis).wait()
     return parts.movedim(0, dim).contiguous()
+
+
+class Gathered:
+    """Puts together what is split over ranks; the first passes tell what is, and over which axis.
+
+    Attributes:
+        places: by whether it is a pass of training: of each tensor the axis, the dimension counted from the last, and
+            the size of all parts; None of what is not split.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.places: dict[bool, list[tuple[str, int, int] | None]] = {}
+
+    def take(self, trains: bool, values: Any) -> Any:
+        """The same values, whole.
+
+        Raises:
+            Unsupported: parts that lie in more than one place.
+        """
+        leaves, structure = tree_flatten(values)
+        if any(isinstance(leaf, Split) for leaf in leaves) or trains not in self.places:
+            self.places[trains] = [self._place(leaf) for leaf in leaves]
+        pairs = zip(leaves, self.places[trains], strict=True)
+        whole = [leaf if at is None else all_parts(self.machine, plain(leaf), *at[:2]) for leaf, at in pairs]
+        return tree_unflatten(whole, structure)
+
+    def _place(self, leaf: Any) -> tuple[str, int, int] | None:
+        if not isinstance(leaf, Split) or leaf.cut is None:
+            return None
+        dims = [dim for dim in leaf.cut.dims if leaf.shape[dim] > 1] or [max(leaf.cut.dims)]
+        if leaf.cut.fused > 1 or len(leaf.axes) > 1 or len(dims) > 1:
+            raise Unsupported(
+                "gives parts of its features, which cannot be put together",
+                where=leaf.origin,
+                remedy="take Transposed() for the layer, Head() for logits, or easy mode",
+            )
+        axis = next(iter(leaf.axes))
+        return axis, dims[0] - leaf.ndim, leaf.shape[dims[0]] * self.machine.grid.size(axis)
+
+
+class WholeAmongParts:
+    """Lets a module that stays whole take all features where others are split, and give its own where it gives as
+    many."""
+
+    def __init__(self, machine: Machine, name: str, draws: Draws) -> None:
+        self._gathered, self._name, self._draws = Gathered(machine), name, draws
+
+    def take(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        """What the module is called with."""
+        given, named = self._gathered.take(module.training, (given, named))
+        return given, named
+
+    def give(self, module: nn.Module, _: Any, out: Any) -> Any:
+        """What others take of it."""
+        place = next((at for at in self._gathered.places[module.training] if at is not None), None)
+        if place is None or not isinstance(out, Tensor) or (isinstance(out, Split) and out.cut is not None):
+            return out
+        axis, dim, size = place
+        if out.ndim < -dim or out.shape[dim] != size:
+            return out
+        part = own_part(self._gathered.machine, plain(out), axis, dim)
+        if not self._draws.parts:
+            return part
+        return marked(part, self._draws, axis, cut=TensorCut(frozenset({part.ndim + dim})), origin=self._name)
 
 
 @dataclass(frozen=True, slots=True)

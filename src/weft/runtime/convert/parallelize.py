@@ -21,7 +21,7 @@ from weft.layout.easy import EasyLayer, easy_axes, easy_collectives
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
-from weft.runtime.convert.converted import Converted, ModuleSite, Stored
+from weft.runtime.convert.converted import Converted, ModuleSite, Stored, WholeAmongParts
 from weft.runtime.convert.roles import (
     Easy,
     Head,
@@ -138,7 +138,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     else:
         _check_norms(model, roles)
     converted = _converted(model, machine, roles)
-    replicated = _replicated(model, machine, roles)
+    rows_over = EVERY_ROW if easy else ROWS
+    replicated = _replicated(model, machine, roles, rows_over)
     smaller = [
         item
         for name, role in roles.items()
@@ -160,9 +161,14 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoderLayer):
                 module.activation_relu_or_gelu = 0  # its fast path reads weights that are cut over the grid
-    draws = share_draws(model, machine, EVERY_ROW if easy else ROWS)
+    draws = share_draws(model, machine, rows_over)
     for one in converted.values():
         one.draws = draws
+    if draws is not None and not easy:
+        for name in (name for name, role in roles.items() if name and isinstance(role, Whole)):
+            among = WholeAmongParts(machine, name, draws)
+            model.get_submodule(name).register_forward_pre_hook(among.take, with_kwargs=True)
+            model.get_submodule(name).register_forward_hook(among.give)
     recompute_blocks(blocks, machine.grid.layout)
     return model.to(machine.grid.device)
 
@@ -230,15 +236,15 @@ def _grouped(result: Mapping[str, str], names: set[str]) -> Iterator[str]:
 
 def _is_easy(roles: Mapping[str, Role]) -> bool:
     """Whether the plan is one of easy mode; roles of both ways are refused."""
-    easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
-    if easy and len(easy) < len(roles):
-        other = next(name for name in roles if name not in easy)
+    easy = [name for name, role in roles.items() if isinstance(role, Easy)]
+    split = [name for name, role in roles.items() if not isinstance(role, Easy | Whole)]
+    if easy and split:
         raise BadInput(
-            f"{easy[0]} is in easy mode, {other} is not",
+            f"{easy[0]} is in easy mode, {split[0]} is not",
             where="plan",
-            remedy="give all modules Easy() and Whole(), or none",
+            remedy="give Easy() to no module beside other roles than Whole()",
         )
-    return bool(easy)
+    return bool(roles) and not split
 
 
 # What cannot be converted --------------------------------------------------------------------------
@@ -406,7 +412,9 @@ def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Con
     )
 
 
-def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -> dict[nn.Parameter, Replicated]:
+def _replicated(
+    model: nn.Module, machine: Machine, roles: Mapping[str, Role], rows_over: tuple[str, ...]
+) -> dict[nn.Parameter, Replicated]:
     """What takes the place of each parameter of modules that stay whole, with their values."""
     names, result = _names(model), {}
     for name, role in roles.items():
@@ -415,7 +423,7 @@ def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -
         for plain in role.parameters(_site(model, machine, name, {})):
             first, *others = names[plain]
             shape = tuple(plain.shape)
-            result[plain] = Replicated.of(machine, first, shape, tuple(others))
+            result[plain] = Replicated.of(machine, first, shape, tuple(others), rows_over)
             fill(result[plain].holding(), plain.detach(), Stored(shape))
     return result
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from weft.errors import BadInput, InDoubt, UnknownName, Unsupported
 from weft.launched import adopt_launcher, launched, launched_world, variable
@@ -27,7 +27,7 @@ from weft.layout.text import format_degrees, parse_layout
 from weft.model.job import Job
 from weft.model.resolve import resolve_job
 from weft.runtime.checkpoints import checkpoint
-from weft.runtime.convert.converted import all_parts
+from weft.runtime.convert.converted import Gathered
 from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, matched, parallelize
 from weft.runtime.convert.roles import Easy, Head, Role, Whole, is_layer, undivided
 from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
@@ -36,7 +36,6 @@ from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, holdings, initialize
 from weft.runtime.core.precision import Precision
 from weft.runtime.core.replicas import differing
-from weft.runtime.core.split import Split, plain
 from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.vocabulary import IGNORED, cross_entropy
@@ -109,7 +108,8 @@ def prepare(
         )
     model = parallelize(model, machine, roles)
     if not easy and vocabulary is None:
-        model.register_forward_hook(_Gathered(machine), prepend=True)
+        gathered = Gathered(machine)
+        model.register_forward_hook(lambda _, given, out: gathered.take(model.training, out), prepend=True)
     if compile:
         compile_blocks(model, machine)
     passes = _Passes(model, machine, loss, vocabulary)
@@ -369,42 +369,6 @@ class _Passes:
             return cross_entropy(self._machine, logits, targets, self._vocabulary).sum()
         wide = logits.to(self._machine.precision.wide)
         return functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
-
-
-class _Gathered:
-    """Gives a loss the features that the model's last layers split, of which the first passes tell."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-        self._split: dict[bool, list[tuple[str, int] | None]] = {}
-        """The axis and dimension of each tensor, in training and in evaluation."""
-
-    def __call__(self, model: nn.Module, _: Any, out: Any) -> Any:
-        leaves, structure = tree_flatten(out)
-        if any(isinstance(leaf, Split) for leaf in leaves) or model.training not in self._split:
-            self._split[model.training] = [_split_of(leaf) for leaf in leaves]
-        places = self._split[model.training]
-        return tree_unflatten(
-            [
-                leaf if place is None else all_parts(self._machine, plain(leaf), *place)
-                for leaf, place in zip(leaves, places, strict=True)
-            ],
-            structure,
-        )
-
-
-def _split_of(leaf: Any) -> tuple[str, int] | None:
-    """The axis and the dimension, counted from the last, over which a part of the output is split."""
-    if not isinstance(leaf, Split) or leaf.cut is None:
-        return None
-    dims = [dim for dim in leaf.cut.dims if leaf.shape[dim] > 1] or [max(leaf.cut.dims)]
-    if leaf.cut.fused > 1 or len(leaf.axes) > 1 or len(dims) > 1:
-        raise Unsupported(
-            "the model gives parts of its features, which cannot be put together",
-            where=leaf.origin,
-            remedy="take Transposed() for the last layer, Head() for logits, or easy mode",
-        )
-    return next(iter(leaf.axes)), dims[0] - leaf.ndim
 
 
 class _Stages:

@@ -193,7 +193,10 @@ class Easy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """A module that stays, in easy mode: every rank has its parameters, and applies it to rows of its own."""
+    """A module that stays: every rank has its parameters, and applies it to all features of the rows that it has.
+
+    Among roles that split features it takes all of them, and gives its own where it gives as many.
+    """
 
     def parameters(self, site: ModuleSite) -> Iterator[nn.Parameter]:
         """The module's own parameters, which all ranks are to hold.

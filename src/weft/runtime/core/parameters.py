@@ -289,17 +289,27 @@ class Replicated(nn.Parameter):
     Attributes:
         plain_name: in the plain model.
         second_names: further ones of a tied parameter.
+        rows_over: axes whose ranks have different rows; over these gradients are summed.
     """
 
     machine: Machine
     plain_name: str
     second_names: tuple[str, ...]
+    rows_over: tuple[str, ...]
 
     @classmethod
-    def of(cls, machine: Machine, name: str, shape: tuple[int, ...], second_names: tuple[str, ...] = ()) -> Replicated:
+    def of(
+        cls,
+        machine: Machine,
+        name: str,
+        shape: tuple[int, ...],
+        second_names: tuple[str, ...] = (),
+        rows_over: tuple[str, ...] = EVERY_ROW,
+    ) -> Replicated:
         """Zeros under a name."""
         made = _ownerless(machine, cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device)))
         made.machine, made.plain_name, made.second_names = machine, name, second_names
+        made.rows_over = rows_over
         return made
 
     def holding(self) -> Holding:
@@ -310,11 +320,11 @@ class Replicated(nn.Parameter):
             name=self.plain_name,
             parameter=self,
             placement=placement,
-            sum_over=EVERY_ROW,
+            sum_over=self.rows_over,
             split_over=(),
             matrix=False,
             decayed=self.ndim > 1,
-            rows_over=EVERY_ROW,
+            rows_over=self.rows_over,
         )
 
 
