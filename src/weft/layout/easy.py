@@ -46,11 +46,14 @@ class EasyLayer:
 
 
 def easy_axes(layout: Layout, inputs: int, outputs: int) -> tuple[str, str]:
-    """The axes of inputs and of outputs with which a layer exchanges fewer bytes.
+    """The axes of inputs and of outputs with which a layer exchanges fewer bytes, of those that divide its features.
 
     Each rank receives inputs times the axis of outputs, and outputs times the axis of inputs, for each row.
     """
     x, y = layout.x, layout.y
+    normal, transposed = inputs % y or outputs % x, inputs % x or outputs % y
+    if bool(normal) != bool(transposed):
+        return ("x", "y") if normal else ("y", "x")
     return ("y", "x") if inputs * x + outputs * y <= inputs * y + outputs * x else ("x", "y")
 
 

@@ -213,7 +213,7 @@ def test_what_is_not_refused_is_right_on_parts(name, dim):
     except (RuntimeError, IndexError):
         return
     if refused:
-        assert re.match(r"up: \w+\(\) would be wrong for its features, which are split over x: .*easy_plan", refused)
+        assert re.match(r"up: \w+\(\) would be wrong for its features, which are split over x: .*easy mode", refused)
         assert not right or name in STRICT
         return
     dims = [one.cut.dims for one in pieces_of(found[0])]

@@ -189,7 +189,7 @@ def test_norms_and_updates_of_parts_are_refused(ranks):
     clip, update = ranks.run(refusals, GRIDS[0])[0]
     assert "is not the model's -- call clip() or norm() of the model's Flat" in clip
     assert "AdamW: with zero > 0" in update
-    assert "torch_optimizer" in update
+    assert "give prepare(" in update
     clip, update = ranks.run(refusals, GRIDS[2])[0]
     assert clip
     assert not update, "each rank has the sums of what it holds"
@@ -222,7 +222,7 @@ def test_parameters_without_an_owner_are_not_updated(ranks, easy):
     """Nothing would sum their gradients over ranks."""
     for before, owned, after in ranks.run(drifting, Layout(x=2, z=2, data=2, zero=0), easy):
         assert "SGD: nothing sums the gradients of these parameters over ranks" in before == after
-        assert "flat = Flat(machine, model, holdings(model))" in before
+        assert "give prepare(..., optimizer=functools.partial(torch.optim.SGD, lr=0.1))" in before
         assert not owned
 
 

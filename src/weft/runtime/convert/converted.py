@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.core.cuts import TensorCut
@@ -106,6 +109,7 @@ class Converted(nn.Module):
         """
         leading, one = input.shape, torch.Size()
         if self.takes is not None:
+            input = self._share(input)  # noqa: A001
             self._check_features(input.shape)
             self._check_cut(input)
             leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
@@ -117,6 +121,16 @@ class Converted(nn.Module):
             cut = TensorCut(frozenset({result.ndim + self.features_at}), self.fused)
             result = marked(result, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
         return result
+
+    def _share(self, input: Tensor) -> Tensor:  # noqa: A002
+        """This rank's features of a tensor that has all of them, as the batch has."""
+        axis = "y" if self.easy else getattr(self.layer, "over_in", "y")
+        size = 1 if self.easy else self.machine.grid.size(axis)
+        if size == 1 or input.ndim < -self.features_at or (isinstance(input, Split) and input.cut is not None):
+            return input
+        if input.shape[self.features_at] != cast(int, self.takes) * size or torch.compiler.is_compiling():
+            return input
+        return own_part(self.machine, plain(input), axis, self.features_at)
 
     def _says_axes(self) -> bool:
         """Whether its output is to know that it is split; compiled blocks draw one mask for all, and check nothing."""
@@ -178,22 +192,130 @@ class Converted(nn.Module):
         raise Unsupported(
             "is cut over the grid, and no tensor of this rank",
             where=f"{self.name}.{key}",
-            remedy="read it with gather_state_dict of weft.runtime.convert.state_dict",
+            remedy="read it in the state_dict() of the step that prepare returned",
         )
 
     def _save_to_state_dict(self, *args: object) -> NoReturn:
         raise Unsupported(
             "holds pieces, which torch's state_dict() cannot name",
             where=self.name,
-            remedy="call gather_state_dict or sharded_state_dict of weft.runtime.convert.state_dict",
+            remedy="call state_dict() of the step that prepare returned",
         )
 
     def _load_from_state_dict(self, *args: object) -> NoReturn:
         raise Unsupported(
             "holds pieces, which torch's load_state_dict() cannot fill",
             where=self.name,
-            remedy="call load_state_dict of weft.runtime.convert.state_dict",
+            remedy="call load_state_dict() of the step that prepare returned",
         )
+
+
+def own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
+    """This rank's part along a dimension of what ranks along an axis hold alike; gradients are gathered."""
+    return cast(Tensor, _OwnPart.apply(values, machine, axis, dim))  # type: ignore[no-untyped-call]
+
+
+def all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
+    """The inverse: of what is made of it ranks along the axis have the same gradient."""
+    return cast(Tensor, _AllParts.apply(values, machine, axis, dim))  # type: ignore[no-untyped-call]
+
+
+class _OwnPart(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int) -> Tensor:
+        ctx.machine, ctx.axis, ctx.dim = machine, axis, dim
+        return _own_part(machine, values, axis, dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _all_parts(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None
+
+
+class _AllParts(Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int) -> Tensor:
+        ctx.machine, ctx.axis, ctx.dim = machine, axis, dim
+        return _all_parts(machine, values, axis, dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        return _own_part(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None
+
+
+def _own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
+    return values.chunk(machine.grid.size(axis), dim)[machine.grid.index(axis)].contiguous()
+
+
+def _all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
+    parts = machine.collectives.all_gather(values.movedim(dim, 0), axis).wait()
+    return parts.movedim(0, dim).contiguous()
+
+
+class Gathered:
+    """Puts together what is split over ranks; the first passes tell what is, and over which axis.
+
+    Attributes:
+        places: by whether it is a pass of training: of each tensor the axis, the dimension counted from the last, and
+            the size of all parts; None of what is not split.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.places: dict[bool, list[tuple[str, int, int] | None]] = {}
+
+    def take(self, trains: bool, values: Any) -> Any:
+        """The same values, whole.
+
+        Raises:
+            Unsupported: parts that lie in more than one place.
+        """
+        leaves, structure = tree_flatten(values)
+        if any(isinstance(leaf, Split) for leaf in leaves) or trains not in self.places:
+            self.places[trains] = [self._place(leaf) for leaf in leaves]
+        pairs = zip(leaves, self.places[trains], strict=True)
+        whole = [leaf if at is None else all_parts(self.machine, plain(leaf), *at[:2]) for leaf, at in pairs]
+        return tree_unflatten(whole, structure)
+
+    def _place(self, leaf: Any) -> tuple[str, int, int] | None:
+        if not isinstance(leaf, Split) or leaf.cut is None:
+            return None
+        dims = [dim for dim in leaf.cut.dims if leaf.shape[dim] > 1] or [max(leaf.cut.dims)]
+        if leaf.cut.fused > 1 or len(leaf.axes) > 1 or len(dims) > 1:
+            raise Unsupported(
+                "gives parts of its features, which cannot be put together",
+                where=leaf.origin,
+                remedy="take Transposed() for the layer, Head() for logits, or easy mode",
+            )
+        axis = next(iter(leaf.axes))
+        return axis, dims[0] - leaf.ndim, leaf.shape[dims[0]] * self.machine.grid.size(axis)
+
+
+class WholeAmongParts:
+    """Lets a module that stays whole take all features where others are split, and give its own where it gives as
+    many."""
+
+    def __init__(self, machine: Machine, name: str, draws: Draws) -> None:
+        self._gathered, self._name, self._draws = Gathered(machine), name, draws
+
+    def take(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        """What the module is called with."""
+        given, named = self._gathered.take(module.training, (given, named))
+        return given, named
+
+    def give(self, module: nn.Module, _: Any, out: Any) -> Any:
+        """What others take of it."""
+        place = next((at for at in self._gathered.places[module.training] if at is not None), None)
+        if place is None or not isinstance(out, Tensor) or (isinstance(out, Split) and out.cut is not None):
+            return out
+        axis, dim, size = place
+        if out.ndim < -dim or out.shape[dim] != size:
+            return out
+        part = own_part(self._gathered.machine, plain(out), axis, dim)
+        if not self._draws.parts:
+            return part
+        return marked(part, self._draws, axis, cut=TensorCut(frozenset({part.ndim + dim})), origin=self._name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,8 @@
-"""A plain decoder onto the grid, in place, by a plan that names every module that has parameters.
+"""A plain model onto the grid, in place, by a plan that names every module that has parameters.
 
-    machine = Machine.of(Grid.of(layout), precision=Precision.of("bf16"))
-    model = parallelize(LlamaForCausalLM(config), machine, LLAMA_PLAN)
-    flat = Flat(machine, model, holdings(model))
-    optimizer = Optimizer(flat, AdamSettings())
-    with flat.step(micro_batches=1, loss="mean"):
-        logits = model(ids).logits
-        losses = cross_entropy(machine, logits.flatten(0, 1), targets.flatten(), config.vocab_size)
-        losses.mean().backward()
-    optimizer.step()
-
-``ids`` and ``targets`` are this rank's own: ranks along z and data take different sequences, those along x
-and y the same (``rows_of`` in ``run/data.py``).  The model's own code
-runs unchanged on tensors with fewer features; what it does to them must be right for each feature alone
-(residuals, activations, gates), or for each head alone.  A wrong role (Normal() for Transposed(), Norm() for
-a norm over all heads) shows in shapes only where x differs from y: try a new plan on such a grid.
-
-Easy mode asks nothing of the model: ``parallelize(model, machine, easy_plan(model))``.  There all ranks take
-different rows of the batch (``grid.index("x", "y", "z", "data")`` is a rank's place among them), each as
-many, and losses are plain: ``loss="mean"`` is of ``functional.cross_entropy`` as it is.
+``weft.runtime.prepare`` calls it.  The model's own code runs unchanged on tensors with fewer features; what it does to
+them must be right for each feature alone (residuals, activations, gates), or for each head alone.  A wrong role
+(Normal() for Transposed(), Norm() for a norm over all heads) shows in shapes only where x differs from y.
 """
 
 from __future__ import annotations
@@ -37,8 +21,21 @@ from weft.layout.easy import EasyLayer, easy_axes, easy_collectives
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
-from weft.runtime.convert.converted import Converted, ModuleSite, Stored
-from weft.runtime.convert.roles import Easy, Head, Heads, Norm, Normal, Positions, Role, Transposed, Vocabulary, Whole
+from weft.runtime.convert.converted import Converted, ModuleSite, Stored, WholeAmongParts
+from weft.runtime.convert.roles import (
+    Easy,
+    Head,
+    Heads,
+    Norm,
+    Normal,
+    Positions,
+    Role,
+    Transposed,
+    Vocabulary,
+    Whole,
+    is_layer,
+    undivided,
+)
 from weft.runtime.convert.state_dict import fill, stored_of
 from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
@@ -92,21 +89,20 @@ GPT2_PLAN: MappingProxyType[str, Role] = MappingProxyType(
 M = TypeVar("M", bound=nn.Module)
 
 
-def easy_plan(model: nn.Module) -> dict[str, Role]:
+def easy_plan(model: nn.Module, layout: Layout | None = None) -> dict[str, Role]:
     """Easy mode for any model: linear layers and convolutions are cut over the grid, all else stays whole.
 
-    Layers that share a parameter with another module stay whole.  To keep more of them so (a classifier whose
-    classes cannot be divided), give them ``Whole()``.
+    Layers that share a parameter with another module, and those that a layout cannot divide, stay whole.
     """
     names = _names(model)
-    result: dict[str, Role] = {}
+    roles: dict[str, Role] = {}
     for name, module in model.named_modules():
         own = list(module.parameters(recurse=False))
-        alone = all(len(names[parameter]) == 1 for parameter in own)
-        cut = type(module) in (nn.Linear, nn.Conv2d) or type(module).__name__ == "Conv1D"
         if own:
-            result[name] = Easy() if cut and alone else Whole()
-    return result
+            alone = all(len(names[parameter]) == 1 for parameter in own)
+            cut = alone and is_layer(module) and (layout is None or undivided(module, layout) is None)
+            roles[name] = Easy() if cut else Whole()
+    return roles
 
 
 def parallelize(model: M, machine: Machine, plan: Plan) -> M:
@@ -117,8 +113,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     that have other rows, or other features, drop others.
     Blocks, the elements of the model's lists of modules, are recomputed as the layout says; ``selective`` is of
     attention cores that ``scaled_dot_product_attention`` computes.
-    Parameters on the meta device become NaN, until ``weft.runtime.convert.state_dict.load_state_dict``, or a
-    checkpoint, fills them.
+    Parameters on the meta device become NaN, until ``load_state_dict`` or a checkpoint fills them.
 
     Returns:
         The model itself; ``weft.runtime.core.parameters.holdings`` has its parameters, under their old names.
@@ -133,7 +128,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """
     _check_plain(model)
     _check_layout(machine)
-    roles = _matched(model, plan)
+    roles = matched(model, plan)
     _check_covered(model, roles)
     easy = _is_easy(roles)
     _check_hooks(model, roles, easy=easy)
@@ -143,7 +138,8 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     else:
         _check_norms(model, roles)
     converted = _converted(model, machine, roles)
-    replicated = _replicated(model, machine, roles)
+    rows_over = EVERY_ROW if easy else ROWS
+    replicated = _replicated(model, machine, roles, rows_over)
     smaller = [
         item
         for name, role in roles.items()
@@ -165,9 +161,14 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
         for module in model.modules():
             if isinstance(module, nn.TransformerEncoderLayer):
                 module.activation_relu_or_gelu = 0  # its fast path reads weights that are cut over the grid
-    draws = share_draws(model, machine, EVERY_ROW if easy else ROWS)
+    draws = share_draws(model, machine, rows_over)
     for one in converted.values():
         one.draws = draws
+    if draws is not None and not easy:
+        for name in (name for name, role in roles.items() if name and isinstance(role, Whole)):
+            among = WholeAmongParts(machine, name, draws)
+            model.get_submodule(name).register_forward_pre_hook(among.take, with_kwargs=True)
+            model.get_submodule(name).register_forward_hook(among.give)
     recompute_blocks(blocks, machine.grid.layout)
     return model.to(machine.grid.device)
 
@@ -175,7 +176,7 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
 # The plan ------------------------------------------------------------------------------------------
 
 
-def _matched(model: nn.Module, plan: Plan) -> dict[str, Role]:
+def matched(model: nn.Module, plan: Plan) -> dict[str, Role]:
     """The role of each module that the plan names."""
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     patterns: dict[str, str] = {}
@@ -235,15 +236,15 @@ def _grouped(result: Mapping[str, str], names: set[str]) -> Iterator[str]:
 
 def _is_easy(roles: Mapping[str, Role]) -> bool:
     """Whether the plan is one of easy mode; roles of both ways are refused."""
-    easy = [name for name, role in roles.items() if isinstance(role, Easy | Whole)]
-    if easy and len(easy) < len(roles):
-        other = next(name for name in roles if name not in easy)
+    easy = [name for name, role in roles.items() if isinstance(role, Easy)]
+    split = [name for name, role in roles.items() if not isinstance(role, Easy | Whole)]
+    if easy and split:
         raise BadInput(
-            f"{easy[0]} is in easy mode, {other} is not",
+            f"{easy[0]} is in easy mode, {split[0]} is not",
             where="plan",
-            remedy="give all modules Easy() and Whole(), or none",
+            remedy="give Easy() to no module beside other roles than Whole()",
         )
-    return bool(easy)
+    return bool(roles) and not split
 
 
 # What cannot be converted --------------------------------------------------------------------------
@@ -254,9 +255,7 @@ def _check_plain(model: nn.Module) -> None:
     kinds = (*model.modules(), *model.parameters())
     if any(isinstance(one, Converted | Replicated) for one in kinds):
         raise BadInput(
-            "has been parallelized already",
-            where=type(model).__name__,
-            remedy="call parallelize once, on the plain model",
+            "has been parallelized already", where=type(model).__name__, remedy="call prepare once, on the plain model"
         )
 
 
@@ -358,7 +357,7 @@ def _check_buffers(model: nn.Module, machine: Machine) -> None:
             raise BadInput(
                 "is a buffer on the meta device",
                 where=name,
-                remedy="compute it on a real device before parallelize; parameters alone may stay on meta",
+                remedy="compute it on a real device first; parameters alone may stay on meta",
             )
 
 
@@ -413,7 +412,9 @@ def _site(model: nn.Module, machine: Machine, name: str, built: Mapping[str, Con
     )
 
 
-def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -> dict[nn.Parameter, Replicated]:
+def _replicated(
+    model: nn.Module, machine: Machine, roles: Mapping[str, Role], rows_over: tuple[str, ...]
+) -> dict[nn.Parameter, Replicated]:
     """What takes the place of each parameter of modules that stay whole, with their values."""
     names, result = _names(model), {}
     for name, role in roles.items():
@@ -422,7 +423,7 @@ def _replicated(model: nn.Module, machine: Machine, roles: Mapping[str, Role]) -
         for plain in role.parameters(_site(model, machine, name, {})):
             first, *others = names[plain]
             shape = tuple(plain.shape)
-            result[plain] = Replicated.of(machine, first, shape, tuple(others))
+            result[plain] = Replicated.of(machine, first, shape, tuple(others), rows_over)
             fill(result[plain].holding(), plain.detach(), Stored(shape))
     return result
 
@@ -463,7 +464,7 @@ def predict_easy(
         plan: as ``parallelize`` takes it; ``easy_plan`` by default.
         precision: as the machine's, fp32 by default.
     """
-    formats, roles = precision or Precision(), easy_plan(model) if plan is None else plan
+    formats, roles = precision or Precision(), plan or easy_plan(model, layout)
     reader = _EasyReader(layout, formats)
     easy = [model.get_submodule(name) for name, role in roles.items() if isinstance(role, Easy)]
     hooks = [module.register_forward_hook(reader.read) for module in easy]

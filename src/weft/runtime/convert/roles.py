@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.easy import easy_axes
+from weft.layout.spec import Layout
 from weft.runtime.convert.converted import Converted, ModuleSite, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, Replicated, Vector
@@ -192,7 +193,10 @@ class Easy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """A module that stays, in easy mode: every rank has its parameters, and applies it to rows of its own."""
+    """A module that stays: every rank has its parameters, and applies it to all features of the rows that it has.
+
+    Among roles that split features it takes all of them, and gives its own where it gives as many.
+    """
 
     def parameters(self, site: ModuleSite) -> Iterator[nn.Parameter]:
         """The module's own parameters, which all ranks are to hold.
@@ -373,6 +377,28 @@ class PlainConvolution:
             kind=kind,
             bias=bias,
         )
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether it is a linear layer or convolution that can be cut."""
+    return type(module) in (nn.Linear, nn.Conv2d) or type(module).__name__ == "Conv1D"
+
+
+def undivided(module: nn.Module, layout: Layout) -> str | None:
+    """Why easy mode cannot cut a linear layer or convolution over x and y; None where it can."""
+    if isinstance(module, nn.Conv2d):
+        features = module.in_channels, module.out_channels
+        if module.groups != 1:
+            return f"groups = {module.groups}"
+        if isinstance(module.padding, str) or module.padding_mode != "zeros":
+            return f"padding = {module.padding!r}, padding_mode = {module.padding_mode!r}"
+    else:
+        outputs, inputs = cast(Tensor, module.weight).shape
+        features = (inputs, outputs) if isinstance(module, nn.Linear) else (outputs, inputs)
+    degrees = [getattr(layout, axis) for axis in easy_axes(layout, *features)]
+    if any(size % degree for size, degree in zip(features, degrees, strict=True)):
+        return f"{features[0]} inputs and {features[1]} outputs over x={layout.x}, y={layout.y}"
+    return None
 
 
 def layer_of(site: ModuleSite, role: str) -> PlainLinear | PlainConvolution:

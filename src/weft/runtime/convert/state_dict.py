@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import BadInput
-from weft.runtime.checkpoints.checkpoint import Piece
 from weft.runtime.convert.converted import Converted, Stored
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Holding, Replicated, holdings
@@ -20,45 +19,26 @@ from weft.runtime.core.placement import FlatRange
 from weft.runtime.run.flat import Flat
 
 
-def load_state_dict(model: nn.Module, state: Mapping[str, Tensor | Piece]) -> None:
+def load_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Fill a parallelized model, in place.
 
     Every rank calls it, with whole tensors of all parameters and persistent buffers (a tied parameter under
-    one of its names or both), or with what ``sharded_state_dict`` gave on the same rank of the same grid.
-    Nothing is changed where something is refused.
+    one of its names or both).  Nothing is changed where something is refused.
 
     Raises:
-        BadInput: names are missing or unknown, a tensor is not whole, a piece is of another rank or grid, a
-            tensor would lose precision, tied names have different values.
+        BadInput: names are missing or unknown, a tensor is not whole, a tensor would lose precision, tied names
+            have different values.
     """
     known = _known(model)
-    given = known.untied(state)
-    expected = {*known.held, *known.buffers}
-    _check_names(given, expected)
-    for name, value in given.items():
-        if isinstance(value, Piece):
-            known.check_piece(name, value)
-        else:
-            known.check_whole(name, value)
+    untied = known.untied(state)
+    _check_names(untied, {*known.held, *known.buffers})
+    for name, value in untied.items():
+        known.check_whole(name, value)
     with torch.no_grad():
         for name, buffer in known.buffers.items():
-            buffer.copy_(_tensor(given[name]))
+            buffer.copy_(untied[name])
         for name, holding in known.held.items():
-            value = given[name]
-            if isinstance(value, Piece):
-                holding.parameter.copy_(value.values.view_as(holding.parameter))
-            else:
-                fill(holding, value.detach(), known.stored.get(name))
-
-
-def sharded_state_dict(model: nn.Module) -> dict[str, Tensor | Piece]:
-    """What this rank holds: its pieces of parameters, and persistent buffers; not copies."""
-    known = _known(model)
-    result: dict[str, Tensor | Piece] = dict(known.buffers)
-    for name, holding in known.held.items():
-        values = holding.parameter.detach().view(-1)
-        result[name] = Piece(name=name, values=values, placement=holding.placement)
-    return result
+            fill(holding, untied[name].detach(), known.stored.get(name))
 
 
 def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int | None = None) -> dict[str, Tensor]:
@@ -123,28 +103,17 @@ class _Known:
     ties: dict[str, str]
     buffers: dict[str, Tensor]
 
-    def untied(self, state: Mapping[str, Tensor | Piece]) -> dict[str, Tensor | Piece]:
+    def untied(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """A state under first names alone."""
-        given = dict(state)
+        result = dict(state)
         for second, first in self.ties.items():
-            if second not in given:
+            if second not in result:
                 continue
-            value = given.pop(second)
-            if first in given and not torch.equal(_tensor(value), _tensor(given[first])):
+            value = result.pop(second)
+            if first in result and not torch.equal(value, result[first]):
                 raise BadInput(f"differs from {first}, to which it is tied", where=f"state: {second}")
-            given.setdefault(first, value)
-        return given
-
-    def check_piece(self, name: str, piece: Piece) -> None:
-        holding = self.held.get(name)
-        if holding is None or piece.placement != holding.placement:
-            raise BadInput(
-                "is the piece of another rank or grid",
-                where=f"state: {name}",
-                remedy="load what sharded_state_dict gave on this rank of this grid, whole tensors, or a "
-                "checkpoint (weft.runtime.checkpoints.checkpoint), which loads on any grid",
-            )
-        _check_format(name, piece.values, holding.parameter)
+            result.setdefault(first, value)
+        return result
 
     def check_whole(self, name: str, value: Tensor) -> None:
         here: Tensor
@@ -161,7 +130,7 @@ class _Known:
             raise BadInput(
                 f"has the shape {tuple(value.shape)}, but the whole is {shape}",
                 where=f"state: {name}",
-                remedy="give whole tensors, or what sharded_state_dict gave",
+                remedy="give whole tensors",
             )
         if value.is_meta:
             raise BadInput("is on the meta device", where=f"state: {name}", remedy="give values")
@@ -178,7 +147,7 @@ def _known(model: nn.Module) -> _Known:
                 raise BadInput(
                     f"its {name} was {module.name} when it was parallelized",
                     where=type(model).__name__,
-                    remedy="give the module that parallelize returned",
+                    remedy="give the model that prepare returned",
                 )
     if not machines:
         raise BadInput("has not been parallelized", where=type(model).__name__)
@@ -268,7 +237,3 @@ def _gathered(machine: Machine, holding: Holding, pieces: list[tuple[FlatRange, 
 
 def _window(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[slice, ...]:
     return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
-
-
-def _tensor(value: Tensor | Piece) -> Tensor:
-    return value.values if isinstance(value, Piece) else value

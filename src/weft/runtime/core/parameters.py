@@ -105,8 +105,7 @@ def _refuse_update(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
             if owner is not None
             else "nothing sums the gradients of these parameters over ranks, so that their copies would drift apart",
             where=type(optimizer).__name__,
-            remedy="make flat = Flat(machine, model, holdings(model)), compute gradients inside flat.step(), and make "
-            "the optimizer with weft.runtime.run.optimizer.torch_optimizer(flat, ...)",
+            remedy="give prepare(..., optimizer=functools.partial(torch.optim.SGD, lr=0.1)), and call the step",
         )
 
 
@@ -321,17 +320,27 @@ class Replicated(nn.Parameter):
     Attributes:
         plain_name: in the plain model.
         second_names: further ones of a tied parameter.
+        rows_over: axes whose ranks have different rows; over these gradients are summed.
     """
 
     machine: Machine
     plain_name: str
     second_names: tuple[str, ...]
+    rows_over: tuple[str, ...]
 
     @classmethod
-    def of(cls, machine: Machine, name: str, shape: tuple[int, ...], second_names: tuple[str, ...] = ()) -> Replicated:
+    def of(
+        cls,
+        machine: Machine,
+        name: str,
+        shape: tuple[int, ...],
+        second_names: tuple[str, ...] = (),
+        rows_over: tuple[str, ...] = EVERY_ROW,
+    ) -> Replicated:
         """Zeros under a name."""
         made = _ownerless(machine, cls(torch.zeros(shape, dtype=machine.precision.master, device=machine.grid.device)))
         made.machine, made.plain_name, made.second_names = machine, name, second_names
+        made.rows_over = rows_over
         return made
 
     def holding(self) -> Holding:
@@ -342,11 +351,11 @@ class Replicated(nn.Parameter):
             name=self.plain_name,
             parameter=self,
             placement=placement,
-            sum_over=EVERY_ROW,
+            sum_over=self.rows_over,
             split_over=(),
             matrix=False,
             decayed=self.ndim > 1,
-            rows_over=EVERY_ROW,
+            rows_over=self.rows_over,
         )
 
 

@@ -90,7 +90,7 @@ def _cuts(
     raise Unsupported(
         f"{getattr(func, '__name__', func)}() would be wrong for its features, which are split over {over}: {problem}",
         where=known[0].origin,
-        remedy=f"take easy mode (easy_plan), where ranks have all features, a layout with {over}=1, or a role for it "
+        remedy=f"take easy mode (no plan), where ranks have all features, a layout with {over}=1, or a role for it "
         "(Norm(), Heads, Normal(parts=...), Head() and weft's cross_entropy)",
     )
 

@@ -315,7 +315,7 @@ class Flat:
             raise BadInput(
                 f"gave more gradients than Flat.step was told of (micro_batches = {self._micro_batches})",
                 where=next(one.name for one in self.holdings if one.parameter is parameter),
-                remedy="count every backward pass; call each module once in a pass, inside Flat.step",
+                remedy="call each module once in a pass, or give it Whole() in the plan; count every backward pass",
             )
         for index in self._buckets_of.get(parameter, ()):
             self._missing[index] -= 1
