@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.codec import positive
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
@@ -40,6 +40,7 @@ OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 7.0)
 class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
+    group = "Search"
     more = ("own",)
     fabrics: str | tuple[str, ...] = option(
         "rail-only,rail-optimized,fat-tree", "Networks to compare, by kind.", metavar="KIND,..."
@@ -160,7 +161,7 @@ class DesignOutput(Output):
     chart: str | None = option(None, "Also draw cost against time (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-@click.command("design")
+@click.command("design", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=DesignOptions, out=DesignOutput)
 def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOutput) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
@@ -32,6 +32,7 @@ SPARE = 10
 class NetworkOptions(RadixOptions, RoutingOptions):
     """The network for which layouts are searched."""
 
+    group = "Network"
     more = ("planned",)
     fabric: str | Fabric | None = option(
         None, "Search for the fastest at flow level on this network (to build, or a file).", metavar="KIND|FILE"
@@ -53,6 +54,7 @@ class NetworkOptions(RadixOptions, RoutingOptions):
 class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     """What is searched, and how the result is ranked."""
 
+    group = "Search"
     space: Literal["standard", "zero-bubble", "4d", "wide"] | None = option(
         None,
         "Layouts to try: what Megatron-LM and torchtitan run; also zero-bubble schedules; also AxoNN's y axis; every"
@@ -192,7 +194,7 @@ class PlanOutput(LayoutOutput):
     pareto: bool = option(False, "Also show time against memory.")
 
 
-@click.command("plan")
+@click.command("plan", cls=GroupedCommand)
 @click.argument("model")
 @click.argument("cluster")
 @takes(options=PlanOptions, out=PlanOutput)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class RecipeOptions(Options):
     """How the model is trained."""
 
+    group = "Job"
     batch: int | None = option(None, "Global batch in sequences.", metavar="N")
     sequence: int | None = option(None, "Sequence length in tokens.", metavar="N")
     precision: str | None = option(
@@ -48,6 +49,7 @@ class RecipeOptions(Options):
 class ModelOptions(RecipeOptions):
     """How the model is read, and all of how it is trained; other verbs take both from a plan."""
 
+    group = "Job"
     attention: Literal["flash", "unfused"] | None = option(None, "Attention kernel (default flash, or the recipe's).")
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
     read_as: Literal["dense-equivalent"] | None = option(
@@ -65,6 +67,7 @@ class ModelOptions(RecipeOptions):
 class CalibrationOptions(Options):
     """Constants of this machine."""
 
+    group = "Machine"
     calibration: str | Calibration | None = option(
         None,
         "Constants and measured kernels of this machine: TOML, or a system of SimuMax or Calculon.",
@@ -76,6 +79,7 @@ class CalibrationOptions(Options):
 class ConstantsOptions(CalibrationOptions):
     """Constants of this machine and of the training software."""
 
+    group = "Machine"
     stack: str | None = option(
         None,
         "Training software whose constants and habits count (default: the recipe's, else megatron-core, or maxtext on"
@@ -88,6 +92,7 @@ class ConstantsOptions(CalibrationOptions):
 class FailureOptions(Options):
     """How long a training run is, what fails, and what the job does about it."""
 
+    group = "Run"
     tokens: str | float | None = option(
         None, "Train on N tokens, as 15T: days, cost and what failures take.", metavar="N"
     )
@@ -122,6 +127,7 @@ class FailureOptions(Options):
 class RunOptions(FailureOptions):
     """The whole training run, where a failure rate may stand for a file."""
 
+    group = "Run"
     failures: str | float | FailureBook = option(
         "llama-3",
         "With --tokens: what fails, as a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
@@ -164,7 +170,10 @@ class RunOptions(FailureOptions):
 class PlannedOptions(Options):
     """A layout, or a plan that has it."""
 
-    layout: str | Layout | None = option(None, "The layout, as tp=8,pp=16,dp=128,sp,mbs=1.", metavar="TEXT")
+    group = "Job"
+    layout: str | Layout | None = option(
+        None, "Layout, as tp=8,pp=16,sp,mbs=1; keys tp, cp, pp, dp, fsdp, ep, vpp, sp, zero, mbs.", metavar="TEXT"
+    )
     plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
 
 
@@ -172,6 +181,7 @@ class PlannedOptions(Options):
 class RankedOptions(PlannedOptions):
     """A layout, or a plan that has it."""
 
+    group = "Job"
     rank: int | None = option(None, "Layout of --plan (default 1).", metavar="N", least=1)
 
     needs = {"rank": "plan"}

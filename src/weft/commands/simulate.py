@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_count, check_file, report
@@ -33,6 +33,7 @@ USAGE = (
 class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOptions, RecipeOptions):
     """What is simulated, and how flows find their way."""
 
+    group = "Options"
     more = ("planned",)
     flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
     mode: Literal["fair", "shortest-remaining"] = option("fair", "How the flows of a scenario share links.")
@@ -200,7 +201,7 @@ class SimulateOutput(Output):
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
 
 
-@click.command("simulate")
+@click.command("simulate", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=SimulateOptions, out=SimulateOutput)
 def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:
