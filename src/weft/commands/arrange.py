@@ -84,7 +84,7 @@ def arrange(
 
 @dataclass(frozen=True, kw_only=True)
 class ArrangeOutput(Output):
-    """What is made of an arrangement."""
+    """Output options of ``weft arrange``."""
 
     output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
     chart: str | None = option(

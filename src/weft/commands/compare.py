@@ -43,7 +43,7 @@ class CompareOptions(RecipeOptions, RoutingOptions):
         (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
     )
     usd_per_hour: tuple[str, ...] = option(
-        (), "Price of an accelerator hour: one for all, or one for each side (repeats).", metavar="USD"
+        (), "Price of a GPU-hour in dollars, for all or for each side (repeats).", metavar="USD"
     )
     tokens: str | float = option(TOKENS, "Tokens to train on, for time, cost and energy.", metavar="N")
 
@@ -235,7 +235,7 @@ def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOutput(RowsOutput):
-    """What is made of a comparison."""
+    """Output options of ``weft compare``."""
 
     chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
 

@@ -47,17 +47,14 @@ class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, R
     )
     oversubscription: str | tuple[float, ...] | None = option(
         None,
-        "Ports down per port up to try beside the cluster's own (default: 1,2,4,7; none with --sizes,"
-        " --batches and --against), or none.",
+        "Ports down per port up to try, or none (default: 1,2,4,7; none with --sizes or --batches).",
         metavar="R,...|none",
     )
     sizes: str | tuple[int, ...] = option(
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
     )
     batches: str | tuple[int, ...] = option("", "Global batches to try (default: the recipe's own).", metavar="N,...")
-    against: str | None = option(
-        None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
-    )
+    against: str | None = option(None, "Compare cost and time of the others with this kind.", metavar="KIND")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
     network_life: str | float = option(
@@ -156,7 +153,7 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignOutput(Output):
-    """What is made of a study."""
+    """Output options of ``weft design``."""
 
     chart: str | None = option(None, "Also draw cost against time (.svg, .png, .pdf, .html).", metavar="FILE")
 

@@ -153,11 +153,9 @@ def _stated_world(path: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOutput(LayoutOutput):
-    """What is made of an estimate."""
+    """Output options of ``weft estimate``."""
 
-    timeline: str | None = option(
-        None, "Also write the memory of a stage over the iteration, for ui.perfetto.dev.", metavar="FILE"
-    )
+    timeline: str | None = option(None, "Also write memory over the iteration, for ui.perfetto.dev.", metavar="FILE")
     launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 

@@ -36,7 +36,7 @@ class SubnetOptions(Options):
 
     group = "Network"
     scale_up: str | float | None = option(
-        None, "Bandwidth per accelerator inside hosts, where files tell of cables only.", metavar="SPEED"
+        None, "Bandwidth per GPU inside hosts, if the file has cables only.", metavar="SPEED"
     )
     host_map: str | None = option(
         None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
@@ -70,8 +70,8 @@ class RoutingOptions(Options):
     """Names beside ``ROUTINGS`` and transports."""
     routing: str = option(
         ROUTING,
-        f"How paths are chosen: {', '.join(ROUTINGS)}; or by a transport: roce-ecmp, roce-ecmp:4 (queue pairs),"
-        " roce-adaptive, packet-spray, infiniband.",
+        f"{', '.join(ROUTINGS)}, or a transport: roce-ecmp, roce-ecmp:4 (queue pairs), roce-adaptive, packet-spray,"
+        " infiniband.",
         metavar="HOW",
     )
 

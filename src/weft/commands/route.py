@@ -176,7 +176,7 @@ def route_command() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteOutput(RowsOutput):
-    """What is made of routes."""
+    """Output options of ``weft route``."""
 
     picture: str | None = option(None, "Also draw how busy links are, under every router.", metavar="FILE.svg")
 

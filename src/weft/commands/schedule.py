@@ -440,7 +440,7 @@ def _write_chakra(timed: TimedSchedule, folder: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOutput(Output):
-    """What is made of a schedule."""
+    """Output options of ``weft schedule``."""
 
     export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")

@@ -53,9 +53,7 @@ class ModelOptions(RecipeOptions):
     attention: Literal["flash", "unfused"] | None = option(None, "Attention kernel (default flash, or the recipe's).")
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
     read_as: Literal["dense-equivalent"] | None = option(
-        None,
-        "Blocks of a config.json that are not modelled as attention and feed-forward parts: dense-equivalent.",
-        "--as",
+        None, "Read blocks of a config.json that are not modelled as dense ones.", "--as"
     )
 
     def changes(self) -> RecipeChanges:
@@ -69,9 +67,7 @@ class CalibrationOptions(Options):
 
     group = "Machine"
     calibration: str | Calibration | None = option(
-        None,
-        "Constants and measured kernels of this machine: TOML, or a system of SimuMax or Calculon.",
-        metavar="FILE",
+        None, "Measured constants: TOML, or a system of SimuMax or Calculon.", metavar="FILE"
     )
 
 
@@ -81,10 +77,7 @@ class ConstantsOptions(CalibrationOptions):
 
     group = "Machine"
     stack: str | None = option(
-        None,
-        "Training software whose constants and habits count (default: the recipe's, else megatron-core, or maxtext on"
-        " TPUs).",
-        metavar="NAME",
+        None, "Training framework (weft info frameworks; default: the recipe's, else the usual one).", metavar="NAME"
     )
 
 
@@ -94,15 +87,13 @@ class FailureOptions(Options):
 
     group = "Run"
     tokens: str | float | None = option(
-        None, "Train on N tokens, as 15T: days, cost and what failures take.", metavar="N"
+        None, "Tokens to train on, as 15T: days, cost and what failures take.", metavar="N"
     )
     failures: str | float | FailureBook = option(
         "llama-3", "With --tokens: what fails, as a preset or a TOML file.", metavar="NAME|FILE"
     )
     policy: str = option(
-        "restart",
-        "With --tokens: restart or shrink; also reroute, hot (spares), peer (checkpoints), async (saving).",
-        metavar="WORD,...",
+        "restart", "With --tokens: restart or shrink; also reroute, hot, peer, async.", metavar="WORD,..."
     )
     usd_per_hour: float | None = option(None, "With --tokens: price of a GPU-hour in dollars.", metavar="USD")
 
@@ -130,7 +121,7 @@ class RunOptions(FailureOptions):
     group = "Run"
     failures: str | float | FailureBook = option(
         "llama-3",
-        "With --tokens: what fails, as a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
+        "With --tokens: a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
         metavar="NAME|FILE|TIME",
     )
 
@@ -172,7 +163,7 @@ class PlannedOptions(Options):
 
     group = "Job"
     layout: str | Layout | None = option(
-        None, "Layout, as tp=8,pp=16,sp,mbs=1; keys tp, cp, pp, dp, fsdp, ep, vpp, sp, zero, mbs.", metavar="TEXT"
+        None, "As tp=8,pp=16,sp; keys: tp, cp, pp, dp, fsdp, ep, vpp, sp, zero, mbs.", metavar="TEXT"
     )
     plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
 

@@ -40,7 +40,7 @@ class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOp
     fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
     routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
     placement: str | Placement | None = option(
-        None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
+        None, "Hosts in rank order: CSV or a hostfile (default: rank r on GPU r).", metavar="FILE"
     )
     arrangement: str | None = option(
         None, "JSON of weft arrange; takes a job's hosts, routes, cluster and layout.", metavar="FILE"
@@ -48,9 +48,7 @@ class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOp
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     failed: int = option(0, "Parts of the network that are down at once, drawn by their rates.", metavar="N", least=0)
     seed: int = option(0, "Seed of hashed and random paths, and of failed parts.")
-    slow: tuple[str, ...] = option(
-        (), "Ranks that compute longer: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO"
-    )
+    slow: tuple[str, ...] = option((), "Slow ranks: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO")
     full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
 
 
@@ -196,7 +194,7 @@ def _scenario(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOutput(Output):
-    """What is made of a simulation."""
+    """Output options of ``weft simulate``."""
 
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
 

@@ -154,7 +154,7 @@ def calibrate(
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOutput(RowsOutput):
-    """What is made of a comparison."""
+    """Output options of ``weft validate``."""
 
     by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
     regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
