@@ -161,6 +161,28 @@ def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, .
     assert out == weft(*verb, "--help")[1]
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("plan", "gpt2", "h100-8", "--tp", "4"), "Write --fix tp=4."),
+        (("estimate", "gpt2", "h100-8", "--pp", "4"), "Write --layout pp=4."),
+        (("plan", "gpt2", "h100", "--nodes", "4"), "The cluster's name has the number of GPUs, as h100-64."),
+        (("plan", "gpt2"), "For example: weft plan llama-3.1-405b h100-16384"),
+    ],
+)
+def test_a_wrong_call_says_what_to_write(weft: Run, words: tuple[str, ...], hint: str) -> None:
+    code, out, err = weft(*words)
+    assert (code, out) == (2, "")
+    assert hint in err
+
+
+def test_help_of_a_command_groups_its_options(weft: Run) -> None:
+    _, out, _ = weft("help", "plan")
+    assert out == weft("plan", "--help")[1]
+    headings = [line for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Search:", "Job:", "Run:", "Network:", "Machine:", "Output:", "Options:"]
+
+
 def test_a_file_of_another_kind_is_called_so(weft: Run) -> None:
     examples = Path(__file__).parents[2] / "examples"
     for verb, file, words in (

@@ -31,6 +31,7 @@ OPENS = {"read_text", "read_bytes", "parse_json", "parse_toml", "parse_yaml", "p
 NOT_READERS = {
     "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
     "commands.command_line.DefaultGroup.parse_args": "parses the words of a command, as click does",
+    "commands.app.Verbs.parse_args": "parses the words of a command, as click does",
     "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
     "commands.schedule.schedule_command": "does what schedule does",
     "commands.route_evaluate.evaluation": "gives lines of files to read_event",

@@ -14,26 +14,25 @@ import click
 
 from weft.errors import LONGEST_MESSAGE, BadInput, InDoubt, WeftError, printable
 
-VERBS = {
-    "plan": "Rank the layouts of MODEL on CLUSTER.",
-    "estimate": "Time, memory and bounds of one layout, and what faster hardware would be worth.",
-    "compare": "Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.",
-    "report": "Write a plan, an arrangement or a study as a page in one file, to hand around.",
-    "sweep": "Compute a study over axes, on one machine or many, and look at its results.",
-    "design": "Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.",
-    "schedule": "Schedule COLLECTIVE of SIZE bytes over every dimension of a network.",
-    "route": "Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.",
-    "arrange": "Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.",
-    "simulate": "Simulate flows, or one iteration of MODEL on CLUSTER's network.",
-    "fabric": "Show the network of CLUSTER: switches, links, cost and power.",
-    "launch": "Write the launch file of a layout of PLAN.json (weft plan --format json).",
-    "train": "Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.",
-    "bench": "Measure this machine for plans, or check the training runtime on it.",
-    "validate": "Predicted against measured iteration time, run by run and by family.",
-    "serve": "Plan, compare and explore on pages in your browser.",
-    "info": "List models, clusters, frameworks, formats, codes or schemas, or check the installation.",
+EXAMPLES = {
+    "plan": ("llama-3.1-405b h100-16384", "rank the layouts worth trying"),
+    "estimate": ("gpt2 a100-8 --layout tp=2", "time and memory of one layout"),
+    "compare": ("llama-3.1-8b h100-64 h200-64", "which of two, and why"),
+    "design": ("llama-3.1-70b h100-1024", "which network to buy"),
+    "simulate": ("gpt2 a100-16 --layout tp=4", "one iteration, flow by flow"),
+    "sweep": ("study.toml -o results.csv", "any of these over many settings"),
+    "train": ("tiny-gpt --layout tp=2", "train, measured beside predicted"),
+    "serve": ("--open", "the same on pages in a browser"),
 }
-"""Every command with the first sentence of its help, so that ``weft --help`` loads none of them."""
+"""Commands that ``weft --help`` shows with arguments, and what they do."""
+OTHERS = {
+    "Networks": ("fabric", "schedule", "route", "arrange"),
+    "Plans to files": ("launch", "report"),
+    "Measurements": ("bench", "validate"),
+    "Names": ("info",),
+}
+"""The other commands, by group."""
+VERBS = (*EXAMPLES, *(name for names in OTHERS.values() for name in names))
 MOVED = {
     "bench-comm": "bench",
     "calibrate": "validate --fit FILE.toml",
@@ -66,35 +65,24 @@ class Verbs(click.Group):
             return completing(command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        with formatter.section("Examples"):
+            formatter.write_dl([(f"weft {name} {words}", text) for name, (words, text) in EXAMPLES.items()], 50)
+        with formatter.section("Other commands (weft help COMMAND shows the options of any)"):
+            formatter.write_dl([(group, ", ".join(names)) for group, names in OTHERS.items()])
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted, 128 + N killed.",
+)
 @click.version_option(package_name="weft", prog_name="weft")
 def cli() -> None:
-    """Plan how to cut the training of a large model over a GPU cluster.
-
-    \b
-    weft plan llama-3.1-405b h100-16384      the layouts worth trying, best first
-    weft estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,dp=128,sp
-    weft compare llama-3.1-405b h100-8192 gb200-4096   which of two, and why
-    weft sweep study.toml -o results.csv     all points of a study, on all cores or many machines
-    weft design llama-3.1-405b h100-16384    which network to buy
-    weft schedule all-reduce 1GiB --cluster h100-1024  chunk by chunk over its dimensions
-    weft route --generate BLOOM:4,GPT_3:4    routes that do not collide, proved, exported, kept so
-    weft arrange site.toml                   jobs, hosts, layouts and times together, with a bound
-    weft simulate llama-3.1-8b h100-64 --layout tp=8   flow by flow
-    weft train tiny-gpt --layout x=2,z=2     train it, measured beside predicted
-    weft bench --ranks 2                     this machine, measured for plans
-    weft validate --regret                   predictions against published, measured runs, or yours
-    weft serve --open                        all of it on pages in your browser
-    weft info models                         what is known by name: models, clusters, frameworks, codes, schemas
-
-    Exit codes: 0 done, 1 not as predicted, 2 bad input, 3 nothing feasible, 130 interrupted,
-    128 + N where signal N killed a rank.
-    """
+    """Plan, simulate, route and train large models on GPU clusters."""
 
 
 def main() -> None:
@@ -131,10 +119,31 @@ def _run() -> int:
             return 0
         if error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
-        return _tell(printable(error.format_message(), LONGEST_MESSAGE), error.exit_code)
+        return _tell(printable(_advised(error), LONGEST_MESSAGE), error.exit_code)
     except WeftError as error:
         return _tell(str(error), error.exit_code)
     return 0
+
+
+DEGREES = ("tp", "cp", "pp", "dp", "fsdp", "ep", "vpp", "sp", "zero", "mbs")
+COUNTS = ("nodes", "gpus", "num-gpus", "num-nodes", "world-size")
+
+
+def _advised(error: click.UsageError) -> str:
+    """What is wrong with a command line, and what to write instead."""
+    command = error.ctx.command if error.ctx is not None else cli
+    if isinstance(error, click.NoSuchOption):
+        name = error.option_name.lstrip("-")
+        flags = {flag for param in command.params for flag in param.opts}
+        if name in DEGREES and flags & {"--fix", "--layout"}:
+            return (
+                f"No such option '{error.option_name}'. Write {'--fix' if '--fix' in flags else '--layout'} {name}=4."
+            )
+        if name in COUNTS:
+            return f"No such option '{error.option_name}'. The cluster's name has the number of GPUs, as h100-64."
+    if isinstance(error, click.MissingParameter) and command.name in EXAMPLES:
+        return f"{error.format_message()} For example: weft {command.name} {EXAMPLES[command.name][0]}"
+    return error.format_message()
 
 
 def _tell_of_doubts() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import Output, check_chart, check_file, console, deliver, deliver_chart
 from weft.commands.shared import path_of
@@ -84,7 +84,7 @@ def arrange(
 
 @dataclass(frozen=True, kw_only=True)
 class ArrangeOutput(Output):
-    """What is made of an arrangement."""
+    """Output options of ``weft arrange``."""
 
     output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
     chart: str | None = option(
@@ -92,7 +92,7 @@ class ArrangeOutput(Output):
     )
 
 
-@click.command("arrange")
+@click.command("arrange", cls=GroupedCommand)
 @click.argument("site", metavar="SITE.toml")
 @takes(options=ArrangeOptions, out=ArrangeOutput)
 def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType
 
+GROUPS = ("Search", "Job", "Run", "Network", "Machine", "Output", "Options")
+"""Headings of options in the help of commands, in their order."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -48,7 +50,15 @@ class _Checked(_ParamType):
 
 
 class Once(click.Option):
-    """An option whose value is refused where it is given twice, not dropped for the last."""
+    """An option whose value is refused where it is given twice, not dropped for the last.
+
+    Args:
+        group: the heading under which help lists it.
+    """
+
+    def __init__(self, *args: Any, group: str = Options.group, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.group = group
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         if self.is_flag or self.multiple:
@@ -97,6 +107,20 @@ def completing(command: click.Command) -> click.Command:
     return command
 
 
+class GroupedCommand(click.Command):
+    """A command whose help lists its options by group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                groups.setdefault(getattr(param, "group", Options.group), []).append(record)
+        for heading in sorted(groups, key=lambda heading: GROUPS.index(heading)):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+
+
 class DefaultGroup(click.Group):
     """A group that takes arguments, unless they begin with the name of a command, as those of ``default``.
 
@@ -104,6 +128,8 @@ class DefaultGroup(click.Group):
         default: the name of that command.
         modules: modules of ``weft.commands`` by the command that each has and that is loaded when it is called.
     """
+
+    command_class = GroupedCommand
 
     def __init__(self, *, default: str, modules: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
         super().__init__(**options)
@@ -153,12 +179,13 @@ def takes(**records: type[Options]) -> Callable[[_Command], _Command]:
 
 def _click_option(one: Option) -> Callable[[Any], Any]:
     if one.kind == "switch":
-        return click.option(*one.flags, one.name, is_flag=True, help=one.help)
+        return click.option(*one.flags, one.name, cls=Once, group=one.group, is_flag=True, help=one.help)
     several = one.kind in ("texts", "integers")
     return click.option(
         *one.flags,
         one.name,
         cls=Once,
+        group=one.group,
         type=_Checked(one.kind, one.choices),
         default=None if several else one.default,
         multiple=several,

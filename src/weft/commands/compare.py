@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RoutingOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, check_chart, deliver_chart, report
@@ -36,13 +36,14 @@ TOKENS = "1T"
 class CompareOptions(RecipeOptions, RoutingOptions):
     """What is held side by side; what is given several times makes sides."""
 
+    group = "Job"
     layout: tuple[str, ...] = option((), "A layout, as tp=8,pp=16 (repeats; else the best of a plan).", metavar="TEXT")
     stack: tuple[str, ...] = option((), "Training software (repeats).", metavar="NAME")
     fabric: tuple[str, ...] = option(
         (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
     )
     usd_per_hour: tuple[str, ...] = option(
-        (), "Price of an accelerator hour: one for all, or one for each side (repeats).", metavar="USD"
+        (), "Price of a GPU-hour in dollars, for all or for each side (repeats).", metavar="USD"
     )
     tokens: str | float = option(TOKENS, "Tokens to train on, for time, cost and energy.", metavar="N")
 
@@ -234,12 +235,12 @@ def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOutput(RowsOutput):
-    """What is made of a comparison."""
+    """Output options of ``weft compare``."""
 
     chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-@click.command("compare")
+@click.command("compare", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="MODEL CLUSTER... | PLAN.json...")
 @takes(options=CompareOptions, out=CompareOutput)
 def compare_command(names: tuple[str, ...], options: CompareOptions, out: CompareOutput) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.codec import positive
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
@@ -40,23 +40,21 @@ OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 7.0)
 class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, RoutingOptions, RecipeOptions):
     """Which networks are compared, and how."""
 
+    group = "Search"
     more = ("own",)
     fabrics: str | tuple[str, ...] = option(
         "rail-only,rail-optimized,fat-tree", "Networks to compare, by kind.", metavar="KIND,..."
     )
     oversubscription: str | tuple[float, ...] | None = option(
         None,
-        "Ports down per port up to try beside the cluster's own (default: 1,2,4,7; none with --sizes,"
-        " --batches and --against), or none.",
+        "Ports down per port up to try, or none (default: 1,2,4,7; none with --sizes or --batches).",
         metavar="R,...|none",
     )
     sizes: str | tuple[int, ...] = option(
         "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
     )
     batches: str | tuple[int, ...] = option("", "Global batches to try (default: the recipe's own).", metavar="N,...")
-    against: str | None = option(
-        None, "Say what the others save in place of this kind, and how much longer they take.", metavar="KIND"
-    )
+    against: str | None = option(None, "Compare cost and time of the others with this kind.", metavar="KIND")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
     network_life: str | float = option(
@@ -155,12 +153,12 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignOutput(Output):
-    """What is made of a study."""
+    """Output options of ``weft design``."""
 
     chart: str | None = option(None, "Also draw cost against time (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-@click.command("design")
+@click.command("design", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=DesignOptions, out=DesignOutput)
 def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOutput) -> None:

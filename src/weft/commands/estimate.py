@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, check_chart, check_count, check_file, deliver_chart, report
 from weft.commands.shared import (
@@ -41,6 +41,7 @@ USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run 
 class EstimateOptions(RankedOptions, ModelOptions, RunOptions, ConstantsOptions):
     """What is estimated."""
 
+    group = "Job"
     run: str | None = option(None, "The configuration of a run (docs/models-and-clusters.md).", metavar="FILE")
     vocab: int | None = option(
         None, "Vocabulary of the run's tokenizer, where --run leaves it open.", metavar="N", least=1
@@ -152,18 +153,16 @@ def _stated_world(path: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateOutput(LayoutOutput):
-    """What is made of an estimate."""
+    """Output options of ``weft estimate``."""
 
-    timeline: str | None = option(
-        None, "Also write the memory of a stage over the iteration, for ui.perfetto.dev.", metavar="FILE"
-    )
+    timeline: str | None = option(None, "Also write memory over the iteration, for ui.perfetto.dev.", metavar="FILE")
     launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
     stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
 
     needs = {"stage": "timeline"}
 
 
-@click.command("estimate")
+@click.command("estimate", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=EstimateOptions, out=EstimateOutput)
 def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: EstimateOutput) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import option
 from weft.commands.output import FileOutput, deliver
 from weft.commands.read import read_plan
@@ -105,7 +105,7 @@ class LaunchOptions(FileOutput):
     )
 
 
-@click.command("launch")
+@click.command("launch", cls=GroupedCommand)
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @takes(options=LaunchOptions)
 def launch_command(plan_file: str | None, options: LaunchOptions) -> None:

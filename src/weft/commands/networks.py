@@ -34,8 +34,9 @@ ROUTING = ROUTINGS[0]
 class SubnetOptions(Options):
     """What ibnetdiscover's output leaves out."""
 
+    group = "Network"
     scale_up: str | float | None = option(
-        None, "Bandwidth per accelerator inside hosts, where files tell of cables only.", metavar="SPEED"
+        None, "Bandwidth per GPU inside hosts, if the file has cables only.", metavar="SPEED"
     )
     host_map: str | None = option(
         None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
@@ -47,6 +48,7 @@ class SubnetOptions(Options):
 class FileOptions(SubnetOptions):
     """What fabric files may leave out."""
 
+    group = "Network"
     link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
     hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
 
@@ -55,6 +57,7 @@ class FileOptions(SubnetOptions):
 class RadixOptions(Options):
     """Switches of networks that are built."""
 
+    group = "Network"
     radix: int = option(64, "Switch ports.", metavar="N", least=2, most=4096)
 
 
@@ -62,12 +65,13 @@ class RadixOptions(Options):
 class RoutingOptions(Options):
     """How the flows of a simulated network find their paths, and what carries them."""
 
+    group = "Network"
     more: ClassVar[tuple[str, ...]] = ()
     """Names beside ``ROUTINGS`` and transports."""
     routing: str = option(
         ROUTING,
-        f"How paths are chosen: {', '.join(ROUTINGS)}; or by a transport: roce-ecmp, roce-ecmp:4 (queue pairs),"
-        " roce-adaptive, packet-spray, infiniband.",
+        f"{', '.join(ROUTINGS)}, or a transport: roce-ecmp, roce-ecmp:4 (queue pairs), roce-adaptive, packet-spray,"
+        " infiniband.",
         metavar="HOW",
     )
 
@@ -83,6 +87,7 @@ class RoutingOptions(Options):
 class PriceOptions(Options):
     """What parts cost."""
 
+    group = "Network"
     prices: str | Prices = option("market-2026", "Price preset or TOML file.", metavar="NAME|FILE")
 
     def price_list(self) -> Prices:

@@ -57,6 +57,7 @@ class Option:
         most: largest number.
         above: whether numbers must be above ``least``.
         objects: whether a call may give an object instead of text.
+        group: the heading under which help lists it: that of the record which declares it.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Option:
     most: float | None
     above: bool
     objects: bool
+    group: str
 
     def checked(self, value: Any) -> Any:
         """The value, a single one of several as a tuple."""
@@ -136,6 +138,8 @@ def option(
 class Options:
     """Base of the options records."""
 
+    group: ClassVar[str] = "Options"
+    """The heading under which help lists the options that a record declares."""
     needs: ClassVar[Mapping[str, str]] = {}
     """Options that mean nothing without another one, and that one; records add those of their bases."""
 
@@ -163,11 +167,12 @@ def options_of(record: type[Options]) -> tuple[Option, ...]:
 
 @cache
 def _options(record: Any) -> tuple[Option, ...]:
-    owners = [name for base in record.__mro__ for name in inspect.get_annotations(base)]
+    owners = {name: base for base in reversed(record.__mro__) for name in inspect.get_annotations(base)}
+    order = [name for base in record.__mro__ for name in inspect.get_annotations(base)]
     modules = [vars(sys.modules[base.__module__]) for base in record.__mro__]
     types = get_type_hints(record, localns=ChainMap(vars(builtins), *modules, _Unloaded()))
     result = []
-    for one in sorted(fields(record), key=lambda one: owners.index(one.name)):
+    for one in sorted(fields(record), key=lambda one: order.index(one.name)):
         hint = types[one.name]
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         choices = get_args(kinds[0]) if get_origin(kinds[0]) is Literal else ()
@@ -180,6 +185,7 @@ def _options(record: Any) -> tuple[Option, ...]:
                 default=one.default,
                 choices=told.pop("choices") or choices,
                 objects=bool(set(kinds[1:]) - {NoneType}),
+                group=owners[one.name].group,
                 **told,
             )
         )

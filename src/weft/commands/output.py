@@ -135,6 +135,7 @@ class Progress:
 class FileOutput(Options):
     """Where a result goes."""
 
+    group = "Output"
     output: str | None = option(None, "Write there instead of to the terminal.", "-o", "--output", metavar="FILE")
 
 

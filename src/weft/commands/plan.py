@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
@@ -35,19 +35,16 @@ SPARE = 10
 class NetworkOptions(RadixOptions, RoutingOptions):
     """The network for which layouts are searched."""
 
+    group = "Network"
     more = ("planned",)
-    fabric: str | Fabric | None = option(
-        None, "Search for the fastest at flow level on this network (to build, or a file).", metavar="KIND|FILE"
-    )
+    fabric: str | Fabric | None = option(None, "Search flow by flow on this network.", metavar="KIND|FILE")
     placement: str | Placement | None = option(
         None, "With --fabric: hosts in rank order, as CSV or a hostfile.", metavar="FILE"
     )
     axis_order: Literal["any", "usual"] = option(
-        "any", "With --fabric: orders of the axes; usual: only the one that launchers take."
+        "any", "With --fabric: orders of the axes to try (usual: that of launchers)."
     )
-    budget: str | float | None = option(
-        None, "With --fabric: stop after so long, as 60s, with what is proved by then.", metavar="TIME"
-    )
+    budget: str | float | None = option(None, "With --fabric: time limit, as 60s.", metavar="TIME")
 
     needs = dict.fromkeys(("placement", "axis_order", "budget", "radix", "routing"), "fabric")
 
@@ -56,10 +53,9 @@ class NetworkOptions(RadixOptions, RoutingOptions):
 class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     """What is searched, and how the result is ranked."""
 
+    group = "Search"
     space: Literal["standard", "zero-bubble", "4d", "wide"] | None = option(
-        None,
-        "Layouts to try: what Megatron-LM and torchtitan run; also zero-bubble schedules; also AxoNN's y axis; every"
-        " switch (default: the recipe's, else standard).",
+        None, "Layouts to try: of Megatron-LM, zero-bubble, AxoNN's or all (default: the recipe's)."
     )
     order: Literal["ease", "time"] = option(
         "ease", "Rank by time and by what a layout needs to run, or by time alone."
@@ -190,12 +186,12 @@ def _share(given: str | float, where: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOutput(LayoutOutput):
-    """What is shown of a plan."""
+    """Output options of ``weft plan``."""
 
     pareto: bool = option(False, "Also show time against memory.")
 
 
-@click.command("plan")
+@click.command("plan", cls=GroupedCommand)
 @click.argument("model")
 @click.argument("cluster")
 @takes(options=PlanOptions, out=PlanOutput)
@@ -206,8 +202,8 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     CLUSTER an accelerator's name and a count, as a100-512, h100-1024, h800-2048, b200-256, gb200-256, mi300x-64
     or tpu-v5p-512 (weft info clusters lists all), a TOML file or a system of Calculon (system.json:1024).
 
-    The first layout is the fastest but for what makes layouts hard to run: each mechanism must gain 1 % of the
-    time, what hardly any published run does 10 %.
+    The first layout is the fastest, except that simpler layouts win near-ties: each mechanism must gain 1 % of the
+    time, and one that hardly any published run uses 10 %.
     """
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import FileOutput, check_file, deliver
 from weft.errors import BadInput, NothingFeasible, printable
@@ -117,7 +117,7 @@ def _study(result: Sweep, form: str) -> str:
     return _page(report.title, report.blocks(), form)
 
 
-@click.command("report")
+@click.command("report", cls=GroupedCommand)
 @click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
 @takes(options=ReportOptions, out=FileOutput)
 def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:

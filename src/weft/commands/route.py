@@ -29,6 +29,7 @@ ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", 
 class RouteOptions(TrafficOptions):
     """Who routes which flows, and how the routes are judged."""
 
+    group = "Search"
     router: str = option("auto", "Who chooses the paths.", choices=ROUTERS)
     split: int = option(2, "Parts, for split.", least=1, most=64)
     objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
@@ -175,7 +176,7 @@ def route_command() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RouteOutput(RowsOutput):
-    """What is made of routes."""
+    """Output options of ``weft route``."""
 
     picture: str | None = option(None, "Also draw how busy links are, under every router.", metavar="FILE.svg")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import option
 from weft.commands.output import Progress, RowsOutput, check_chart, check_file, deliver, deliver_chart, show
 from weft.commands.route import ROUTERS
@@ -47,7 +47,7 @@ class EvaluateOutput(RowsOutput):
     chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
-@click.command("evaluate")
+@click.command("evaluate", cls=GroupedCommand)
 @takes(options=EvaluateOptions, out=EvaluateOutput)
 def evaluate_command(options: EvaluateOptions, out: EvaluateOutput) -> None:
     """Compare routers: replay jobs over epochs, flow by flow.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import SubnetOptions
 from weft.commands.options import option
 from weft.commands.output import deliver
@@ -42,6 +42,7 @@ class ExportOptions(TrafficOptions, SubnetOptions):
 
 @click.command(
     "export",
+    cls=GroupedCommand,
     help="\n\n".join(
         [
             "Route all flows and write what a real network takes.",

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import fabric_file
 from weft.commands.options import Options, option
 from weft.errors import BadInput, printable
@@ -59,7 +59,7 @@ class WatchOptions(Options):
     form: Literal["table", "json"] = option("table", "Output.", "--format")
 
 
-@click.command("watch")
+@click.command("watch", cls=GroupedCommand)
 @takes(options=WatchOptions)
 def watch_command(options: WatchOptions) -> None:
     """Keep routes collision-free while jobs, links and switches come and go.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_chart, check_count, check_file, deliver, deliver_chart, report
@@ -57,6 +57,7 @@ _ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_c
 class ScheduleOptions(PlannedOptions, CalibrationOptions):
     """The network, the scheduler, and what else is asked."""
 
+    group = "Options"
     cluster: str | Cluster | None = option(None, "A cluster by name, or its TOML file.", metavar="CLUSTER")
     dims: str | tuple[Dimension, ...] | None = option(
         None,
@@ -439,7 +440,7 @@ def _write_chakra(timed: TimedSchedule, folder: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOutput(Output):
-    """What is made of a schedule."""
+    """Output options of ``weft schedule``."""
 
     export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
@@ -450,7 +451,7 @@ class ScheduleOutput(Output):
     )
 
 
-@click.command("schedule")
+@click.command("schedule", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="COLLECTIVE SIZE")
 @takes(options=ScheduleOptions, out=ScheduleOutput)
 def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutput) -> None:

@@ -12,7 +12,7 @@ import click
 
 import weft
 from weft.codec import encode
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, option
 from weft.commands.output import Output, report
 from weft.errors import BadInput
@@ -124,7 +124,7 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
     return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes
 
 
-@click.command("selftest")
+@click.command("selftest", cls=GroupedCommand)
 @takes(options=SelftestOptions, out=Output)
 @click.pass_context
 def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class RecipeOptions(Options):
     """How the model is trained."""
 
+    group = "Job"
     batch: int | None = option(None, "Global batch in sequences.", metavar="N")
     sequence: int | None = option(None, "Sequence length in tokens.", metavar="N")
     precision: str | None = option(
@@ -48,12 +49,11 @@ class RecipeOptions(Options):
 class ModelOptions(RecipeOptions):
     """How the model is read, and all of how it is trained; other verbs take both from a plan."""
 
+    group = "Job"
     attention: Literal["flash", "unfused"] | None = option(None, "Attention kernel (default flash, or the recipe's).")
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits instead of 32.")
     read_as: Literal["dense-equivalent"] | None = option(
-        None,
-        "Blocks of a config.json that are not modelled as attention and feed-forward parts: dense-equivalent.",
-        "--as",
+        None, "Read blocks of a config.json that are not modelled as dense ones.", "--as"
     )
 
     def changes(self) -> RecipeChanges:
@@ -65,10 +65,9 @@ class ModelOptions(RecipeOptions):
 class CalibrationOptions(Options):
     """Constants of this machine."""
 
+    group = "Machine"
     calibration: str | Calibration | None = option(
-        None,
-        "Constants and measured kernels of this machine: TOML, or a system of SimuMax or Calculon.",
-        metavar="FILE",
+        None, "Measured constants: TOML, or a system of SimuMax or Calculon.", metavar="FILE"
     )
 
 
@@ -76,11 +75,9 @@ class CalibrationOptions(Options):
 class ConstantsOptions(CalibrationOptions):
     """Constants of this machine and of the training software."""
 
+    group = "Machine"
     stack: str | None = option(
-        None,
-        "Training software whose constants and habits count (default: the recipe's, else megatron-core, or maxtext on"
-        " TPUs).",
-        metavar="NAME",
+        None, "Training framework (weft info frameworks; default: the recipe's, else the usual one).", metavar="NAME"
     )
 
 
@@ -88,16 +85,15 @@ class ConstantsOptions(CalibrationOptions):
 class FailureOptions(Options):
     """How long a training run is, what fails, and what the job does about it."""
 
+    group = "Run"
     tokens: str | float | None = option(
-        None, "Train on N tokens, as 15T: days, cost and what failures take.", metavar="N"
+        None, "Tokens to train on, as 15T: days, cost and what failures take.", metavar="N"
     )
     failures: str | float | FailureBook = option(
         "llama-3", "With --tokens: what fails, as a preset or a TOML file.", metavar="NAME|FILE"
     )
     policy: str = option(
-        "restart",
-        "With --tokens: restart or shrink; also reroute, hot (spares), peer (checkpoints), async (saving).",
-        metavar="WORD,...",
+        "restart", "With --tokens: restart or shrink; also reroute, hot, peer, async.", metavar="WORD,..."
     )
     usd_per_hour: float | None = option(None, "With --tokens: price of a GPU-hour in dollars.", metavar="USD")
 
@@ -122,9 +118,10 @@ class FailureOptions(Options):
 class RunOptions(FailureOptions):
     """The whole training run, where a failure rate may stand for a file."""
 
+    group = "Run"
     failures: str | float | FailureBook = option(
         "llama-3",
-        "With --tokens: what fails, as a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
+        "With --tokens: a preset, a TOML file, or a GPU's mean time between failures, as 5y.",
         metavar="NAME|FILE|TIME",
     )
 
@@ -164,7 +161,10 @@ class RunOptions(FailureOptions):
 class PlannedOptions(Options):
     """A layout, or a plan that has it."""
 
-    layout: str | Layout | None = option(None, "The layout, as tp=8,pp=16,dp=128,sp,mbs=1.", metavar="TEXT")
+    group = "Job"
+    layout: str | Layout | None = option(
+        None, "As tp=8,pp=16,sp; keys: tp, cp, pp, dp, fsdp, ep, vpp, sp, zero, mbs.", metavar="TEXT"
+    )
     plan: str | Plan | None = option(None, "JSON of weft plan; takes its job, cluster and layout.", metavar="FILE")
 
 
@@ -172,6 +172,7 @@ class PlannedOptions(Options):
 class RankedOptions(PlannedOptions):
     """A layout, or a plan that has it."""
 
+    group = "Job"
     rank: int | None = option(None, "Layout of --plan (default 1).", metavar="N", least=1)
 
     needs = {"rank": "plan"}

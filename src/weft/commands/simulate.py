@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, check_count, check_file, report
@@ -33,13 +33,14 @@ USAGE = (
 class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOptions, RecipeOptions):
     """What is simulated, and how flows find their way."""
 
+    group = "Options"
     more = ("planned",)
     flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
     mode: Literal["fair", "shortest-remaining"] = option("fair", "How the flows of a scenario share links.")
     fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
     routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
     placement: str | Placement | None = option(
-        None, "Hosts in rank order, as CSV or a hostfile (default: rank r on accelerator r).", metavar="FILE"
+        None, "Hosts in rank order: CSV or a hostfile (default: rank r on GPU r).", metavar="FILE"
     )
     arrangement: str | None = option(
         None, "JSON of weft arrange; takes a job's hosts, routes, cluster and layout.", metavar="FILE"
@@ -47,9 +48,7 @@ class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOp
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     failed: int = option(0, "Parts of the network that are down at once, drawn by their rates.", metavar="N", least=0)
     seed: int = option(0, "Seed of hashed and random paths, and of failed parts.")
-    slow: tuple[str, ...] = option(
-        (), "Ranks that compute longer: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO"
-    )
+    slow: tuple[str, ...] = option((), "Slow ranks: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO")
     full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
 
 
@@ -195,12 +194,12 @@ def _scenario(
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOutput(Output):
-    """What is made of a simulation."""
+    """Output options of ``weft simulate``."""
 
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
 
 
-@click.command("simulate")
+@click.command("simulate", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=SimulateOptions, out=SimulateOutput)
 def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:

@@ -28,6 +28,7 @@ SOURCES = "--plan FILE, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MOD
 class NetworkOptions(RadixOptions):
     """The fabric, of a cluster or of the paper."""
 
+    group = "Network"
     cluster: str | Cluster | None = option(None, "A cluster by name or TOML file, for its network.", metavar="CLUSTER")
     fabric: str | Fabric | None = option(
         None, "Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).", metavar="KIND|FILE"
@@ -39,6 +40,7 @@ class NetworkOptions(RadixOptions):
 class JobOptions(NetworkOptions):
     """The fabric, and the jobs whose flows cross it."""
 
+    group = "Job"
     plan: tuple[str, ...] | tuple[Plan, ...] = option(
         (), "JSON of weft plan: its job, cluster and first layout; again for more jobs on one fabric.", metavar="FILE"
     )
@@ -70,6 +72,7 @@ class JobOptions(NetworkOptions):
 class TrafficOptions(JobOptions):
     """The fabric, what is down, and whose flows cross it."""
 
+    group = "Job"
     arrangement: str | None = option(
         None, "JSON of weft arrange: its fabric, and all its jobs where they are.", metavar="FILE"
     )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from weft.commands.command_line import Once
+from weft.commands.command_line import GroupedCommand, Once
 from weft.errors import BadInput
 
 
-@click.command("export")
+@click.command("export", cls=GroupedCommand)
 @click.argument("folder", metavar="CHECKPOINT")
 @click.argument("file", metavar="FILE.safetensors|DIR")
 @click.option(

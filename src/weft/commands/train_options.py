@@ -23,6 +23,7 @@ USAGE = (
 class TrainOptions(RankedOptions, RecipeOptions, CalibrationOptions):
     """What is trained on what, for how long, and what is kept of it."""
 
+    group = "Options"
     arrangement: str | None = option(
         None, "JSON of weft arrange; takes a job's layout, hosts, settings and offset.", metavar="FILE"
     )

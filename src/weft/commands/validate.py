@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import takes
+from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.output import RowsOutput, check_chart, check_file, deliver, deliver_chart, report
 from weft.commands.shared import path_of
@@ -154,7 +154,7 @@ def calibrate(
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOutput(RowsOutput):
-    """What is made of a comparison."""
+    """Output options of ``weft validate``."""
 
     by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
     regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
@@ -179,7 +179,7 @@ class ValidateOutput(RowsOutput):
             raise BadInput("goes without --trace: a trace has no runs", where="--errors", remedy="drop it")
 
 
-@click.command("validate")
+@click.command("validate", cls=GroupedCommand)
 @click.argument("runs", metavar="[RUNS.csv]", required=False)
 @takes(options=ValidateOptions, out=ValidateOutput)
 def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOutput) -> None:
