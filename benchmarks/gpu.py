@@ -1,27 +1,26 @@
 """What one GPU shows of the runtime: numbers, peak memory, speed, hidden communication and races.
 
-    python benchmarks/gpu.py [numbers] [memory] [speed] [compiled] [overlap] [races]
+    python benchmarks/gpu.py [memory] [overlap] [speed] [compiled] [compiled-small] [races] [numbers]
 
-Each section is a process of its own, takes less than a minute, and prints one JSON line for each case; with the
-environment's OUT they are written to OUT/core.jsonl too.  A case that fails is printed and the next one runs.  A rank
-of eight runs alone: its collectives are emulated by a sleeping kernel and a copy on a stream of their own, so that
-time, memory and overlap are those of one rank while the values are not.  ``--tiny`` is a rehearsal, on the CPU where
-there is no GPU.
+Each section is a process of its own, takes about a minute at most, and prints one JSON line for each case.  A case
+that fails is printed and the next one runs.  A rank of eight runs alone: its collectives are emulated by a sleeping
+kernel and a copy on a stream of their own, so that time, memory and overlap are those of one rank while the values are
+not.  ``--tiny`` is a rehearsal, on the CPU where there is no GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
 import os
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import bench
 import torch
 from torch import Tensor
 
@@ -62,6 +62,8 @@ LINK_BPS, LATENCY_S = 300e9, 15e-6
 LIVE = 14
 """Places in the code that hold most at the peak, which are printed."""
 SECTION_S = 120
+Case = tuple[str, Callable[[], dict[str, Any]]]
+WIDE, SMALL, SMALLEST = "7B wide, 16k tokens", "124M, 16k tokens", "124M, 2k tokens"
 
 
 # Jobs -------------------------------------------------------------------------------------------
@@ -297,7 +299,7 @@ def history() -> Iterator[list[tuple[int, int, str]]]:
 # Sections ---------------------------------------------------------------------------------------
 
 
-def numbers(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def numbers(tiny: bool) -> Iterator[Case]:
     """Losses and gradients' norms of three steps in fp64, against the CPU's."""
     cases: dict[str, tuple[Job, dict[str, Any]]] = {
         "llama": (job_of(), {}),
@@ -325,7 +327,7 @@ def numbers(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield name, partial(compare, job, settings, layout)
 
 
-def memory(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def memory(tiny: bool) -> Iterator[Case]:
     """The allocator's peak against the estimate, of one rank of ten grids, and what was live at it."""
 
     def peak(layout: Layout) -> dict[str, Any]:
@@ -334,7 +336,8 @@ def memory(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         constants = of_runtime(calibration(name))
         estimated = estimate(job, load(f"{name}-{layout.world}"), [layout], constants)[0].allocated_bytes
         result: dict[str, Any] = {"estimated_GiB": estimated / 2**30}
-        for recorded in (False, True):
+        # Python frames of recomputation, which the backward pass begins, cannot be recorded.
+        for recorded in (False, True) if layout.recompute == "none" else (False,):
             with one_of_many(layout, link_Bps=math.inf, latency_s=0.0) as grid:
                 if CUDA:
                     torch.cuda.empty_cache()
@@ -352,19 +355,15 @@ def memory(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
                 off = most / estimated - 1.0
                 result |= {"peak_GiB": most / 2**30, "off": off, "ok": abs(off) <= 0.03}
                 result["reserved_GiB"] = torch.cuda.max_memory_reserved() / 2**30
-                say("memory", f"{layout} without history", **result)
         return result
 
     for text in ("x=1", *GRIDS):
         yield text, partial(peak, layout_of(text, 1 if text == "x=1" else RANKS, 4))
 
 
-def _speed(tiny: bool, *, compiled: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    jobs = {
-        "7B wide, 16k tokens": wide_job(8, tiny=tiny),
-        "124M, 16k tokens": small_job(16, tiny=tiny),
-        "124M, 2k tokens": small_job(2, tiny=tiny),
-    }
+def speed(tiny: bool, *, names: tuple[str, ...], compiled: bool) -> Iterator[Case]:
+    """Seconds of a step beside plain PyTorch's, both eager or both compiled."""
+    jobs = {WIDE: wide_job(8, tiny=tiny), SMALL: small_job(16, tiny=tiny), SMALLEST: small_job(2, tiny=tiny)}
 
     def compare(job: Job) -> dict[str, Any]:
         layout, result = Layout(micro_batch=job.recipe.global_batch), {}
@@ -399,12 +398,11 @@ def _speed(tiny: bool, *, compiled: bool) -> Iterator[tuple[str, Callable[[], di
         ratio = result["plain"]["step_s"] / result["weft"]["step_s"]
         return result | {"speed": ratio, "ok": ratio >= 0.97}
 
-    for name, job in jobs.items():
-        if not (compiled and "2k" in name):
-            yield name, partial(compare, job)
+    for name in names:
+        yield name, partial(compare, jobs[name])
 
 
-def overlap(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def overlap(tiny: bool) -> Iterator[Case]:
     """How much of a step's emulated collectives is hidden, with overlap and without."""
 
     def hidden(layout: Layout) -> dict[str, Any]:
@@ -429,7 +427,7 @@ def overlap(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield text, partial(hidden, layout_of(text, RANKS, 4))
 
 
-def races(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+def races(tiny: bool) -> Iterator[Case]:
     """PyTorch's stream sanitizer: no two streams touch memory without an event between them."""
 
     def steps(layout: Layout) -> dict[str, Any]:
@@ -445,62 +443,77 @@ def races(tiny: bool) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         yield text, partial(steps, replace(layout, zero=2) if "zero=2" in text else layout)
 
 
-SECTIONS: dict[str, Callable[[bool], Iterator[tuple[str, Callable[[], dict[str, Any]]]]]] = {
+SECTIONS: dict[str, Callable[[bool], Iterator[Case]]] = {
     "memory": memory,
     "overlap": overlap,
-    "speed": partial(_speed, compiled=False),
-    "compiled": partial(_speed, compiled=True),
+    "speed": partial(speed, names=(WIDE, SMALL, SMALLEST), compiled=False),
+    "compiled": partial(speed, names=(WIDE,), compiled=True),
+    "compiled-small": partial(speed, names=(SMALL,), compiled=True),
     "races": races,
     "numbers": numbers,
 }
-
-
-def say(section: str, name: str, **figures: Any) -> None:
-    line = json.dumps({"section": section, "name": name, **figures}, default=str)
-    print(line, flush=True)
-    if "OUT" in os.environ:
-        with open(Path(os.environ["OUT"], "core.jsonl"), "a", encoding="utf-8") as file:
-            file.write(line + "\n")
+ENVIRONMENT = {"races": {"TORCH_CUDA_SANITIZER": "1"}, "numbers": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}}
 
 
 def run_section(name: str, *, tiny: bool) -> None:
-    for case, action in SECTIONS[name](tiny):
+    """All cases of a section, one line each; the tiny form has the first."""
+    for case, action in [*SECTIONS[name](tiny)][: 1 if tiny else None]:
         begin = time.perf_counter()
         try:
             figures: dict[str, Any] = {"ok": True} | action()
         except Exception as error:
-            frames = [
-                f"{Path(frame.filename).name}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)
-            ]
-            figures = {"ok": False, "error": f"{type(error).__name__}: {str(error)[:400]}", "where": frames[-6:]}
-        say(name, case, **figures, s=round(time.perf_counter() - begin, 1))
+            frames = traceback.extract_tb(error.__traceback__)[-6:]
+            places = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames]
+            figures = {"ok": False, "error": f"{type(error).__name__}: {str(error)[:400]}", "where": places}
+        took_s = round(time.perf_counter() - begin, 1)
+        print(json.dumps({"section": name, "name": case} | figures | {"took_s": took_s}, default=str), flush=True)
         gc.collect()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("sections", nargs="*", default=list(SECTIONS), help=f"of {', '.join(SECTIONS)}")
-    parser.add_argument("--tiny", action="store_true", help="a rehearsal of seconds")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+def lines_of(section: str, *, tiny: bool) -> Iterator[str]:
+    """What a section prints in a process of its own."""
+    command = [sys.executable, __file__, section, "--inside", *(["--tiny"] if tiny else [])]
+    environment = os.environ | (ENVIRONMENT.get(section, {}) if CUDA else {})
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    watchdog = threading.Timer(SECTION_S, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    yield from process.stdout
+    code = process.wait()
+    watchdog.cancel()
+    if code:
+        yield json.dumps({"section": section, "name": "ends", "ok": False, "code": code})
+
+
+def numbers_in(figures: dict[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    """Figures of a case, those within others behind their names."""
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            yield from numbers_in(value, f"{prefix}, {name}")
+        elif isinstance(value, int | float):
+            yield f"{prefix}, {name}", float(value)
+
+
+def main() -> None:
+    parser = bench.parser(__doc__)
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all)")
+    parser.add_argument("--inside", action="store_true", help="run a section in this process")
+    options = parser.parse_args()
     if not (CUDA or options.tiny):
         raise SystemExit("PyTorch finds no GPU here: run it where there is one, or with --tiny")
     if options.inside:
         run_section(options.sections[0], tiny=options.tiny)
         return
-    say("machine", torch.cuda.get_device_name() if CUDA else "CPU", torch=torch.__version__, cuda=torch.version.cuda)
-    for name in options.sections:
-        more = {
-            "races": {"TORCH_CUDA_SANITIZER": "1"} if CUDA else {},
-            "numbers": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
-        }
-        command = [sys.executable, __file__, name, "--inside", *(["--tiny"] if options.tiny else [])]
-        begin = time.perf_counter()
-        try:
-            code = subprocess.run(command, env=os.environ | more.get(name, {}), timeout=SECTION_S).returncode
-        except subprocess.TimeoutExpired:
-            code = "out of time"
-        say(name, "end of section", code=code, s=round(time.perf_counter() - begin, 1))
+    device = torch.cuda.get_device_name() if CUDA else "no GPU"
+    print(json.dumps({"section": "machine", "name": device, "torch": torch.__version__}), flush=True)
+    figures: dict[str, float] = {}
+    for section in options.sections or SECTIONS:
+        for line in lines_of(section, tiny=options.tiny):
+            print(line.rstrip(), flush=True)
+            if line.startswith("{"):
+                told = json.loads(line)
+                figures |= dict(numbers_in(told, f"{told.pop('section')}, {told.pop('name')}"))
+    bench.record(options, figures, device)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
+from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
 
@@ -321,6 +322,8 @@ def test_shapes_alone_on_the_meta_device():
 
 
 def test_a_matrix_used_twice_is_told():
+    """Where the grid sums its gradients; alone autograd does."""
+
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -329,11 +332,22 @@ def test_a_matrix_used_twice_is_told():
         def forward(self, rows):
             return self.down(self.up(self.down(self.up(rows))))
 
+    twice, rows = Twice().double(), torch.ones(3, 8, dtype=torch.float64)
+    wanted = torch.autograd.grad(twice(rows).sum(), twice.up.weight)[0]
+    plan = {"up": Normal(), "down": Transposed()}
     machine = means()
-    model = parallelize(Twice().double(), machine, {"up": Normal(), "down": Transposed()})
+    model = parallelize(copy.deepcopy(twice), machine, plan)
     flat = Flat(machine, model, holdings(model))
-    with pytest.raises(BadInput, match="more gradients"), flat.step(micro_batches=1, loss="sum"):
-        model(torch.ones(3, 8, dtype=torch.float64)).sum().backward()
+    with flat.step(micro_batches=1, loss="sum"):
+        model(rows).sum().backward()
+    gradient = next(holding.parameter.grad for holding in flat.holdings if holding.name == "up.weight")
+    assert torch.allclose(gradient.view(8, 8), wanted)
+    with on_fake_ranks(Layout(x=2), 0, "cpu") as grid:
+        machine = Machine.of(grid, precision=Precision.of("fp64"))
+        model = parallelize(twice, machine, plan)
+        flat = Flat(machine, model, holdings(model))
+        with pytest.raises(BadInput, match="more gradients"), flat.step(micro_batches=1, loss="sum"):
+            model(rows).sum().backward()
 
 
 # Plans that are refused ----------------------------------------------------------------------------
