@@ -132,7 +132,7 @@ def test_sliders_ask_what_if(tabs):
     box = page.get_by_label("Scale-up domain (accelerators), slider").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
     page.wait_for_url("**domain=**")
-    page.get_by_text(f"domains of {page.locator('[name=domain]').input_value()}").wait_for()
+    page.get_by_text(f"domains of {page.locator('[name=domain]').input_value()}").first.wait_for()
 
 
 def test_keys_suffice(tabs):
