@@ -161,7 +161,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--tokenizer", "t.json"], "--tokenizer needs --data"),
         (["tiny-gpt", "--data", "missing.txt"], "no such file"),
         (["tiny-gpt", "--save-every", "2"], "--save-every needs --out"),
-        (["tiny-gpt", "--rank", "1"], "--rank needs --plan"),
+        (["tiny-gpt", "--rank", "1"], "--rank: needs --plan"),
         (["tiny-gpt", "--compare", "--calibration", "c.toml"], "--calibration needs --cluster or --plan"),
         (["tiny-gpt", "--cluster", "c.toml", "--calibration", "c.toml"], "--calibration needs --compare"),
         (["tiny-gpt", "--out", "o", "--resume", "--resume-from", "o"], "--resume and --resume-from are both"),

@@ -182,7 +182,7 @@ def test_the_same_plan_twice(closed):
 
 def test_options_of_networks_need_one():
     for name, value in (("routing", "spray"), ("budget", "5s"), ("axis_order", "usual")):
-        with pytest.raises(BadInput, match="without --fabric"):
+        with pytest.raises(BadInput, match="needs --fabric"):
             weft.plan("gpt2-124m", "a100-8", **{name: value})
 
 

@@ -114,7 +114,7 @@ class GroupedCommand(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 groups.setdefault(getattr(param, "group", Options.group), []).append(record)
         for heading in sorted(groups, key=lambda heading: GROUPS.index(heading)):
             with formatter.section(heading):

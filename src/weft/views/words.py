@@ -186,7 +186,12 @@ def setting(job: Job, cluster: Cluster, stack: str) -> tuple[str, ...]:
 
 def use(layout: Layout, totals: str) -> str:
     """The recommendation of a layout."""
-    return f"Use {format_degrees(layout).replace(',', ' ')}: {totals}"
+    return f"Use {_spaced(layout)}: {totals}"
+
+
+def _spaced(layout: Layout) -> str:
+    """Degrees of a layout, and ZeRO-2, which tells apart layouts of the same degrees."""
+    return format_degrees(layout).replace(",", " ") + (" zero=2" if layout.zero == 2 else "")
 
 
 def totals(estimate: Estimate, seconds: float | None = None) -> str:
@@ -212,7 +217,7 @@ def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
     out = advice.rejected
     start = "Nearest to fitting" if best is None else "Faster, but does not fit"
     gain = "" if best is None else f" ({1 - out.iteration_s / best.iteration_s:.0%} less)"
-    takes = f"{format_degrees(out.layout).replace(',', ' ')} takes {format_seconds(out.iteration_s)}{gain}"
+    takes = f"{_spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
     need = f"{start}: {takes} and needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)};"
     if advice.accepted is None:
         return f"{need} no single option makes it fit, only {advice.change}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 
 import pytest
@@ -256,13 +257,17 @@ def test_encoder_layers_compute_in_eval_as_before():
             torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_second_derivatives_are_refused():
-    """They would leave out what gradients of weights depend on."""
+def test_second_derivatives_on_one_rank_are_those_of_pytorch():
     given = torch.ones(2, 8, requires_grad=True)
-    model = on_one_rank(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
-    (slope,) = torch.autograd.grad(model(given).sum(), given, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+    plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    model = on_one_rank(copy.deepcopy(plain))
+    flat = Flat(means(), model, holdings(model))
+    with flat.step(1, loss="sum"):
+        for each in (plain, model):
+            (slope,) = torch.autograd.grad(each(given).sum(), given, create_graph=True)
+            slope.sum().backward()
+    gradients = {holding.name: holding.parameter.grad for holding in holdings(model)}
+    assert torch.allclose(gradients["0.weight"].view(8, 8), plain[0].weight.grad)
 
 
 def test_a_model_without_matrices_trains():

@@ -239,7 +239,7 @@ def test_unknown_arguments_are_refused(call):
 
 # The package --------------------------------------------------------------------------------------
 
-CHOOSES = {"ranks.py", "selftest.py", "timing.py"}
+CHOOSES = {"prepare.py", "ranks.py", "selftest.py", "timing.py", "trace.py"}
 """Where a device is chosen, or what only a GPU has is asked for."""
 
 
@@ -271,7 +271,7 @@ def hard_coded(path):
 
 
 def test_devices_are_not_hard_coded():
-    """The code runs where the grid says: only the launcher and the measurement name devices or backends."""
+    """The code runs where the grid says: only what starts ranks and measures names devices or backends."""
     modules = sorted(PACKAGE.rglob("*.py"))
     assert {path.name for path in modules} > CHOOSES
     assert [found for path in modules if path.name not in CHOOSES for found in hard_coded(path)] == []

@@ -34,7 +34,7 @@ def test_hidden_time_is_counted_moment_by_moment(some, others):
 
 def test_all_holds_on_one_rank(monkeypatch):
     monkeypatch.setattr("weft.commands.selftest.STEPS", 1)
-    done = CliRunner().invoke(cli, ["selftest", "--ranks", "1", "--format", "json"])
+    done = CliRunner().invoke(cli, ["bench", "selftest", "--ranks", "1", "--format", "json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     Validator(weft.schema("selftest")).validate(found)
@@ -49,7 +49,7 @@ def test_all_holds_on_one_rank(monkeypatch):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_all_holds_on_every_grid(ranks, monkeypatch):
     monkeypatch.setattr("weft.commands.selftest.STEPS", 1)
-    done = CliRunner().invoke(cli, ["selftest", "--ranks", str(ranks), "--format", "json"])
+    done = CliRunner().invoke(cli, ["bench", "selftest", "--ranks", str(ranks), "--format", "json"])
     found = json.loads(done.stdout)
     assert done.exit_code == 0
     assert len({one["grid"] for one in found["checks"]}) == len(selftest._GRIDS[ranks])

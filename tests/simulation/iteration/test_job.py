@@ -239,7 +239,7 @@ def test_bad_input():
     job, cluster, fabric = job_of("llama-3-8b"), cluster_of("h100-128"), fabric_of("rail-only")
     with pytest.raises(UnknownName, match="routing"):
         simulate_iteration(job, cluster, DENSE, fabric, routing="magic")
-    with pytest.raises(BadInput, match="no multiple"):
+    with pytest.raises(BadInput, match="not a multiple"):
         simulate_iteration(job, cluster, Layout(data=128), fabric)
     with pytest.raises(BadInput, match="do not fit"):
         simulate_iteration(job, cluster, DENSE, fabric_of("rail-only", "h100-64"))

@@ -184,7 +184,7 @@ class Step:
             raise Unsupported(
                 "a built-in model has no plain one",
                 where="state_dict",
-                remedy="save() it, and convert that by weft export-checkpoint",
+                remedy="save() it, and convert that by weft train export",
             )
         return gather_state_dict(self._modules[0], flat=self._flat, rank=rank)
 

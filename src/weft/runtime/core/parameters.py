@@ -212,14 +212,14 @@ class Matrix(nn.Module):
 
     def scatter_rows(self, gradient: Tensor, places: Tensor) -> None:
         """The same of a gradient (n, columns) of the rows at ``places``; with z = 1 they are added in place."""
+        alone = self.machine.grid.size(*self.cut_over) == 1
+        if alone and self.shard.grad is None and self.gradient is not None:
+            self.shard.grad = self.gradient.zero_()
         total = self.shard.grad
-        if total is None and self.gradient is not None:
-            total = self.gradient.zero_()
-        if total is None or self.machine.grid.size(*self.cut_over) > 1:
+        if total is None or not alone:
             rows = gradient.new_zeros(self.block_shape, dtype=self.machine.precision.wide)
             self.scatter(rows.index_add_(0, places, gradient.to(rows.dtype)))
             return
-        self.shard.grad = total
         total.view(self.block_shape).index_add_(0, places, gradient.to(total.dtype))
         self._tell()
 
