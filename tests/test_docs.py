@@ -524,7 +524,7 @@ def test_every_space_and_axis_is_explained() -> None:
 
 
 def test_json_keys_of_a_plan_are_documented(tmp_path: Path) -> None:
-    text = page("tutorial")
+    text = page("reference/formats")
     with workplace(tmp_path / "work"):
         weft("weft plan gpt2 a100-8 --top 1 --tokens 1B --failures 5y --format json -o plan.json")
         weft("weft estimate gpt2 a100-8 --layout dp=8 --format json -o one.json")

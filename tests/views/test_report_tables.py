@@ -62,7 +62,8 @@ def test_plan_says_what_matters(small_plan):
     best = small_plan.layouts[0]
     assert text.startswith(brief)
     degrees = format_degrees(best.layout).replace(",", " ")
-    assert brief.startswith(f"Use {degrees}: {format_seconds(best.iteration_s)} per step")
+    assert best.layout.zero == 2
+    assert brief.startswith(f"Use {degrees} zero=2: {format_seconds(best.iteration_s)} per step")
     assert len(brief.splitlines()) < 15 + len(small_plan.layouts)
     assert "llama-3.1-8b (8.03B parameters)" in text
     assert "Assumed: batch of 64 sequences" in text
