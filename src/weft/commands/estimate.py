@@ -194,7 +194,7 @@ def _view(result: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline 
     from weft.views.ranking import launch_view
     from weft.views.training import training_view
 
-    yield from estimate_view(result)
+    yield from estimate_view(result, verbose=out.verbose)
     if timeline is not None:
         yield from peak_view(timeline)
     if result.run is not None:

@@ -19,21 +19,52 @@ if TYPE_CHECKING:
     from weft.simulation.iteration.memory import MemoryTimeline
 
 
-def estimate_view(result: EstimateReport) -> Iterator[Block]:
-    """One estimate in full."""
+def estimate_view(result: EstimateReport, *, verbose: bool = False) -> Iterator[Block]:
+    """One estimate: its totals, its parts, and what the hardware is worth.
+
+    Args:
+        verbose: add the lower bound, other ways to count MFU, and what was assumed with its sources.
+    """
     estimate = result.estimate
-    yield from subject(result.job, result.cluster)
-    yield Fact("Layout:", format_layout(estimate.layout, whole=True))
-    if line := words.straddling([estimate.layout], result.cluster):
-        yield Paragraph(line, hang=9)
-    yield from totals(estimate)
-    if estimate.error is not None and (line := words.published(result.job, result.cluster, estimate.mfu)):
-        yield Paragraph(line)
+    yield Paragraph(words.estimate_verdict(estimate), style="bold")
+    for line in _notes(result):
+        yield Paragraph(line, indent=2, hang=2)
     yield from time(estimate)
     yield from memory(estimate)
-    yield from bound(estimate)
     if result.sensitivities:
         yield from sensitivities(estimate, result.sensitivities)
+    yield Blank()
+    for line in (f"Layout: {format_layout(estimate.layout, whole=True)}", *words.setting(result.job, result.cluster)):
+        yield Paragraph(line, hang=2, style="dim")
+    if verbose:
+        yield from _details(result)
+
+
+def _notes(result: EstimateReport) -> Iterator[str]:
+    """What to think of an estimate, a line each."""
+    estimate = result.estimate
+    if line := words.straddling([estimate.layout], result.cluster):
+        yield line
+    if estimate.error is not None and (line := words.published(result.job, result.cluster, estimate.mfu)):
+        yield line
+    yield from words.outside(estimate.error)
+    yield from _host_memory(estimate)
+
+
+def _details(result: EstimateReport) -> Iterator[Block]:
+    """The bound, other ways to count, and where assumptions come from."""
+    estimate = result.estimate
+    yield from bound(estimate)
+    lines = (
+        *words.trust(estimate.error)[:1],
+        f"{format_count(estimate.tokens_per_s)} tokens/s, {estimate.model_tflops:.0f} TFLOP/s per accelerator",
+        f"MFU {estimate.mfu:.1%} ({estimate.mfu_unmasked:.1%} if masked attention is not counted),"
+        f" HFU {estimate.hfu:.1%}",
+    )
+    for line in lines:
+        yield Paragraph(line)
+    yield Blank()
+    yield from subject(result.job, result.cluster)
 
 
 def subject(job: Job, cluster: Cluster, *, routing: str = "") -> Iterator[Block]:
@@ -49,25 +80,6 @@ def defaults(defaults: Sequence[str]) -> Iterator[Block]:
     """The values that nobody gave, one a line."""
     for default in defaults:
         yield Fact("Assumed:", words.printable(default), style="dim")
-
-
-def totals(estimate: Estimate) -> Iterator[Block]:
-    """Iteration time, rates, and the memory against what an accelerator has."""
-    room = estimate.capacity_bytes - estimate.memory_bytes
-    fit = _fit(room)
-    lines = (
-        f"Iteration {format_seconds(estimate.iteration_s)} ({estimate.provenance}),"
-        f" {format_count(estimate.tokens_per_s)} tokens/s",
-        *words.trust(estimate.error),
-        f"MFU {estimate.mfu:.1%} ({estimate.mfu_unmasked:.1%} if masked attention is not counted),"
-        f" HFU {estimate.hfu:.1%},"
-        f" {estimate.model_tflops:.0f} TFLOP/s per accelerator",
-        f"Memory {format_bytes(estimate.memory_bytes)} of {format_bytes(estimate.capacity_bytes)}: {fit}",
-        *_host_memory(estimate),
-    )
-    yield Blank()
-    for line in lines:
-        yield Paragraph(line)
 
 
 def _fit(room: float) -> str:

@@ -53,7 +53,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     best = plan.layouts[0]
     yield from words.tie_sentences(plan)
     if plan.advice is not None:
-        yield words.advice_sentence(plan.advice, best)
+        yield words.advice_sentence(plan, plan.advice)
     if line := words.straddling([estimate.layout for estimate in plan.layouts], plan.cluster):
         yield line
     if best.error is not None and (line := words.published(plan.job, plan.cluster, best.mfu)):

@@ -173,12 +173,12 @@ def straddling(layouts: Sequence[Layout], cluster: Cluster) -> str:
     )
 
 
-def setting(job: Job, cluster: Cluster, stack: str) -> tuple[str, ...]:
-    """What an answer is for and what was assumed for it, a line each."""
+def setting(job: Job, cluster: Cluster, stack: str = "") -> tuple[str, ...]:
+    """What an answer is for, with its framework where it says one, and what was assumed for it, a line each."""
     recipe = job.recipe
     batch = f"batch {recipe.global_batch:,} x {recipe.sequence:,} tokens, {recipe.precision}"
     where = f"{cluster.count:,} {printable(cluster.accelerator.name)}"
-    lines = [f"For {printable(job.model.name)}, {batch}, on {where}, with {stack}"]
+    lines = [f"For {printable(job.model.name)}, {batch}, on {where}{f', with {stack}' if stack else ''}"]
     if assumed := [printable(text).split(" (")[0] for text in (*job.defaults, *cluster.defaults)]:
         lines.append(f"Assumed: {'; '.join(assumed)}")
     return tuple(lines)
@@ -205,6 +205,13 @@ def totals(estimate: Estimate, seconds: float | None = None) -> str:
     )
 
 
+def estimate_verdict(estimate: Estimate) -> str:
+    """Time, MFU and memory of a layout, and what it lacks to fit."""
+    missing = estimate.memory_bytes - estimate.capacity_bytes
+    short = f": does NOT fit, {format_bytes(missing)} missing" if missing > 0 else ""
+    return f"{_spaced(estimate.layout)}: {totals(estimate)}{short}"
+
+
 def plan_verdict(plan: Plan) -> str:
     """What to use, or that nothing fits."""
     if not plan.layouts:
@@ -212,13 +219,15 @@ def plan_verdict(plan: Plan) -> str:
     return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.seconds[0]))
 
 
-def advice_sentence(advice: Advice, best: Estimate | None = None) -> str:
+def advice_sentence(plan: Plan, advice: Advice) -> str:
     """What keeps a faster layout out, and the cheapest single change that lets it in."""
-    out = advice.rejected
+    out, best = advice.rejected, plan.layouts[0] if plan.layouts else None
     start = "Nearest to fitting" if best is None else "Faster, but does not fit"
     gain = "" if best is None else f" ({1 - out.iteration_s / best.iteration_s:.0%} less)"
     takes = f"{_spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
-    need = f"{start}: {takes} and needs {format_bytes(out.memory_bytes)} of {format_bytes(out.capacity_bytes)};"
+    room = f"{(1 - plan.memory_margin) * out.capacity_bytes / 2**30:.1f} GiB"
+    free = f" ({plan.memory_margin:.0%} stay free)" if plan.memory_margin else ""
+    need = f"{start}: {takes} and needs {out.memory_bytes / 2**30:.1f} of {room}{free};"
     if advice.accepted is None:
         return f"{need} no single option makes it fit, only {advice.change}"
     return f"{need} with {advice.change} it fits and takes {format_seconds(advice.accepted.iteration_s)}"

@@ -167,7 +167,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     stack = stack_of(options, made.job, made.cluster)
     chosen = estimate(made.job, made.cluster, _chosen(made, asked), stack=stack)
     yield Heading(f"The layout: {format_layout(chosen.layout)}")
-    yield from estimate_view(chosen)
+    yield from estimate_view(chosen, verbose=True)
     if made.layouts and chosen.layout != made.best.layout:
         sides = [
             Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
