@@ -367,6 +367,8 @@ class StageMemory:
         back = head * self.bytes["head_gradient_bytes"]
         copies = np.where(frame.table.x > 1, frame.constants.cut_loss_copies, frame.constants.loss_copies)
         in_loss = np.maximum(4.0 * copies, width * (copies > 0.0))  # a gradient is as wide as the logits at least
+        # A piece of probabilities in 32 bits, and of the logits where they are narrower.
+        widened = 4.0 * (1.0 + (width < 4.0)) * np.minimum(logits, software.widened_logits)
         standing = frame.constants.gradient_dummies * self.bytes["dummies_bytes"]
         standing = standing + frame.model.workspace_bytes * (2.0 + frame.constants.gradient_dummies)
         blocks, reduced = 2.0 * width * self.unit, recipe.gradient_bytes * self.unit
@@ -394,7 +396,7 @@ class StageMemory:
         return Buffers(
             standing=standing,
             forward=blocks,
-            loss=at_head + streams + logits * (width + in_loss),
+            loss=at_head + streams + logits * (width + in_loss) + widened,
             head=at_head + streams + back + logits * width + width * head_weights + head_reduced,
             backward=blocks + reduced + self.working,
             embedding=at_first + width * first_weights + first_reduced,

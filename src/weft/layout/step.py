@@ -48,6 +48,8 @@ has a block's products to hide behind, and memory of two blocks' gathered weight
 SCATTER_USES = 8
 """Uses of weights (gathers, and gradients' scatters) after which ``weft.runtime`` waits for a gradient's scatter over
 z: those of a block are under way behind the products of the next; none is left two blocks into a forward pass."""
+WIDENED_LOGITS = float(1 << 24)
+"""Logits that the loss of ``weft.runtime`` widens to 32 bits at a time."""
 SCALAR_BYTES = 4
 """Width of the loss and of the gradients' norm."""
 
@@ -90,6 +92,7 @@ class Software:
         whole_logits: the loss works on the logits of the whole vocabulary, gathered over x.
         eager_activations: a gated activation is two kernels, and what is between them is kept.
         keeps_gathered: inputs of layers stay as sequence parallelism gathered them; otherwise backward gathers again.
+        widened_logits: logits that the loss has in 32 bits at a time, beside those that ``loss_copies`` counts.
         whole_masters: ZeRO cuts optimizer states, and not the master weights that are updated.
         eager_norms: norms compute in 32 bits by separate kernels, and keep what is between them.
     """
@@ -112,6 +115,7 @@ class Software:
     whole_logits: bool = False
     eager_activations: bool = False
     whole_masters: bool = False
+    widened_logits: float = 0.0
     eager_norms: bool = False
     keeps_gathered: bool = False
 
@@ -147,6 +151,7 @@ RUNTIME = Software(
     scalars=True,
     keeps_ends=True,
     whole_masters=True,
+    widened_logits=WIDENED_LOGITS,
     ring_outputs=True,
 )
 

@@ -149,7 +149,7 @@ def test_great_logits_do_not_overflow(ranks):
 @pytest.mark.parametrize("piece", [1, 130, 1000])
 def test_a_loss_in_pieces_of_rows_is_pytorchs(monkeypatch, piece):
     """One row, two, and all at once; of the logits' columns the last eleven are padding."""
-    monkeypatch.setattr(vocabulary, "PIECE", piece)
+    monkeypatch.setattr(vocabulary, "WIDENED_LOGITS", piece)
     machine = Machine.of(Grid.of(Layout()), precision=Precision.of("fp64"))
     torch.manual_seed(0)
     logits = torch.randn(7, 64, dtype=torch.float64, requires_grad=True)

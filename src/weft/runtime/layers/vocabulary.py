@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from weft.errors import BadInput
 from weft.layout.parts import padded_rows
+from weft.layout.step import WIDENED_LOGITS
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
@@ -267,10 +268,6 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
     return cast(Tensor, _CrossEntropy.apply(logits, targets, machine, vocab))  # type: ignore[no-untyped-call]
 
 
-PIECE = 1 << 24
-"""Logits that are widened at once."""
-
-
 class _CrossEntropy(Function):
     @staticmethod
     @without_autocast
@@ -322,7 +319,7 @@ def _sums_of_exponentials(logits: Tensor, wide: torch.dtype) -> tuple[Tensor, Te
 
 
 def _pieces(logits: Tensor) -> Iterator[slice]:
-    """Ranges of rows that have at most ``PIECE`` elements, or one row."""
-    height = max(PIECE // max(logits.shape[1], 1), 1)
+    """Ranges of rows that have at most ``WIDENED_LOGITS`` elements, or one row."""
+    height = max(int(WIDENED_LOGITS) // max(logits.shape[1], 1), 1)
     for start in range(0, len(logits) if logits.shape[1] else 0, height):
         yield slice(start, start + height)
