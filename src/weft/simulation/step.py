@@ -409,7 +409,7 @@ class _StepWriter:
         self._head()
         for index, (block, part) in reversed(list(enumerate(blocks))):
             if index < again:
-                self._block(block, part)
+                self._block(block, part, replayed=True)
             self._block_backward(block, part)
         self._embed_backward()
 
@@ -446,8 +446,12 @@ class _StepWriter:
 
     # Blocks --------------------------------------------------------------------------------------
 
-    def _block(self, block: Block, part: _ModelPart) -> None:
+    def _block(self, block: Block, part: _ModelPart, *, replayed: bool = False) -> None:
         """Forward.  The traffic of both norms, and that of both residuals, is moved at the first of them."""
+        layout, last = self.plan.layout, block.linears()[-1].name
+        # Whole matrices are PyTorch's own products: its checkpoint stops a replay before the last, whose result is
+        # not needed.
+        stops = replayed and layout.x * layout.y * layout.z * layout.context == 1
         for linear in block.linears():
             if linear.name == "qkv":
                 self._compute(part, "norms", FORWARD)
@@ -461,6 +465,8 @@ class _StepWriter:
             else:
                 self._compute(part, "activation", FORWARD)
             self._exchange(part, f"{linear.name}.input", FORWARD)
+            if stops and linear.name == last:
+                return
             self._product(part, linear.name)
             self._exchange(part, f"{linear.name}.output", FORWARD)
             self._exchange(part, f"{_BEHIND.get(linear.name)}.statistics", FORWARD)
