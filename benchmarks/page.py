@@ -41,7 +41,7 @@ ASKED = (
     {"model": "mixtral-8x7b", "cluster": "h100-64"},
     {"model": "gpt2-124m", "cluster": "a100-8", "nic": "2"},
 )
-_LAYOUT = re.compile(r"<code>--layout ([^<]+)</code>")
+_LAYOUT = re.compile(r"--layout ([^<\s]+)</code>")
 _ENTRIES = """async () => {
   const found = {blocked_ms: 0, shift: 0};
   const watch = (type, each) =>
