@@ -100,6 +100,7 @@ def test_a_shorter_list_is_part_of_a_longer(top: int) -> None:
     assert len(shorter) == top
     assert shorter[0] == longer[0]
     assert shorter == tuple(layout for layout in longer if layout in shorter)
+    assert search(top=top, order="time").layouts == search(top=200, order="time").layouts[:top]
 
 
 @pytest.mark.slow_but(1)

@@ -23,6 +23,7 @@ from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
 
@@ -268,6 +269,17 @@ def test_second_derivatives_on_one_rank_are_those_of_pytorch():
             slope.sum().backward()
     gradients = {holding.name: holding.parameter.grad for holding in holdings(model)}
     assert torch.allclose(gradients["0.weight"].view(8, 8), plain[0].weight.grad)
+
+
+@pytest.mark.parametrize("degrees", [{"x": 2}, {"y": 2}, {"z": 2}], ids=str)
+def test_second_derivatives_beside_other_ranks_are_refused(degrees):
+    """They would leave out what gradients of weights depend on."""
+    with on_fake_ranks(Layout(**degrees), 0, "cpu") as grid:
+        plain = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        model = parallelize(plain, Machine.of(grid), easy_plan(plain))
+        given = torch.ones(2, 8, requires_grad=True)
+        with pytest.raises((RuntimeError, Unsupported), match=r"once_differentiable|second derivatives"):
+            torch.autograd.grad(model(given).sum(), given, create_graph=True)[0].sum().backward()
 
 
 def test_a_model_without_matrices_trains():

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from weft.errors import Unsupported
 from weft.runtime.core.collectives import Pending
 
 T = TypeVar("T")
@@ -89,6 +89,12 @@ class _Join(Function):
         return rows.view_as(rows)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        # The gradient comes by the joint and not by autograd, which would take it for a constant without a word.
+        if torch.is_grad_enabled():
+            raise Unsupported(
+                "second derivatives (create_graph=True) are not computed where weights are cut",
+                where="backward",
+                remedy="leave x out of the layout, or compute them on one rank",
+            )
         return ctx.joint.take(), None
