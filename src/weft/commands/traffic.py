@@ -25,7 +25,7 @@ SOURCES = "--plan FILE, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MOD
 
 
 @dataclass(frozen=True, kw_only=True)
-class NetworkOptions(RadixOptions):
+class TrafficNetwork(RadixOptions):
     """The fabric, of a cluster or of the paper."""
 
     group = "Network"
@@ -37,7 +37,7 @@ class NetworkOptions(RadixOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(NetworkOptions):
+class JobOptions(TrafficNetwork):
     """The fabric, and the jobs whose flows cross it."""
 
     group = "Job"
@@ -111,7 +111,7 @@ def network_of(options: JobOptions) -> RoutedFabric:
     return RoutedFabric(built=fabric, fabric=whole, cluster=cluster, subjects=subjects)
 
 
-def network_alone(options: NetworkOptions, cluster: Cluster | None) -> Fabric:
+def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
     """The fabric at the speed of its links."""
     built = options.fabric is None or (isinstance(options.fabric, str) and not is_file(options.fabric))
     if built:
