@@ -5,7 +5,7 @@ Weft holds parameters as matrices of (outputs, inputs) or as vectors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
@@ -210,38 +210,31 @@ class Converted(nn.Module):
         )
 
 
+_Way = Callable[[Machine, Tensor, str, int], Tensor]
+
+
 def own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
     """This rank's part along a dimension of what ranks along an axis hold alike; gradients are gathered."""
-    return cast(Tensor, _OwnPart.apply(values, machine, axis, dim))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Parts.apply(values, machine, axis, dim, _own_part, _all_parts))  # type: ignore[no-untyped-call]
 
 
 def all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
     """The inverse: of what is made of it ranks along the axis have the same gradient."""
-    return cast(Tensor, _AllParts.apply(values, machine, axis, dim))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _Parts.apply(values, machine, axis, dim, _all_parts, _own_part))  # type: ignore[no-untyped-call]
 
 
-class _OwnPart(Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int) -> Tensor:
-        ctx.machine, ctx.axis, ctx.dim = machine, axis, dim
-        return _own_part(machine, values, axis, dim)
+class _Parts(Function):
+    """Parts taken or put together; the gradient goes the other way."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _all_parts(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None
-
-
-class _AllParts(Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int) -> Tensor:
-        ctx.machine, ctx.axis, ctx.dim = machine, axis, dim
-        return _all_parts(machine, values, axis, dim)
+    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int, there: _Way, back: _Way) -> Tensor:
+        ctx.machine, ctx.axis, ctx.dim, ctx.back = machine, axis, dim, back
+        return there(machine, values, axis, dim)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _own_part(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.back(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None, None, None
 
 
 def _own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
