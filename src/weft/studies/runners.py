@@ -108,6 +108,11 @@ class Processes(Runner):
             self.workers, mp_context=self._context, initializer=end_with_parent, initargs=(alive,)
         )
         self._running: dict[Future[Answer], int] = {}
+        # All workers start before the first task: the pool of some Pythons (3.11.7) fails inside when a worker
+        # dies while another starts (python/cpython issue 105829).
+        with suppress(BrokenProcessPool, OSError, EOFError), starting_workers():
+            for _ in range(self.workers):
+                self._pool.submit(os.getpid)
 
     def submit(self, number: int, task: PointBatch) -> None:
         try:
