@@ -24,6 +24,7 @@ def every_layout(job):
     return [table.row(at) for table in tables for at in range(len(table))]
 
 
+@pytest.mark.slow
 def test_layouts_and_hosts_are_the_best_of_all(site_of):
     """Two jobs of two hosts each behind leaves of two: every layout with every placement, hashed."""
     site = site_of("a100-32", [{"accelerators": 16, "fix": FEW}, {"layout": "tp=2,dp=8"}], radix=20)

@@ -42,6 +42,7 @@ def test_what_is_read_back_is_what_was_written(tmp_path, arranged_site):
         assert known.score == pytest.approx(stepped.score, rel=1e-9)
 
 
+@pytest.mark.slow_but(3)
 @pytest.mark.parametrize("kind", ["worst", "makespan", *RATES])
 def test_objectives_keep_their_meaning(tmp_path, kind):
     text = (EXAMPLES / "two-jobs.toml").read_text()

@@ -133,6 +133,7 @@ def test_intensity_is_work_over_the_seconds_of_the_busiest_link(tmp_path):
     assert crux_order(worth) == (0, 1)
 
 
+@pytest.mark.slow
 def test_the_job_of_higher_intensity_first_computes_more_in_all(tmp_path):
     """Crux's theorem 1: the utilization (FLOP/s of all jobs) by its order, by the reverse, and by none.
 

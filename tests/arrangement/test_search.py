@@ -126,6 +126,7 @@ def test_least_cut_is_the_least_of_all_divisions():
         assert least_cut(between) == min(every) / 2
 
 
+@pytest.mark.slow
 def test_a_certificate_of_jobs_that_share_a_cut_is_above_each_alone(tmp_path):
     hosts = [[number, number + 7] for number in range(7)]
     text = site_text([("llama-3.1-8b", "tp=2,dp=8", 8)] * 7, "h100-112", hosts=hosts)

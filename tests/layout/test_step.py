@@ -594,6 +594,7 @@ FEW = settings(max_examples=5, suppress_health_check=RARE)
 MANY = settings(max_examples=150, suppress_health_check=RARE)
 
 
+@pytest.mark.slow_but(1)
 @SOFTWARES_DRAWN
 @given(cut=cut_jobs())
 @FEW

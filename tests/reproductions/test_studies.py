@@ -27,6 +27,7 @@ def test_the_gain_over_megatron_is_one_over_its_past() -> None:
     assert rows[0][2].iteration_s < half_s < none_s
 
 
+@pytest.mark.slow
 def test_weak_scaling_loses_little_and_ranks_agree() -> None:
     weak = axonn.weak_scaling()
     assert 0.85 < weak[-1][2].hfu / weak[0][2].hfu < 1

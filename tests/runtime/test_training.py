@@ -88,6 +88,7 @@ def assert_curve(found, wanted, bound):
     assert max(wrong) <= 1e-8
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(
     ("name", "layout"),
     [

@@ -94,6 +94,7 @@ def test_a_batch_that_halves_to_no_whole_number_is_compared():
     assert found.differences[0].turns[0].figure == "batch"
 
 
+@pytest.mark.slow
 def test_prices_at_which_both_cost_the_same():
     found = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", "3"))
     turn = next(one for one in found.differences[0].turns if one.figure.startswith("price"))

@@ -105,6 +105,7 @@ def test_small_spaces_as_brute_force(model, space, routing):
     assert found.proof.bound_s == seconds
 
 
+@pytest.mark.slow
 def test_a_fabric_that_the_cluster_does_not_describe_is_searched_all_the_same():
     job, inner = job_of("gpt2-124m"), CLUSTER.tiers[0]
     fabric = clos.build(
@@ -123,6 +124,7 @@ def closed():
     return closed_plan(job_of("gpt2-124m"), CLUSTER, space=SMALL, top=20, per_mesh=True)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("routing", ["ecmp", "planned", "spray"])
 def test_simulate_gives_what_the_plan_promised(closed, routing, tmp_path):
     fabric, path = tmp_path / "fabric.json", tmp_path / "plan.json"

@@ -173,9 +173,11 @@ def simulation(seed: int, mode: Mode) -> Simulation:
     return run(capacity, traffic, routes, mode=mode, events=events, reuse=False, sample=seed % 3 == 0)
 
 
-def test_machine_code_and_python_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize("seeds", [range(8), range(8, 30)], ids=["few", "more"])
+def test_machine_code_and_python_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
     for mode in ("fair", "shortest-remaining"):
-        for seed in range(30):
+        for seed in seeds:
             answers = []
             for sized in (lambda kernel, steps: kernel.interpret, lambda kernel, steps: kernel):
                 monkeypatch.setattr(Kernel, "sized", sized)

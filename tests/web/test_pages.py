@@ -218,6 +218,7 @@ def test_pasted_runs_are_predicted_and_inert(client):
 # Arrange ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", list(_examples()))
 def test_an_arrangement_is_that_of_its_files(client, name):
     found = document(client, "arrange", site=name)

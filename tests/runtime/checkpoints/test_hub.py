@@ -161,6 +161,7 @@ def errors(layout, cases):
     return {family: logits_error(grid_of(layout), folder, want) for family, (folder, want) in cases.items()}
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     "layout",
     [Layout(x=2, y=2, z=2), Layout(x=4, data=2, sequence_parallel=True), Layout(y=4, z=2)],

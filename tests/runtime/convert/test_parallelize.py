@@ -148,6 +148,7 @@ def train(which, folder):
     assert_equal(gather_state_dict(model, flat=flat), torch.load(f"{folder}/whole.pt", weights_only=True))
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("which", MODELS)
 def test_grids_train_as_one_process_does(ranks, tmp_path, which):
     ranks.run(train, which, str(tmp_path))
@@ -167,6 +168,7 @@ def exchange(which):
     assert_equal(found, other if dist.get_rank() == 1 else {})
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("which", MODELS)
 def test_states_are_loaded_and_gathered(ranks, which):
     ranks.run(exchange, which)
@@ -709,6 +711,7 @@ def train_hugging_face(name):
         assert_equal(gather_state_dict(model), state)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", HUGGING_FACE)
 def test_models_of_transformers(ranks, name):
     if importlib.util.find_spec("transformers") is None:

@@ -29,11 +29,13 @@ def forgotten():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("which", ["llama", "gpt2"])
 def test_a_block_is_one_graph(which):
     compared(Layout(micro_batch=4), which)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_compiled(recompute):
     compared(Layout(micro_batch=4, recompute=recompute), "llama")

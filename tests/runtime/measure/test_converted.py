@@ -88,6 +88,7 @@ def predicted(layout, which):
     return step_collectives(described(which), recipe, replace(layout, micro_batch=own), options=options)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("layout", GRIDS, ids=str)
 @pytest.mark.parametrize("which", MODELS)
 def test_plain_models_communicate_what_is_predicted(ranks, which, layout):
@@ -142,6 +143,7 @@ def logged_easily(layout, which):
     return easy_step(grid_of(layout), *EASY[which], micro_batches=2)
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("layout", EASY_GRIDS, ids=str)
 @pytest.mark.parametrize("which", EASY)
 def test_easy_mode_communicates_what_is_predicted(ranks, which, layout):

@@ -90,6 +90,7 @@ def in_buckets(layout, elements):
     return run.gradient_error(), run.uncovered(), abs(norm - run.serial.norm), reduced
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("zero", [0, 1, 2])
 @pytest.mark.parametrize("grid", [(1, 2, 2, 2), (1, 1, 1, 8)], ids=str)
 def test_buckets_cut_through_parameters(ranks, grid, zero):

@@ -152,6 +152,7 @@ def held_on(layout, job):
     return alive_on(grid_of(layout), job).peak_bytes
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("schedule", [{"schedule": "zb1p"}, INTERLEAVED])
 def test_messages_are_kept_no_longer_than_needed(ranks, schedule):
     """Gloo keeps what is sent until somebody waits, ranks that are not there keep nothing; few of 32 are under way."""

@@ -180,6 +180,7 @@ def evaluated(layout):
     return before, running.evaluate(2), running.step().loss
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     "layout", [layout_of((2, 2, 2, 1)), Layout(pipeline=2, x=2, data=2, micro_batch=2)], ids=["x2y2z2", "pipeline"]
 )

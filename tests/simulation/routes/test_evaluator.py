@@ -115,6 +115,7 @@ def check(case):
         assert unblocked.floor_s[0] <= cut.floor_s[0] * few
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize("routing", ["ecmp", "spray"])
 @pytest.mark.parametrize("model", ["gpt2-124m", "mixtral-8x7b"])
 def test_layouts_whose_collectives_are_alike_are_evaluated_together(model, routing):

@@ -98,6 +98,7 @@ def test_designs_stand_where_their_figures_say(drawn):
         design_chart(replace(study, designs=()))
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("domains", "batches"), [((4, 8, 16), ()), ((), (64, 256)), ((4, 8), (64, 256))])
 def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, batches):
     study = studied(domains, batches)
@@ -352,6 +353,7 @@ except BadInput as error:
 """
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of address space is Linux's")
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_charts_within_a_limit_of_address_space(suffix: str) -> None:

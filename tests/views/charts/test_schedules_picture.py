@@ -27,6 +27,7 @@ def asked(kind="all-reduce"):
     return request(kind, 64e6, NETWORK)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("chunks", [4, 64, 1024])
 def test_lanes_hold_the_time_and_bars_the_work(drawn, chunks):
     one = asked()
