@@ -58,6 +58,7 @@ def test_public_names():
         "simulate",
         "sweep",
         "train",
+        "tune",
         "validate",
     ]
     for name in weft.__all__:
@@ -86,15 +87,31 @@ plan: cluster model --as --attention --axis-order --batch --budget --calibration
 estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout
     --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline
     --tokens --usd-per-hour --verbose --vocab --wide
+tune: names --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
+    --stack --verbose --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour --wide
-report: subject --format --output
-sweep:
-sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
-sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
+simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
+    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
+    --slow --timeline --wide
+train:
+train export: file folder --config --dtype --to
+train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
+    --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
+    --eval-every --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan
+    --precision --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart
+    --restart-layout --resume --resume-from --save-every --seed --sequence --slow --start-at --steps
+    --tensorboard --timeout --tokenizer --warmup --weight-cache
+serve: --open --port --state
+fabric:
+fabric bill: network --format --kind --output --prices --radix --spares --wide
+fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
+    --output --plan --radix --scale-up --wide
+fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
+    --radix --scale-up
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
     --output --plan --policy --routing --slow --system --timeline --wide --workload
@@ -109,29 +126,15 @@ route plan: --arrangement --cluster --compare --fabric --failed --flows --format
     --objective --output --paths --picture --placement --plan --radix --router --seed --split --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
 arrange: site --budget --chart --format --output --seed --wide
-simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
-    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
-    --slow --timeline --wide
-fabric:
-fabric bill: network --format --kind --output --prices --radix --spares --wide
-fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
-    --output --plan --radix --scale-up --wide
-fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
-    --radix --scale-up
+sweep:
+sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
+sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
-train:
-train export: file folder --config --dtype --to
-train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
-    --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
-    --eval-every --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan
-    --precision --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart
-    --restart-layout --resume --resume-from --save-every --seed --sequence --slow --start-at --steps
-    --tensorboard --timeout --tokenizer --warmup --weight-cache
+report: subject --format --output
 bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
 bench selftest: --format --gpu --output --ranks --wide
 validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace --wide
-serve: --open --port --state
 info: name topic
 """
 """Every command with its arguments and options; -o stands beside each --output."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.commands.simulate import simulate
     from weft.commands.sweep import sweep
     from weft.commands.train import train
+    from weft.commands.tune import tune
     from weft.commands.validate import calibrate, validate
     from weft.errors import BadInput, NothingFeasible, Unsupported, WeftError
     from weft.estimation import Estimate
@@ -93,6 +94,7 @@ __all__ = [
     "simulate",
     "sweep",
     "train",
+    "tune",
     "validate",
 ]
 

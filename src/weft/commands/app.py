@@ -17,16 +17,17 @@ from weft.errors import LONGEST_MESSAGE, BadInput, InDoubt, WeftError, printable
 EXAMPLES = {
     "plan": ("llama-3.1-405b h100-16384", "rank the layouts worth trying"),
     "estimate": ("gpt2 a100-8 --layout tp=2", "time and memory of one layout"),
+    "tune": ("h100-64 --run run.sh --measured 31%", "what to change in a slow run"),
     "compare": ("llama-3.1-8b h100-64 h200-64", "which of two, and why"),
     "design": ("llama-3.1-70b h100-1024", "which network to buy"),
     "simulate": ("gpt2 a100-16 --layout tp=4", "one iteration, flow by flow"),
-    "sweep": ("study.toml -o results.csv", "any of these over many settings"),
     "train": ("tiny-gpt --layout tp=2", "train, measured beside predicted"),
     "serve": ("--open", "the same on pages in a browser"),
 }
 """Commands that ``weft --help`` shows with arguments, and what they do."""
 OTHERS = {
     "Networks": ("fabric", "schedule", "route", "arrange"),
+    "Many settings": ("sweep",),
     "Plans to files": ("launch", "report"),
     "Measurements": ("bench", "validate"),
     "Names": ("info",),

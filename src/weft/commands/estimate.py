@@ -79,7 +79,7 @@ def estimate(
     if len(named) != 1:
         raise BadInput("give exactly one of --layout, --run and --plan", where="estimate", remedy=USAGE)
     if options.run is not None:
-        subject = _from_run(model, cluster, options, options.run)
+        subject = run_subject(model, cluster, options, options.run, options.vocab)
     else:
         subject = subject_of(model, cluster, options, options, verb="estimate", usage=USAGE)
     from weft.estimation import estimate as evaluate
@@ -108,7 +108,10 @@ def memory_timeline(result: EstimateReport, options: EstimateOptions, stage: int
     return recorded(result.job, result.cluster, result.layout, stage=stage, constants=constants)
 
 
-def _from_run(model: JobSource | None, cluster: ClusterSource | None, options: EstimateOptions, path: str) -> Subject:
+def run_subject(
+    model: JobSource | None, cluster: ClusterSource | None, recipe: RecipeOptions, path: str, vocab: int | None = None
+) -> Subject:
+    """The job, cluster and layout of a run's configuration."""
     from weft.interop.launch import read_run
     from weft.layout.check import check_layout
     from weft.model.resolve import changed_job, complete_job
@@ -119,17 +122,17 @@ def _from_run(model: JobSource | None, cluster: ClusterSource | None, options: E
     if isinstance(cluster, str | os.PathLike) and os.fspath(cluster).endswith(".json") and stated is not None:
         cluster = f"{os.fspath(cluster)}:{stated}"
     where = cluster_of(cluster)
-    run = read_run(path, world=where.count, vocab=options.vocab)
+    run = read_run(path, world=where.count, vocab=vocab)
     stated = _stated_world(path)
-    changes = run.changes() | options.changes()
+    changes = run.changes() | recipe.changes()
     if model is not None:
         own = job_of(model, RecipeOptions(), where.count)
         job = changed_job(own, changes, origin=own.model.name)
     elif run.model is not None:
         job = complete_job(run.model, None, changes, origin=path, accelerators=where.count)
     else:
-        vocab = ", give --vocab N," if "--vocab-size" in run.problem else ""
-        remedy = f"change it{vocab} or name the model: weft estimate MODEL CLUSTER --run FILE"
+        more = ", give --vocab N," if "--vocab-size" in run.problem else ""
+        remedy = f"change it{more} or name the model: MODEL CLUSTER --run FILE"
         raise BadInput(run.problem, where=path, remedy=remedy)
     notes = [note for note in run.notes if model is None or run.problem not in note]
     assumed = [*job.defaults, *notes]

@@ -38,6 +38,7 @@ TITLES = {
     "sweep": "The points of a study (weft sweep)",
     "trace-kernels": "Products and attention as a profiler's trace timed them (weft validate --trace)",
     "train": "The steps of a training run (weft train)",
+    "tune": "What to change in a measured run (weft tune)",
     "validate": "Predicted against measured times (weft validate)",
     "workload": "A workload over the dimensions of a network (weft schedule --workload)",
 }
@@ -69,6 +70,7 @@ _RECORDS = {
     "sweep": "studies.result:Sweep",
     "trace-kernels": "interop.kernel_times:Traced",
     "train": "commands.train:Trained",
+    "tune": "search.tune:Tuning",
     "validate": "validation.summary:Validation",
     "workload": "simulation.workload:WorkloadResult",
 }

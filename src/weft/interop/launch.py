@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,29 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
     """
     written: LaunchArguments = writer_of("layout", tool, "tool")(job, cluster, layout)
     return written
+
+
+def changed_settings(before: str, after: str) -> tuple[str, ...]:
+    """What the second of two launch files sets otherwise than the first, in the tool's own words."""
+    known = dict.fromkeys(_settings(before))
+    wanted = dict.fromkeys(_settings(after))
+    names = {re.split(r"[ =:]", setting)[0] for setting in wanted}
+    dropped = [name for name in (re.split(r"[ =:]", setting)[0] for setting in known) if name not in names]
+    return (*(setting for setting in wanted if setting not in known), *(f"without {name}" for name in dropped))
+
+
+def _settings(text: str) -> Iterator[str]:
+    """The arguments and assignments of a launch file."""
+    table = ""
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            table = f"{line[1:-1]}."
+        elif line.startswith("#"):
+            continue
+        elif "--" in line:
+            yield from (part.strip(" \\") for part in re.split(r"\s(?=--)", f" {line}") if part.startswith("--"))
+        elif "=" in line or '":' in line:
+            yield table + line.rstrip(",")
 
 
 def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = None) -> RunConfiguration:

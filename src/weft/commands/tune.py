@@ -1,0 +1,208 @@
+"""``weft.tune``: what to change in a run that was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.estimate import run_subject
+from weft.commands.options import given_options, option, verb
+from weft.commands.output import RowsOutput, check_count, report
+from weft.commands.shared import (
+    ConstantsOptions,
+    RecipeOptions,
+    Subject,
+    cluster_of,
+    constants_of,
+    job_of,
+    layout_of,
+    planned_subject,
+    stack_of,
+)
+from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.files import CONFIGURATION_BYTES, read_text
+from weft.interop.launch import changed_settings, launch_arguments, read_run
+from weft.units import parse_seconds
+
+if TYPE_CHECKING:
+    from weft.commands.shared import ClusterSource, JobSource
+    from weft.estimation import Estimate
+    from weft.layout import Layout
+    from weft.search.tune import Tuning
+
+USAGE = "weft tune [MODEL] CLUSTER --run FILE --measured 9.2s, or MODEL CLUSTER --layout tp=8,pp=4 --measured 31%"
+RUN_TOOLS = {
+    "Megatron-LM": ("megatron", "megatron-core"),
+    "torchtitan (TOML)": ("torchtitan-toml", "torchtitan"),
+    "DeepSpeed": ("deepspeed", "deepspeed"),
+}
+"""By what ``read_run`` calls a tool: the format that writes its settings, and the framework whose speed it has."""
+_RATES: Mapping[str, Callable[[float, Estimate, float], float]] = {
+    r"%": lambda value, estimate, tokens: estimate.iteration_s * estimate.mfu / (value / 100),
+    r"T(F|FLOPS?|FLOP/s)?(/s)?(/GPU)?": lambda value, estimate, tokens: (
+        estimate.iteration_s * estimate.model_tflops / value
+    ),
+    r"tok(ens)?(/s)?(/GPU)?": lambda value, estimate, tokens: tokens / value,
+}
+"""Units of a speed, and the seconds of a step that it comes to; ``tokens`` are those of an accelerator and step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(RecipeOptions, ConstantsOptions):
+    """The run, what it was measured at, and what must stay."""
+
+    group = "Job"
+    run: str | None = option(
+        None, "The run: a script, TOML or JSON of Megatron-LM, torchtitan or DeepSpeed, or a plan.", metavar="FILE"
+    )
+    layout: str | Layout | None = option(None, "The run's layout instead, as tp=8,pp=16,sp.", metavar="TEXT")
+    measured: str | float | None = option(
+        None, "Time of a step, as 9.2s, or speed of a GPU: 31% (MFU), 410TF, 5000tok.", metavar="VALUE"
+    )
+    keep: tuple[str, ...] = option((), "A setting to leave as it is, as tp (repeats).", metavar="NAME")
+
+
+@verb(TuneOptions)
+def tune(
+    model: JobSource | None = None,
+    cluster: ClusterSource | None = None,
+    layout: str | Layout | None = None,
+    options: TuneOptions | None = None,
+    **given: Any,
+) -> Tuning:
+    """The changes of a measured run that gain most, best first.
+
+    >>> import weft
+    >>> tuned = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%")
+    >>> tuned.changes[0].speedup > 1.2
+    True
+
+    Args:
+        model: as for ``weft.plan``; left out where ``run`` states it.
+        cluster: as for ``weft.plan``; left out with a plan.
+        layout: the run's layout, as text or as a record, where there is no ``run``.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, or a measured step that no such machine reaches.
+    """
+    options = given_options(TuneOptions, options, given | ({} if layout is None else {"layout": layout}))
+    if options.measured is None:
+        raise BadInput("is needed", where="--measured", remedy="give a step's time, as 9.2s, or the MFU, as 31%")
+    if (options.run is None) == (options.layout is None):
+        raise BadInput("give either --run or --layout", where="tune", remedy=USAGE)
+    subject, tool = _subject(model, cluster, options)
+    from weft.cluster.calibration import calibration
+    from weft.estimation import estimate
+    from weft.search import SPACES, STANDARD
+    from weft.search import tune as search
+
+    job, where = subject.job, subject.cluster
+    form, framework = RUN_TOOLS.get(tool, (None, None))
+    stack = options.stack or framework or stack_of(options, job, where)
+    constants = (
+        constants_of(options, where, job) if options.calibration else calibration(where.accelerator.name, stack)
+    )
+    expected = estimate(job, where, [subject.layout], constants)[0]
+    return search.tune(
+        job,
+        where,
+        subject.layout,
+        _measured_s(options.measured, expected, job.recipe.tokens / where.count),
+        space=SPACES[job.space or STANDARD.name],
+        stack=stack,
+        keep=tuple(map(_field, options.keep)),
+        constants=constants,
+        flags=None if form is None else _flags(form, subject),
+    )
+
+
+def _subject(model: JobSource | None, cluster: ClusterSource | None, options: TuneOptions) -> tuple[Subject, str]:
+    """The run, and the tool whose file it is."""
+    if options.run is None:
+        if model is None or cluster is None or options.layout is None:
+            raise BadInput("MODEL and CLUSTER are needed with --layout", where="tune", remedy=USAGE)
+        where = cluster_of(cluster)
+        job = job_of(model, options, where.count)
+        return Subject(job=job, cluster=where, layout=layout_of(options.layout, job, where)), ""
+    text = read_text(options.run, where=options.run, largest=CONFIGURATION_BYTES)
+    if '"weft.plan/' in text[:200]:
+        return planned_subject(options.run, 1, options), ""
+    subject = run_subject(model, cluster, options, options.run)
+    return subject, read_run(options.run, world=subject.cluster.count).tool
+
+
+def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
+    """Seconds of a step from its time or its speed.
+
+    Args:
+        estimate: of the run, whose FLOPs count.
+        tokens: of an accelerator and step.
+    """
+    matched = re.fullmatch(r"\s*([0-9.]+(?:[eE][0-9]+)?)\s*([kK]?)(\D*)", str(text))
+    if matched:
+        number, thousand, unit = matched.groups()
+        for pattern, seconds in _RATES.items():
+            if re.fullmatch(pattern, unit.strip(), re.IGNORECASE):
+                value = float(number) * (1000 if thousand else 1)
+                if value <= 0:
+                    raise BadInput(f"{text!r} is not above 0", where="--measured")
+                return seconds(value, estimate, tokens)
+    return parse_seconds(text, "--measured")
+
+
+def _field(name: str) -> str:
+    """The field of a layout that a person means."""
+    from weft.layout.spec import ALIASES, FIELDS
+
+    known = {**ALIASES, **{field: field for field in FIELDS}, "dp": "data_parallel"}
+    if name.lower() not in known:
+        raise UnknownName("setting", name[:40], known, where="--keep")
+    return known[name.lower()]
+
+
+def _flags(form: str, subject: Subject) -> Callable[[Layout], tuple[str, ...] | None] | None:
+    """Writes what to change in a tool's own file; None for a layout that the tool cannot run."""
+    job, cluster = subject.job, subject.cluster
+    try:
+        before = launch_arguments(form, job, cluster, subject.layout).text
+    except NothingFeasible:
+        return None
+
+    def flags(layout: Layout) -> tuple[str, ...] | None:
+        try:
+            return changed_settings(before, launch_arguments(form, job, cluster, layout).text)
+        except NothingFeasible:
+            return None
+
+    return flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOutput(RowsOutput):
+    """Output options of ``weft tune``."""
+
+    verbose: bool = option(False, "Also show the parts of the measured layout's time.")
+
+
+@click.command("tune", cls=GroupedCommand)
+@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
+@takes(options=TuneOptions, out=TuneOutput)
+def tune_command(names: tuple[str, ...], options: TuneOptions, out: TuneOutput) -> None:
+    """What to change in a run that was measured, and how much it gains.
+
+    MODEL and CLUSTER as for weft plan.  With --run MODEL may be left out where the script states it, with a plan both.
+    The measured step corrects the predictions: gains are those of this machine, and their intervals hold for four of
+    five such changes.
+    """
+    check_count(names, 2, "tune", USAGE)
+    *model, cluster = names if names else (None,)
+    result = tune(model[0] if model else None, cluster, options=options)
+    from weft.views.tune import tune_view
+
+    report(result, out, tune_view(result, verbose=out.verbose))

@@ -1,0 +1,375 @@
+"""Changes that would make a measured run faster: single ones, pairs of them, and the best layout of all.
+
+The measured step corrects the estimates of other layouts.  Logarithmic errors of two layouts of one job each have the
+variance ``SPREAD**2``, and their difference has that of ``weft.estimation.trust.Contrast``, v; the error of one tells
+1 - v / (2 SPREAD**2) of the error of the other (Gaussian process regression: Rasmussen and Williams 2006, equation
+2.19).  What lies beyond ``USUAL`` of the spread is no error between layouts: a slow network or host slows all of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from weft.cluster.calibration import Calibration
+from weft.cluster.spec import Cluster
+from weft.codec import Document
+from weft.errors import BadInput
+from weft.estimation.iteration import Estimator, estimate_of
+from weft.estimation.result import Estimate
+from weft.estimation.trust import NORMAL, shipped_contrast
+from weft.layout.check import reject
+from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.layout.table import Floats, LayoutTable
+from weft.model.job import Job
+from weft.results import Result
+from weft.search.enumeration import Space
+from weft.search.ranking import plan
+from weft.search.ties import Ease
+from weft.solvers.divisors import divisors
+
+SPREAD = 0.1
+"""Standard deviation of logarithmic errors.  Range: 0.08 to 0.12.  Source: benchmarks/tuning.py, in which it covers
+79 % of 967 measured runs of 148 jobs with intervals for 80 %, and the mean error is 7.6 % (9.3 % by the ratio of two
+estimates, 8.2 % without a measured run)."""
+USUAL = 2.0
+"""Spreads beyond which a run's error is not one of its layout."""
+WORTHWHILE = 0.01
+"""Share of the step that a change must gain."""
+TRIED = 40
+"""Layouts of the whole search that are held against the measured one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A field of the layout that a change sets, with its values before and after."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change(Document):
+    """A layout to change to.
+
+    Attributes:
+        settings: what is different, data parallelism left out where it takes what remains.
+        estimate: of the new layout, not corrected.
+        iteration_s: seconds of its step, corrected by the measured run.
+        speedup: the measured step over it, expected and within ``interval`` for four of five such changes.
+        flags: what to change in the run's own file.
+    """
+
+    DOCUMENT = """layout=estimate.layout layout_text=estimate.layout_text settings iteration_s speedup interval
+        memory_bytes=estimate.memory_bytes fits=estimate.fits flags"""
+
+    settings: tuple[Setting, ...]
+    estimate: Estimate
+    iteration_s: float
+    speedup: float
+    interval: tuple[float, float]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A change of the recipe, which may want other learning rates, and what it gains in tokens per second."""
+
+    name: str
+    before: str | int
+    after: str | int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning(Result):
+    """A measured run, what its layout should reach, and the changes that gain most, best first.
+
+    ``expected`` is the estimate of the run's own layout; ``slower`` the measured step over the expected one, less 1.
+    """
+
+    SCHEMA = "weft.tune/1"
+    COLUMNS = ("layout_text", "iteration_s", "speedup", "low", "high", "memory_bytes", "flags")
+    DOCUMENT = "job cluster stack layout measured_s measured_mfu expected slower changes recipe"
+
+    job: Job
+    cluster: Cluster
+    stack: str
+    layout: Layout
+    measured_s: float
+    expected: Estimate
+    changes: tuple[Change, ...]
+    recipe: tuple[RecipeChange, ...] = ()
+
+    @property
+    def measured_mfu(self) -> float:
+        """Share of the dense peak, attention counted as a whole square, as ``Estimate.mfu``."""
+        return self.expected.mfu * self.expected.iteration_s / self.measured_s
+
+    @property
+    def slower(self) -> float:
+        return self.measured_s / self.expected.iteration_s - 1.0
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """The changes, best first, under ``COLUMNS``."""
+        return [
+            {
+                "layout_text": change.estimate.layout_text,
+                "iteration_s": change.iteration_s,
+                "speedup": change.speedup,
+                "low": change.interval[0],
+                "high": change.interval[1],
+                "memory_bytes": change.estimate.memory_bytes,
+                "flags": " ".join(change.flags),
+            }
+            for change in self.changes
+        ]
+
+    def _facts(self) -> Sequence[str]:
+        best = [f"{self.changes[0].speedup:.2f}x with {self.changes[0].estimate.layout_text}"] if self.changes else []
+        return (f"{self.job.model.name} on {self.cluster.name}", f"{self.measured_s:.3g} s measured", *best)
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A measured step of a layout, which corrects estimates of the job's other layouts."""
+
+    layout: Layout
+    measured_s: float
+    estimated_s: float
+
+    def corrected(self, layouts: Sequence[Layout], estimated_s: Floats) -> tuple[Floats, Floats]:
+        """Expected seconds of layouts, and the standard deviations of their logarithms."""
+        error = float(np.log(self.measured_s / self.estimated_s))
+        # 1. What is beyond the usual error has a cause that all layouts share.
+        usual = float(np.clip(error, -USUAL * SPREAD, USUAL * SPREAD))
+        # 2. Of the rest, as much as the two layouts' errors have in common.
+        contrast = shipped_contrast()
+        variances = np.full(len(layouts), 2 * SPREAD**2)
+        if contrast is not None:
+            variances = np.array([contrast.between([self.layout, layout])[0, 1] ** 2 for layout in layouts])
+        common = np.clip(1.0 - variances / (2 * SPREAD**2), 0.0, 1.0)
+        seconds: Floats = estimated_s * np.exp(error - usual + common * usual)
+        deviations: Floats = SPREAD * np.sqrt(1.0 - common**2)
+        return seconds, deviations
+
+
+def tune(
+    job: Job,
+    cluster: Cluster,
+    layout: Layout,
+    measured_s: float,
+    *,
+    space: Space,
+    stack: str,
+    keep: Sequence[str] = (),
+    constants: Calibration | None = None,
+    memory_margin: float = 0.05,
+    top: int = 5,
+    flags: Callable[[Layout], tuple[str, ...] | None] | None = None,
+) -> Tuning:
+    """The changes of a run's layout that gain most.
+
+    Args:
+        layout: the run's own.
+        measured_s: seconds of its step.
+        space: layouts that the framework runs.
+        keep: fields of ``Layout`` that stay as they are, ``data_parallel`` among them.
+        memory_margin: share of the memory to leave free; a run that does without proves that it can.
+        top: single changes to return, at most.
+        flags: says what to change in the run's file for a layout; None where the framework cannot run it.
+
+    Raises:
+        BadInput: the measured step is shorter than any machine's could be.
+    """
+    # 1. The run as it is.
+    estimator = Estimator(job, cluster, constants)
+    expected = _estimates(estimator, [layout])[0]
+    if measured_s < expected.lower_bound_s:
+        problem = f"{measured_s:.3g} s are less than the {expected.lower_bound_s:.3g} s of all peaks together"
+        raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
+    room_bytes = max((1 - memory_margin) * cluster.accelerator.memory_bytes, expected.memory_bytes)
+    # 2. All layouts one or two changes away, and the best of the whole space.
+    fixed = {name: getattr(layout, name) for name in keep}
+    space = replace(
+        space,
+        overlap_tensor=(layout.overlap_tensor,),
+        overlap_reduce=(layout.overlap_reduce,),
+        overlap_gather=(layout.overlap_gather,),
+        order=layout.order,
+    )
+    singles = list(neighbours(layout, job))
+    pairs = (second for first in singles for second in neighbours(first, job))
+    whole = plan(
+        job,
+        cluster,
+        space=space.constrained(fixed, {}),
+        top=TRIED,
+        per_mesh=True,
+        memory_margin=memory_margin,
+        constants=constants,
+        stack=stack,
+    )
+    every = dict.fromkeys((*singles, *pairs, *(estimate.layout for estimate in whole.layouts)))
+    candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
+    # 3. Those that run, fit and gain, by time and by what a layout needs to run.
+    table = LayoutTable.of(candidates)
+    numbers = np.flatnonzero(reject(job, cluster.count, table) < 0)
+    results = estimator.evaluate(table.take(numbers))
+    efforts = Ease(job, cluster, stack, room_bytes).efforts(table.take(numbers), results.memory_bytes)
+    keys = results.iteration_s * (1.0 + efforts)
+    gains = (results.memory_bytes <= room_bytes) & (keys < (1.0 - WORTHWHILE) * keys[0])
+    order = [numbers[row] for row in np.argsort(keys, kind="stable") if gains[row]]
+    # 4. Of each number of settings the best.
+    anchor = Anchor(layout, measured_s, expected.iteration_s)
+    chosen = _chosen(estimator, anchor, [candidates[number] for number in order], top, flags)
+    changes = tuple(sorted(chosen, key=lambda change: -change.speedup))
+    return Tuning(
+        job=job, cluster=cluster, stack=stack, layout=layout, measured_s=measured_s, expected=expected, changes=changes
+    )
+
+
+def _chosen(
+    estimator: Estimator,
+    anchor: Anchor,
+    layouts: Sequence[Layout],
+    top: int,
+    flags: Callable[[Layout], tuple[str, ...] | None] | None,
+) -> Iterator[Change]:
+    """Of layouts, best first: the best change of each setting, the best pair, and the best of all.
+
+    A change of more settings must gain ``WORTHWHILE`` on every one of fewer.
+    """
+    best, names = 1.0 + WORTHWHILE, set[tuple[str, ...]]()
+    groups: dict[int, list[tuple[Layout, tuple[Setting, ...]]]] = {1: [], 2: [], 3: []}
+    for layout in layouts:
+        settings = differences(anchor.layout, layout)
+        groups[min(len(settings), 3)].append((layout, settings))
+    for count, group in groups.items():
+        chosen: list[Change] = []
+        for layout, settings in group:
+            key = tuple(setting.name for setting in settings)
+            if len(chosen) == (top if count == 1 else 1):
+                break
+            if count == 1 and key in names:
+                continue
+            written = () if flags is None else flags(layout)
+            if written is None:
+                continue
+            names.add(key)
+            change = _change(estimator, anchor, layout, settings, written)
+            if change.speedup > best:
+                chosen.append(change)
+        best = max([best, *(change.speedup * (1.0 + WORTHWHILE) for change in chosen)])
+        yield from chosen
+
+
+def _change(
+    estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[Setting, ...], flags: tuple[str, ...]
+) -> Change:
+    estimate = _estimates(estimator, [layout])[0]
+    seconds, deviations = anchor.corrected([layout], np.array([estimate.iteration_s]))
+    speedup, spread = anchor.measured_s / float(seconds[0]), float(np.exp(NORMAL * deviations[0]))
+    return Change(
+        settings=settings,
+        estimate=estimate,
+        iteration_s=float(seconds[0]),
+        speedup=speedup,
+        interval=(speedup / spread, speedup * spread),
+        flags=flags,
+    )
+
+
+def _estimates(estimator: Estimator, layouts: Sequence[Layout]) -> tuple[Estimate, ...]:
+    results = estimator.evaluate(LayoutTable.of(layouts))
+    return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))
+
+
+# Changes -------------------------------------------------------------------------------------------
+
+
+def differences(before: Layout, after: Layout) -> tuple[Setting, ...]:
+    """What a person changes: data parallelism, which takes what remains, and what follows of itself are left out."""
+    follows = {"data", "order"}
+    if 1 in (before.x, after.x):
+        follows.add("sequence_parallel")
+    if 1 in (before.context, after.context):
+        follows.add("context_method")
+    if after.pipeline == 1:
+        follows |= {"schedule", "virtual_stages"}
+    if before.virtual_stages != after.virtual_stages:
+        follows.add("schedule")
+    if after.z > 1:
+        follows.add("zero")
+    return tuple(
+        Setting(name=field.name, before=getattr(before, field.name), after=getattr(after, field.name))
+        for field in fields(Layout)
+        if field.name not in follows and getattr(before, field.name) != getattr(after, field.name)
+    )
+
+
+def neighbours(layout: Layout, job: Job) -> Iterator[Layout]:
+    """Layouts that differ in one setting, among them some that cannot run the job."""
+    # 1. Ranks from one axis to another; data parallelism takes or gives those of a single change.
+    for source in AXES:
+        for target in AXES:
+            if source == target or "y" in (source, target):
+                continue
+            for factor in divisors(getattr(layout, source))[1:]:
+                degrees = {source: getattr(layout, source) // factor, target: getattr(layout, target) * factor}
+                yield from _consistent(layout, replace(layout, **_resting(layout, degrees)))
+    # 2. Every other value of a setting.
+    per_rank = max(job.recipe.global_batch // layout.data_parallel, 1)
+    stages = max(job.model.layers // layout.pipeline, 1)
+    experts = max((kind.moe.experts for kind in job.model.kinds if kind.moe), default=1)
+    values: dict[str, Sequence[Any]] = {
+        "micro_batch": divisors(per_rank),
+        "virtual_stages": divisors(stages) if layout.pipeline > 1 else (1,),
+        "expert": divisors(experts),
+        "zero": (0, 1, 2) if layout.z == 1 else (0,),
+        "recompute": tuple(Recompute),
+        "sequence_parallel": (False, True),
+        "overlap_tensor": tuple(TensorOverlap) if layout.x > 1 else (layout.overlap_tensor,),
+        "overlap_reduce": (False, True),
+        "overlap_gather": (False, True),
+        "context_method": tuple(ContextMethod) if layout.context > 1 else (layout.context_method,),
+    }
+    for name, choices in values.items():
+        for value in choices:
+            if value != getattr(layout, name):
+                yield from _consistent(layout, replace(layout, **_resting(layout, {name: value})))
+
+
+def _resting(layout: Layout, changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes with what follows of them."""
+    after = {name: changes.get(name, getattr(layout, name)) for name in ("x", "pipeline", "context", "z")}
+    virtual = changes.get("virtual_stages", layout.virtual_stages) if after["pipeline"] > 1 else 1
+    result = changes | {"virtual_stages": virtual}
+    if virtual > 1 and layout.schedule == PipelineSchedule.PLAIN:
+        result["schedule"] = PipelineSchedule.INTERLEAVED
+    if virtual == 1 and (layout.schedule.rounds or after["pipeline"] == 1):
+        result["schedule"] = PipelineSchedule.PLAIN
+    if after["z"] > 1:
+        result["zero"] = 0
+    if "recompute" in changes:
+        result["recompute_layers"] = 0
+    return result
+
+
+def _consistent(before: Layout, after: Layout) -> Iterator[Layout]:
+    """A layout, and where tensor or context parallelism began the forms that these have."""
+    if after.x == 1:
+        after = replace(after, sequence_parallel=False)
+    began: dict[str, Sequence[Any]] = {
+        "sequence_parallel": (False, True) if before.x == 1 < after.x else (after.sequence_parallel,),
+        "context_method": tuple(ContextMethod) if before.context == 1 < after.context else (after.context_method,),
+    }
+    for values in product(*began.values()):
+        changes: dict[str, Any] = dict(zip(began, values, strict=True))
+        yield replace(after, **changes)

@@ -1,0 +1,106 @@
+"""``weft tune``: a run's file and a measured step give a verdict, changes in the tool's own words, and JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.commands.app import cli
+from weft.errors import BadInput
+from weft.interop.launch import changed_settings, read_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPT = str(EXAMPLES / "megatron-llama-2-70b.sh")
+
+
+def told(*arguments: str) -> str:
+    done = CliRunner().invoke(cli, ["tune", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None:
+    text = told("h100-512", "--run", SCRIPT, "--measured", "18%")
+    assert text.startswith("You run at 18% MFU, where this layout should reach 25% ±6%. Change tp 8 -> 2")
+    assert "recompute full -> none" in text
+    assert "--tensor-model-parallel-size 2" in text
+    assert "without --recompute-granularity" in text
+    found = json.loads(told("h100-512", "--run", SCRIPT, "--measured", "18%", "--format", "json"))
+    assert found["measured_mfu"] == pytest.approx(0.18)
+    speedups = [change["speedup"] for change in found["changes"]]
+    assert speedups == sorted(speedups, reverse=True)
+    for change in found["changes"]:
+        assert change["interval"][0] < change["speedup"] < change["interval"][1]
+        assert change["memory_bytes"] < 80e9
+        assert change["flags"]
+        assert change["layout_text"]
+
+
+def test_flags_lead_to_the_layout(tmp_path: Path) -> None:
+    """The changed script, with the flags of a change in place of the run's, reads back as its layout."""
+    result = weft.tune(cluster="h100-512", run=SCRIPT, measured="18%", keep=("pp", "vpp"))
+    text = Path(SCRIPT).read_text(encoding="utf-8").replace("$TP", "8").replace("$PP", "8")
+    for number, change in enumerate(result.changes):
+        words = text.replace("\\\n", " ").split(" --")
+        for flag in change.flags:
+            name = flag.removeprefix("without ").split()[0].removeprefix("--")
+            words = [word for word in words if word.split()[0] != name]
+            words += [] if flag.startswith("without ") else [flag.removeprefix("--")]
+        path = tmp_path / f"{number}.sh"
+        path.write_text(" --".join(word.strip() for word in words), encoding="utf-8")
+        assert read_run(path, world=512).layout == change.estimate.layout
+
+
+@pytest.mark.parametrize("value", ["{0.measured_s}s", "{1}%", "{2}TF", "{3}tok", "{4} ms"])
+def test_every_unit_is_the_same_step(value: str) -> None:
+    base = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured=12.0)
+    expected = base.expected
+    text = value.format(
+        base,
+        100 * base.measured_mfu,
+        expected.model_tflops * expected.iteration_s / 12.0,
+        expected.tokens_per_s * expected.iteration_s / 12.0 / 64,
+        12000,
+    )
+    assert weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured=text).measured_s == pytest.approx(12.0)
+
+
+def test_a_plan_is_a_run(tmp_path: Path) -> None:
+    plan = weft.plan("llama-3.1-8b", "h100-64", top=1)
+    plan.save(tmp_path / "plan.json")
+    result = weft.tune(run=str(tmp_path / "plan.json"), measured=plan.best.iteration_s)
+    assert result.layout == plan.best.layout
+    assert result.slower == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"layout": "tp=8"}, "--measured: is needed"),
+        ({"measured": "9s"}, "give either --run or --layout"),
+        ({"layout": "tp=8", "run": SCRIPT, "measured": "9s"}, "give either --run or --layout"),
+        ({"layout": "tp=8", "measured": "nine"}, "--measured"),
+        ({"layout": "tp=8", "measured": "0%"}, "not above 0"),
+        ({"layout": "tp=8", "measured": "200%"}, "all peaks together"),
+        ({"layout": "tp=8", "measured": "9s", "keep": ("size",)}, "--keep"),
+        ({"run": "absent.sh", "measured": "9s"}, "absent.sh"),
+    ],
+)
+def test_what_cannot_be_used_is_one_message(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput, match=message) as found:
+        weft.tune("llama-3.1-8b", "h100-64", **given)
+    assert "\n" not in str(found.value)
+
+
+def test_settings_that_changed_keep_their_tables() -> None:
+    before = "[training]\nbatch = 2\n[parallelism]\ntensor = 8\n# said = 1\n"
+    assert changed_settings(before, before) == ()
+    assert changed_settings(before, before.replace("8", "4").replace("batch = 2\n", "")) == (
+        "parallelism.tensor = 4",
+        "without training.batch",
+    )

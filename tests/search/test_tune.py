@@ -1,0 +1,101 @@
+"""Changes of a measured run: all single ones are tried, the measured step corrects them, and what is kept stays."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from weft.cluster import load as load_cluster
+from weft.errors import BadInput
+from weft.estimation import estimate
+from weft.layout import Layout
+from weft.layout.check import explain
+from weft.layout.text import parse_layout
+from weft.model import RecipeChanges, resolve_job
+from weft.search.enumeration import STANDARD, Enumeration
+from weft.search.tune import Anchor, Tuning, differences, neighbours, tune
+
+JOB = resolve_job("gpt2-124m", RecipeChanges(global_batch=32, sequence=1024))
+CLUSTER = load_cluster("h100-16")
+
+
+def tuned(layout: str, measured_s: float, **options: object) -> Tuning:
+    whole = parse_layout(layout).complete(CLUSTER.count)
+    return tune(JOB, CLUSTER, whole, measured_s, space=STANDARD, stack="megatron-core", **options)  # type: ignore[arg-type]
+
+
+def follows(layout: Layout, other: Layout) -> bool:
+    """Whether the layouts are alike in what ``differences`` leaves out, or need not be."""
+    return (other.zero == layout.zero or other.z > 1) and explain(JOB, CLUSTER.count, other) is None
+
+
+@pytest.mark.parametrize("text", ["tp=2,pp=2,mbs=2,sp", "fsdp=8,mbs=1", "tp=4,pp=4,vpp=3", "cp=2,tp=2,recompute=full"])
+def test_every_layout_of_the_space_that_differs_in_one_setting_is_tried(text: str) -> None:
+    layout = parse_layout(text).complete(CLUSTER.count)
+    space = replace(STANDARD, partial_recompute=False)
+    tried = set(neighbours(layout, JOB))
+    count = 0
+    for part in Enumeration(JOB, CLUSTER.count, space).parts():
+        for batch in part.batches(np.arange(len(part.frames))):
+            for other in map(batch.table.row, range(len(batch.table))):
+                if len(differences(layout, other)) == 1 and follows(layout, other):
+                    assert other in tried, other
+                    count += 1
+    assert count > 3
+
+
+def test_a_measured_step_is_that_of_its_own_layout_and_moves_those_like_it_most() -> None:
+    layout = Layout(x=2, data=8)
+    near, far = replace(layout, micro_batch=2), Layout(x=8, pipeline=2, recompute="full")
+    seconds, deviations = Anchor(layout, 1.1, 1.0).corrected([layout, near, far], np.array([1.0, 2.0, 3.0]))
+    assert seconds[0] == pytest.approx(1.1)
+    assert deviations[0] == 0.0 < deviations[1] <= deviations[2]
+    assert 1.1 >= seconds[1] / 2.0 >= seconds[2] / 3.0 >= 1.0
+    slow, _ = Anchor(layout, 3.0, 1.0).corrected([far], np.array([3.0]))
+    assert slow[0] / 3.0 > 3.0 / 1.3, "what no layout explains slows all of them"
+
+
+def test_a_measured_run_helps_for_sources_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import tuning
+
+    sys.modules.pop("tuning")
+    found = tuning.scores()["all"]
+    assert found.runs > 900
+    assert found.anchored < min(found.ratio, found.alone)
+    assert 0.76 <= found.covered <= 0.84
+
+
+def test_changes_run_fit_gain_and_leave_what_is_kept() -> None:
+    result = tuned("tp=8,pp=2,recompute=full", 0.5, keep=("pipeline", "micro_batch"))
+    best = estimate(JOB, CLUSTER, [Layout(data=16)])[0]
+    assert result.slower == pytest.approx(0.5 / result.expected.iteration_s - 1)
+    assert [change.speedup for change in result.changes] == sorted(
+        (change.speedup for change in result.changes), reverse=True
+    )
+    for change in result.changes:
+        layout = change.estimate.layout
+        assert explain(JOB, CLUSTER.count, layout) is None
+        assert change.estimate.fits
+        assert (layout.pipeline, layout.micro_batch) == (2, 1)
+        assert change.interval[0] <= change.speedup <= change.interval[1]
+        assert change.speedup == pytest.approx(0.5 / change.iteration_s)
+        assert change.estimate.iteration_s < result.expected.iteration_s
+    free = tuned("tp=8,pp=2,recompute=full", 0.5)
+    assert free.changes[0].estimate.iteration_s <= 1.01 * best.iteration_s
+    assert len(free.changes[0].settings) > 1
+
+
+def test_the_best_layout_has_nothing_to_change() -> None:
+    best = tuned("tp=8,pp=2,recompute=full", 0.5).changes[0].estimate
+    result = tune(JOB, CLUSTER, best.layout, best.iteration_s, space=STANDARD, stack="megatron-core")
+    assert all(change.speedup < 1.05 for change in result.changes)
+
+
+def test_a_step_faster_than_the_hardware_is_refused() -> None:
+    with pytest.raises(BadInput, match="less than"):
+        tuned("tp=2", 1e-6)
