@@ -46,7 +46,7 @@ TRIED = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SettingChange:
     """A field of the layout that a change sets, with its values before and after."""
 
     name: str
@@ -69,7 +69,7 @@ class Change(Document):
     DOCUMENT = """layout=estimate.layout layout_text=estimate.layout_text settings iteration_s speedup interval
         memory_bytes=estimate.memory_bytes fits=estimate.fits flags"""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[SettingChange, ...]
     estimate: Estimate
     iteration_s: float
     speedup: float
@@ -247,7 +247,7 @@ def _chosen(
     A change of more settings must gain ``WORTHWHILE`` on every one of fewer.
     """
     best, names = 1.0 + WORTHWHILE, set[tuple[str, ...]]()
-    groups: dict[int, list[tuple[Layout, tuple[Setting, ...]]]] = {1: [], 2: [], 3: []}
+    groups: dict[int, list[tuple[Layout, tuple[SettingChange, ...]]]] = {1: [], 2: [], 3: []}
     for layout in layouts:
         settings = differences(anchor.layout, layout)
         groups[min(len(settings), 3)].append((layout, settings))
@@ -271,7 +271,7 @@ def _chosen(
 
 
 def _change(
-    estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[Setting, ...], flags: tuple[str, ...]
+    estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[SettingChange, ...], flags: tuple[str, ...]
 ) -> Change:
     estimate = _estimates(estimator, [layout])[0]
     seconds, deviations = anchor.corrected([layout], np.array([estimate.iteration_s]))
@@ -294,7 +294,7 @@ def _estimates(estimator: Estimator, layouts: Sequence[Layout]) -> tuple[Estimat
 # Changes -------------------------------------------------------------------------------------------
 
 
-def differences(before: Layout, after: Layout) -> tuple[Setting, ...]:
+def differences(before: Layout, after: Layout) -> tuple[SettingChange, ...]:
     """What a person changes: data parallelism, which takes what remains, and what follows of itself are left out."""
     follows = {"data", "order"}
     if 1 in (before.x, after.x):
@@ -308,7 +308,7 @@ def differences(before: Layout, after: Layout) -> tuple[Setting, ...]:
     if after.z > 1:
         follows.add("zero")
     return tuple(
-        Setting(name=field.name, before=getattr(before, field.name), after=getattr(after, field.name))
+        SettingChange(name=field.name, before=getattr(before, field.name), after=getattr(after, field.name))
         for field in fields(Layout)
         if field.name not in follows and getattr(before, field.name) != getattr(after, field.name)
     )

@@ -13,7 +13,7 @@ from weft.views.blocks import Blank, Block, Column, Copied, Grid, Paragraph
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
-    from weft.search.tune import Change, Setting, Tuning
+    from weft.search.tune import Change, SettingChange, Tuning
 
 _SHORT = {name: short for short, name in ALIASES.items()}
 
@@ -93,7 +93,7 @@ def _settings(change: Change) -> str:
     return ", ".join(map(_setting, change.settings))
 
 
-def _setting(setting: Setting) -> str:
+def _setting(setting: SettingChange) -> str:
     name = _SHORT.get(setting.name, setting.name)
     return f"{name} {_value(setting.before)} -> {_value(setting.after)}"
 
