@@ -34,22 +34,16 @@ from weft.simulation.iteration.simulate import simulate_iteration
 from weft.units import counted
 
 
+@dataclass(kw_only=True)
 class DegradedNetwork:
     """A job on a fabric, healthy and with parts failed."""
 
-    def __init__(
-        self,
-        job: Job,
-        cluster: Cluster,
-        layout: Layout,
-        fabric: Fabric,
-        *,
-        routing: str,
-        seed: int,
-        constants: Calibration | None = None,
-    ) -> None:
-        self.job, self.cluster, self.layout, self.fabric = job, cluster, layout, fabric
-        self.routing, self.seed, self.constants = routing, seed, constants
+    job: Job
+    cluster: Cluster
+    layout: Layout
+    fabric: Fabric
+    routing: str
+    constants: Calibration | None = None
 
     @cached_property
     def healthy(self) -> IterationSimulation:
@@ -66,7 +60,7 @@ class DegradedNetwork:
 
     def _simulated(self, fabric: Fabric) -> IterationSimulation:
         return simulate_iteration(
-            self.job, self.cluster, self.layout, fabric, routing=self.routing, seed=self.seed, constants=self.constants
+            self.job, self.cluster, self.layout, fabric, routing=self.routing, constants=self.constants
         )
 
     def speed(self, failed: Sequence[tuple[str, int, float]]) -> float | None:
@@ -94,7 +88,6 @@ class FailureTerms:
     usd_per_hour: float | None = None
     simulate: bool = True
     routing: str = "ecmp"
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +189,7 @@ def goodput(
     """
     estimated = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
-        job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
+        job=job, cluster=cluster, layout=layout, fabric=fabric, routing=terms.routing, constants=constants
     )
     iteration_s = network.healthy_s if terms.simulate else estimated.iteration_s
     timed = replace(estimated, iteration_s=iteration_s)
