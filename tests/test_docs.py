@@ -31,9 +31,7 @@ import numpy as np
 import pytest
 
 from weft import codec, validate
-from weft.cluster import accelerator, accelerator_names, calibration, names
-from weft.cluster.calibration import Calibration, calibration_from, constants, shipped_tables, stack_names
-from weft.cluster.catalogue import ALIASES, entries
+from weft.cluster.calibration import Calibration, constants
 from weft.cluster.files import AcceleratorEntry, ClusterFile, TierEntry
 from weft.commands.app import main
 from weft.commands.points import VERBS, cluster_axes, computation
@@ -187,59 +185,16 @@ def rows(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
 
 def calibration_table() -> str:
     default = Calibration()
-    heads = ("constant", "unit", "default", "range", "source")
+    heads = ("constant", "default", "range", "source")
     lines = [
-        (f"`{name}`", unit, f"{getattr(default, name):g}", f"{low:g} to {high:g}", source)
+        (
+            f"`{name}`",
+            f"{getattr(default, name):g}",
+            unit if "or" in unit.split() else f"{low:g} to {high:g} {unit}",
+            source,
+        )
         for name, unit, low, high, source in constants()
     ]
-    return rows(heads, lines)
-
-
-def family_table() -> str:
-    """Constants that differ from the default, for each accelerator of the catalogue."""
-    default, groups = Calibration(), dict[tuple[tuple[str, float], ...], list[str]]()
-    for name in sorted(entries()):
-        found = calibration(name, stack=None)
-        differs = tuple(
-            (one, getattr(found, one)) for one, *_ in constants() if getattr(found, one) != getattr(default, one)
-        )
-        groups.setdefault(differs, []).append(name)
-    lines = [
-        (", ".join(chips), ", ".join(f"`{name}` {value:.4g}" for name, value in differs) or "the defaults")
-        for differs, chips in sorted(groups.items(), key=lambda pair: pair[1])
-    ]
-    return rows(("accelerators", "constants"), lines)
-
-
-def stack_table() -> str:
-    """Constants of each training software that differ from the default, and what they rest on."""
-    default, lines = Calibration(), []
-    for name in stack_names():
-        found = calibration_from(shipped_tables(), "", name)
-        differs = (one for one, *_ in constants() if getattr(found, one) != getattr(default, one))
-        values = ", ".join(f"`{one}` {getattr(found, one):.4g}" for one in differs)
-        lines.append((f"`{name}`", values, str(shipped_tables().tables[f"stack.{name}"]["source"])))
-    return rows(("software", "constants", "source"), lines)
-
-
-def accelerator_table() -> str:
-    heads = ("name", "bf16", "fp8", "fp4 TFLOP/s", "memory GiB", "HBM TB/s", "scale-up", "GB/s", "NIC GB/s", "W")
-    lines = []
-    for name in sorted(entries()):
-        chip = accelerator(name)
-        peaks = (chip.bf16_flops, chip.fp8_flops, chip.fp4_flops)
-        lines.append(
-            (
-                f"`{name}`",
-                *(f"{peak / 1e12:g}" if peak else "-" for peak in peaks),
-                f"{chip.memory_bytes / 2**30:.1f}",
-                f"{chip.memory_Bps / 1e12:g}",
-                f"{chip.scale_up_size} {entries()[name]['scale_up_kind']}",
-                f"{chip.scale_up_Bps / 1e9:g}",
-                f"{chip.nic_Bps / 1e9:g}",
-                f"{chip.power_w:g}",
-            )
-        )
     return rows(heads, lines)
 
 
@@ -293,14 +248,15 @@ def figures_table(name: str) -> str:
         used |= set(sources)
         dates = ", ".join(f"{known[one]['date']} ({known[one]['commit'].rstrip('+')[:7]})" for one in sources)
         texts = (row[key].format_map(figures) for key in ("what", "result"))
-        lines.append((*texts, dates or "by the tests", f"`{row['command']}`"))
-    machines = "".join(
-        f"- `{one}`: {known[one]['machine']['cores']} cores of {known[one]['machine']['processor']}, "
-        f"load {known[one]['machine']['load_at_start']} as it began\n"
-        for one in sorted(used)
-    )
-    heads = ("what", "result", "recorded (commit)", "command")
-    return rows(heads, lines) + f"\nMachines of the records:\n\n{machines}"
+        lines.append((*texts, f"`{row['command'].removeprefix('python ')}` {dates}".rstrip()))
+    machines: dict[str, list[str]] = {}
+    for source in sorted(used):
+        machine = known[source]["machine"]
+        name = f"{machine['cores']} cores of {machine['processor']}"
+        machines.setdefault(name, []).append(f"`{source}` {machine['load_at_start']}")
+    loads = "; ".join(f"{name} ({', '.join(sources)})" for name, sources in machines.items())
+    heads = ("what", "result", "recorded by (date, commit)")
+    return rows(heads, lines) + f"\nMachines, with the load when each benchmark began: {loads}.\n"
 
 
 def first_lines() -> str:
@@ -407,11 +363,6 @@ def networks_table() -> str:
 
 GENERATED = {
     "calibration": calibration_table,
-    "families": family_table,
-    "stacks": stack_table,
-    "accelerators": accelerator_table,
-    "aliases": lambda: listed(tuple(f"{short} = {long}" for short, long in sorted(ALIASES.items()))),
-    "presets": lambda: listed(names()),
     "model-types": lambda: listed(MODEL_TYPES),
     "refused-flags": lambda: listed(_REFUSED),
     "layout-fields": layout_table,
@@ -507,7 +458,6 @@ def test_every_field_of_a_cluster_file_is_explained() -> None:
         for entry in codec.entries(kind):
             for name in {entry.name, entry.also or entry.name}:
                 assert f"`{name}`" in text, name
-    assert {name for name in accelerator_names() if f"`{name}" not in text} == set()
 
 
 def test_every_field_of_a_failure_file_is_explained() -> None:
@@ -538,6 +488,12 @@ def test_links_lead_somewhere() -> None:
     for path in PAGES:
         for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_architecture_names_files_that_exist() -> None:
+    files = re.findall(r"`((?:\w+/)*\w+\.(?:py|md|toml))`", page("architecture"))
+    assert [name for name in files if not (ROOT / name).exists() and not (ROOT / "src" / "weft" / name).exists()] == []
+    assert len(files) > 30
 
 
 def test_readme_is_short() -> None:

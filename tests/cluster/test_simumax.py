@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.cluster import Calibration, accelerator, load, read_calibration
+from weft.cluster import Calibration, accelerator, calibration, load, read_calibration
 from weft.collectives.cost import Network, collective_s
 from weft.errors import BadInput
 from weft.estimation.kernels import KernelModel
@@ -147,6 +147,13 @@ def test_pcie_networks_by_ranks(tmp_path: Path) -> None:
     constants = read(system, tmp_path)
     two, four = (timed(constants, "send", 1e9, ranks) - 10e-6 for ranks in (2, 4))
     assert four == pytest.approx(4 * two)
+
+
+def test_an_fp8_efficiency_that_was_not_measured_stays_the_accelerators(tmp_path: Path) -> None:
+    """As in SimuMax's own file for B200."""
+    system = deepcopy(SYSTEM)
+    system["accelerator"]["op"]["fp8_matmul"] = {"tflops": 1000, "efficient_factor": 0}
+    assert read(system, tmp_path).low_precision_efficiency == calibration("h100", stack=None).low_precision_efficiency
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,6 @@ def test_llama_3_on_16384():
     assert found.run.expected_s / 86400 == pytest.approx(54 / 0.905, rel=0.02)
     unexpected = sum(one.events for one in found.classes if one.name != "planned")
     assert unexpected / found.run.expected_days == pytest.approx(419 / 54, rel=0.05)
-    assert found.drawn_goodput == pytest.approx(found.goodput, abs=0.003)
-    assert found.low_s < found.run.expected_s < found.high_s
 
 
 def test_costs_add_up():

@@ -85,7 +85,9 @@ def _constants(ops: Mapping[str, Any], memory: Mapping[str, Any], where: str) ->
     yield "gemm_share", 1.0
     usual = _share(ops, "default", where)
     yield "gemm_efficiency", _share(ops, "matmul", where, usual)
-    yield "low_precision_efficiency", _share(ops, "fp8_matmul", where, usual)
+    # SimuMax's file for B200 has 0: not measured.
+    if table_of(ops.get("fp8_matmul", {}), f"{where}.fp8_matmul").get("efficient_factor") != 0:
+        yield "low_precision_efficiency", _share(ops, "fp8_matmul", where, usual)
     yield "expert_share", 1.0
     if attention := [share for name, *_ in ATTENTION if (share := _share(ops, name, where))]:
         yield "attention_share", 1.0

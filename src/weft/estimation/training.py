@@ -117,10 +117,6 @@ def training_run(
     tokens: float,
     mtbf_s: float | None = None,
     usd_per_accelerator_hour: float | None = None,
-    checkpoint_bytes: float | None = None,
-    checkpoint_Bps: float | None = None,
-    restart_s: float | None = None,
-    pue: float | None = None,
     failing: Failing | None = None,
 ) -> TrainingRun:
     """The run over ``tokens`` at an estimate's iteration time.
@@ -131,31 +127,31 @@ def training_run(
         mtbf_s: mean time between failures of one accelerator with its share of host and network; None: no
             failures and no checkpoints.
         usd_per_accelerator_hour: price; the accelerator's own where it has one.
-        checkpoint_bytes: of one checkpoint; 14 bytes per parameter by default.
-        checkpoint_Bps: bytes/s per accelerator; all write equal shares while training waits.
-        restart_s: from a failure until training goes on.
-        pue: power of the data centre over that of its accelerators.
-        failing: classes of failures, instead of ``mtbf_s`` and the arguments for checkpoints.
+        failing: classes of failures, instead of ``mtbf_s``.
 
     Raises:
         BadInput: a value is not positive and finite, or failures come too fast for the run to end.
     """
-    defaults = _Defaults()
+    defaults = [f"pue: {PUE:g} (power of the data centre over its accelerators')"]
     count = estimate.layout.world
     powered = count if failing is None else count + failing.spare_accelerators
     paid = powered + cluster.spares
     iterations = math.ceil(positive(tokens, "tokens") / job.recipe.tokens)
     training_s = iterations * positive(estimate.iteration_s, "iteration time")
-    overhead = defaults.take(pue, PUE, "pue", f"{PUE:g} (power of the data centre over its accelerators')")
     failures, expected_s = None, training_s
     # One mean time between failures is the simplest process: every stop alike.
     if failing is None and mtbf_s is not None:
-        failing = _alike(job, count, mtbf_s, (checkpoint_bytes, checkpoint_Bps, restart_s), defaults)
+        failing = _alike(job, count, mtbf_s)
     if failing is not None:
         failures, _, result = failures_of(failing, count, (estimate.iteration_s, iterations))
         expected_s = training_s / result.goodput
-        defaults.taken += failing.defaults
-    price = _price(usd_per_accelerator_hour, cluster, defaults)
+        defaults += failing.defaults
+    price = None
+    if usd_per_accelerator_hour is not None:
+        price = positive(usd_per_accelerator_hour, "price per accelerator-hour", zero=True)
+    elif cluster.accelerator.usd_per_hour > 0:
+        price = cluster.accelerator.usd_per_hour
+        defaults.append(f"price: ${price:g} per accelerator-hour ({cluster.accelerator.name})")
     hours = paid * expected_s / 3600.0
     return TrainingRun(
         tokens=float(tokens),
@@ -166,28 +162,28 @@ def training_run(
         accelerator_hours=hours,
         usd_per_accelerator_hour=price,
         usd=None if price is None else hours * price,
-        pue=overhead,
-        energy_mwh=powered / paid * hours * cluster.accelerator.power_w * overhead / 1e6,
+        pue=PUE,
+        energy_mwh=powered / paid * hours * cluster.accelerator.power_w * PUE / 1e6,
         failures=failures,
-        defaults=tuple(defaults.taken),
+        defaults=tuple(defaults),
     )
 
 
-def _alike(
-    job: Job, count: int, mtbf_s: float, stated: tuple[float | None, float | None, float | None], defaults: _Defaults
-) -> Failing:
-    """Failures that are all alike; ``stated`` are bytes of a checkpoint, bytes/s of each accelerator, and seconds of a
-    restart."""
-    size = checkpoint_size(job)
-    size = defaults.take(stated[0], size, "checkpoint size", f"{format_si(size, 'B')} (14 bytes per parameter)")
-    usual = Recovery().storage_Bps_per_accelerator
-    words = f"{format_si(usual, 'B/s')} per accelerator"
-    rate = defaults.take(stated[1], usual, "checkpoint bandwidth", words)
-    restart = defaults.take(stated[2], RESTART_S, "restart time", format_seconds(RESTART_S), zero=True)
-    stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=restart)
-    saving = Saving(interval_s=1.0, stall_s=size / (rate * count))
-    name = f"one in {format_seconds(mtbf_s)} per GPU"
-    return Failing(name=name, process=Process(stops=(stop,)), saving=saving, checkpoint_bytes=size)
+def _alike(job: Job, count: int, mtbf_s: float) -> Failing:
+    """Failures that are all alike; all accelerators write equal shares of a checkpoint while training waits."""
+    size_bytes, write_Bps = checkpoint_size(job), Recovery().storage_Bps_per_accelerator
+    stop = Stop(name="failure", rate=count / positive(mtbf_s, "mtbf"), restart_s=RESTART_S)
+    return Failing(
+        name=f"one in {format_seconds(mtbf_s)} per GPU",
+        process=Process(stops=(stop,)),
+        saving=Saving(interval_s=1.0, stall_s=size_bytes / (write_Bps * count)),
+        checkpoint_bytes=size_bytes,
+        defaults=(
+            f"checkpoint size: {format_si(size_bytes, 'B')} (14 bytes per parameter)",
+            f"checkpoint bandwidth: {format_si(write_Bps, 'B/s')} per accelerator",
+            f"restart time: {format_seconds(RESTART_S)}",
+        ),
+    )
 
 
 def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[Failures, Saving, TimeShares]:
@@ -232,29 +228,6 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
 def checkpoint_size(job: Job) -> float:
     """Bytes of a checkpoint: weights and the state of the optimizer of every parameter."""
     return CHECKPOINT_BYTES_PER_PARAMETER * (job.model.parameters + job.model.prediction_parameters)
-
-
-class _Defaults:
-    """Takes a value or its default, and keeps the list of defaults taken."""
-
-    def __init__(self) -> None:
-        self.taken: list[str] = []
-
-    def take(self, stated: float | None, default: float, name: str, words: str, *, zero: bool = False) -> float:
-        if stated is not None:
-            return positive(stated, name, zero=zero)
-        self.taken.append(f"{name}: {words}")
-        return default
-
-
-def _price(stated_usd: float | None, cluster: Cluster, defaults: _Defaults) -> float | None:
-    if stated_usd is not None:
-        return positive(stated_usd, "price per accelerator-hour", zero=True)
-    price = cluster.accelerator.usd_per_hour
-    if price <= 0:
-        return None
-    defaults.taken.append(f"price: ${price:g} per accelerator-hour ({cluster.accelerator.name})")
-    return price
 
 
 def positive(value: float, name: str, *, zero: bool = False) -> float:

@@ -395,21 +395,17 @@ class Contrast:
 
     def between(self, layouts: Sequence[Layout]) -> Floats:
         """Standard deviations of the logarithmic errors of layouts against each other, shape (n, n)."""
-        deviations: Floats = np.sqrt(self._variances(layouts))
+        places = np.array([list(steps(layout).values()) for layout in layouts]).reshape(-1, len(TRAITS))
+        apart = np.abs(places[:, None] - places[None])
+        known = np.array([self.variances[name] for name in TRAITS])
+        unlike = np.array([[a != b for b in layouts] for a in layouts])
+        deviations: Floats = np.sqrt(apart @ known + self.variances[OTHER] * unlike)
         return deviations
 
     def covered(self, layouts: Sequence[Layout]) -> Floats:
         """Shares within which ``COVERED`` of such pairs had the ratio of their times predicted, shape (n, n)."""
         shares: Floats = np.expm1(NORMAL * self.between(layouts))
         return shares
-
-    def _variances(self, layouts: Sequence[Layout]) -> Floats:
-        places = np.array([list(steps(layout).values()) for layout in layouts]).reshape(-1, len(TRAITS))
-        apart = np.abs(places[:, None] - places[None])
-        known = np.array([self.variances[name] for name in TRAITS])
-        unlike = np.array([[a != b for b in layouts] for a in layouts])
-        variances: Floats = apart @ known + self.variances[OTHER] * unlike
-        return variances
 
 
 @cache

@@ -75,15 +75,12 @@ Failed = tuple[str, int, float]
 """A part that failed: its kind, its number (of ``parts_of``), and the share of capacity that its links keep."""
 
 
-def drawn_failures(
-    fabric: Fabric, book: FailureBook, count: int, *, seed: int, draw: int = 0, where: str
-) -> tuple[Failed, ...]:
+def drawn_failures(fabric: Fabric, book: FailureBook, count: int, *, seed: int, where: str) -> tuple[Failed, ...]:
     """``count`` parts that are failed at once, drawn without repetition in proportion to the rates of their classes.
 
     A part fails first, second, ... as the exponential times of all parts come.
 
     Args:
-        draw: which of the draws of this seed.
         where: the option that has ``count``.
 
     Raises:
@@ -95,7 +92,7 @@ def drawn_failures(
         remedy = "give fewer, or classes of links and switches in --failures"
         problem = f"{count} parts cannot fail at once: {book.name} has classes for {len(pool)} of {fabric.name}"
         raise BadInput(problem, where=where, remedy=remedy)
-    dice = random.Random(f"{seed} {count} {draw}")
+    dice = random.Random(f"{seed} {count} 0")
     times = []
     for number, (known, _) in enumerate(pool):
         times.append((dice.expovariate(1.0) / known.rate(1.0, 1.0), number))

@@ -1,4 +1,4 @@
-"""A training job under failures as a stochastic process, in seconds: what the renewal model and the Monte Carlo take.
+"""A training job under failures as a stochastic process, in seconds: what the renewal model takes.
 
 Time is of two kinds.  In *running* time the job trains, saves or restarts, and failures come as Poisson processes.
 In *frozen* time nothing can fail: the job waits for a repair, or a planned pause lasts.  Repairs go on in both.

@@ -65,14 +65,14 @@ class Policy:
         return ",".join(["shrink" if self.shrink else "restart", *(word for on, word in chosen if on)])
 
 
-def parse_policy(text: str, where: str = "--policy") -> Policy:
+def parse_policy(text: str) -> Policy:
     """A policy of words with commas between, as "shrink,peer,async".
 
     Raises:
         UnknownName: a word that means nothing.
         BadInput: a word twice, or both restart and shrink.
     """
-    words = [word.strip() for word in text.split(",")]
+    where, words = "--policy", [word.strip() for word in text.split(",")]
     for word in words:
         if word not in WORDS:
             raise UnknownName("policy", word[:40], WORDS, where=where)

@@ -39,8 +39,6 @@ OWN = "own"
 """Routing of each network as its kind is usually routed."""
 NETWORK_S = 4 * 365 * 86400.0
 """How long a network is written off."""
-STEPS = 100
-"""Of a candidate, for those who are told of progress."""
 COMPONENTS = ("NIC", "leaf", "rail", "spine", "rail-spine", "core", "router")
 """What fails, one at a time: a NIC, or one switch of a role that the fabric has."""
 
@@ -268,8 +266,7 @@ class DesignTerms:
 
     ``layout`` is used on every network; None takes for each the candidate that is fastest on it, or the closed form's
     first without ``simulate``.  ``routing`` is that of the simulation, or ``OWN``.  ``run`` asks for a whole run under
-    failures,
-    of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
+    failures, of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
     ``one_domain`` asks for the time with all accelerators in one scale-up domain.  Networks of leaves and spines are
     tried as the cluster has them, and with all ``oversubscriptions``; such a network that is the same as another is
     left out, and failures are not studied on them.
@@ -280,7 +277,6 @@ class DesignTerms:
     layout: Layout | None = None
     space: Space = STANDARD
     routing: str = "ecmp"
-    seed: int = 0
     simulate: bool = True
     failures: bool = True
     run: FailureTerms | None = None
@@ -309,7 +305,7 @@ def design(
         options: prices, radix, layout, routing.
         domains: sizes of the scale-up domain to try; the cluster's own where empty.
         batches: global batches to try; the job's own where empty.
-        progress: called with steps done and in all, ``STEPS`` for each candidate.
+        progress: called with candidates done and in all.
 
     Raises:
         UnknownName: an unknown kind.
@@ -334,12 +330,8 @@ def design(
     rejected: list[Rejected] = []
     seen: set[tuple[object, ...]] = set()
     for number, (kind, size, batch) in enumerate(candidates):
-
-        def tell(share: float, number: int = number) -> None:
-            if progress is not None:
-                progress(int((number + share) * STEPS), len(candidates) * STEPS)
-
-        tell(0.0)
+        if progress is not None:
+            progress(number, len(candidates))
         sized_job = replace(job, recipe=replace(job.recipe, global_batch=batch))
         try:
             if (size, batch) not in known:
@@ -354,7 +346,7 @@ def design(
             seen.add(same)
             # Failures are studied on the networks that the user named, not on their variants.
             how = options if kind in kinds else replace(options, failures=False)
-            compared = _design(sized_job, clusters[size], kind, fabric, known[size, batch], how, own_usd, tell)
+            compared = _design(sized_job, clusters[size], kind, fabric, known[size, batch], how, own_usd)
             designs.append(replace(compared, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
@@ -376,7 +368,7 @@ def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:
     """Seconds of an iteration with all accelerators in one scale-up domain, found as those of the networks."""
     single, plain = with_domain(cluster, cluster.count), replace(options, failures=False, run=None)
     fabric, layouts = for_cluster("rail-only", single, radix=options.radix), _candidates(job, single, plain)
-    return _design(job, single, "rail-only", fabric, layouts, plain, 0.0, lambda _: None).iteration_s
+    return _design(job, single, "rail-only", fabric, layouts, plain, 0.0).iteration_s
 
 
 def routing_on(kind: str, routing: str) -> str:
@@ -392,7 +384,6 @@ def _design(
     layouts: Sequence[Layout],
     options: DesignTerms,
     own_usd: float,
-    tell: Callable[[float], None],
 ) -> Design:
     """One network under a job; ``own_usd`` of its domains are in the price of the accelerators."""
     whole = with_spares_used(cluster)
@@ -400,15 +391,11 @@ def _design(
     layout, routing = layouts[0], routing_on(kind, options.routing)
     # The closed form ranks layouts for some network, not for this one: each candidate is simulated on it.
     if len(layouts) > 1:
-        evaluator, seconds = Evaluator(job, cluster, fabric, routing=routing, seed=options.seed), []
-        for number, each in enumerate(layouts):
-            seconds.append(evaluator.seconds(each))
-            tell(0.5 * (number + 1) / len(layouts))
-        layout = layouts[seconds.index(min(seconds))]
+        layout = min(layouts, key=Evaluator(job, cluster, fabric, routing=routing).seconds)
     closed = estimate(job, cluster, [layout])[0].iteration_s
     simulated = sprayed = nic_bytes = spine_bytes = None
     failures: tuple[ComponentFailure, ...] = ()
-    network = DegradedNetwork(job, cluster, layout, fabric, routing=routing, seed=options.seed)
+    network = DegradedNetwork(job=job, cluster=cluster, layout=layout, fabric=fabric, routing=routing)
     if options.simulate:
         run = network.healthy
         simulated = run.iteration_s
@@ -416,7 +403,7 @@ def _design(
             sprayed = simulate_iteration(job, cluster, layout, fabric, routing="spray").iteration_s
         nic_bytes, spine_bytes = _crossing(fabric, run.link_bytes)
         if options.failures:
-            failures = tuple(_failures(network, tell))
+            failures = tuple(_failures(network))
     # Spare hosts stand idle, but their ports are bought.
     bought = for_cluster(kind, whole, radix=options.radix) if cluster.spares else fabric
     price = bill(bought, options.prices, radix=options.radix, kind=kind)
@@ -483,11 +470,10 @@ def _crossing(fabric: Fabric, link_bytes: np.ndarray) -> tuple[float, float]:
     return float(link_bytes[leaving].sum()), float(link_bytes[between].sum() / 2.0)
 
 
-def _failures(network: DegradedNetwork, tell: Callable[[float], None]) -> Sequence[ComponentFailure]:
+def _failures(network: DegradedNetwork) -> Sequence[ComponentFailure]:
     """One component of each kind down, one at a time."""
     fabric, result = network.fabric, []
-    for number, component in enumerate(COMPONENTS):
-        tell(0.6 + 0.4 * number / len(COMPONENTS))
+    for component in COMPONENTS:
         if component == "NIC":
             links, switches = nic_links(fabric, 0), np.zeros(0, dtype=np.int64)
             affected = min(len(links), 1)

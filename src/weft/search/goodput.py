@@ -24,9 +24,8 @@ from weft.layout.text import format_layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
 from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
-from weft.reliability.monte_carlo import spread
 from weft.reliability.parts import broken, parts_of, stranded_accelerators
-from weft.reliability.process import Process, Saving
+from weft.reliability.process import Saving
 from weft.reliability.recovery import Policy
 from weft.reliability.renewal import ClassCost, TimeShares
 from weft.results import Result
@@ -35,22 +34,16 @@ from weft.simulation.iteration.simulate import simulate_iteration
 from weft.units import counted
 
 
+@dataclass(kw_only=True)
 class DegradedNetwork:
     """A job on a fabric, healthy and with parts failed."""
 
-    def __init__(
-        self,
-        job: Job,
-        cluster: Cluster,
-        layout: Layout,
-        fabric: Fabric,
-        *,
-        routing: str,
-        seed: int,
-        constants: Calibration | None = None,
-    ) -> None:
-        self.job, self.cluster, self.layout, self.fabric = job, cluster, layout, fabric
-        self.routing, self.seed, self.constants = routing, seed, constants
+    job: Job
+    cluster: Cluster
+    layout: Layout
+    fabric: Fabric
+    routing: str
+    constants: Calibration | None = None
 
     @cached_property
     def healthy(self) -> IterationSimulation:
@@ -67,7 +60,7 @@ class DegradedNetwork:
 
     def _simulated(self, fabric: Fabric) -> IterationSimulation:
         return simulate_iteration(
-            self.job, self.cluster, self.layout, fabric, routing=self.routing, seed=self.seed, constants=self.constants
+            self.job, self.cluster, self.layout, fabric, routing=self.routing, constants=self.constants
         )
 
     def speed(self, failed: Sequence[tuple[str, int, float]]) -> float | None:
@@ -78,11 +71,6 @@ class DegradedNetwork:
         return min(1.0, self.healthy_s / self.iteration_s(left))
 
 
-STOPS = 20_000
-"""Failures that the Monte Carlo draws, over all its runs."""
-MOST_RUNS = 100
-NINETY = 1.6449
-"""Half of the runs' middle 90 % in standard deviations."""
 MOST_SPARES = 10_000
 
 
@@ -100,7 +88,6 @@ class FailureTerms:
     usd_per_hour: float | None = None
     simulate: bool = True
     routing: str = "ecmp"
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,16 +121,14 @@ class SparesRow:
 class GoodputReport(Result):
     """A run under failures.
 
-    ``iteration_s`` is the simulator's where the network is simulated, else the estimate's.  ``low_s`` to ``high_s``
-    holds the middle 90 % of runs, by ``runs`` draws of the Monte Carlo, whose goodput is ``drawn_goodput``.
-      ``best_spares`` needs the fewest accelerator-hours, spares included.
-    ``routing`` is that of the simulation (None: nothing is simulated).
+    ``iteration_s`` is the simulator's where the network is simulated, else the estimate's.  ``best_spares`` needs the
+    fewest accelerator-hours, spares included.  ``routing`` is that of the simulation (None: nothing is simulated).
     """
 
     SCHEMA = "weft.goodput/1"
     DOCUMENT = """
         job cluster layout fabric=fabric.name failures=failing.book.name policy iteration_s goodput shares=outcome run
-        expected_s monte_carlo saving spares best_spares spare_rows simulated routing classes"""
+        saving spares best_spares spare_rows simulated routing classes"""
 
     job: Job
     cluster: Cluster
@@ -158,10 +143,6 @@ class GoodputReport(Result):
     classes: tuple[ClassRow, ...]
     spare_rows: tuple[SparesRow, ...]
     best_spares: int
-    runs: int
-    drawn_goodput: float
-    low_s: float
-    high_s: float
     routing: str | None
 
     @property
@@ -184,16 +165,6 @@ class GoodputReport(Result):
     @property
     def policy(self) -> str:
         return str(self.failing.policy)
-
-    @property
-    def expected_s(self) -> dict[str, float]:
-        """The mean and the middle 90 % of runs."""
-        return {"mean": self.run.expected_s, "low": self.low_s, "high": self.high_s}
-
-    @property
-    def monte_carlo(self) -> dict[str, float]:
-        """How many runs were drawn, and their goodput."""
-        return {"runs": self.runs, "goodput": self.drawn_goodput}
 
     def _facts(self) -> Sequence[str]:
         subject = f"{self.job.model.name} on {self.cluster.name}, {format_layout(self.layout)}"
@@ -218,7 +189,7 @@ def goodput(
     """
     estimated = estimate(job, cluster, [layout], constants)[0]
     network = network or DegradedNetwork(
-        job, cluster, layout, fabric, routing=terms.routing, seed=terms.seed, constants=constants
+        job=job, cluster=cluster, layout=layout, fabric=fabric, routing=terms.routing, constants=constants
     )
     iteration_s = network.healthy_s if terms.simulate else estimated.iteration_s
     timed = replace(estimated, iteration_s=iteration_s)
@@ -232,7 +203,6 @@ def goodput(
         timed, job, cluster, tokens=terms.tokens, usd_per_accelerator_hour=terms.usd_per_hour, failing=met
     )
     _, saving, result = failures_of(met, layout.world, pace)
-    chance = _chance(met.process, saving, run, terms.seed)
     return GoodputReport(
         job=job,
         cluster=cluster,
@@ -247,10 +217,6 @@ def goodput(
         classes=_class_rows(failing, result, run),
         spare_rows=rows,
         best_spares=best,
-        runs=chance[0],
-        drawn_goodput=run.training_s / chance[1],
-        low_s=max(run.training_s, run.expected_s - NINETY * chance[2]),
-        high_s=run.expected_s + NINETY * chance[2],
         routing=network.routing if terms.simulate else None,
     )
 
@@ -317,18 +283,6 @@ def _met(failing: FailingJob, spares: int, speeds: tuple[float, ...]) -> Failing
             f"spares: {counted(spares, 'host')} of {failing.host_size}, paid for like others{idle}",
         ),
     )
-
-
-def _chance(process: Process, saving: Saving, run: TrainingRun, seed: int) -> tuple[int, float, float]:
-    """Runs drawn, their mean and their standard deviation in seconds; long runs are drawn in part."""
-    assert run.failures is not None
-    # A run of many failures is a sum of nearly independent pieces: a part of it is drawn, whose mean grows with its
-    # length and whose deviation with the root of it.
-    part = min(1.0, STOPS / 8 / max(1.0, run.failures.expected_failures))
-    stops = max(1.0, run.failures.expected_failures * part)
-    runs = int(min(MOST_RUNS, max(8, STOPS / stops)))
-    drawn = spread(process, saving, run.training_s * part, runs=runs, seed=seed)
-    return runs, drawn.mean_s / part, drawn.deviation_s / math.sqrt(part)
 
 
 def _class_rows(failing: FailingJob, result: TimeShares, run: TrainingRun) -> tuple[ClassRow, ...]:

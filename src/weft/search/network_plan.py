@@ -25,7 +25,6 @@ from weft.simulation.routes.evaluator import DEGREES, Evaluator
 
 MOST = 2_000_000
 """Layouts, or layouts in an order of the axes, that are kept; what is left out bounds the proof."""
-Progress = Callable[[str, float, float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,6 @@ def search_on_fabric(
     per_mesh: bool = False,
     budget_s: float | None = None,
     clock: Callable[[], float] = time.monotonic,
-    progress: Progress | None = None,
 ) -> Found:
     """Search a space, in every order of the axes, for the layout that is fastest at flow level.
 
@@ -103,7 +101,6 @@ def search_on_fabric(
         top: how many evaluated layouts to return.
         per_mesh: return only the best of each mesh.
         budget_s: seconds of ``clock``, which is the wall's, after which the search stops; the proof then has a gap.
-        progress: called with what is done, the best seconds so far and the seconds that bound all layouts.
     """
     search = _Search(
         evaluator=evaluator,
@@ -112,7 +109,6 @@ def search_on_fabric(
         orders=list(_orders(space.order)) if orders else [space.order],
         clock=clock,
         ends=np.inf if budget_s is None else clock() + budget_s,
-        progress=progress,
     )
     # The faster the first layouts are, the fewer floors lie below the best: any choice is correct, good ones save
     # work.
@@ -158,7 +154,6 @@ class _Search:
     orders: list[tuple[str, ...]]
     clock: Callable[[], float]
     ends: float
-    progress: Progress | None
     seconds: dict[Layout, float] = field(default_factory=dict)
     least_s: float = np.inf
     considered: int = 0
@@ -173,10 +168,6 @@ class _Search:
 
     def late(self) -> bool:
         return self.clock() > self.ends
-
-    def _tell(self, stage: str, bound_s: float) -> None:
-        if self.progress is not None:
-            self.progress(stage, self.least_s, min(bound_s, self.least_s))
 
     # 1: all layouts ----------------------------------------------------------------------------------
 
@@ -199,7 +190,6 @@ class _Search:
                     break
                 if len(batch.table):
                     candidates = _joined(candidates, self._below(batch.table, 0, ())).least()
-            self._tell("layouts", 0.0)
         return candidates
 
     def _left_out(self, candidates: _Candidates, part: Frames) -> _Candidates:
@@ -250,7 +240,6 @@ class _Search:
                 result = replace(result, left_out_s=min(result.left_out_s, float(promising.floor_s[rows].min())))
             elif len(rows):
                 result = _joined(result, self._below(table.take(rows), place, order)).least()
-            self._tell("orders", 0.0)
         return result
 
     # 3 and 4: groups of layouts with the same collectives ----------------------------------------------
@@ -265,7 +254,6 @@ class _Search:
         while queue and queue[0][0] < self.limit_s():
             if self.late():
                 return min(queue[0][0], left_out_s, self.least_s)
-            self._tell("evaluated", queue[0][0])
             _, number, cut = heapq.heappop(queue)
             rows = groups[number]
             # The best may have fallen since the group was pushed: layouts that it rules out by now leave.
@@ -422,28 +410,26 @@ def plan_on_fabric(
     fabric: Fabric,
     *,
     routing: str = "ecmp",
-    seed: int = 0,
     placement: Placement | None = None,
     orders: bool = True,
     top: int = 10,
     per_mesh: bool = True,
     budget_s: float | None = None,
-    progress: Progress | None = None,
 ) -> NetworkPlan:
     """The fastest layout of a plan's space on a fabric.
 
     Args:
         result: the plan of the closed form, with its best layouts; some must be feasible.
-        routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it, with ``seed``.
+        routing: as ``weft.simulation.routes.evaluator.Evaluator`` takes it.
         placement: of every rank; rank r on accelerator r by default.
-        orders, top, per_mesh, budget_s, progress: see ``search_on_fabric``.
+        orders, top, per_mesh, budget_s: see ``search_on_fabric``.
 
     Raises:
         BadInput: the ranks do not fit on the fabric, or a flow has no path.
         UnknownName: there is no such routing.
     """
     evaluator = Evaluator(
-        result.job, result.cluster, fabric, routing=routing, seed=seed, constants=result.constants, placement=placement
+        result.job, result.cluster, fabric, routing=routing, constants=result.constants, placement=placement
     )
     evaluated = search_on_fabric(
         evaluator,
@@ -454,7 +440,6 @@ def plan_on_fabric(
         top=top,
         per_mesh=per_mesh,
         budget_s=budget_s,
-        progress=progress,
     )
     estimator = Estimator(result.job, result.cluster, result.constants)
     layouts = [layout for layout, _ in evaluated.layouts]
