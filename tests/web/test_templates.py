@@ -45,7 +45,9 @@ def page(name, frozen):
     )
     asked = replace(PLAN, groups=(Group(title=name, fields=fields),))
     inner = render("blocks.html", sections=sections(blocks(name), lambda value: f"/plan?x={value}"))
-    answer = render("answer.html", blocks=Markup(inner), show="a", tabs=[("a", name), ("b", name)], files=[(name, name)])
+    answer = render(
+        "answer.html", blocks=Markup(inner), show="a", tabs=[("a", name), ("b", name)], files=[(name, name)]
+    )
     message = render("message.html", text=name, remedy=name)
     given = dict.fromkeys([*(one for one, _, _ in kinds), "show"], name)
     shown = {"page": asked, "given": given, "filled": ["a"], "answer": Markup(answer + message)}
