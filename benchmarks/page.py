@@ -110,10 +110,9 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
     query = urlencode(asked)
     await fetched("/", '<input id="field-model"')
     origin = {"Origin": str(client.base_url).rstrip("/")}
-    page = await fetched("/plan", "largest losses", data=dict(asked), headers=origin)
+    page = await fetched("/plan", 'class="weft-chart"', data=dict(asked), headers=origin)
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
-    await fetched(f"/plan?{query}&show=charts", 'class="weft-chart"')
     await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Launch with calculon: save this as system.json")
     await fetched(f"/plan/launch-file?{query}&tool=calculon-system", '"networks"')
     document = json.loads(await fetched(f"/plan/json?{query}", '"layouts"'))

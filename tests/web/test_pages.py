@@ -17,7 +17,7 @@ import weft
 from weft.arrangement.bundle import arrangement_of
 from weft.cluster import load
 from weft.views.html import PLACES
-from weft.web import showing
+from weft.web import app
 from weft.web.pages import PAGES, _clusters, _examples
 
 OWN = {"origin": "http://testserver"}
@@ -66,7 +66,7 @@ def test_pages_are_those_of_the_navigation():
 
 
 @pytest.mark.parametrize("page", list(ASKED))
-def test_a_page_begins_with_its_form(client, elements, page):
+def test_a_page_opens_on_a_form_and_an_answer(client, elements, page):
     text = client.get(f"/{page}").text
     found = elements(text)
     assert next(one for one in found.named("a") if "aria-current" in one)["href"] == f"/{page}"
@@ -77,9 +77,12 @@ def test_a_page_begins_with_its_form(client, elements, page):
     described = {one["aria-describedby"] for one in fields if "aria-describedby" in one}
     assert described == {one["id"] for one in found.named("small")}
     assert not re.search(r"--\w", text[text.index("<form") : text.index("</form>")])
-    assert ('class="answer"' in text) == (page == "accuracy")  # it needs no field
+    assert 'class="answer"' in text
+    assert 'role="alert"' not in text
+    example = {one["name"]: one["value"] for one in found.named("input") if one.get("value")}
+    assert example == {k: v for k, v in PAGES[f"/{page}"].example.items() if k in example}
     if page == "plan":
-        assert client.get("/").text == text
+        assert client.get("/").text == client.get("/plan").text
 
 
 @pytest.mark.parametrize(("page", "show"), VIEWS)
@@ -91,10 +94,13 @@ def test_a_view_is_whole(client, elements, page, show):
     names = [each["id"] for _, each in found.found if "id" in each]
     assert len(names) == len(set(names))
     assert not [each for _, each in found.found if "style" in each or any(name.startswith("on") for name in each)]
-    assert [one["href"].partition("?")[0] for one in found.named("a") if "aria-current" in one] == [f"/{page}"] * 2
+    current = [one["href"].partition("?")[0] for one in found.named("a") if "aria-current" in one]
+    assert current == [f"/{page}"] * (1 + (len(PAGES[f"/{page}"].shows) > 1))
     assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].files)
-    if show == "charts":
-        assert text.count("<figure") >= 2
+    if show != "launch":
+        figure = text.index("<figure")
+        assert figure < text.index("<table")
+        assert text.count("<p", text.index("</nav>", text.index('class="answer"')), figure) <= 1
         assert "Not drawn" not in text
 
 
@@ -131,7 +137,7 @@ BAD = [
 
 @pytest.mark.parametrize(("page", "asked"), BAD)
 def test_what_cannot_be_used_is_said_beside_the_form(client, page, asked, monkeypatch):
-    monkeypatch.setattr(showing, "AT_ONCE_S", 60.0)  # later than that, a page begins before its answer, as 200
+    monkeypatch.setattr(app, "AT_ONCE_S", 60.0)  # later than that, a page begins before its answer, as 200
     found = get(client, page, **asked)
     assert found.status_code == 400
     assert 'role="alert"' in found.text
@@ -189,7 +195,7 @@ def test_dimensions_may_be_those_of_a_cluster(client):
 
 
 def test_few_bytes_are_drawn_too(client):
-    assert get(client, "schedule", show="charts", size="3", chunks="").text.count('class="weft-chart"') == 2
+    assert get(client, "schedule", size="3", chunks="").text.count('class="weft-chart"') == 2
 
 
 # Accuracy -----------------------------------------------------------------------------------------------------------
@@ -250,7 +256,7 @@ def test_a_pasted_site_names_no_file_and_is_not_too_large(client, tmp_path, monk
     for name in ("cluster.toml", "fabric.json", "config.json", "plan.json"):
         (tmp_path / name).write_text("{}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(showing, "AT_ONCE_S", 60.0)
+    monkeypatch.setattr(app, "AT_ONCE_S", 60.0)
     text = _examples()["scattered"].replace(old, new)
     assert new in text
     found = client.post("/arrange", data={"site_text": text}, headers=OWN)

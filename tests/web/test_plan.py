@@ -17,7 +17,7 @@ from weft.errors import BadInput
 from weft.interop.launch import launch_arguments
 from weft.layout.text import format_layout
 from weft.units import format_seconds
-from weft.web import showing
+from weft.web import app
 
 ASKED = {"model": "llama-3.1-8b", "cluster": "h100-64"}
 OWN = {"origin": "http://testserver"}
@@ -53,7 +53,7 @@ def test_a_layout_is_shown_and_compared_with_the_best(client):
 def test_what_was_rejected_and_what_does_not_fit_is_said(client):
     text = shown(client).text
     assert all(f"{one.layouts:,}  {one.code}: " in text for one in weft.plan(*ASKED.values()).rejected)
-    for show in ("layouts", "charts", "launch"):
+    for show in ("layouts", "launch"):
         asked = {"model": "llama-3.1-405b", "cluster": "h100-8", "show": show}
         nothing = client.get(f"/plan?{urlencode(asked)}")
         assert nothing.status_code == 200
@@ -106,13 +106,13 @@ def test_a_pasted_model_and_cluster_are_kept_with_another_count(client):
 
 
 def test_a_fault_ends_a_page_that_has_begun(client, monkeypatch, capsys):
-    monkeypatch.setattr(showing, "AT_ONCE_S", 0.0)
-    original = showing.render
+    monkeypatch.setattr(app, "AT_ONCE_S", 0.0)
+    original = app.render
 
     def faulty(name, **given):
         return original(name, **given | {"tabs": None} if name == "answer.html" else given)
 
-    monkeypatch.setattr(showing, "render", faulty)
+    monkeypatch.setattr(app, "render", faulty)
     text = shown(client, top="7").text
     assert "A fault in Weft" in text
     assert text.rstrip().endswith("</html>")

@@ -28,7 +28,7 @@ def planned_page():
 
 def test_a_page_says_all_parts_and_loads_nothing():
     page = planned_page()
-    for name in ("charts", "comparison", "launch", "provenance"):
+    for name in ("memory-against-time", "comparison", "launch", "provenance"):
         assert f'<h2 id="{name}"' in page
         assert f'href="#{name}"' in page
     for name in ("time-of-the-best-layout", "memory", "rejected-layouts"):
@@ -85,7 +85,7 @@ def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path, arranged_site)
     page = weft.make_report(path)
     for name in ("policies-on-this-site", "jobs", "layouts", "who-sits-where", "busiest-links", "assumed"):
         assert f'<h2 id="{name}"' in page
-    for name in ("charts", "launch", "provenance"):
+    for name in ("links-and-time", "launch", "provenance"):
         assert f'<h2 id="{name}"' in page
         assert f'href="#{name}"' in page
     assert page.count('class="weft-chart"') == 3

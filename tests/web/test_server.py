@@ -140,7 +140,7 @@ def test_work_is_cancelled(pool):
 
 
 def test_a_field_cannot_say_where_the_answer_goes(client, monkeypatch):
-    monkeypatch.setattr("weft.web.showing.AT_ONCE_S", 0.0)
+    monkeypatch.setattr("weft.web.app.AT_ONCE_S", 0.0)
     page = client.get("/plan?model=gpt2-124m&cluster=h100-8&fix=a%1Eanswer%1Eb").text
     assert page.index("</form>") < page.index('role="alert"') < page.index("</main>")
 

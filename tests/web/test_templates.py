@@ -45,11 +45,13 @@ def page(name, frozen):
     )
     asked = replace(PLAN, groups=(Group(title=name, fields=fields),))
     inner = render("blocks.html", sections=sections(blocks(name), lambda value: f"/plan?x={value}"))
-    answer = render("answer.html", blocks=Markup(inner), show="a", tabs=[("a", name)], files=[(name, name)])
+    answer = render(
+        "answer.html", blocks=Markup(inner), show="a", tabs=[("a", name), ("b", name)], files=[(name, name)]
+    )
     message = render("message.html", text=name, remedy=name)
     given = dict.fromkeys([*(one for one, _, _ in kinds), "show"], name)
     shown = {"page": asked, "given": given, "filled": ["a"], "answer": Markup(answer + message)}
-    return render("question.html", here="/plan", **shown)
+    return render("question.html", here="/plan", example=False, **shown)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -104,11 +106,3 @@ def test_a_missing_value_is_an_error():
 
     with pytest.raises(UndefinedError):
         _environment().from_string("{{ nothing }}").render()
-
-
-def test_charts_follow_the_dark_scheme():
-    """The style sheet holds the charts' own rules, so that no page needs Altair to be styled."""
-    pytest.importorskip("altair")
-    from weft.views.charts.palette import scheme_css
-
-    assert scheme_css() in static("weft.css").decode()

@@ -62,6 +62,7 @@ class Column:
         room: columns of a terminal that bars leave for what stands beside them.
         meaning: of the heading, in a few words; it stands below the grid.
         values: what the rows are called elsewhere, so that a page can lead from a row to its own page.
+        front: whether pages show it right behind the first column, in every case.
     """
 
     heading: str
@@ -72,6 +73,7 @@ class Column:
     room: int = 0
     meaning: str = ""
     values: Sequence[str] = ()
+    front: bool = False
 
     @property
     def width(self) -> int:

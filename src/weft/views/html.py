@@ -86,7 +86,9 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
             case Grid(columns=columns):
                 tables = sum(kind == "table" for kind, _ in parts)
                 name = f"{result[-1].name or 'first'}-table{tables or ''}"
-                parts.append(("table", {"name": name, "columns": columns, "rows": list(_rows(columns, link))}))
+                columns, same = _ordered(columns)
+                rows = list(_rows(columns, link))
+                parts.append(("table", {"name": name, "columns": columns, "rows": rows, "same": same}))
             case Figure(chart=chart):
                 drawn = _drawn(chart)
                 room -= len(drawn)
@@ -132,6 +134,17 @@ def _drawn(chart: str | Callable[[], Chart]) -> str:
         return embedded(chart())
     except BadInput:
         return ""
+
+
+def _ordered(columns: Sequence[Column]) -> tuple[list[Column], str]:
+    """The columns of a table, those in ``front`` behind the first, and in words the columns without a difference."""
+    first, *rest = columns
+    constant = [
+        column for column in rest if not column.front and len(column.cells) > 1 and len(set(column.cells)) == 1
+    ]
+    shown = sorted((column for column in rest if column not in constant), key=lambda column: not column.front)
+    words = (f"{column.heading} {column.cells[0]}" for column in constant if column.cells[0] not in ("", "-"))
+    return [first, *shown], ", ".join(words)
 
 
 def _rows(columns: Iterable[Column], link: Callable[[str], str] | None) -> Iterator[list[tuple[str, Any, str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from weft.fabric.transport import crossing
 from weft.layout.check import REASONS
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from weft.layout.spec import Layout
     from weft.search.network_plan import NetworkPlan
     from weft.search.ranking import Plan
+
+_Item = TypeVar("_Item")
 
 
 def plan_view(
@@ -94,7 +96,7 @@ def ranking(plan: Plan) -> Iterator[Block]:
     shared = [column for column in columns if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in columns if column not in shared]
     marks = ["=" if tie.tied else "" for tie in plan.ties]
-    ties = [Column(heading="tie", cells=marks, left=True)] if len(set(marks)) > 1 else []
+    ties = [Column(heading="tie", cells=marks, left=True, front=True)] if len(set(marks)) > 1 else []
     yield Grid([*degrees(estimates), *varying, *results(estimates, ties)])
     if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
         yield Paragraph(f"All have {facts}.", indent=2)
@@ -126,11 +128,11 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
     """What layouts come to; ``ties`` stand beside the time."""
     return [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
+        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates], front=True),
         *ties,
-        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates]),
+        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates], front=True),
         Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
-        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates]),
+        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
         Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
         Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]
@@ -177,7 +179,7 @@ def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
     ]
 
 
-def thinned(estimates: Sequence[Estimate], most: int) -> list[Estimate]:
+def thinned(estimates: Sequence[_Item], most: int) -> list[_Item]:
     """Up to ``most`` of them at even distances, the first and the last included."""
     if len(estimates) <= most:
         return list(estimates)

@@ -1,9 +1,9 @@
-"""Reports to hand around: a plan, an arrangement or a study with its figures, launch files and provenance."""
+"""Reports of a plan, an arrangement or a study, with figures, launch files and provenance."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from shlex import quote
@@ -33,9 +33,8 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
     """A plan in full; ``launch`` gives what a tool runs of its best layout, or why it cannot."""
     if not plan.layouts:
         yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
-    yield from plan_view(plan, verbose=True)
+    yield from plan_with_charts(plan)
     if plan.layouts:
-        yield from plan_figures(plan)
         if (compared := compared_layouts(plan)) is not None:
             yield Heading("Comparison", top=True)
             yield from comparison_view(compared)
@@ -53,13 +52,22 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
     yield Copied(json.dumps(inputs, indent=1, sort_keys=True), "Inputs and constants")
 
 
-def plan_figures(plan: Plan) -> Iterator[Block]:
-    """Where time and memory go, and what less memory costs."""
+def behind_verdict(blocks: Iterable[Block], *figures: Block) -> Iterator[Block]:
+    """Blocks with figures behind the first one, the verdict."""
+    remaining = iter(blocks)
+    yield next(remaining)
+    yield from figures
+    yield from remaining
+
+
+def plan_with_charts(plan: Plan) -> Iterator[Block]:
+    """A plan: the verdict, where time and memory go, the layouts, and the trade of memory for time."""
     from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
-    yield Heading("Charts", top=True)
-    yield Figure(partial(breakdown_chart, plan), "Where time and memory of the first layouts go")
+    chart = Figure(partial(breakdown_chart, plan, top=COMPARED), "Time and memory of the first layouts")
+    yield from behind_verdict(plan_view(plan, verbose=True), *([chart] if plan.layouts else []))
     if plan.pareto:
+        yield Heading("Memory against time", top=True)
         yield Figure(partial(pareto_chart, plan), "Less memory for more time")
 
 
@@ -84,8 +92,7 @@ def compared_layouts(plan: Plan) -> Comparison | None:
 
 def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: str) -> Iterator[Block]:
     """An arrangement in full; ``document`` has its fields as ``file`` has them, which commands name."""
-    yield from arrangement_view(result)
-    yield from arrangement_figures(result)
+    yield from arrangement_with_charts(result)
     yield Heading("Launch", top=True)
     for row in document["jobs"]:
         yield from _start(row, file)
@@ -98,13 +105,14 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
     yield Copied(_inputs(document), "Inputs")
 
 
-def arrangement_figures(result: Arrangement) -> Iterator[Block]:
-    """Seats, links before and after, and one common period."""
+def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
+    """An arrangement: the verdict, where jobs run, the tables, link loads, and one common period."""
     from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
 
-    yield Heading("Charts", top=True)
-    yield Figure(partial(seats_chart, result), "Who sits where: a square is a host, a number and a colour a job")
-    yield Figure(partial(loads_chart, result), "How busy links are before and after")
+    seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
+    yield from behind_verdict(arrangement_view(result), seats)
+    yield Heading("Links and time", top=True)
+    yield Figure(partial(loads_chart, result), "Load of the links before and after")
     yield Figure(
         partial(timeline_chart, result), "One common period: when jobs send, and the busiest link that they share"
     )

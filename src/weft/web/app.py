@@ -1,12 +1,22 @@
-"""The application: the pages, the files they use, the progress of work, and errors as pages."""
+"""The application: the pages, the files they use, the progress of work, and errors as pages.
+
+An answer that is ready within ``AT_ONCE_S`` is sent as one page.  Otherwise the browser gets the form and the progress
+first, and the rest of the same response when the answer is ready; the question is cancelled when the browser leaves.
+Without script everything but the progress works.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+import secrets
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -15,19 +25,33 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from weft.errors import WeftError
-from weft.views.html import STATIC, render, static
+from weft.errors import BadInput, WeftError
+from weft.views.html import STATIC, Markup, render, static
 from weft.web.guard import Guard, Refused
-from weft.web.pages import PAGES, PLAN, file
-from weft.web.questions import Page
-from weft.web.showing import asked_of, fetch, form_of, question, show
+from weft.web.pages import PAGES, PLAN, answer, file
+from weft.web.questions import Asked, Page
 from weft.web.texts import Texts
-from weft.web.work import Pool, Ticket
+from weft.web.work import Failure, Pool, Question, Ticket
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 _PROGRESS_S = 0.2
 _DAY = "max-age=86400"
+AT_ONCE_S = 0.1
+"""A page whose answer is there by then is sent whole."""
+MOST_FIELDS = 600
+_LOOK_S = 0.5
+"""How often it is looked whether the browser is still there."""
+_FAILURES = {
+    "bad-input": (400, "That cannot be used"),
+    "infeasible": (422, "Nothing fits"),
+    "cancelled": (503, "Cancelled"),
+    "time": (503, "It takes too long"),
+    "memory": (503, "It needs too much memory"),
+    "busy": (503, "Too much to do"),
+    "bug": (500, "A fault in Weft"),
+}
+"""Status of HTTP and title for each ``Failure.code``."""
 
 
 def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
@@ -68,13 +92,15 @@ def _page_routes() -> list[Route]:
     ]
 
 
-def _given(request: Request, page: Page) -> dict[str, str]:
-    return {name: request.query_params.get(name, "").strip() for name in page.names}
+def _fields(request: Request, page: Page) -> dict[str, str]:
+    """The fields of an address; those of the page's example where the address has none."""
+    fields = page.example if not request.query_params else request.query_params
+    return {name: fields.get(name, "").strip() for name in page.names}
 
 
 def _shown(page: Page) -> Handler:
     async def shown(request: Request) -> Response:
-        return await show(request, page, _given(request, page))
+        return await _show(request, page, _fields(request, page))
 
     return shown
 
@@ -82,7 +108,7 @@ def _shown(page: Page) -> Handler:
 def _sent(page: Page) -> Handler:
     async def sent(request: Request) -> Response:
         """The form: pasted texts are kept, and the address of the answer follows."""
-        form = await form_of(request)
+        form = await _form(request)
         given = {name: form.get(name, "").strip() for name in page.names}
         given |= request.app.state.texts.keep_pasted(form, page.sources.values())
         return RedirectResponse(page.address(given), 303)
@@ -92,12 +118,133 @@ def _sent(page: Page) -> Handler:
 
 def _file(page: Page, name: str) -> Handler:
     async def sent(request: Request) -> Response:
-        asked = asked_of(request, page, _given(request, page))
-        named, kind, text = await fetch(request, question(file, asked, page, name))
+        asked = _asked(request, page, _fields(request, page))
+        named, kind, text = await _fetch(request, _question(file, asked, page, name))
         headers = {"Content-Disposition": f'attachment; filename="{named}"'}
         return Response(text, media_type=kind, headers=headers)
 
     return sent
+
+
+async def _show(request: Request, page: Page, given: dict[str, str]) -> Response:
+    """The response of a page: its form, and the answer where enough is asked."""
+    asked = None
+    try:
+        if all(given[name] for name in page.needed):
+            asked = _asked(request, page, given)
+    except BadInput as error:
+        return _whole(page, given, _failed(Failure("bad-input", str(error))))
+    if asked is None:
+        return _whole(page, given, (200, ""))
+    ticket = _ask(request, _question(answer, asked, page))
+    try:
+        if await ticket.wait(AT_ONCE_S):
+            told = _answer(ticket, page, given)
+            ticket.close()
+            return _whole(page, given, told)
+        mark = secrets.token_hex(16)  # new for each answer: no field of the request can hold it
+        head, _, tail = _page(page, given, mark).partition(mark)
+    except BaseException:
+        ticket.close()
+        raise
+    return StreamingResponse(_streamed(request, ticket, page, given, (head, tail)), media_type="text/html")
+
+
+def _asked(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
+    """What an address asks, with the texts that it names."""
+    texts: Texts = request.app.state.texts
+    fields = tuple((name, given[name]) for name in page.names if given.get(name))
+    named = tuple((name, texts.find(kind, given[name])) for name, kind in page.sources.items() if given.get(name))
+    return Asked(page.path, fields, named)
+
+
+def _question(function: Callable[..., Any], asked: Asked, page: Page, *more: str) -> Question:
+    """The work of what is made of an answer: ``function`` takes what is asked, and more."""
+    return Question(function, (asked, *more), progress=True, long=page.time_s is not None, time_s=page.time_s)
+
+
+def _page(page: Page, given: Mapping[str, str], text: str) -> str:
+    filled = {name: value for name, value in given.items() if value}
+    context = {"given": given, "filled": filled, "example": filled == page.example, "answer": Markup(text)}
+    return render("question.html", here=page.path, page=page, **context)
+
+
+def _whole(page: Page, given: Mapping[str, str], told: tuple[int, str]) -> Response:
+    return HTMLResponse(_page(page, given, told[1]), told[0])
+
+
+async def _streamed(
+    request: Request, ticket: Ticket, page: Page, given: dict[str, str], frame: tuple[str, str]
+) -> AsyncIterator[str]:
+    """The page up to its answer, and the rest when that is there."""
+    try:
+        yield frame[0]
+        yield render("waiting.html", number=ticket.number)
+        while not await ticket.wait(_LOOK_S):
+            if await request.is_disconnected():
+                return
+        yield _answer(ticket, page, given)[1]
+        yield frame[1]
+    finally:
+        ticket.close()
+
+
+def _answer(ticket: Ticket, page: Page, given: dict[str, str]) -> tuple[int, str]:
+    """Status and text of what a question came to."""
+    try:
+        blocks = Markup(ticket.result())
+        shown = page.shown(given["show"])
+        tabs = [(name, page.address(given, show=name)) for name in page.shows]
+        files = [(name, page.address(given, f"{page.path}/{name.lower().replace(' ', '-')}")) for name in page.files]
+        return 200, render("answer.html", blocks=blocks, show=shown, tabs=tabs, files=files)
+    except Failure as failure:
+        return _failed(failure)
+    except Exception as error:
+        text = "A fault in Weft: the terminal of weft serve has its trace -- Please report it."
+        return _failed(Failure("bug", text, "".join(traceback.format_exception(error))))
+
+
+def _failed(failure: Failure) -> tuple[int, str]:
+    """Status and text of a failure; the trace of a fault goes to the terminal, and the page comes to its end."""
+    if failure.detail:
+        print(failure.detail, file=sys.stderr, flush=True)
+    text, _, remedy = failure.text.partition(" -- ")
+    return _FAILURES[failure.code][0], render("message.html", text=text, remedy=remedy)
+
+
+async def _fetch(request: Request, question: Question) -> Any:
+    """The answer of a question, for a file."""
+    ticket = _ask(request, question)
+    try:
+        while not await ticket.wait(_LOOK_S):
+            if await request.is_disconnected():
+                raise Refused(499, "Gone", "The browser left.")
+        return ticket.result()
+    except Failure as failure:
+        raise Refused(*_FAILURES[failure.code], failure.text) from None
+    finally:
+        ticket.close()
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """The fields of a form that was sent; of one that was sent twice, the last."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    try:
+        if kind != "application/x-www-form-urlencoded":
+            raise ValueError
+        text = (await request.body()).decode("ascii")
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS))
+    except ValueError:
+        raise Refused(400, "That cannot be used", "The request is not a form of this server.") from None
+
+
+def _ask(request: Request, question: Question) -> Ticket:
+    """Begin a question."""
+    pool: Pool = request.app.state.pool
+    try:
+        return pool.ask(question)
+    except Failure as failure:
+        raise Refused(*_FAILURES[failure.code], failure.text) from None
 
 
 def _error_page(title: str, text: str) -> str:

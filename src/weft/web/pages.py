@@ -19,6 +19,7 @@ from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
+from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
 from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of
 from weft.web.texts import cluster_of_text, job_of_text
 
@@ -143,24 +144,20 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
     from weft.search.comparison import Side, compare
     from weft.views.breakdown import estimate_view
     from weft.views.comparison import comparison_view
-    from weft.views.ranking import launch_view, plan_view
-    from weft.views.reports import plan_figures
+    from weft.views.ranking import launch_view
 
     made = found.plan
     if found.as_it_is is not None:
         yield Paragraph(_effect(made, found.as_it_is), style="bold")
     if not made.layouts:
         yield Paragraph(f"{made.shortage}. Use more accelerators or free a pinned degree.", style="bold")
-    elif show == "charts":
-        yield from plan_figures(made)
-        return
     elif show == "launch":
         try:
             yield from launch_view(_launch(made, asked))
         except NothingFeasible as error:
             yield Paragraph(str(error), style="bold")
         return
-    yield from plan_view(made, verbose=True)
+    yield from plan_with_charts(made)
     if not asked.get("layout"):
         return
     options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
@@ -252,7 +249,8 @@ PLAN = Page(
     needed=("model", "cluster"),
     sources={"model": "model", "cluster": "cluster"},
     looks=("layout", "tool"),
-    shows=("layouts", "charts", "launch"),
+    shows=("layouts", "launch"),
+    example={"model": "llama-3.1-8b", "cluster": "h100-64"},
     row="layout",
     section="the-layout",
     compute=_plan,
@@ -282,10 +280,9 @@ def _design_view(study: DesignStudy, asked: Asked, show: str) -> Iterator[Block]
     from weft.views.charts.fabric import fabric_svg
     from weft.views.design import design_view
 
-    if show == "networks":
-        yield from design_view(study)
-        return
-    yield Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
+    chart = Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
+    yield from behind_verdict(design_view(study), chart)
+    yield Heading("Pictures")
     radix = asked.whole("radix") or 64
     for kind in dict.fromkeys(one.kind for one in study.designs):
         yield Figure(fabric_svg(for_cluster(kind, study.cluster, radix=radix)), kind)
@@ -300,7 +297,7 @@ NETWORK = Page(
     ),
     needed=("model", "cluster"),
     sources={"model": "model", "cluster": "cluster"},
-    shows=("networks", "charts"),
+    example={"model": "llama-3.1-8b", "cluster": "h100-64", "layout": "tp=8,dp=8", "radix": "16"},
     compute=_design,
     view=_design_view,
     files={"JSON": _json("design.json"), "CSV": _csv("design.csv")},
@@ -334,16 +331,15 @@ def _schedule_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
     from weft.views.collective import schedule_view
 
     shown = _looked_at(found, asked)
-    if show == "policies":
-        yield from schedule_view(shown)
-        return
     policy = asked.get("policy", "weft")
     drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
-    yield Figure(partial(policies_chart, drawn, found.bound_s), "Chunks of the policies over time")
+    chart = Figure(partial(policies_chart, drawn, found.bound_s), "Chunks of the policies over time")
+    yield from behind_verdict(schedule_view(shown), chart)
     counts = tuple(count for count in CHUNK_COUNTS if count <= shown.timed.schedule.request.bytes) or (1,)
     request = shown.timed.schedule.request
     options = ScheduleOptions(dims=request.dimensions, policy="baseline", chunk_counts=counts)
     swept: Any = schedule(request.kind, request.bytes, options)
+    yield Heading("Number of chunks")
     yield Figure(partial(counts_chart, swept.counts, found.bound_s), "Bandwidth used by the number of chunks")
 
 
@@ -354,7 +350,10 @@ SCHEDULE = Page(
             fields=(
                 Field(name="collective", label="Collective", kind="choice", choices=tuple(STAGE_KINDS)),
                 Field(name="size", label="Size of the full buffer", placeholder="1GiB"),
-                *fields_of(ScheduleOptions, "dims"),
+                replace(
+                    *fields_of(ScheduleOptions, "dims"),
+                    help="Inner to outer: ring, line, fully-connected or switch, its size, bandwidth and latency",
+                ),
                 replace(_CLUSTER, help="In place of dimensions: those of a cluster"),
             )
         ),
@@ -363,7 +362,7 @@ SCHEDULE = Page(
     needed=("collective", "size"),
     sources={"cluster": "cluster"},
     looks=("policy",),
-    shows=("policies", "charts"),
+    example={"collective": "all-reduce", "size": "64MiB", "dims": "switch:8:450GB/s:1us,switch:8:50GB/s:5us"},
     row="policy",
     section="dimensions",
     compute=_schedule,
@@ -412,13 +411,6 @@ def _arrange(asked: Asked, progress: Progress) -> Any:
     return arrange(site, budget=seconds, spent=spent)
 
 
-def _arrange_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
-    from weft.views.arrangement import arrangement_view
-    from weft.views.reports import arrangement_figures
-
-    yield from arrangement_view(found) if show == "jobs" else arrangement_figures(found)
-
-
 def _arrange_report(found: Any, asked: Asked) -> tuple[str, str, str]:
     from weft.commands.report import arrangement_page
 
@@ -449,9 +441,9 @@ ARRANGE = Page(
     ),
     needed=("site",),
     sources={"site": "site"},
-    shows=("jobs", "charts"),
+    example={"site": "scattered", "seconds": "1"},
     compute=_arrange,
-    view=_arrange_view,
+    view=lambda result, asked, show: arrangement_with_charts(result),
     files={"JSON": _json("arranged.json"), "Report": _arrange_report},
     time_s=2 * _MOST_SEARCH_S + 120,
 )
@@ -472,12 +464,9 @@ def _accuracy_view(found: Validation, asked: Asked, show: str) -> Iterator[Block
     from weft.views.charts.validation import validation_chart
     from weft.views.validation import cause_view, validation_view
 
-    yield Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
-    if show == "causes":
-        yield from cause_view(found)
-        return
-    yield from validation_view(found)
-    if asked.get("family"):
+    chart = Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
+    yield from behind_verdict(cause_view(found) if show == "causes" else validation_view(found), chart)
+    if show == "families" and asked.get("family"):
         yield Heading("Runs")
         rows = [
             (
@@ -551,10 +540,9 @@ def answer(asked: Asked, *, progress: Progress = None) -> str:
     def link(value: str) -> str:
         return f"{page.address(given, **{page.row: value})}#{page.section}"
 
-    show = given.get("show", "")
     from weft.views.html import to_html
 
-    blocks = page.view(result, asked, show if show in page.shows else page.shows[0])
+    blocks = page.view(result, asked, page.shown(given.get("show", "")))
     return to_html(blocks, link if page.row else None)
 
 

@@ -137,6 +137,7 @@ class Page:
         sources: the fields that name a text which may be pasted.
         looks: fields that only choose what is shown of a result.
         shows: views of a result, the first by default.
+        example: fields that fill the form where the address has none.
         row: the field that a row of a table leads to.
         section: the name of the section about such a row.
         compute: the result; called in a worker.
@@ -150,7 +151,8 @@ class Page:
     needed: tuple[str, ...]
     sources: Mapping[str, Kind] = field(default_factory=dict)
     looks: tuple[str, ...] = ()
-    shows: tuple[str, ...]
+    shows: tuple[str, ...] = ("answer",)
+    example: Mapping[str, str] = field(default_factory=dict)
     row: str = ""
     section: str = ""
     compute: Callable[[Asked, Progress], Any]
@@ -168,6 +170,10 @@ class Page:
         """All fields of its address."""
         fields = [each.name for group in self.groups for each in group.fields if each.kind != "area"]
         return tuple(dict.fromkeys((*fields, *self.looks, "show")))
+
+    def shown(self, show: str) -> str:
+        """The view of a name, the first where there is none of that name."""
+        return show if show in self.shows else self.shows[0]
 
     def address(self, given: Mapping[str, str], path: str = "", **changed: str) -> str:
         """The address of what is given; what is empty is left out."""

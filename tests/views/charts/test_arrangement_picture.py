@@ -66,18 +66,21 @@ def test_loads_are_bytes_over_time_and_capacity(found):
     assert loads.share[loads.shared()] == loads.share[(loads.of_job > 0).sum(axis=0) > 1].max()
 
 
-def test_heat_maps_name_the_busiest_links(found, drawn):
+def test_link_loads_name_the_busiest_links(found, drawn):
     items = drawn(loads_chart(found))
     texts = [item.words for item in marks(items, "text")]
     rows = link_rows(found)
     for key in ("before", "after"):
         most = max(row[key] for row in rows)
         busiest = [row["link"] for row in rows if row[key] > most - 1e-9]
-        assert any(text.startswith(f"1  {link}  {most:.0%}") for text in texts for link in busiest)
+        assert any(text.startswith(f"{link}, {most:.0%}, ") for text in texts for link in busiest)
     before, after = loads_before_after(found)
     assert before.of_job.shape == after.of_job.shape == (3, found.site.fabric.links)
-    leaves = [name for name in found.site.fabric.names if name.startswith("leaf-")]
-    assert all(texts.count(name) == 2 for name in leaves)
+    points = sorted(marks(items, "symbol"), key=lambda item: -item.y)
+    busiest = sorted(share for loads in (before, after) for share in sorted(loads.share)[-3:])
+    per_share = (points[0].y - points[-1].y) / (busiest[-1] - busiest[0])
+    expected = [per_share * (share - busiest[0]) for share in busiest]
+    assert [points[0].y - item.y for item in points] == pytest.approx(expected)
 
 
 def test_spans_of_the_timeline_are_those_stepped(found, drawn):

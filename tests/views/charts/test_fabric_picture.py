@@ -25,15 +25,22 @@ def words(root):
     return [element.text for element in root.iter(f"{SVG}text")]
 
 
-def test_sixty_four_accelerators_show_every_node_and_pair_that_cables_join():
+def test_sixty_four_accelerators_show_every_switch_and_domain_and_what_cables_join():
     fabric = rail.optimized(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)
     root = parsed(fabric_svg(fabric))
     nodes = [element for element in root.iter(f"{SVG}rect") if element.find(f"{SVG}title") is not None]
-    assert [node.find(f"{SVG}title").text for node in nodes] == list(fabric.names)
+    switches = [
+        name for name, role in zip(fabric.names, fabric.role, strict=True) if fabric.roles[role] in ("leaf", "spine")
+    ]
+    boxes = [*(f"domain {number}" for number in range(8)), *switches]
+    assert [node.find(f"{SVG}title").text for node in nodes] == boxes
+    assert set(boxes) <= set(words(root))
     legend = 3
-    pairs = len(set(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))) // 2
-    assert pairs < fabric.links // 2
-    assert len(list(root.iter(f"{SVG}line"))) == pairs + legend
+    box = [fabric.domain[node] if node < 64 else -node for node in range(fabric.nodes)]
+    outside = fabric.tier > 0
+    pairs = {frozenset((box[a], box[b])) for a, b in zip(fabric.source[outside], fabric.target[outside], strict=True)}
+    assert len(pairs) < fabric.links // 2
+    assert len(list(root.iter(f"{SVG}line"))) == len(pairs) + legend
     assert "64 accelerators" in words(root)
 
 

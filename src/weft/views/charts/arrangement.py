@@ -1,4 +1,4 @@
-"""Arrangements as pictures: who sits where, how busy links are before and after, and one common period in time."""
+"""Arrangements as pictures: job placement, link loads before and after, and one common period in time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from weft.arrangement.schedule import PARTS, LinkLoads, Window, periods, window
 from weft.fabric.spec import SCALE_UP
+from weft.units import counted
 from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
-from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear
+from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear, margin_labels, tooltip
 from weft.views.charts.palette import COLOURS, GRID, INK, MUTED
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.fabric.spec import Fabric
 
 _WIDTH = 960
 """Pixels of a page."""
 _GAP, _BLOCK, _TITLE = 3, 12, 16
 """Pixels between hosts, around blocks, and for the name of a block."""
-_HEAT = ("#fee391", "#fec44f", "#fe9929", "#ec7014", "#cc4c02", "#993404")
-"""C. Brewer's YlOrBr without its palest: lightness falls all the way, and both ends stand out on light and dark."""
+_LOADS_HEIGHT = 260
 _NAMED = 3
-"""Busiest links that are named."""
+"""Busiest links before and after that are named."""
+_SIDES = {"hashed": "before", "arrange": "after"}
 _UNITS = ("leaf", "pod", "zone")
 """What units of a tier are called, the inner first."""
 _LANES = 16
@@ -36,8 +36,8 @@ _LANES = 16
 def arrangement_chart(result: Arrangement) -> Chart:
     """Seats, link loads and the timeline below each other."""
     parts = (
-        (_seats(result), "Who sits where (a square is a host; numbers are jobs)"),
-        (_loads(result), "Link loads (mean share of what a link can carry; the busier direction)"),
+        (_seats(result), "Job placement (a square is a host; numbers are jobs)"),
+        (_loads(result), "Link loads (mean share of what a link can carry)"),
         (_timeline(result), "One common period in the steady state (full: sends between hosts, pale: does not)"),
     )
     titled = [
@@ -57,12 +57,12 @@ def seats_chart(result: Arrangement) -> Chart:
     """Every host of a site in its leaf and pod, in the colour and with the number of its job."""
     text = result.clock.objective.text
     words = f"objective {text(result.best.score)}, bound {text(result.certificate.objective)}"
-    return finished(_seats(result), f"Who sits where on {result.site.name}", words)
+    return finished(_seats(result), f"Job placement on {result.site.name}", words)
 
 
 def loads_chart(result: Arrangement) -> Chart:
-    """How busy every link between hosts and switches is, before and after, in one scale of colours."""
-    words = f"before: {router_words(result, 'hashed')}; after: {router_words(result, 'arrange')}"
+    """How busy the links outside of hosts are, before and after."""
+    words = "mean share of what a link can carry; each direction of a link counts"
     return finished(_loads(result), f"Link loads on {result.site.name}", words)
 
 
@@ -172,151 +172,34 @@ def _seats(result: Arrangement) -> Chart:
     return alt.layer(*layers).properties(width=width, height=height)
 
 
-def _cells(fabric: Fabric) -> tuple[list[dict[str, Any]], float, float]:
-    """Bundles of links between two nodes (both ways; hosts count as one node), as cells in blocks by tier, and the
-    size of all; ``links`` are their numbers.
-
-    Hosts stand in the row of their leaf, links of the next tier behind them in the same rows, further tiers below.
-    """
-    lower, upper = fabric.source.copy(), fabric.target.copy()
-    depth = np.zeros(fabric.nodes, dtype=np.int64)
-    outer = np.flatnonzero(fabric.tier > SCALE_UP)
-    for link in outer[np.argsort(-fabric.tier[outer], kind="stable")].tolist():
-        for node in (int(fabric.source[link]), int(fabric.target[link])):
-            depth[node] = int(fabric.tier[link])
-    depth[: fabric.accelerators] = 0
-    turned = depth[lower] > depth[upper]
-    lower[turned], upper[turned] = upper[turned], lower[turned]
-    host = lower < fabric.accelerators
-    lower[host] = fabric.domain[lower[host]] - int(fabric.domain.max()) - 1
-    bundles: dict[tuple[int, int, int], list[int]] = {}
-    for link in outer.tolist():
-        tier = int(fabric.tier[link])
-        row, column = (upper, lower) if tier == 1 else (lower, upper)
-        bundles.setdefault((tier, int(row[link]), int(column[link])), []).append(link)
-    blocks: dict[int, dict[int, list[tuple[int, list[int]]]]] = {}
-    for (tier, row_of, column_of), links in sorted(bundles.items()):
-        blocks.setdefault(tier, {}).setdefault(row_of, []).append((column_of, links))
-    return _placed(blocks)
-
-
-def _placed(blocks: dict[int, dict[int, list[tuple[int, list[int]]]]]) -> tuple[list[dict[str, Any]], float, float]:
-    """Cells of blocks (tier, row, cells) in pixels."""
-    deep = max(blocks, default=1)
-    wide = {tier: max(len(cells) for cells in rows.values()) for tier, rows in blocks.items()}
-    beside = 2 in blocks and 1 in blocks and set(blocks[2]) <= set(blocks[1])
-    across = max([wide.get(1, 0) + wide.get(2, 0) if beside else 0, *wide.values()], default=1)
-    down = sum(len(rows) for tier, rows in blocks.items() if not (beside and tier == 2))
-    cell_x = float(np.clip(400 / max(across, 1), 2, 26))
-    cell_y = float(np.clip(520 / max(down, 1), 2, 22))
-    result: list[dict[str, Any]] = []
-    top, width, known = 0.0, 0.0, dict[int, float]()
-    for tier in range(1, deep + 1):
-        rows = blocks.get(tier, {})
-        left = wide[1] * cell_x + _BLOCK if beside and tier == 2 else 0.0
-        if not (beside and tier == 2):
-            top += _BLOCK + _TITLE if top else 0.0
-            known = {row: top + at * cell_y for at, row in enumerate(rows)}
-            top += len(rows) * cell_y
-        for row, cells in rows.items():
-            for at, (column, links) in enumerate(cells):
-                x, y = left + at * cell_x, known[row]
-                result.append(
-                    {"x": x, "y": y, "x2": x + cell_x - min(1, cell_x / 6), "y2": y + cell_y - min(1, cell_y / 6)}
-                    | {"cx": x + cell_x / 2, "cy": y + cell_y / 2, "tier": tier, "row": row, "column": column}
-                    | {"links": links}
-                )
-                width = max(width, x + cell_x)
-    return result, width, top
-
-
-def _loads(result: Arrangement) -> alt.HConcatChart:
-    fabric = result.clock.fabric
-    cells, width, height = _cells(fabric)
-    panels = [
-        _panel(fabric, loads, cells, (width, height), words)
-        for loads, words in zip(
-            loads_before_after(result),
-            (f"before: {router_words(result, 'hashed')}", f"after: {router_words(result, 'arrange')}"),
-            strict=True,
-        )
+def _loads(result: Arrangement) -> Chart:
+    """Shares of all links outside of hosts, from the busiest on: a line before and one after."""
+    outer = result.clock.fabric.tier > SCALE_UP
+    rows, named = [], []
+    for loads, name in zip(loads_before_after(result), ("hashed", "arrange"), strict=True):
+        side = f"{_SIDES[name]}: {router_words(result, name)}"
+        links = np.flatnonzero(outer)
+        links = links[np.argsort(-loads.share[links], kind="stable")]
+        jobs = (loads.of_job[:, links] > 0).sum(axis=0).tolist()
+        shares = loads.share[links].tolist()
+        side_rows = [
+            {"rank": rank, "share": share, "side": side, "jobs": count, "link": result.clock.fabric.link_name(link)}
+            for rank, (link, share, count) in enumerate(zip(links.tolist(), shares, jobs, strict=True), 1)
+        ]
+        rows += side_rows
+        named += side_rows[:_NAMED]
+    labels = [f"{row['link']}, {row['share']:.0%}, {counted(row['jobs'], 'job')}" for row in named]
+    sides = list(dict.fromkeys(row["side"] for row in rows))
+    x = alt.X("rank:Q", title="links, the busiest first", scale=linear(0, len(rows) / 2), axis=alt.Axis(grid=False))
+    y = alt.Y("share:Q", title="mean load", scale=linear(0, 1), axis=alt.Axis(format=".0%", tickCount=5))
+    colour = colours("side", sides, [COLOURS[5], COLOURS[0]], orient="top")
+    told = [*tooltip(link="link", jobs="jobs"), alt.Tooltip("share:Q", title="load", format=".1%")]
+    layers = [
+        *margin_labels(named, labels, "rank", "share", (0, 1, _LOADS_HEIGHT)),
+        alt.Chart(data(rows)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=colour),
+        alt.Chart(data(named)).mark_circle(size=40, opacity=1).encode(x=x, y=y, color=colour, tooltip=told),
     ]
-    return alt.hconcat(*panels, spacing=72)
-
-
-def _panel(
-    fabric: Fabric, loads: LinkLoads, cells: list[dict[str, Any]], size: tuple[float, float], words: str
-) -> Chart:
-    """A heat map with the busiest links named below it."""
-    share, jobs = loads.share, (loads.of_job > 0).sum(axis=0)
-    rows = []
-    for cell in cells:
-        link = max(cell["links"], key=lambda one: (round(float(share[one]), 9), -one))
-        rows.append(
-            {key: value for key, value in cell.items() if key != "links"}
-            | {"link": fabric.link_name(link), "share": min(float(share[link]), 1.0), "jobs": int(jobs[link])}
-            | {"percent": f"{share[link]:.0%}", "down": not fabric.up[cell["links"]].any(), "number": link}
-        )
-    named: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: (-round(row["share"], 9), row["tier"], row["number"])):
-        if row["share"] > 0 and len(named) < _NAMED:
-            rank = str(len(named) + 1)
-            told = f"{rank}  {row['link']}  {row['percent']}, {row['jobs']} {'jobs' if row['jobs'] > 1 else 'job'}"
-            named.append(row | {"rank": rank, "told": told, "ty": size[1] + 18 + 15 * len(named), "tx": 0})
-    colour = alt.Color(
-        "share:Q",
-        scale=alt.Scale(domain=[0, 1], range=list(_HEAT), interpolate="lab"),
-        # Symbols: the gradient of a legend has a name in SVG that differs from drawing to drawing.
-        legend=alt.Legend(orient="top", format=".0%", type="symbol", values=[0.01, 0.2, 0.4, 0.6, 0.8, 1]),
-    )
-    tooltip = ["link:N", alt.Tooltip("percent:N", title="load"), "jobs:Q"]
-    layers = []
-    for chosen, look in (
-        ([row for row in rows if row["share"] > 0], {"color": colour}),
-        ([row for row in rows if not row["share"] and not row["down"]], {"color": alt.value(GRID)}),
-        ([row for row in rows if row["down"]], {"color": alt.value(MUTED)}),
-    ):
-        if chosen:
-            layers.append(alt.Chart(data(chosen)).mark_rect().encode(tooltip=tooltip, **look, **_BOX))
-    places: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
-        (_row_names(fabric, cells), {"align": "right", "dx": -8}),
-        (_block_names(fabric, cells), {"align": "left", "dy": -8}),
-    )
-    for texts, mark in places:
-        layers.append(alt.Chart(data(texts)).mark_text(fontSize=10, color=MUTED, **mark).encode(text="told:N", **_AT))
-    if named:
-        frames = alt.Chart(data(named))
-        layers.append(frames.mark_rect(fill=None, stroke=INK, strokeWidth=2).encode(**_BOX))
-        layers.append(frames.mark_text(align="left", fontSize=10).encode(text="told:N", **_pixels(x="tx", y="ty")))
-        if rows[0]["x2"] - rows[0]["x"] >= 12 and rows[0]["y2"] - rows[0]["y"] >= 11:
-            for ink, dark in (("white", True), ("black", False)):
-                some = [row for row in named if (row["share"] > 0.7) == dark]
-                numbers = alt.Chart(data(some)).mark_text(color=ink, fontSize=10, fontWeight="bold")
-                layers += [numbers.encode(text="rank:N", **_pixels(x="cx", y="cy"))] if some else []
-    return alt.layer(*layers).properties(
-        width=size[0], height=size[1] + 18 + 15 * _NAMED,
-        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=18),
-    )  # fmt: skip
-
-
-def _row_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The switch of each row, as far as there is room."""
-    rows = {cell["row"]: {"x": 0, "y": cell["cy"], "told": fabric.names[cell["row"]]} for cell in reversed(cells)}
-    result: list[dict[str, Any]] = []
-    for row in sorted(rows.values(), key=lambda row: float(row["y"])):
-        if not result or row["y"] - result[-1]["y"] >= 11:
-            result.append(row)
-    return result
-
-
-def _block_names(fabric: Fabric, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What stands in the columns of each block, where it begins."""
-    result: dict[int, dict[str, Any]] = {}
-    for cell in cells:
-        role = "host" if cell["tier"] == 1 else fabric.roles[fabric.role[cell["column"]]]
-        one = result.setdefault(cell["tier"], {"x": cell["x"], "y": cell["y"], "told": f"{role}s"})
-        one |= {"x": min(one["x"], cell["x"]), "y": min(one["y"], cell["y"])}
-    return list(result.values())
+    return alt.layer(*layers).properties(width=_WIDTH - 380, height=_LOADS_HEIGHT)
 
 
 def _timeline(result: Arrangement) -> alt.VConcatChart:
@@ -325,8 +208,7 @@ def _timeline(result: Arrangement) -> alt.VConcatChart:
     for name, loads in zip(("hashed", "arrange"), loads_before_after(result), strict=True):
         timed = result.policies[name]
         seen = window(result.clock_of(name), timed, loads.shared(), seconds)
-        before = "before" if name == "hashed" else "after"
-        panels.append(_lanes(result, loads, seen, f"{before}: {router_words(result, name)}", seconds))
+        panels.append(_lanes(result, loads, seen, f"{_SIDES[name]}: {router_words(result, name)}", seconds))
     return alt.vconcat(*panels, spacing=26)
 
 
@@ -362,7 +244,7 @@ def _lanes(result: Arrangement, loads: LinkLoads, seen: Window, words: str, seco
         alt.Chart(data(spans)).mark_rect().encode(x=time, x2="x2:Q", color=colour, tooltip="job:N", **down),
         alt.Chart(data(marks)).mark_rule(color=INK, strokeWidth=1.2).encode(x=time, **down),
         alt.Chart(data(labels)).mark_text(align="right", dx=-8).encode(x=alt.value(0), text="job:N", **_pixels(y="y")),
-        alt.Chart(data(load)).mark_area(interpolate="step-after", color=_HEAT[3]).encode(x=time, **down),
+        alt.Chart(data(load)).mark_area(interpolate="step-after", color=COLOURS[5]).encode(x=time, **down),
         alt.Chart(data(edges)).mark_rule(color=MUTED).encode(**_pixels(y="y")),
         alt.Chart(data(edges[:1]))
         .mark_text(align="right", dx=-8, color=MUTED)

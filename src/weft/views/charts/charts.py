@@ -1,7 +1,7 @@
 """What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
 
 A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
-time but for PDF, in which vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
+time, except in PDF, where vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
 text, lines and background follow the light or dark scheme of the viewer.  A chart of nothing raises BadInput.
 """
 
@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from html import escape
-from itertools import product
 from typing import Any, TypeAlias
 
 from weft.errors import BadInput, MissingExtra
@@ -33,10 +32,8 @@ _NAME = re.compile(r'( id="|url\(#)([\w-]+)')
 _ACCESS = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')
 _NEEDED_GB = 80
 """Address space in which vl-convert 1.9 starts, with a margin: it ends by SIGTRAP at 64 GB."""
-_CHARACTER = 6.2
-"""Width of a character of a point's label in pixels, on the safe side."""
-LIFT = 7
-"""Pixels from a point up or down to the middle of its label."""
+LINE = 14
+"""Pixels from label to label in a column."""
 
 
 def rendered(chart: Chart, suffix: str) -> bytes:
@@ -91,7 +88,7 @@ def embedded(chart: Chart) -> str:
 
 
 def _named(drawn: str, prefix: str) -> str:
-    """A drawing with its parts' identifiers numbered anew: vl-convert counts them on from drawing to drawing."""
+    """A drawing with identifiers that count from 0: vl-convert counts on from drawing to drawing."""
     numbers: dict[str, int] = {}
     return _NAME.sub(lambda one: f"{one[1]}{prefix}{numbers.setdefault(one[2], len(numbers))}", drawn)
 
@@ -140,7 +137,7 @@ def finished(chart: Chart, title: str, subtitle: str) -> Chart:
     heading = alt.Title(printable(title), subtitle=printable(subtitle))
     text = {"labelColor": INK, "titleColor": INK, "labelFontSize": 11, "titleFontSize": 12}
     themed: Chart = (
-        chart.properties(title=heading, background=PAPER, padding=16)
+        chart.properties(title=heading, background=PAPER, padding={"left": 16, "top": 16, "right": 24, "bottom": 16})
         .configure(font=_FONT)
         .configure_view(stroke=None)
         .configure_title(
@@ -162,6 +159,11 @@ def data(rows: Iterable[dict[str, Any]]) -> alt.InlineData:
 def linear(low: float, high: float) -> alt.Scale:
     """A scale with exactly these ends."""
     return alt.Scale(domain=[low, high], nice=False, zero=False)
+
+
+def titled(title: str, low: float, form: str = ".3g") -> str:
+    """The title of an axis, which says where the axis does not begin at 0."""
+    return f"{title}; the axis begins at {low:{form}}" if low > 0 else title
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
@@ -189,50 +191,36 @@ def ink_on(colour: str) -> str:
     return "white" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.22 else "black"
 
 
-def free_labels(
-    points: Sequence[tuple[float, float]], labels: Sequence[str], width: float
-) -> list[tuple[int, bool, bool]]:
-    """Which points can carry their labels: the point's number, and whether the label stands at its left, and below.
-
-    Labels that would cover another one, a point or the right edge are left out; those of the first points go first.
+def margin_labels(
+    rows: Sequence[dict[str, Any]], labels: Sequence[str], x: str, y: str, scale_y: tuple[float, float, float]
+) -> list[alt.Chart]:
+    """A label for every point, in a column right of the plot from top to bottom, each with a line to its point.
 
     Args:
-        points: in pixels from the top left corner.
-        width: of the chart in pixels.
+        rows: the points; ``x`` and ``y`` name their fields.
+        scale_y: lowest and highest value of the axis, and its pixels.
     """
-    taken: list[tuple[float, float, float]] = []
+    low, high, height = scale_y
+    pixel = (high - low) / height
+    order = sorted(range(len(rows)), key=lambda i: (-rows[i][y], -rows[i][x]))
+    downs = spread([(high - rows[i][y]) / pixel for i in order], height)
+    placed = [
+        rows[i] | {"label": labels[i], "label_at": high - down * pixel} for i, down in zip(order, downs, strict=True)
+    ]
+    base = alt.Chart(data(placed))
+    edge = alt.value({"expr": "width + 10"})
+    lines = base.mark_rule(color=GRID, strokeWidth=1).encode(x=f"{x}:Q", y=f"{y}:Q", x2=edge, y2="label_at:Q")
+    text = base.mark_text(align="left", dx=4).encode(x=edge, y="label_at:Q", text="label:N")
+    return [lines, text]
+
+
+def spread(downs: Sequence[float], height: float) -> list[float]:
+    """Ascending places in pixels, moved to be ``LINE`` apart and above ``height``."""
+    lowest = 0.0
     result = []
-    for i, ((x, y), label) in enumerate(zip(points, labels, strict=True)):
-        length = len(label) * _CHARACTER
-        crowded = any(0 < y - py < 2 * LIFT and abs(px - x) < 9 for px, py in points)
-        for below, at_left in product((crowded, not crowded), (False, True)):
-            begin, at = x - 9 - length if at_left else x + 9, y + (LIFT if below else -LIFT)
-            end = begin + length
-            crossed = any(begin < b and a < end and abs(at - c) < 14 for a, b, c in taken)
-            covered = any(begin - 5 < px < end + 5 and abs(at - py) < 10 for px, py in points if (px, py) != (x, y))
-            if not crossed and not covered and begin >= 0 and end <= width:
-                taken.append((begin, end, at))
-                result.append((i, at_left, below))
-                break
+    for i, down in enumerate(downs):
+        room = height - LINE * (len(downs) - 1 - i)
+        lowest = max(min(down, room), lowest)
+        result.append(lowest)
+        lowest += LINE
     return result
-
-
-def point_labels(
-    rows: Sequence[dict[str, Any]],
-    places: Sequence[tuple[float, float]],
-    labels: Sequence[str],
-    width: float,
-    *,
-    x: str,
-    y: str,
-) -> list[alt.Chart]:
-    """Labels beside the points at ``places`` (pixels), above or below lines to the side, as far as there is room."""
-    free = free_labels(places, labels, width)
-    layers = []
-    for left, under in product((False, True), (False, True)):
-        chosen = [rows[i] | {"label": labels[i]} for i, at_left, below in free if (at_left, below) == (left, under)]
-        mark = alt.Chart(data(chosen)).mark_text(
-            align="right" if left else "left", dx=-9 if left else 9, dy=LIFT if under else -LIFT
-        )
-        layers += [mark.encode(x=x, y=y, text="label:N")] if chosen else []
-    return layers

@@ -9,20 +9,30 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.units import format_count, format_seconds
-from weft.views.charts.charts import Chart, bounds, colours, data, finished, free_labels, linear, point_labels, tooltip
+from weft.views.charts.charts import (
+    LINE,
+    Chart,
+    bounds,
+    colours,
+    data,
+    finished,
+    linear,
+    margin_labels,
+    spread,
+    titled,
+    tooltip,
+)
 from weft.views.charts.palette import COLOURS, MUTED
 
 if TYPE_CHECKING:
     from weft.search.design import Design, DesignStudy
 
-_WIDTH, _HEIGHT = 760, 420
+_WIDTH, _HEIGHT = 640, 420
 _HALF, _LOW = 330, 260
 """Width and height of a plot over sizes or batches."""
 _FRONTIER, _OTHERS = "no other is both cheaper and faster", "another is cheaper or faster, and in neither worse"
 _RIM = 3.0
 """Pixels by which a line is wider than one that covers it."""
-_LINE = 13
-"""Pixels from name to name at the ends of lines."""
 
 
 def design_chart(study: DesignStudy) -> Chart:
@@ -96,24 +106,26 @@ def _trade(study: DesignStudy) -> Chart:
     least, most = bounds([row["cost"] for row in points])
     room = 0.12 * (max(seconds) - min(seconds)) or 0.1 * max(seconds)
     low, high = min(seconds) - room, max(seconds) + room
-    x = alt.X("cost:Q", title=f"{_cost(study)} ({words})", scale=linear(least, most), axis=alt.Axis(tickCount=8))
-    y = alt.Y("seconds:Q", title="time of an iteration (s)", scale=linear(low, high), axis=alt.Axis(tickCount=8))
+    x = alt.X(
+        "cost:Q",
+        title=titled(f"{_cost(study)} ({words})", least),
+        scale=linear(least, most),
+        axis=alt.Axis(tickCount=8),
+    )
+    y = alt.Y(
+        "seconds:Q", title=titled("time of an iteration (s)", low), scale=linear(low, high), axis=alt.Axis(tickCount=8)
+    )
     groups = list(dict.fromkeys(row["group"] for row in points))
     colour = colours("group", groups, [COLOURS[0], COLOURS[-1]], orient="top", symbolType="circle")
     told_of = tooltip(names="network", money="cost", power="power", time="time")
     frontier = sorted((row for row in points if row["group"] == _FRONTIER), key=lambda row: row["cost"])
     line = alt.Chart(data(frontier)).mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5)
     marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
-    places = [
-        ((row["cost"] - least) / (most - least) * _WIDTH, (high - row["seconds"]) / (high - low) * _HEIGHT)
-        for row in points
-    ]
-    names = [row["names"] for row in points]
-    wordy = [f"{row['names']}: {row['told']}" for row in points]
-    told = wordy if len(free_labels(places, wordy, _WIDTH)) == len(points) else names
-    labels = point_labels(points, places, told, _WIDTH, x="cost:Q", y="seconds:Q")
-    drawn = [line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=told_of), *labels]
-    return alt.layer(*drawn).properties(width=_WIDTH, height=_HEIGHT)
+    height = max(_HEIGHT, LINE * len(points))
+    labels = [f"{row['names']}: {row['told']}" for row in points]
+    layers = margin_labels(points, labels, "cost", "seconds", (low, high, height))
+    drawn = [*layers, line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=told_of)]
+    return alt.layer(*drawn).properties(width=_WIDTH, height=height)
 
 
 def _over(across: str, study: DesignStudy) -> Chart:
@@ -152,10 +164,13 @@ def _over(across: str, study: DesignStudy) -> Chart:
     plots = []
     for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
         low, high = bounds([row[name] for row in rows] + (whole if name == "speed" else []))
-        y = alt.Y(f"{name}:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
-        height = max(_LOW, _LINE * len(lines))
-        last = [(row["line"], (high - row[name]) / (high - low) * height) for row in rows if row["at"] == places[-1]]
-        ends = data({"line": line, "down": down} for line, down in _apart(last))
+        y = alt.Y(f"{name}:Q", title=titled(title, low), scale=linear(low, high), axis=alt.Axis(tickCount=6))
+        height = max(_LOW, LINE * len(lines))
+        last = sorted(
+            ((high - row[name]) / (high - low) * height, row["line"]) for row in rows if row["at"] == places[-1]
+        )
+        downs = spread([down for down, _ in last], height)
+        ends = data({"line": line, "down": down} for (_, line), down in zip(last, downs, strict=True))
         end = alt.Chart(ends).encode(
             y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
         )
@@ -206,11 +221,3 @@ def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], l
     widths = {name: 2.0 + _RIM * sum(len(shared) > 1 for shared in over[name]) for name in names}
     radii = [4.4 + _RIM / 2 * sum(at in shared for shared in over[name]) for name, at, _ in points]
     return widths, [pi * radius**2 for radius in radii]
-
-
-def _apart(labels: list[tuple[str, float]]) -> list[tuple[str, float]]:
-    """Labels and their pixels from the top, moved down so far that they do not cover each other."""
-    result: list[tuple[str, float]] = []
-    for name, down in sorted(labels, key=lambda one: one[1]):
-        result.append((name, max(down, result[-1][1] + _LINE) if result else down))
-    return result

@@ -1,4 +1,4 @@
-"""Pictures of fabrics as SVG text: every node and link where it is small, groups of nodes where it is not.
+"""Pictures of fabrics as SVG text: a box for each switch and scale-up domain, or for groups of nodes in large ones.
 
 Rows are hops from the accelerators; colours tell the tiers apart, widths the capacity, dashed red what has
 failed.  A picture of loads has colours and widths that tell how busy links are.
@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -27,7 +27,8 @@ from weft.views.words import printable
 if TYPE_CHECKING:
     from weft.routing.plan import RoutePlan
 
-MOST_NODES_DRAWN, MOST_ACCELERATORS_DRAWN, MOST_LINKS_DRAWN = 260, 128, 6000
+MOST_BOXES, MOST_LINKS = 64, 6000
+"""Boxes of a row, and pairs of nodes that links join, up to which every switch is drawn."""
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
 """By tier: inside the scale-up domain, at the accelerators, and outwards (Okabe and Ito's colours)."""
 LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
@@ -40,6 +41,8 @@ ROUNDING = 1e-9
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
 _BELOW = -1
 """Row of the scale-up switches, under the accelerators."""
+_CHARACTER = 6.8
+"""Pixels of a character of a box's label."""
 _SIZE = re.compile(r'width="(\d+)" height="(\d+)"')
 
 
@@ -70,7 +73,7 @@ class Load:
 
     Attributes:
         values: of every link of the fabric.
-        most: what the last colour stands for; the same for pictures that stand beside each other.
+        most: value of the last colour; the same in pictures that are compared.
         form: how a value is written, as ".0%".
         steps: where colours change, in ascending order; at shares of ``most`` by default.
     """
@@ -119,18 +122,15 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
         aggregate: groups instead of single nodes; by default where there are too many to tell apart.
         load: colours links by how busy they are.
     """
-    if aggregate is None:
-        links = int((fabric.source < fabric.target).sum())
-        aggregate = (
-            fabric.nodes > MOST_NODES_DRAWN
-            or fabric.accelerators > MOST_ACCELERATORS_DRAWN
-            or links > MOST_LINKS_DRAWN
-        )
     outside = fabric.tier != SCALE_UP
     pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
     hops = levels(range(fabric.accelerators), fabric.nodes, pairs)
     rows = [hop if hop >= 0 else _BELOW for hop in hops]
     repeated = blocks(fabric, np.array(rows))
+    if aggregate is None:
+        boxes = Counter(rows)
+        boxes[0] = len(np.unique(fabric.domain))
+        aggregate = max(boxes.values()) > MOST_BOXES or fabric.links > 2 * MOST_LINKS
     width, height, items = (_grouped if aggregate else _whole)(fabric, rows, repeated, load)
 
     legend, x = [], float(_MARGIN)
@@ -177,7 +177,7 @@ def blocks(fabric: Fabric, rows: Ints) -> list[Ints]:
     tiers join, each block's in order; empty where there is one or none.
 
     Args:
-        rows: hops of every node from the accelerators; 0 or less is no scale-out switch.
+        rows: hops of every node from the accelerators; more than 0 for a scale-out switch.
     """
     between = (rows[fabric.source] > 0) & (rows[fabric.target] > 0) & (fabric.tier != SCALE_UP)
     if not between.any():
@@ -217,31 +217,56 @@ def _dead(fabric: Fabric) -> Mask:
 
 
 def _whole(fabric: Fabric, rows: list[int], repeated: list[Ints], load: Load | None) -> tuple[float, float, list[str]]:
-    """Size and elements of a picture that shows every node."""
-    direct = max(rows) <= 0 and _BELOW not in rows
-    bundles = _bundles(fabric, np.arange(fabric.nodes), load)
-    width, height, places = _circle(fabric) if direct else _ranks(fabric, rows, bundles)
+    """Size and elements of a picture with a box for every switch and every scale-up domain."""
+    box_of = _domains_joined(fabric, rows)
+    members = [np.flatnonzero(box_of == box) for box in range(box_of.max() + 1)]
+    box_rows = [max(rows[node] for node in nodes) for nodes in members]
+    bundles = [bundle for bundle in _bundles(fabric, box_of, load) if bundle.a != bundle.b]
+    width, height, places = _ranks(box_rows, bundles)
     first = min(place.y for place in places)
     widest = max((bundle.capacity_Bps for bundle in bundles), default=1.0)
-    items = _framed(repeated, places)
+    items = _framed([np.unique(box_of[nodes]) for nodes in repeated], places)
     for bundle in sorted(bundles, key=lambda bundle: (bundle.load, bundle.capacity_Bps)):
         items.append(_link(bundle, places[bundle.a], places[bundle.b], first, load, widest))
-    for node, (place, dead) in enumerate(zip(places, _dead(fabric).tolist(), strict=True)):
-        accelerator = node < fabric.accelerators
+    dead = _dead(fabric)
+    for place, nodes in zip(places, members, strict=True):
+        failed = bool(dead[nodes].any())
+        name = fabric.names[nodes[0]] if len(nodes) == 1 else f"domain {int(fabric.domain[nodes[0]])}"
         look = {
-            "rx": place.half_width if accelerator else 2.0,
-            "fill": PAPER if dead else ACCELERATOR_BOX if accelerator else BOX,
-            "stroke": FAILED if dead else INK,
-            "stroke_dasharray": "4 2" if dead else None,
+            "rx": 3.0,
+            "fill": PAPER if failed else ACCELERATOR_BOX if nodes[0] < fabric.accelerators else BOX,
+            "stroke": FAILED if failed else INK,
+            "stroke_dasharray": "4 2" if failed else None,
         }
-        title = f"<title>{escape(printable(fabric.names[node]))}</title>"
-        items.append(_tag("rect", title, **place.edges(), **look))
-    for row in () if direct else sorted(set(rows)):
-        nodes = [node for node in range(fabric.nodes) if rows[node] == row]
-        counts = Counter(fabric.roles[int(fabric.role[node])] for node in nodes)
-        for i, (role, count) in enumerate(counts.items()):
-            items.append(_text(12, places[nodes[0]].y + 4 + 14 * i, f"{count} {_plural(role, count)}", size=11))
+        items.append(_tag("rect", f"<title>{escape(printable(name))}</title>", **place.edges(), **look))
+        number = re.search(r"\d*$", name)
+        for label in (name, number[0] if number else ""):
+            if label and _CHARACTER * len(label) < 2 * place.half_width:
+                items.append(_text(place.x, place.y + 4, label, 11, "middle"))
+                break
+    for row in sorted(set(box_rows)):
+        roles = Counter(
+            int(fabric.role[node]) for nodes, at in zip(members, box_rows, strict=True) if at == row for node in nodes
+        )
+        y = next(place.y for place, at in zip(places, box_rows, strict=True) if at == row)
+        for i, (role, count) in enumerate(roles.items()):
+            items.append(_text(12, y + 4 + 14 * i, f"{count} {_plural(fabric.roles[role], count)}", size=11))
     return width, height, items
+
+
+def _domains_joined(fabric: Fabric, rows: list[int]) -> Ints:
+    """The box of each node: accelerators and scale-up switches share that of their domain where there are several."""
+    domain = fabric.domain.tolist()
+    links = zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)
+    switch_domain = {a: domain[b] for a, b in links if rows[a] == _BELOW and b < fabric.accelerators}
+    several = len(set(domain)) > 1
+    boxes: dict[tuple[str, int], int] = {}
+    result = []
+    for node in range(fabric.nodes):
+        inside = domain[node] if node < fabric.accelerators else switch_domain.get(node)
+        key = ("domain", inside) if several and inside is not None else ("node", node)
+        result.append(boxes.setdefault(key, len(boxes)))
+    return np.array(result, dtype=np.int64)
 
 
 def _framed(repeated: list[Ints], places: Sequence[_Place]) -> list[str]:
@@ -264,48 +289,26 @@ def _framed(repeated: list[Ints], places: Sequence[_Place]) -> list[str]:
     ]
 
 
-def _ranks(fabric: Fabric, rows: list[int], bundles: list[_Bundle]) -> tuple[float, float, list[_Place]]:
-    """One row per hop; the accelerators are spaced by domain, the others spread over the same width."""
-    members: dict[int, list[int]] = {}
-    for node, row in enumerate(rows):
-        members.setdefault(row, []).append(node)
-    gaps = np.concatenate([[0], np.cumsum(fabric.domain[1:] != fabric.domain[:-1])])
-    step = max(17.0, min(60.0, 1100 / max(len(row) for row in members.values())))
-    spans = {row: step * len(nodes) for row, nodes in members.items()}
-    spans[0] += 8.0 * float(gaps[-1])
-    left, width = _MARGIN + 90.0, max(480.0, *spans.values())
-    top = max(rows)
-    places: dict[int, _Place] = {}
-    for row, nodes in members.items():
-        half = min(min(step, width / len(nodes)) / 2 - 2, 7.0 if row == 0 else 26.0)
-        for i, node in enumerate(nodes):
-            if row == 0:
-                x = left + (width - spans[0]) / 2 + step * (i + 0.5) + 8.0 * float(gaps[i])
-            else:
-                x = left + width * (i + 0.5) / len(nodes)
-            places[node] = _Place(x, _HEAD + 40 + _ROW * (top - row), half, 7.0)
-    arcs = [abs(places[each.a].x - places[each.b].x) for each in bundles if rows[each.a] == rows[each.b] == top]
-    room = _rise(max(arcs)) / 2 if arcs else 0.0
+def _ranks(rows: list[int], bundles: list[_Bundle]) -> tuple[float, float, list[_Place]]:
+    """One row per hop, its boxes spread over the width."""
+    in_row = Counter(rows)
+    width = max(480.0, max(17.0, min(110.0, 1100 / max(in_row.values()))) * max(in_row.values()))
+    top, seen = max(rows), Counter[int]()
+    arcs = [abs(bundle.a - bundle.b) for bundle in bundles if rows[bundle.a] == rows[bundle.b] == top]
+    room = _rise(max(arcs) * width / in_row[top]) / 2 if arcs else 0.0
+    places = []
+    for row in rows:
+        step = width / in_row[row]
+        x = _MARGIN + 90.0 + step * (seen[row] + 0.5)
+        seen[row] += 1
+        places.append(_Place(x, _HEAD + 40 + _ROW * (top - row) + room, min(step / 2 - 2, 52.0), 11.0))
     height = _HEAD + 40 + _ROW * (top - min(rows)) + 50 + _LEGEND + room
-    lowered = [replace(places[node], y=places[node].y + room) for node in range(fabric.nodes)]
-    return left + width + _MARGIN, height, lowered
+    return width + 2 * _MARGIN + 90, height, places
 
 
 def _rise(span: float) -> float:
     """Height of the control point of an arc between two nodes of a row."""
     return 14 + 0.22 * span
-
-
-def _circle(fabric: Fabric) -> tuple[float, float, list[_Place]]:
-    radius = max(180.0, 20.0 * fabric.nodes / (2 * math.pi))
-    size = 2 * (radius + _MARGIN + 40)
-    angles = [2 * math.pi * node / fabric.nodes - math.pi / 2 for node in range(fabric.nodes)]
-    middle = size / 2, _HEAD + size / 2 - 30
-    places = [
-        _Place(middle[0] + radius * math.cos(angle), middle[1] + radius * math.sin(angle), 7.0, 7.0)
-        for angle in angles
-    ]
-    return size, _HEAD + size + _LEGEND, places
 
 
 def _link(bundle: _Bundle, a: _Place, b: _Place, first: float, load: Load | None, widest_Bps: float) -> str:
@@ -365,7 +368,9 @@ def _grouped(
     boxes = [
         element
         for i, (_, role) in enumerate(groups)
-        for element in _box(fabric, role, places[i], ports[group == i], int(dead[group == i].sum()))
+        for element in _box(
+            fabric, role, places[i], ports[group == i], int(dead[group == i].sum()), _blocks_of(group == i, repeated)
+        )
     ]
     return width, max(place.y for place in places) + 90 + _LEGEND, [*lines, *boxes, *labels]
 
@@ -386,10 +391,16 @@ def _boxes(groups: Sequence[tuple[int, int]]) -> tuple[float, list[_Place]]:
     return width, places
 
 
-def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int) -> list[str]:
+def _blocks_of(inside: Mask, repeated: list[Ints]) -> str:
+    """In words, how many blocks hold the nodes of a group, and how many nodes each."""
+    sizes = {count for nodes in repeated if (count := int(inside[nodes].sum()))}
+    return f"{len(repeated):,} blocks of {_span(min(sizes), max(sizes))}, " if sizes else ""
+
+
+def _box(fabric: Fabric, role: int, place: _Place, ports: Ints, failed: int, in_blocks: str) -> list[str]:
     accelerator = fabric.roles[role] == ACCELERATOR
     count = len(ports)
-    second = f"{_span(int(ports.min()), int(ports.max()))} ports in use each"
+    second = f"{in_blocks}{_span(int(ports.min()), int(ports.max()))} ports in use each"
     if accelerator:
         second = f"in {counted(len(np.unique(fabric.domain)), 'scale-up domain')}"
     fill, stroke = ACCELERATOR_BOX if accelerator else BOX, FAILED if failed else INK

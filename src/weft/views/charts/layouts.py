@@ -10,10 +10,11 @@ import altair as alt
 from weft.errors import BadInput
 from weft.layout.text import format_degrees, format_layout
 from weft.units import format_bytes, format_count, format_seconds
-from weft.views.charts.charts import Chart, data, finished, ink_on, linear, point_labels, tooltip
+from weft.views.charts.charts import Chart, data, finished, ink_on, linear, margin_labels, titled, tooltip
 from weft.views.charts.charts import colours as shaded
 from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
 from weft.views.comparison import PART_LABELS, WORTH
+from weft.views.ranking import thinned
 from weft.views.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _STEP, _BAR, _ROOM, _TIME, _MEMORY = 60, 24, 132, 620, 340
 """Pixels: from bar to bar, height of a bar, room for the words behind the longest one, widths of the two panels."""
+_NAMED = 12
+"""Points of the trade of memory for time that are named."""
 _LANE = 26
 """Pixels from step to step of a waterfall."""
 WHOLE, SLOWER, FASTER = "#8c959f", "#d55e00", "#0072b2"
@@ -192,46 +195,41 @@ def pareto_chart(plan: Plan) -> Chart:
     shown = [one for one in plan.pareto if one.iteration_s <= 2 * plan.pareto[0].iteration_s]
     if not shown:
         raise BadInput("there is no layout to draw", where="chart")
-    width, height = 760, 420
+    width, height = 640, 420
     first, last = shown[0].iteration_s, max(one.iteration_s for one in shown)
     room = 0.2 * (last - first) or 0.2 * last
     low, high = first - room, last + room
     capacity = max(one.capacity_bytes for one in shown) / 2**30
     tied = [plan.layouts[i].iteration_s for i in _tied(plan, len(plan.layouts))]
-    x = alt.X("seconds:Q", title="time of an iteration (s)", scale=linear(low, high))
+    x = alt.X("seconds:Q", title=titled("time of an iteration (s)", low), scale=linear(low, high))
     y = alt.Y("memory:Q", title="memory of the fullest stage (GiB)", scale=linear(0, 1.08 * capacity))
-    names = [format_degrees(one.layout) for one in shown]
-    places = [
-        (
-            (one.iteration_s - low) / (high - low) * width,
-            height - one.memory_bytes / 2**30 / (1.08 * capacity) * height,
-        )
-        for one in shown
-    ]
     rows = [
         {
             "seconds": one.iteration_s,
             "memory": one.memory_bytes / 2**30,
-            "layout": name,
+            "layout": format_degrees(one.layout),
             "details": _details(one),
             "time": format_seconds(one.iteration_s),
             "MFU": f"{one.mfu:.1%}",
             "held": format_bytes(one.memory_bytes),
         }
-        for one, name in zip(shown, names, strict=True)
+        for one in shown
     ]
+    named = thinned(rows, _NAMED)
     told = tooltip(layout="layout", details="details", time="time", MFU="MFU", held="memory")
     frontier = alt.Chart(data(rows)).encode(x=x, y=y)
     limit = alt.Chart(data([{"at": capacity}])).encode(y="at:Q")
     layers = [
         *_tied_times(tied, low, high),
+        *margin_labels(
+            named, [str(row["layout"]) for row in named], "seconds", "memory", (0, 1.08 * capacity, height)
+        ),
         limit.mark_rule(color="#d55e00", strokeDash=[6, 4], strokeWidth=1.5),
         limit.mark_text(align="right", dy=-8, color="#d55e00").encode(
             x=alt.value(width), text=alt.value(f"memory of one accelerator: {format_bytes(capacity * 2**30)}")
         ),
         frontier.mark_line(interpolate="step-after", color="#56b4e9", strokeWidth=1.5),
         frontier.mark_circle(size=70, color="#0072b2", opacity=1).encode(tooltip=told),
-        *point_labels(rows, places, names, width, x="seconds:Q", y="memory:Q"),
     ]
     title = f"{plan.job.model.name} on {plan.cluster.name}: memory against time"
     chart = alt.layer(*layers).properties(width=width, height=height)
@@ -307,8 +305,7 @@ def _waterfall(first: _Step, steps: Sequence[_Step], last: str, *, error: float 
     high = max(longest, rows[-1]["right"])
     high += 0.14 * (high - low)
     y = alt.Y("row:O", sort=[row["row"] for row in rows], axis=None)
-    title = "seconds" + (f" (the axis begins at {low:.3g})" if low else "")
-    x = alt.X("begin:Q", title=title, scale=linear(low, high), axis=alt.Axis(tickCount=6))
+    x = alt.X("begin:Q", title=titled("seconds", low), scale=linear(low, high), axis=alt.Axis(tickCount=6))
     base = alt.Chart(data(rows))
     bars = base.mark_bar(height=_LANE - 9).encode(
         x=x, x2="end:Q", y=y, color=alt.Color("colour:N", scale=None), tooltip=["name:N", "words:N"]

@@ -10,7 +10,7 @@ import altair as alt
 
 from weft.errors import BadInput
 from weft.units import counted
-from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, tooltip
+from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, titled, tooltip
 from weft.views.charts.palette import INK
 from weft.views.route_evaluation import workload_words
 from weft.views.words import told
@@ -180,11 +180,13 @@ def _quantity(
     low, high = min(values), max(values)
     ticks = None
     if low > 0 and high / low >= _TURN:
+        title = f"{title}; logarithmic"
         space = 10 ** (0.05 * log10(high / low))
         scale = alt.Scale(type="log", domain=[low / space, high * space], nice=False)
         ticks = _ticks(low / space, high * space)
     else:
-        scale = linear(*bounds(values))
+        begin, end = bounds(values)
+        scale, title = linear(begin, end), titled(title, begin)
     axis = _axis(values, each=each, share=share, ticks=ticks)
     return channel(f"{place}:Q", title=title, scale=scale, axis=axis)
 

@@ -1,7 +1,8 @@
-// Tables that sort by a click on a heading and filter by words or conditions, as "tp=8 mem<60".
-// Without this script they are plain tables.
+// Tables that sort by a click on a heading, filter by words or conditions as "tp=8 mem<60", and show 20 rows at a time.
+// Without this script they are plain tables with all rows.
 "use strict";
 (() => {
+  const pageRows = 20;
   const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
   const condition = /^([^<>=]+)(<=|>=|=|<|>)(.+)$/;
   const holds = {
@@ -22,6 +23,35 @@
     return collator.compare(words(one), words(other));
   }
 
+  function turn(table, page) {
+    const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
+    const begin = page * pageRows;
+    rows.forEach((row, i) => row.classList.toggle("later", i < begin || i >= begin + pageRows));
+    const [bar, words, back, on] = table.pager;
+    bar.hidden = rows.length <= pageRows;
+    words.textContent = `Rows ${begin + 1} to ${Math.min(begin + pageRows, rows.length)} of ${rows.length}`;
+    back.disabled = begin === 0;
+    on.disabled = begin + pageRows >= rows.length;
+    back.onclick = () => turn(table, page - 1);
+    on.onclick = () => turn(table, page + 1);
+  }
+
+  function preparePages(table) {
+    const bar = document.createElement("div");
+    bar.className = "turn";
+    const words = document.createElement("output");
+    const [back, on] = ["Previous", "Next"].map((name) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = name;
+      return button;
+    });
+    bar.append(words, back, on);
+    table.parentElement.after(bar);
+    table.pager = [bar, words, back, on];
+    turn(table, 0);
+  }
+
   function sort(table, column, falling) {
     const body = table.tBodies[0];
     const rows = [...body.rows];
@@ -32,6 +62,7 @@
       return falling ? -order : order;
     });
     body.append(...rows);
+    turn(table, 0);
     [...table.tHead.rows[0].cells].forEach((head, i) => {
       if (i === column) head.setAttribute("aria-sort", falling ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
@@ -79,6 +110,7 @@
     input.addEventListener("input", () => {
       const match = matching(table, input.value);
       for (const row of rows) row.hidden = !match(row);
+      turn(table, 0);
       const left = rows.filter((row) => !row.hidden).length;
       count.textContent = input.value.trim() ? `${left} of ${rows.length} rows` : "";
     });
@@ -87,6 +119,7 @@
   }
 
   for (const table of document.querySelectorAll("table[data-sortable]")) {
+    preparePages(table);
     prepareFilter(table);
     prepareSort(table);
   }
