@@ -50,8 +50,6 @@ NOT_READERS = {
     "runtime.convert.prepare.Step.load": "checkpoint.load",
     "runtime.convert.prepare.Step.load_state_dict": "takes tensors",
     "runtime.checkpoints.checkpoint.load": "read_state and read_index, then bytes with checksums",
-    "runtime.checkpoints.checkpoint.FolderReader.read_data": "reads bytes with checksums where read_index says",
-    "runtime.checkpoints.checkpoint.FolderReader.read_metadata": "gives what read_index gave",
     "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "runtime.run.shards.text_corpus": "gives files to byte_corpus and token_corpus",

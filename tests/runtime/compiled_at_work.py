@@ -25,10 +25,12 @@ from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import StepPasses, build_stages
 
-LAYERS = 3
+LAYERS = 5
 CLOSE = 1e-10
 LOSSES = 3
 """Graphs of the losses, which break on the CPU where ids are checked."""
+MOST_GRAPHS = 12
+"""Of blocks that break where layers communicate, however many blocks there are."""
 
 
 @contextmanager
@@ -129,10 +131,15 @@ def compared(layout, which, backend="aot_eager"):
     (error, events, graphs), (_, eagerly, _) = (decoder(layout, model, one) for one in (backend, None))
     assert error < CLOSE
     assert events == eagerly
-    assert graphs == 1 + LOSSES * (layout.x * layout.y == 1 and layout.pipeline == 1), "one graph for all blocks"
+    _check_graphs(layout, graphs, LOSSES * (layout.x * layout.y == 1 and layout.pipeline == 1))
     if layout.recompute == "selective" or layout.sequence_parallel or layout.pipeline > 1:
         return
     (values, events, graphs), (wanted, eagerly, _) = (converted(layout, which, one) for one in (backend, None))
     assert max(worst(one, other) for one, other in zip(values, wanted, strict=True)) < CLOSE
     assert events == eagerly
-    assert graphs == 1
+    _check_graphs(layout, graphs, 0)
+
+
+def _check_graphs(layout, graphs, of_losses):
+    """One for all blocks where no layer communicates."""
+    assert graphs == 1 + of_losses if layout.world == 1 else 1 < graphs - of_losses <= MOST_GRAPHS

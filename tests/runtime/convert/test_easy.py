@@ -10,11 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import CASES, EASY, OFF, ON, Case, Part, assert_states, errors, linear  # noqa: E402
+from easy_prediction import EasyLayer, easy_collectives  # noqa: E402
 from models import EVERY, FEW, MORE, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
-from weft.layout.easy import EasyLayer, easy_collectives  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402

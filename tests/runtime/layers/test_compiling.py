@@ -1,4 +1,4 @@
-"""torch.compile by block: one graph each, the values, the collectives and their order of the same blocks eager."""
+"""torch.compile by block: values, collectives and their order are those of the same blocks eager."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from compiled_at_work import CLOSE, compared, faked  # noqa: E402
+from compiled_at_work import CLOSE, MOST_GRAPHS, compared, faked  # noqa: E402
 
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
@@ -55,7 +55,7 @@ def test_collectives_keep_their_order(which, layout, precision):
     (events, gradients, graphs), (eagerly, wanted, _) = (
         faked(layout, which, precision, backend) for backend in ("aot_eager", None)
     )
-    assert graphs == 1
+    assert 1 < graphs <= MOST_GRAPHS
     assert events == eagerly
     assert len(events) > 100
     if precision == "fp64" and layout.z == 1:

@@ -11,12 +11,13 @@ torch = pytest.importorskip("torch")
 
 import plain  # noqa: E402
 from cases import CASES  # noqa: E402
+from easy_prediction import predict_easy  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import StepOptions, step_collectives  # noqa: E402
 from weft.model import Attention, Block, BlockRun, FeedForward, Model, Recipe  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, parallelize, predict_easy  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, parallelize  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402

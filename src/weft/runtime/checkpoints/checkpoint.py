@@ -1,11 +1,11 @@
-"""Checkpoints that load on any other grid, and on one rank: DCP plans who writes and reads which rectangle.
+"""Checkpoints that load on any other grid, and on one rank.
 
 A checkpoint is a folder with ``weft.json`` (the state and its digest), ``tensors.json`` (what lies where) and the
 values of each rank (``0.bin``), raw and little-endian, row by row, with a CRC-32 for each rectangle.  It appears under
 its name when it is complete, and never before.
 
-The files are our own: DCP's storage unpickles its metadata, so that a stranger's checkpoint could do more than be
-refused, its Hugging Face storage takes one rectangle of a tensor per rank, and neither has checksums.
+``torch.distributed.checkpoint`` does not suffice: its file storage unpickles its metadata, so that a stranger's
+checkpoint could run code; its Hugging Face storage takes one rectangle of a tensor per rank; neither has checksums.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import shutil
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,31 +29,6 @@ from zlib import crc32
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    LoadPlanner,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.state_dict_loader import load as load_planned
-from torch.distributed.checkpoint.state_dict_saver import save as save_planned
-from torch.distributed.checkpoint.storage import WriteResult
-from torch.futures import Future
 
 from weft.checkpoints import STATE
 from weft.codec import Coded, Range, decode, shown
@@ -79,6 +53,9 @@ LONGEST_NAME = 300
 _COMPLETE = "is the checkpoint complete?"
 
 T = TypeVar("T")
+Shape = tuple[int, ...]
+Place = tuple[str, Shape]
+"""A rectangle, by the name of its tensor and its offsets."""
 
 
 class Damaged(BadInput):
@@ -115,12 +92,12 @@ class Piece:
         if self.values.dtype not in DTYPES.values():
             raise ValueError(f"{self.name}: {self.values.dtype} is none of {', '.join(DTYPES)}")
 
-    def views(self) -> Iterator[tuple[ChunkStorageMetadata, Tensor]]:
-        """The piece as rectangles of the parameter, each with a view of its values; padding is left out."""
+    def views(self) -> Iterator[tuple[Shape, Shape, Tensor]]:
+        """Offsets and sizes of the piece's rectangles in the parameter, each with a view of its values; padding is
+        left out."""
         for rectangle in self.placement.rectangles():
-            sizes, start = torch.Size(rectangle.sizes), rectangle.start
-            values = self.values.detach()[start : start + sizes.numel()].view(sizes)
-            yield ChunkStorageMetadata(torch.Size(rectangle.offsets), sizes), values
+            values = self.values.detach()[rectangle.start : rectangle.start + prod(rectangle.sizes)]
+            yield rectangle.offsets, rectangle.sizes, values.view(rectangle.sizes)
 
 
 def save(
@@ -162,10 +139,12 @@ def save(
         sync_folder(path.parent)
 
     _together(path, lambda: begin() if rank == 0 else None, group)
-    writer = _Writer(partial, rank)
-    with _planned(path):
-        save_planned({}, storage_writer=writer, planner=_SavePlanner(pieces), process_group=group)
-    _together(path, writer.verify, group)
+    file = _RankFile(partial / f"{rank}.bin", pieces)
+    share = _shares(file.sizes_bytes(), group)
+    _together(path, lambda: file.write(share), group)
+    written = list(chain(*_on_first(file.written, group)))
+    _together(path, lambda: _write_index(partial, written) if rank == 0 else None, group)
+    _together(path, file.verify, group)
     _together(path, lambda: finish() if rank == 0 else None, group)
 
 
@@ -196,9 +175,7 @@ def load(
 
     state, entries = _together(path, look)
     _check_same(path, state)
-    reader = FolderReader(path, entries)
-    with _planned(path):
-        load_planned({}, storage_reader=reader, planner=_LoadPlanner(pieces, reader.read_metadata()))
+    _together(path, lambda: FolderReader(path, entries).fill(pieces))
     return state
 
 
@@ -227,53 +204,36 @@ def _digest(state: Mapping[str, Json]) -> str:
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-# Plans -------------------------------------------------------------------------------------------
+# Who writes what ---------------------------------------------------------------------------------
 
 
-class _SavePlanner(DefaultSavePlanner):
-    """Offers this rank's rectangles; DCP's own planner drops copies."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._items: dict[MetadataIndex, WriteItem] = {}
-        self._values: dict[MetadataIndex, Tensor] = {}
-        for piece in pieces:
-            size = torch.Size(piece.placement.shape)
-            for chunk, values in piece.views():
-                index = MetadataIndex(piece.name, chunk.offsets)
-                data = TensorWriteData(chunk, TensorProperties(dtype=values.dtype), size)
-                self._items[index] = WriteItem(index, WriteItemType.SHARD, tensor_data=data)
-                self._values[index] = values
-
-    def create_local_plan(self) -> SavePlan:
-        return SavePlan(list(self._items.values()))
-
-    def resolve_data(self, write_item: WriteItem) -> Tensor:
-        return self._values[write_item.index]
+def _on_first(value: T, group: dist.ProcessGroup | None) -> list[T]:
+    """Every rank's value on the first rank; nothing on others."""
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] | None = [None] * dist.get_world_size() if dist.get_rank() == 0 else None
+    dist.gather_object(value, values, group=group)
+    return values or []
 
 
-class _LoadPlanner(DefaultLoadPlanner):
-    """Asks for what fills this rank's rectangles."""
-
-    def __init__(self, pieces: Sequence[Piece], metadata: Metadata) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self._stored = metadata.state_dict_metadata
-        self._targets: defaultdict[str, list[tuple[ChunkStorageMetadata, Tensor]]] = defaultdict(list)
-        for piece in pieces:
-            self._targets[piece.name] += piece.views()
-
-    def create_local_plan(self) -> LoadPlan:
-        items: list[ReadItem] = []
-        for name, targets in self._targets.items():
-            stored = cast(TensorStorageMetadata, self._stored[name])
-            items += create_read_items_for_chunk_list(name, stored, [chunk for chunk, _ in targets])
-        return LoadPlan(items)
-
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        position = read_item.dest_index.index
-        assert position is not None
-        _, values = self._targets[read_item.dest_index.fqn][position]
-        return values[_within(read_item.dest_offsets, read_item.lengths)]
+def _shares(sizes_bytes: Mapping[Place, int], group: dist.ProcessGroup | None) -> list[Place]:
+    """The rectangles that this rank writes: of those that hold one, the rank with the fewest bytes so far does."""
+    offers = _on_first(sizes_bytes, group)
+    holders: defaultdict[Place, list[int]] = defaultdict(list)
+    for rank, offer in enumerate(offers):
+        for place in offer:
+            holders[place].append(rank)
+    shares: list[list[Place]] = [[] for _ in offers]
+    total_bytes = [0] * len(offers)
+    for place, ranks in holders.items():
+        writer = min(ranks, key=total_bytes.__getitem__)
+        shares[writer].append(place)
+        total_bytes[writer] += offers[writer][place]
+    if not dist.is_initialized():
+        return shares[0]
+    own: list[Any] = [None]
+    dist.scatter_object_list(own, shares or None, group=group)
+    return cast(list[Place], own[0])
 
 
 # Files -------------------------------------------------------------------------------------------
@@ -329,107 +289,108 @@ class TensorEntry:
         return not any(corners.values())
 
 
-class _Writer(FileSystemWriter):
-    """Writes one rank's file into an existing folder, and on the coordinator the index."""
+class _RankFile:
+    """The file of one rank, in an existing folder.
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        super().__init__(folder)
-        self._folder, self._file = folder, folder / f"{rank}.bin"
-        self._written: list[tuple[int, int]] = []
-        """Bytes and CRC-32 of each rectangle, one after the other."""
+    Attributes:
+        written: name, format, shape of the whole tensor, and the chunk, of each rectangle one after the other.
+    """
 
-    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        results = []
-        if plan.items:
-            with self._file.open("xb") as file:
-                for item in plan.items:
-                    values = planner.resolve_data(item)
-                    assert isinstance(values, Tensor)
-                    assert item.tensor_data is not None
-                    raw = raw_bytes(values.cpu())
-                    self._written.append((raw.nbytes, crc32(raw)))
-                    entry = ChunkEntry(
-                        offsets=tuple(item.tensor_data.chunk.offsets),
-                        sizes=tuple(item.tensor_data.chunk.sizes),
-                        file=self._file.name,
-                        start=file.tell(),
-                        crc32=self._written[-1][1],
-                    )
-                    file.write(raw)
-                    results.append(WriteResult(item.index, raw.nbytes, entry))
-                file.flush()
-                os.fsync(file.fileno())
-        return _done(results)
+    def __init__(self, path: Path, pieces: Sequence[Piece]) -> None:
+        self._path = path
+        self._offered = {
+            (piece.name, offsets): (piece.placement.shape, values)
+            for piece in pieces
+            for offsets, _, values in piece.views()
+        }
+        self.written: list[tuple[str, torch.dtype, Shape, ChunkEntry]] = []
+
+    def sizes_bytes(self) -> dict[Place, int]:
+        """What the rank has."""
+        return {place: values.nbytes for place, (_, values) in self._offered.items()}
+
+    def write(self, share: Sequence[Place]) -> None:
+        if not share:
+            return
+        with self._path.open("xb") as file:
+            for name, offsets in share:
+                shape, values = self._offered[name, offsets]
+                raw = raw_bytes(values.cpu())
+                chunk = ChunkEntry(
+                    offsets=offsets,
+                    sizes=tuple(values.shape),
+                    file=self._path.name,
+                    start=file.tell(),
+                    crc32=crc32(raw),
+                )
+                file.write(raw)
+                self.written.append((name, values.dtype, shape, chunk))
+            file.flush()
+            os.fsync(file.fileno())
 
     def verify(self) -> None:
-        """Read this rank's file back from the disk.
+        """Read the file back from the disk.
 
         Raises:
             Damaged: it does not hold what was written.
         """
-        if not self._written:
+        if not self.written:
             return
-        with self._file.open("rb") as file:
+        with self._path.open("rb") as file:
             if hasattr(os, "posix_fadvise"):  # what is in memory says nothing of the disk
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if any(crc32(file.read(size)) != crc for size, crc in self._written):
-                problem = "the disk does not give back what was written"
-                raise Damaged(problem, where=str(self._file), remedy="save to another disk")
-
-    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        chunks = defaultdict(list)
-        for result in chain(*results):
-            chunks[result.index.fqn].append(result.storage_data)
-        tensors = []
-        for name, stored in sorted(metadata.state_dict_metadata.items()):
-            assert isinstance(stored, TensorStorageMetadata)
-            dtype: Any = str(stored.properties.dtype).removeprefix("torch.")
-            tensor = TensorEntry(name=name, dtype=dtype, shape=tuple(stored.size), chunks=tuple(chunks[name]))
-            if not tensor.is_filled():
-                raise ValueError(f"the pieces of {name} do not make up {tensor.shape}")
-            tensors.append(asdict(tensor))
-        _write_table(self._folder / INDEX, {"format": FORMAT, "tensors": tensors}, LARGEST_INDEX_BYTES)
+            for _, dtype, _, chunk in self.written:
+                if crc32(file.read(prod(chunk.sizes) * dtype.itemsize)) != chunk.crc32:
+                    problem = "the disk does not give back what was written"
+                    raise Damaged(problem, where=str(self._path), remedy="save to another disk")
 
 
-class FolderReader(FileSystemReader):
+def _write_index(folder: Path, written: Sequence[tuple[str, torch.dtype, Shape, ChunkEntry]]) -> None:
+    chunks = defaultdict(list)
+    for name, dtype, shape, chunk in written:
+        chunks[name, dtype, shape].append(chunk)
+    tensors = []
+    for name, dtype, shape in sorted(chunks, key=str):
+        format_: Any = str(dtype).removeprefix("torch.")
+        tensor = TensorEntry(name=name, dtype=format_, shape=shape, chunks=tuple(chunks[name, dtype, shape]))
+        if not tensor.is_filled():
+            raise ValueError(f"the pieces of {name} do not make up {shape}")
+        tensors.append(asdict(tensor))
+    _write_table(folder / INDEX, {"format": FORMAT, "tensors": tensors}, LARGEST_INDEX_BYTES)
+
+
+class FolderReader:
     """Reads values of a checkpoint whose index has been read.
 
     Methods raise ``Damaged`` where a file ends early or its values are not those that were written.
     """
 
     def __init__(self, folder: Path, entries: Mapping[str, TensorEntry]) -> None:
-        super().__init__(folder)
         self._folder, self._entries = folder, entries
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        stored = {
-            name: TensorStorageMetadata(
-                TensorProperties(dtype=tensor.format),
-                torch.Size(tensor.shape),
-                [ChunkStorageMetadata(torch.Size(one.offsets), torch.Size(one.sizes)) for one in tensor.chunks],
-            )
-            for name, tensor in self._entries.items()
-        }
-        return Metadata(cast(Any, stored), storage_data={})
-
-    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Every rectangle that the plan needs a part of, once."""
-        parts: defaultdict[tuple[str, int], list[ReadItem]] = defaultdict(list)
-        for item in plan.items:
-            assert item.storage_index.index is not None
-            parts[item.storage_index.fqn, item.storage_index.index].append(item)
-        for (name, number), items in parts.items():
-            values = self._values(self._entries[name], self._entries[name].chunks[number])
-            for item in items:
-                planner.resolve_tensor(item).copy_(values[_within(item.storage_offsets, item.lengths)])
-        return _done(None)
+    def fill(self, pieces: Sequence[Piece]) -> None:
+        """Give pieces their values; every rectangle of which they need a part is read once."""
+        targets: defaultdict[str, list[tuple[Shape, Shape, Tensor]]] = defaultdict(list)
+        for piece in pieces:
+            targets[piece.name] += piece.views()
+        for name, views in targets.items():
+            entry = self._entries[name]
+            for chunk in entry.chunks:
+                stored: Tensor | None = None
+                for offsets, sizes, values in views:
+                    low = tuple(map(max, chunk.offsets, offsets))
+                    common = tuple(map(min, _stops(chunk.offsets, chunk.sizes), _stops(offsets, sizes)))
+                    if all(start < stop for start, stop in zip(low, common, strict=True)):
+                        stored = self._values(entry, chunk) if stored is None else stored
+                        values[_window(low, common, offsets)].copy_(stored[_window(low, common, chunk.offsets)])
 
     def tensor(self, name: str) -> Tensor:
         """A tensor from all its rectangles."""
         entry = self._entries[name]
         result = torch.empty(entry.shape, dtype=entry.format)
         for chunk in entry.chunks:
-            result[_within(chunk.offsets, chunk.sizes)] = self._values(entry, chunk)
+            stops = _stops(chunk.offsets, chunk.sizes)
+            result[_window(chunk.offsets, stops, (0,) * len(stops))] = self._values(entry, chunk)
         return result
 
     def _values(self, entry: TensorEntry, chunk: ChunkEntry) -> Tensor:
@@ -540,14 +501,13 @@ def _check_plain(path: Path) -> None:
         raise BadInput("is not a file", where=str(path), remedy=_COMPLETE)
 
 
-def _within(offsets: Sequence[int], sizes: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(offset, offset + size) for offset, size in zip(offsets, sizes, strict=True))
+def _stops(offsets: Shape, sizes: Shape) -> Shape:
+    return tuple(offset + size for offset, size in zip(offsets, sizes, strict=True))
 
 
-def _done(result: T) -> Future[T]:
-    future: Future[T] = Future()
-    future.set_result(result)
-    return future
+def _window(starts: Shape, stops: Shape, origin: Shape) -> tuple[slice, ...]:
+    """A rectangle within what begins at ``origin``."""
+    return tuple(slice(low - zero, high - zero) for low, high, zero in zip(starts, stops, origin, strict=True))
 
 
 # Problems ----------------------------------------------------------------------------------------
@@ -574,10 +534,10 @@ def _gathered(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
 def _together(folder: Path, work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """What every rank does before any goes on; where one cannot, every rank raises its problem."""
     result: T | None = None
-    problem: BadInput | None = None
+    problem: Exception | None = None
     try:
         result = work()
-    except BadInput as error:
+    except (BadInput, ValueError) as error:
         problem = error
     except OSError as error:
         problem = _unusable(error, folder)
@@ -600,23 +560,6 @@ def _check_same(folder: Path, state: Mapping[str, Json]) -> None:
                 where=str(folder),
                 remedy="give every rank the same folder, on one file system",
             )
-
-
-@contextmanager
-def _planned(folder: Path) -> Iterator[None]:
-    """The problem of the first failing rank, not DCP's tracebacks of all, which are no Exception; and no warning that
-    a process is alone."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
-            yield
-    except CheckpointException as error:
-        first = error.failures[min(error.failures)][0]
-        if isinstance(first, OSError):
-            raise _unusable(first, folder) from None
-        if isinstance(first, BadInput | ValueError):
-            raise first from None
-        raise RuntimeError(str(error)) from error
 
 
 def _unusable(error: OSError, folder: Path) -> BadInput:

@@ -74,7 +74,8 @@ class Converted(nn.Module):
         fused: parts of its output, each of which is split by itself.
 
     Attributes:
-        draws: of the model, where its tensors are to know over which axes they are split.
+        draws: of the model, where its tensors are to know over which axes they are split; None in compiled blocks,
+            which draw one mask for all ranks and check nothing.
     """
 
     draws: Draws | None = None
@@ -107,6 +108,13 @@ class Converted(nn.Module):
         Raises:
             BadInput: the features are not this rank's share, or in easy mode not all.
         """
+        return self._applied(input) if getattr(self.layer, "is_whole", False) else self._communicated(input)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _communicated(self, input: Tensor) -> Tensor:  # noqa: A002
+        return self._applied(input)
+
+    def _applied(self, input: Tensor) -> Tensor:  # noqa: A002
         leading, one = input.shape, torch.Size()
         if self.takes is not None:
             input = self._share(input)  # noqa: A001
@@ -128,15 +136,13 @@ class Converted(nn.Module):
         size = 1 if self.easy else self.machine.grid.size(axis)
         if size == 1 or input.ndim < -self.features_at or (isinstance(input, Split) and input.cut is not None):
             return input
-        if input.shape[self.features_at] != cast(int, self.takes) * size or torch.compiler.is_compiling():
+        if input.shape[self.features_at] != cast(int, self.takes) * size:
             return input
         return own_part(self.machine, plain(input), axis, self.features_at)
 
     def _says_axes(self) -> bool:
-        """Whether its output is to know that it is split; compiled blocks draw one mask for all, and check nothing."""
-        if self.draws is None or torch.compiler.is_compiling():
-            return False
-        return self.draws.parts and self.machine.grid.size(*self.splits) > 1
+        """Whether its output is to know that it is split."""
+        return self.draws is not None and self.draws.parts and self.machine.grid.size(*self.splits) > 1
 
     def _check_known(self, known: bool) -> None:
         """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""

@@ -25,7 +25,6 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.easy import easy_axes
 from weft.layout.spec import Layout
 from weft.runtime.convert.converted import Converted, ModuleSite, Stored
 from weft.runtime.core.machine import Machine
@@ -275,6 +274,11 @@ class Easy4D(nn.Module):
             weight = layer.weight
             self.bias = Replicated.of(layer.machine, f"{weight.name}.bias", weight.placement.shape[:1])
 
+    @property
+    def is_whole(self) -> bool:
+        """As of the layer."""
+        return self.layer.is_whole
+
     def forward(self, rows: Tensor) -> Tensor:
         machine, layer = self.layer.machine, self.layer
         out = layer(machine.last.made("easy", rows, layer.over_in, lambda: self._share(rows)))
@@ -291,6 +295,18 @@ class Easy4D(nn.Module):
         if machine.grid.size(axis) == 1:
             return given
         return cast(Tensor, _ToShares.apply(given, machine, axis))  # type: ignore[no-untyped-call]
+
+
+def easy_axes(layout: Layout, inputs: int, outputs: int) -> tuple[str, str]:
+    """The axes of inputs and of outputs with which a layer exchanges fewer bytes, of those that divide its features.
+
+    Each rank receives inputs times the axis of outputs, and outputs times the axis of inputs, for each row.
+    """
+    x, y = layout.x, layout.y
+    normal, transposed = inputs % y or outputs % x, inputs % x or outputs % y
+    if bool(normal) != bool(transposed):
+        return ("x", "y") if normal else ("y", "x")
+    return ("y", "x") if inputs * x + outputs * y <= inputs * y + outputs * x else ("x", "y")
 
 
 class _ToShares(Function):

@@ -1,7 +1,7 @@
-"""``torch.compile`` by block: one graph a block, which all blocks that are alike share.
+"""``torch.compile`` by block, with graphs that all blocks of a kind share.
 
-What communicates is an operator that the graph calls (``weft.runtime.core.opaque``); norms, activations, residuals and
-attention between such are compiled.
+Graphs break where a layer communicates, so that collectives are issued and waited for as without compilation; norms,
+activations, residuals and attention between such layers are compiled.  Where no layer does, a block is one graph.
 """
 
 from __future__ import annotations
@@ -20,22 +20,20 @@ from torch import nn
 from weft.errors import Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.opaque import number_layers
 from weft.runtime.core.recomputed import Recomputed, blocks_of
 from weft.runtime.core.split import plain
 from weft.runtime.layers.decoder import Decoder4D
 from weft.runtime.layers.experts import Experts4D
 from weft.runtime.layers.linear import Conv4D, Layer4D, Linear4D
-from weft.runtime.layers.norm import Norm4D
 
 BACKEND = "inductor"
 """Of ``torch.compile``."""
 
 
 def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -> None:
-    """Compile every block of a model of 4D layers or of a converted one, each without a graph break.
+    """Compile every block of a model of 4D layers or of a converted one.
 
-    Sizes are constants: another micro-batch or sequence compiles anew.
+    Sizes are constants: another micro-batch or sequence compiles again.
 
     Args:
         backend: of ``torch.compile``; "aot_eager" needs no compiler and gains nothing.
@@ -57,8 +55,7 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
     if backend == BACKEND:
         _check_compiler(machine.grid.device)
     _lock_progress_within()
-    number_layers(model, Layer4D, Norm4D)
-    compiled = torch.compile(_passed, backend=backend, fullgraph=True, dynamic=False)
+    compiled = torch.compile(_passed, backend=backend, dynamic=False)
     for block, recomputed in zip(blocks, own, strict=True):
         (block if recomputed is None else recomputed).forward = _Compiled(block, machine, compiled)
     if isinstance(model, Decoder4D) and machine.grid.size("x", "y") == 1:
@@ -105,6 +102,9 @@ class _Compiled:
 
     def __init__(self, block: nn.Module, machine: Machine, compiled: Any) -> None:
         self._block, self._machine, self._compiled = block, machine, compiled
+        for part in block.modules():
+            if hasattr(part, "draws"):  # a converted layer: graphs take plain tensors
+                setattr(part, "draws", None)  # noqa: B010 (no class of this package has it)
         self._matrices = [layer.weight for layer in block.modules() if isinstance(layer, Linear4D) and layer.is_whole]
 
     def __call__(self, *given: Any, **named: Any) -> Any:

@@ -11,7 +11,6 @@ layer multiplies, a convolution correlates; gathering, summing and scattering ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from itertools import count
 from math import prod
 from typing import Any, Literal, cast
 
@@ -26,7 +25,6 @@ from weft.errors import BadInput, Unsupported
 from weft.layout.stages import weight_gradient_first
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.opaque import operator, thing
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
@@ -89,8 +87,6 @@ class Layer4D(nn.Module, ABC):
             split_over=("x", "y"),
         )
         self.parts, self.inputs = parts, inputs
-        self.key: Tensor
-        """For ``torch.compile``."""
         self.bias = None
         if bias:
             self.bias = Vector(
@@ -109,15 +105,19 @@ class Layer4D(nn.Module, ABC):
         return self.weight.alone and self.machine.grid.size("x", "y") == 1 and not self.machine.later.collects
 
     def forward(self, rows: Tensor) -> Tensor:
-        if self.is_whole:
-            given = cast_for_products(rows)
-            weight = self.weight.as_leaf() if self.weight.input is None else self.weight.input
-            out = self.product(given, weight.to(given.dtype))
-        elif torch.compiler.is_compiling():
-            out = self._opaque(rows)
-        else:
-            given, joint = self._joined(rows)
-            out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        if not self.is_whole:
+            return cast(Tensor, self._communicated(rows))
+        given = cast_for_products(rows)
+        weight = self.weight.as_leaf() if self.weight.input is None else self.weight.input
+        return self._biased(self.product(given, weight.to(given.dtype)))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _communicated(self, rows: Tensor) -> Tensor:
+        given, joint = self._joined(rows)
+        out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        return self._biased(out)
+
+    def _biased(self, out: Tensor) -> Tensor:
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
 
     def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
@@ -127,20 +127,6 @@ class Layer4D(nn.Module, ABC):
         how = self.over_out, self.gathers_rows, autocast_format(rows)
         return self.machine.last.made(
             "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
-        )
-
-    def _opaque(self, rows: Tensor) -> Tensor:
-        """The same for ``torch.compile``: layers that take one tensor have one token, whose gradient joins them."""
-        size, given, token = self.machine.grid.size, cast_for_products(rows), None
-        if size(self.over_out) > 1 and given.requires_grad and torch.is_grad_enabled():
-            how = self.over_out, self.gathers_rows, given.dtype
-            token = self.machine.last.made("layer", rows, how, lambda: _opaque_join(given, self.key))
-            given = given.detach()
-        gathered = size(self.over_out) if self.gathers_rows else 1
-        scattered = size(self.over_in) if self.scatters_rows else 1
-        height = given.shape[0] * gathered // scattered
-        return cast(
-            Tensor, _opaque_product(given, token, self.key, self.weight.shard, height, self.weight.block_shape[0])
         )
 
     @abstractmethod
@@ -265,87 +251,6 @@ def _gradients(given: Tensor, rows: Tensor, layer: Layer4D, joint: Joint | None,
     if not scatter_first:
         machine.later.do(scatter)
     return partial
-
-
-# For torch.compile -------------------------------------------------------------------------------
-
-_OUTSTANDING = 65_536
-"""Joints whose backward pass may be still to come."""
-_joints: dict[int, Joint] = {}
-_numbers = count()
-
-
-@operator(
-    "(Tensor rows, Tensor? token, Tensor key, Tensor shard, int height, int width) -> Tensor",
-    lambda rows, token, key, shard, height, width: rows.new_empty((height, width)),
-)
-@without_autocast
-def _opaque_product(rows: Tensor, token: Tensor | None, key: Tensor, shard: Tensor, height: int, width: int) -> Tensor:
-    return _multiplied(rows, thing(key), None if token is None else _joints[int(token)])
-
-
-def _fake_gradient(gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool) -> Tensor:
-    if token is not None:
-        return torch.empty_like(token)
-    return gradient.new_empty(rows.shape if wanted else 0)
-
-
-@operator("(Tensor gradient, Tensor rows, Tensor? token, Tensor key, bool wanted) -> Tensor", _fake_gradient)
-@without_autocast
-def _opaque_gradient(gradient: Tensor, rows: Tensor, token: Tensor | None, key: Tensor, wanted: bool) -> Tensor:
-    joint = None if token is None else _joints[int(token)]
-    partial = _gradients(gradient, rows, thing(key), joint, wanted=wanted)
-    if token is not None:
-        return torch.zeros_like(token)
-    return gradient.new_empty(0) if partial is None else partial
-
-
-def _keep_product(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:3])
-
-
-def _product_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    rows, token, key = ctx.saved_tensors
-    wanted = token is not None or ctx.needs_input_grad[0]
-    result = _opaque_gradient(gradient.contiguous(), rows, token, key, wanted)
-    if token is not None:
-        return None, result, None, None, None, None
-    return result if wanted else None, None, None, None, None, None
-
-
-_opaque_product.register_autograd(_product_backward, setup_context=_keep_product)
-
-
-@operator(
-    "(Tensor rows, Tensor key) -> Tensor", lambda rows, key: rows.new_empty((), dtype=torch.float64, device="cpu")
-)
-def _opaque_join(rows: Tensor, key: Tensor) -> Tensor:
-    """The number of a new joint; its gradient says that all layers that take the tensor gave theirs to the joint."""
-    result = next(_numbers)
-    _joints[result] = Joint(thing(key).sum_input_gradient)
-    if len(_joints) > _OUTSTANDING:
-        del _joints[next(iter(_joints))]
-    return torch.tensor(float(result), dtype=torch.float64, device="cpu")
-
-
-@operator(
-    "(Tensor gradient, Tensor token, Tensor rows) -> Tensor", lambda gradient, token, rows: rows.new_empty(rows.shape)
-)
-def _opaque_take(gradient: Tensor, token: Tensor, rows: Tensor) -> Tensor:
-    result = _joints.pop(int(token)).take()
-    assert result is not None
-    return result
-
-
-def _keep_joint(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(output, inputs[0])
-
-
-def _join_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-    return _opaque_take(gradient, *ctx.saved_tensors), None
-
-
-_opaque_join.register_autograd(_join_backward, setup_context=_keep_joint)
 
 
 Pair = tuple[int, int]

@@ -12,7 +12,6 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.opaque import operator, thing
 from weft.runtime.core.parameters import Vector
 from weft.runtime.core.placement import share
 from weft.runtime.core.precision import without_autocast
@@ -46,19 +45,23 @@ class Norm4D(nn.Module):
 
         self.gain = vector("weight", 1.0)
         self.bias = vector("bias", 0.0) if centred else None
-        self.key: Tensor
-        """For ``torch.compile``."""
+
+    @property
+    def is_whole(self) -> bool:
+        """No other rank has a part of its features."""
+        return self.machine.grid.size("y") == 1
 
     def forward(self, rows: Tensor) -> Tensor:
         gain, bias = self.gain(), None if self.bias is None else self.bias()
-        if self.machine.grid.size("y") == 1:
+        if self.is_whole:
             if self.centred:
                 return functional.layer_norm(rows, (self.features,), gain, bias, self.epsilon)
             if rows.is_cuda or torch.compiler.is_compiling():  # elsewhere PyTorch composes it, and keeps more
                 return functional.rms_norm(rows, (self.features,), gain, self.epsilon)
-        if torch.compiler.is_compiling():
-            wide = self.machine.precision.wide == torch.float64
-            return cast(Tensor, _opaque_normalize(rows, gain, bias, self.key, wide)[0])
+        return cast(Tensor, self._communicated(rows, gain, bias))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _communicated(self, rows: Tensor, gain: Tensor, bias: Tensor | None) -> Tensor:
         return cast(Tensor, _Normalize.apply(rows, gain, bias, self))  # type: ignore[no-untyped-call]
 
 
@@ -146,57 +149,3 @@ def _mean(norm: Norm4D, sums: list[Tensor]) -> Tensor:
     """Means over all features of stacked local sums, shape (sums, tokens)."""
     total = norm.machine.collectives.all_reduce(torch.stack(sums), "y").wait()
     return total / norm.features
-
-
-# For torch.compile -------------------------------------------------------------------------------
-
-
-def _fake_normalized(
-    rows: Tensor, gain: Tensor, bias: Tensor | None, key: Tensor, wide: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    sizes, format_ = (rows.shape[0], 1), torch.float64 if wide else torch.float32
-    return rows.new_empty(rows.shape), rows.new_empty(sizes, dtype=format_), rows.new_empty(sizes, dtype=format_)
-
-
-@operator(
-    "(Tensor rows, Tensor gain, Tensor? bias, Tensor key, bool wide) -> (Tensor, Tensor, Tensor)", _fake_normalized
-)
-@without_autocast
-def _opaque_normalize(
-    rows: Tensor, gain: Tensor, bias: Tensor | None, key: Tensor, wide: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What is given, multiplied, and taken off (0 in RMSNorm)."""
-    out, scale, around = _normalized(rows, gain, bias, thing(key))
-    return out, scale, around[0].clone() if around else torch.zeros_like(scale)
-
-
-@operator(
-    "(Tensor gradient, Tensor rows, Tensor gain, Tensor scale, Tensor mean, Tensor key) -> (Tensor, Tensor, Tensor)",
-    lambda gradient, rows, gain, scale, mean, key: (
-        rows.new_empty(rows.shape),
-        gain.new_empty(gain.shape),
-        gain.new_empty(gain.shape),
-    ),
-)
-@without_autocast
-def _opaque_slopes(
-    gradient: Tensor, rows: Tensor, gain: Tensor, scale: Tensor, mean: Tensor, key: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    norm: Norm4D = thing(key)
-    around = [mean] if norm.centred else []
-    slope, for_gain, for_bias = _slopes(gradient, rows, gain, scale, around, norm, (True, norm.centred))
-    assert for_gain is not None
-    return slope, for_gain, torch.zeros_like(gain) if for_bias is None else for_bias
-
-
-def _keep_normalized(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    rows, gain, _, key, _ = inputs
-    ctx.save_for_backward(rows, gain, *output[1:], key)
-
-
-def _normalize_backward(ctx: Any, gradient: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:
-    slope, for_gain, for_bias = _opaque_slopes(gradient, *ctx.saved_tensors)
-    return slope, for_gain, for_bias if ctx.needs_input_grad[2] else None, None, None
-
-
-_opaque_normalize.register_autograd(_normalize_backward, setup_context=_keep_normalized)
