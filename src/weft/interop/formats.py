@@ -2,7 +2,8 @@
 
 A format is a module that reads a text (``read``) or writes a noun of Weft's (``write``); where a module has several,
 its functions name their nouns.  Readers raise ``BadInput`` for what they cannot use, writers ``Unsupported`` for what
-their format cannot hold.  Modules are imported when a format is used, so that this table costs nothing.
+their format cannot hold, and those of layouts ``NothingFeasible`` for what their tool cannot run.  A module is
+imported when its format is used, so that this table costs nothing.
 """
 
 from __future__ import annotations

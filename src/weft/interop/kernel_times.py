@@ -76,11 +76,7 @@ class Traced(Result):
 
 
 def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
-    """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls.
-
-    Raises:
-        BadInput: the file is not a trace of the profiler, or names no shape of a product or of attention.
-    """
+    """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls."""
     where = os.fspath(path)
     kernel_s: dict[int, float] = {}
     operators: list[tuple[str, dict[str, Any]]] = []

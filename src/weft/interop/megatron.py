@@ -72,9 +72,6 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
     """A torchrun command with every argument that fixes shape, layout and memory.
 
     Data, learning rate and checkpoints get placeholders for the user to replace.
-
-    Raises:
-        NothingFeasible: Megatron-LM cannot run the layout.
     """
     refuse(TOOL, [*common_reasons(job, cluster, layout), *model_reasons(job.model), *_reasons(job, layout)])
     groups = map(true_of, (*model_arguments(job.model), *_arguments(job, layout)))
@@ -270,7 +267,6 @@ def read(
     ``vocab`` is the tokenizer's vocabulary, where the command leaves it to the tokenizer.
 
     Raises:
-        BadInput: a value that cannot be used, or the number of accelerators is unknown.
         Unsupported: it trains something else than a decoder.
     """
     parsed = parse_arguments(text, where=where)

@@ -41,7 +41,6 @@ def read_torch_trace(path: str | os.PathLike[str]) -> Workload:
     """The workload of a profiler's trace (Kineto) or of an execution trace, JSON or gzipped JSON.
 
     Raises:
-        BadInput: the file cannot be read, or holds something else.
         Unsupported: a collective that Weft does not model.
     """
     start = b""
@@ -79,11 +78,7 @@ MOST_ELEMENTS = 10**15
 
 
 def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
-    """What a JSON file holds, compressed with gzip or not.
-
-    Raises:
-        BadInput: it cannot be read, is larger than ``LARGEST_FILE_BYTES``, or is not JSON.
-    """
+    """What a JSON file holds, compressed with gzip or not."""
     remedy = "check the path, or trace fewer steps, without stacks and shapes"
     raw = read_bytes(path, where=where, largest=LARGEST_FILE_BYTES, remedy=remedy)
     if raw[:2] == b"\x1f\x8b":
@@ -107,11 +102,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def number(value: object, where: str) -> float:
-    """A finite number.
-
-    Raises:
-        BadInput: anything else.
-    """
+    """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e18:
         raise BadInput(f"{reprlib.repr(value)} is not a number", where=where)
     return float(value)
@@ -129,7 +120,6 @@ def communication(
     """The collective of a record whose fields ``keys`` names: in, out, dtype and ranks.
 
     Raises:
-        BadInput: a size or type is missing, or cannot be used.
         Unsupported: the type's size is not known.
     """
     ranks = rank_list(record.get(keys["ranks"]))
@@ -189,7 +179,6 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
     Where a file has several devices, only the first counts.
 
     Raises:
-        BadInput: the file is not a trace, has no kernels, or does not say how large its collectives are.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
@@ -218,11 +207,7 @@ class _TracePiece:
 
 
 def events_of(document: Any, where: str) -> list[dict[str, Any]]:
-    """The events of a document of the profiler.
-
-    Raises:
-        BadInput: it is none.
-    """
+    """The events of a document of the profiler."""
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise BadInput(
@@ -389,7 +374,6 @@ def read_pytorch_trace(path: str | os.PathLike[str]) -> Workload:
     Computations are the innermost nodes with a ``dur`` (microseconds), joined between collectives.
 
     Raises:
-        BadInput: the file is not an execution trace, has no tasks, or does not say how large a collective is.
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)

@@ -96,11 +96,7 @@ FLAVORS = (
 
 
 def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """A Python recipe (current main): save it as planned.py beside where torchrun starts.
-
-    Raises:
-        NothingFeasible: torchtitan cannot run the layout.
-    """
+    """A Python recipe (current main): save it as planned.py beside where torchrun starts."""
     refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout, "recipe")])
     flavor, precision = find_flavor(job.model), job.recipe.precision
     module, recipe = (flavor.module, flavor.recipe) if flavor else ("llama3", "llama3_debugmodel")
@@ -132,11 +128,7 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
 
 
 def write_toml(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """A job file for torchtitan up to version 0.2.2.
-
-    Raises:
-        NothingFeasible: torchtitan cannot run the layout.
-    """
+    """A job file for torchtitan up to version 0.2.2."""
     refuse(TOML, [*common_reasons(job, cluster, layout), *_reasons(job, layout, "toml")])
     flavor = find_flavor(job.model)
     tables = [
@@ -315,9 +307,6 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
     """What a job file runs; defaults are torchtitan's.
 
     ``world`` counts accelerators; it is needed where the sharding degree is left out or -1 (all that remain).
-
-    Raises:
-        BadInput: malformed TOML, a value that cannot be used, or the number of accelerators is unknown.
     """
     s = Settings(flatten(parse_toml(text, where, remedy="correct the file")), where=where)
     notes: list[str] = []
