@@ -16,7 +16,8 @@ from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
 from weft.codec import encode
 from weft.errors import BadInput
-from weft.interop.torch_traces import events_of, number, read_json
+from weft.interop.kineto import events_of
+from weft.interop.torch_records import number, read_json
 from weft.model.job import Precision
 from weft.results import Result
 
