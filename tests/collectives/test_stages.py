@@ -2,29 +2,120 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from weft.collectives.messages.flows import expand
+from weft.collectives.messages.blocks import after, beside, table
+from weft.collectives.messages.flows import Steps, expand
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, StageCost, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import KINDS, Dimension, pairs
 
 SIZES = range(2, 65)
+SENT = ("source", "target", "bytes")
 EXPANDED = [
     *((kind, name) for kind in STAGE_KINDS[:3] for name in ("ring", "direct", "halving-doubling")),
     ("all-to-all", "direct"),
     *((kind, name) for kind in ("broadcast", "reduce") for name in ("direct", "double-tree")),
 ]
-"""Kinds and algorithms whose messages ``flows`` knows."""
+"""Kinds and algorithms whose messages are known."""
 
 
 def sizes_of(algorithm):
     return [size for size in SIZES if algorithm != "halving-doubling" or size & (size - 1) == 0]
 
 
+# Messages over trees (Sanders, Speck and Traeff 2009) ----------------------------------------------
+
+
+def plan_of(kind, algorithm, size):
+    """Broadcast, reduce (direct, double-tree) or all-reduce (double-tree) among ranks; rank 0 is the root."""
+    if algorithm == "direct":
+        return _down(np.where(np.arange(size) > 0, 0, -1), 0, 1, up=kind == "reduce")
+    plans = []
+    for block in (0, 1):
+        # A rank inside one of the trees is a leaf of the other.
+        if kind == "all-reduce":
+            parents = _shifted(in_order_tree(size), block)
+            plans.append(after(_down(parents, block, 2, up=True), _down(parents, block, 2)))
+        else:
+            parents = np.concatenate([[-1], _shifted(in_order_tree(size - 1), block) + 1]) if size > 1 else -np.ones(1)
+            plans.append(_down(parents.astype(np.int64), block, 2, up=kind == "reduce"))
+    return beside(plans, parts=2, owner=np.zeros(2, dtype=np.int64))
+
+
+def in_order_tree(size):
+    """Parent of each rank in the binary tree whose in-order walk is 0, 1, 2, ... (-1 for the root)."""
+    position = np.arange(1, size + 1)
+    # The lowest set bit of a position is its height; its parent has the next higher bit set instead of it.
+    low = position & -position
+    parent = (position & ~low) | (2 * low)
+    return np.where(parent > size, position & ~low, parent) - 1
+
+
+def _shifted(parents, shift):
+    """The tree with every rank one place further on, so that leaves and inner ranks change places."""
+    above = np.roll(parents, -shift)
+    return np.where(above < 0, -1, (above - shift) % len(parents))
+
+
+def _down(parents, block, parts, *, up=False):
+    """From the root to the leaves, or all that backwards, adding up."""
+    child = np.flatnonzero(parents >= 0)
+    depth, above = np.zeros_like(parents), parents.copy()
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parents[above], -1)
+    owner = np.zeros(parts, dtype=np.int64)
+    first = np.full_like(child, block)
+    down = table(depth[child] - 1, parents[child], child, first, parts=parts, owner=owner, adds=up)
+    if not up:
+        return down
+    return replace(down, step=down.steps - 1 - down.step, source=down.target, target=down.source)
+
+
+def played(made, bits):
+    """What ranks (rows) hold of blocks in the end, as bits; ``bits`` at the beginning."""
+    for step in range(made.steps):
+        before = bits.copy()
+        for message in np.flatnonzero(made.step == step).tolist():
+            source, target, block = made.source[message], made.target[message], made.first[message]
+            assert before[source, block]
+            assert not (made.adds[message] and bits[target, block] & before[source, block]), "counted twice"
+            bits[target, block] = before[source, block] | (bits[target, block] if made.adds[message] else 0)
+    return bits
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "double-tree"])
+def test_one_rank_to_all_and_back(algorithm):
+    for size in range(2, 34):
+        everybody = np.array([[1 << rank] * 2 for rank in range(size)], dtype=object)
+        down, up = (plan_of(kind, algorithm, size) for kind in ("broadcast", "reduce"))
+        alone = np.where(np.arange(size)[:, None] == 0, everybody, 0)
+        assert (played(down, alone)[:, : down.parts] == 1).all()
+        assert (played(up, everybody.copy())[0, : up.parts] == (1 << size) - 1).all()
+        if algorithm == "double-tree":
+            assert (played(plan_of("all-reduce", algorithm, size), everybody.copy()) == (1 << size) - 1).all()
+
+
+# What stages cost ---------------------------------------------------------------------------------
+
+
 def messages(kind, algorithm, size):
+    """Steps in which ranks of a group send shares of the buffer."""
+    if kind in ("broadcast", "reduce") or algorithm == "double-tree":
+        made = plan_of(kind, algorithm, size)
+        shares = made.blocks / made.parts
+        return Steps(count=made.steps, step=made.step, source=made.source, target=made.target, bytes=shares)
+    if kind == "all-reduce" and algorithm in ("line", "halving-doubling"):
+        first, second = (messages(half, algorithm, size) for half in ("reduce-scatter", "all-gather"))
+        columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in SENT}
+        return Steps(
+            count=first.count + second.count, step=np.concatenate([first.step, second.step + first.count]), **columns
+        )
     return expand(kind, algorithm, np.arange(size), 1.0)
 
 

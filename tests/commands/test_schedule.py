@@ -139,15 +139,16 @@ def test_a_workload_hears_chunks_active_and_order(weft: Run) -> None:
 
 def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
     """The trace names the group, the file its ranks: 1 GB in four neighbours on a switch of 8."""
-    from weft.interop.chakra import write_groups, write_traces
-    from weft.model.workload import Communication, Task, Workload
+    from weft.interop import chakra_schema
 
-    call = Communication(kind="all-reduce", bytes=1e9, ranks=(0, 1, 2, 3))
-    workload = Workload(name="group", tasks=(Task(name="reduce", communication=call),))
-    write_traces(workload, tmp_path / "traces", 8, sizes=[8])
+    node = chakra_schema.schema().node(name="reduce", type=chakra_schema.COLLECTIVE)
+    node.attr.add(name="comm_type").int64_val = 0
+    node.attr.add(name="comm_size").int64_val = 10**9
+    node.attr.add(name="pg_name").string_val = "1"
+    (tmp_path / "trace.0.et").write_bytes(chakra_schema.encode([node]))
     groups = tmp_path / "groups.json"
-    groups.write_text(write_groups(workload))
-    trace = ("schedule", "--workload", str(tmp_path / "traces" / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")
+    groups.write_text('{"1": [0, 1, 2, 3]}')
+    trace = ("schedule", "--workload", str(tmp_path / "trace.0.et"), "--dims", "switch:8:100GB/s:0s")
     found = as_json(weft, *trace, "--groups", str(groups))
     assert found["policies"][0]["iteration_s"] == pytest.approx(2 * 3 / 4 * 1e9 / 100e9)
     groups.write_text("{")

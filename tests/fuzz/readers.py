@@ -582,10 +582,10 @@ mode = "selective"
 """
 
 of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
-of_text("interop.megatron.read", "text", scripts, world=64, vocab=1000)
+of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_text("interop.torchtitan_toml.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -741,8 +741,8 @@ of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINE
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKRA, file="a.0.et", **RATES)
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
-of_file("interop.torch_traces.read_torch_trace interop.torch_traces.read_json", "bytes", packed)
-of_file("interop.torch_traces.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.torch_traces.read_torch_trace interop.torch_records.read_json", "bytes", packed)
+of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_file("interop.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")

@@ -1,7 +1,6 @@
 """Chakra's execution traces: what is read, written and refused, against a decoder of the wire format."""
 
 import contextlib
-import json
 import struct
 import sys
 
@@ -11,8 +10,8 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput, MissingExtra, UnknownName, Unsupported, WeftError
 from weft.interop import chakra, chakra_schema
-from weft.interop.chakra import read_groups, read_trace, write_groups, write_trace, write_traces
-from weft.model.workload import Communication, Task, Workload
+from weft.interop.chakra import read_groups, read_trace, write_traces
+from weft.model.workload import Communication, Task
 
 VARINT, FIXED64, TEXT = 0, 1, 2
 COMPUTE, COLLECTIVE = 4, 7
@@ -82,7 +81,7 @@ def attributes(message):
 
 METADATA = field(1, TEXT, b"0.0.4")
 """A trace's first message."""
-NUMBERS = {"is_cpu_op": 27, "involved_dim": 28, "pg_name": 29, "tensor_size": 13, "weft_seconds": 3}
+NUMBERS = {"is_cpu_op": 27, "involved_dim": 28, "pg_name": 29, "tensor_size": 13}
 """Fields of the attributes' values; others are int64."""
 
 
@@ -288,11 +287,6 @@ def test_what_real_traces_lack_is_assumed_and_said(assumption, seconds):
     assert found.assumptions == (assumption,)
 
 
-def test_exact_seconds_hold_only_beside_their_duration():
-    assert only(trace(node(1, COMPUTE, micros=2, weft_seconds=2.25e-6))).seconds == 2.25e-6
-    assert only(trace(node(1, COMPUTE, micros=7, weft_seconds=2.25e-6))).seconds == 7e-6
-
-
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
@@ -320,8 +314,6 @@ def test_exact_seconds_hold_only_beside_their_duration():
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1, involved_dim=[])], "involved_dim is not a list"),
         ([node(1, COLLECTIVE, comm_type=0, comm_size=1) + attribute("involved_dim", 1, 27)], "is not a list"),
         ([node(1, COMPUTE, micros=10**16)], r"takes 1e\+10 s"),
-        ([node(1, COMPUTE, weft_seconds=-1.0)], "weft_seconds is -1.0"),
-        ([node(1, COMPUTE, weft_seconds=float("inf"))], "weft_seconds is inf"),
         ([], "holds no nodes"),
     ],
 )
@@ -390,141 +382,33 @@ def test_without_protobuf(monkeypatch):
     assert len(read(raw).tasks) == 1
 
 
-GATHER = Communication(kind="all-gather", bytes=80, dimensions=(0, 2))
-WORK = Workload(
-    name="work",
-    tasks=(
-        Task(name="forward", seconds=2.4e-6),
-        Task(name="gather", communication=GATHER, waits=(0,)),
-        Task(name="group", communication=Communication(kind="all-reduce", bytes=8, ranks=(0, 3)), waits=(0, 1)),
-        Task(name="hand on", communication=Communication(kind="send", bytes=9, ranks=(0, 1)), waits=(2,)),
-    ),
-)
-
-
-def test_bytes_that_are_written():
-    """The field numbers and wire types of themis.md 2.3, seen by a decoder that knows no schema."""
-    metadata, forward, gather, group, hand_on = unframed(write_trace(WORK, sizes=(4, 3, 2)))
-    assert metadata == [(1, TEXT, b"0.0.4")]
-    assert forward[:2] == [(2, TEXT, b"forward"), (3, VARINT, COMPUTE)], "an id of 0 is left out"
-    assert (7, VARINT, 2) in forward
-    assert attributes(forward) == {"is_cpu_op": (27, VARINT, 0), "weft_seconds": (3, FIXED64, 2.4e-6)}
-    assert gather[:4] == [(1, VARINT, 1), (2, TEXT, b"gather"), (3, VARINT, COLLECTIVE), (5, TEXT, b"\0")]
-    assert attributes(gather) == {
-        "is_cpu_op": (27, VARINT, 0),
-        "comm_type": (9, VARINT, 2),
-        "comm_priority": (7, VARINT, 0),
-        "involved_dim": (28, TEXT, field(1, TEXT, b"\1\0\1")),
-        "comm_size": (9, VARINT, 10),
-    }
-    assert attributes(group)["pg_name"] == (29, TEXT, b"1")
-    assert attributes(group)["involved_dim"] == (28, TEXT, field(1, TEXT, b"\1\1\1"))
-    assert (5, TEXT, b"\0\1") in group
-    assert (3, VARINT, 5) in hand_on
-    values = {name: value for name, (_, _, value) in attributes(hand_on).items()}
-    assert values == {"is_cpu_op": 0, "comm_src": 0, "comm_dst": 1, "comm_tag": 3, "comm_size": 9}
-    assert [attributes(hand_on)[name][0] for name in ("comm_src", "comm_dst", "comm_tag")] == [7, 7, 7]
-    assert json.loads(write_groups(WORK)) == {"1": [0, 3]}
-
-
-def test_other_ranks_see_their_part():
-    kinds = []
-    for rank in range(4):
-        messages = unframed(write_trace(WORK, rank=rank, sizes=(4, 3, 2)))[1:]
-        kinds.append([value for message in messages for number, _, value in message if number == 3])
-    assert kinds == [[4, 7, 7, 5], [4, 7, 1, 6], [4, 7, 1, 1], [4, 7, 7, 1]]
-
-
-def test_a_group_elsewhere_keeps_its_dimensions():
-    one = Communication(kind="all-reduce", bytes=8, ranks=(0, 1), dimensions=(0,))
-    work = Workload(name="w", tasks=(Task(name="t", communication=one),))
-    first, second = (unframed(write_trace(work, rank=rank))[1] for rank in (0, 2))
-    assert attributes(first).keys() - attributes(second).keys() == {"pg_name"}
-    assert attributes(second)["involved_dim"] == (28, TEXT, field(1, TEXT, b"\1\0\0\0"))
-
-
-def test_files_are_written_and_read(tmp_path):
-    paths = write_traces(WORK, tmp_path / "run", 11, sizes=(4, 3, 2))
-    assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(11)]
-    found = [read_trace(path, sizes=(4, 3, 2), groups={"1": (0, 3)}) for path in paths]
-    assert found[0].tasks == WORK.tasks
-    assert found[10].tasks[:2] == WORK.tasks[:2]
-    with pytest.raises(BadInput, match="cannot be written"):
-        write_traces(WORK, tmp_path / "none" / "run", 1, sizes=(4, 3, 2))
-    with pytest.raises(BadInput, match="ranks"):
-        write_traces(WORK, tmp_path / "run", 0)
-
-
 @pytest.mark.parametrize(
-    ("task", "kind", "words"),
-    [
-        (Task(name="t", communication=GATHER), BadInput, "group of unknown size -- pass sizes"),
-        (Task(name="t", communication=Communication(kind="send", bytes=1)), Unsupported, "its two ranks"),
-        (
-            Task(name="t", communication=Communication(kind="send", bytes=1, ranks=(0, -1))),
-            BadInput,
-            "-1 is not a whole number",
-        ),
-        (
-            Task(name="t", communication=Communication(kind="all-reduce", bytes=1, dimensions=(4,))),
-            BadInput,
-            r"spans the dimensions \(4,\) of 4",
-        ),
-        (
-            Task(name="t", communication=Communication(kind="all-reduce", bytes=1, dimensions=())),
-            BadInput,
-            r"spans the dimensions \(\) of 4",
-        ),
-    ],
+    ("kind", "number", "size"), [("all-reduce", 0, 96), ("all-gather", 2, 4), ("broadcast", 5, 96)]
 )
-def test_tasks_that_cannot_be_written(task, kind, words):
-    with pytest.raises(kind, match=words):
-        write_trace(Workload(name="w", tasks=(task,)))
-
-
-SIZES = (4, 3, 2)
-GROUPS = {"1": (0, 1, 5), "2": (0, 7)}
-
-
-@st.composite
-def communications(draw):
-    kind = draw(st.sampled_from(["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast"]))
-    dimensions = draw(st.none() | st.sampled_from([(0,), (1, 2), (0, 2)]))
-    ranks = draw(st.none() | st.sampled_from(sorted(GROUPS.values())))
-    size = draw(st.integers(0, 10**15).map(float) | st.floats(0, 1e17))
-    return Communication(kind=kind, bytes=size, dimensions=dimensions, ranks=ranks)
-
-
-@st.composite
-def workloads(draw):
-    tasks = []
-    for number in range(draw(st.integers(1, 8))):
-        waits = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else set()
-        one = draw(st.none() | communications() | st.just(Communication(kind="barrier", bytes=0)))
-        seconds = 0.0 if one else draw(st.floats(0, 1e8))
-        name = draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=9))
-        tasks.append(Task(name=name, seconds=seconds, communication=one, waits=tuple(waits)))
-    return Workload(name="w", tasks=tuple(tasks))
-
-
-@given(workloads())
-def test_traces_are_read_back_exactly(workload):
-    raw = write_trace(workload, sizes=SIZES)
-    named = json.loads(write_groups(workload))
-    groups = {name: tuple(ranks) for name, ranks in named.items()}
-    assert len(unframed(raw)) == 1 + len(workload.tasks)
-    assert read(raw, sizes=SIZES, groups=groups).tasks == workload.tasks
-
-
-def test_names_that_are_no_text_are_replaced():
-    work = Workload(name="w", tasks=(Task(name="a\ud800", seconds=1.0),))
-    assert only(write_trace(work)).name == "a?"
+def test_traces_are_written_and_read(tmp_path, kind, number, size):
+    """Field numbers and wire types as a decoder sees them that knows no schema."""
+    paths = write_traces(kind, 96.0, tmp_path / "run", (4, 3, 2))
+    assert [path.name for path in paths] == [f"trace.{rank}.et" for rank in range(24)]
+    metadata, collective = unframed(paths[5].read_bytes())
+    assert metadata == [(1, TEXT, b"0.0.4")]
+    assert collective[:2] == [(2, TEXT, kind.encode()), (3, VARINT, COLLECTIVE)], "an id of 0 is left out"
+    assert attributes(collective) == {
+        "is_cpu_op": (27, VARINT, 0),
+        "comm_type": (9, VARINT, number),
+        "comm_priority": (7, VARINT, 0),
+        "involved_dim": (28, TEXT, field(1, TEXT, b"\1\1\1")),
+        "comm_size": (9, VARINT, size),
+    }
+    call = Communication(kind=kind, bytes=96.0)
+    assert [task.communication for task in read_trace(paths[5], sizes=(4, 3, 2)).tasks] == [call]
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_traces(kind, 96.0, tmp_path / "none" / "run", (4, 3, 2))
 
 
 @given(
     st.sampled_from([2, 3, 4, 5, 7]),
     st.dictionaries(
-        st.sampled_from(["comm_type", "comm_size", "num_ops", "comm_src", "comm_dst", "weft_bytes"]),
+        st.sampled_from(["comm_type", "comm_size", "num_ops", "comm_src", "comm_dst"]),
         st.integers(0, 2**64 - 1) | st.floats(),
         max_size=5,
     ),

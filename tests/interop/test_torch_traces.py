@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, Unsupported
-from weft.interop import torch_traces
-from weft.interop.torch_traces import PEEK_BYTES, read_kineto, read_pytorch_trace, read_torch_trace
+from weft.interop import torch_records
+from weft.interop.kineto import read_kineto
+from weft.interop.torch_traces import PEEK_BYTES, read_pytorch_trace, read_torch_trace
 
 COMMUNICATION = 20
 
@@ -256,7 +257,7 @@ def test_one_device_and_several_steps(write):
 
 
 def test_files_that_cannot_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch_traces, "LARGEST_FILE_BYTES", 10_000)
+    monkeypatch.setattr(torch_records, "LARGEST_FILE_BYTES", 10_000)
     for name, content in (("a.json", b" " * 10_001), ("b.json.gz", gzip.compress(bytes(10**7)))):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(BadInput, match=r"holds more than|is larger than"):

@@ -13,7 +13,7 @@ from weft.layout.table import LayoutTable
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges, resolve_job
 from weft.simulation.iteration.demand import demand
-from weft.simulation.workload import job_workload, run_workload
+from weft.simulation.workload import job_workload, run_policies
 
 CASES = {
     "tensor": ("llama-3.1-8b", "h100-64", "tp=8,sp,mbs=1"),
@@ -40,7 +40,7 @@ def test_the_baseline_is_near_the_closed_form(name):
     job, cluster, layout = made(name)
     workload = job_workload(job, cluster, layout)
     dimensions = dimensions_of(cluster)[0]
-    found = run_workload(workload, dimensions, "baseline", chunks=16)
+    found = run_policies(workload, dimensions, ["baseline"], chunks=16)["baseline"]
     closed = estimate(job, cluster, [layout])[0].iteration_s
     assert found.iteration_s == pytest.approx(closed, rel=0.15)
     assert workload.compute_s <= found.iteration_s
@@ -91,10 +91,7 @@ def test_groups_fit_on_the_cluster(name):
     job, cluster, layout = made(name, global_batch=64)
     workload = job_workload(job, cluster, layout)
     dimensions = dimensions_of(cluster)[0]
-    times = {
-        policy: run_workload(workload, dimensions, policy, chunks=4).iteration_s
-        for policy in ("baseline", "themis", "weft", "ideal")
-    }
+    times = {policy: run.iteration_s for policy, run in run_policies(workload, dimensions, chunks=4).items()}
     assert times["weft"] <= min(times["baseline"], times["themis"]) * (1 + 1e-12)
     assert times["ideal"] >= workload.compute_s * (1 - 1e-9)
     sizes = {

@@ -12,7 +12,7 @@ import pytest
 
 from weft.fabric.dimension import Dimension
 from weft.model.workload import workload
-from weft.simulation.workload import run_workload
+from weft.simulation.workload import run_policies
 
 KINDS = {"SW": "switch", "FC": "fully-connected", "Ring": "ring"}
 TABLE_2 = {
@@ -54,11 +54,8 @@ def speedup(name, network):
     algorithms = ["ring" if one.kind == "ring" else None for one in network]
     if name == "dlrm":
         network = [replace(one, kind="switch") if one.kind == "ring" else one for one in network]
-    times = [
-        run_workload(workload(name), network, policy, algorithms=algorithms).iteration_s
-        for policy in ("baseline", "themis")
-    ]
-    return times[0] / times[1]
+    runs = run_policies(workload(name), network, ("baseline", "themis"), algorithms=algorithms)
+    return runs["baseline"].iteration_s / runs["themis"].iteration_s
 
 
 @pytest.mark.slow_but(1)
@@ -76,8 +73,5 @@ def test_resnet_50_of_the_first_version():
 
 def test_weft_is_between_themis_and_the_ideal():
     network = platform("FC_Ring_SW")
-    runs = {
-        policy: run_workload(workload("gnmt"), network, policy).iteration_s
-        for policy in ("baseline", "themis", "weft", "ideal")
-    }
+    runs = {policy: run.iteration_s for policy, run in run_policies(workload("gnmt"), network).items()}
     assert runs["ideal"] <= runs["weft"] <= runs["themis"] < runs["baseline"]

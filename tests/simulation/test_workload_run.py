@@ -12,7 +12,7 @@ from weft.collectives.schedules.chunks import request
 from weft.errors import BadInput, UnknownName, Unsupported, WeftError
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
-from weft.simulation.workload import run_workload
+from weft.simulation.workload import run_policies
 
 POLICIES = ("baseline", "themis", "weft", "ideal")
 
@@ -34,7 +34,7 @@ def reduce(bytes_, *waits, kind="all-reduce", **group):
 
 
 def run(tasks, dimensions, policy="baseline", **options):
-    return run_workload(Workload(name="test", tasks=tuple(tasks)), dimensions, policy, **options)
+    return run_policies(Workload(name="test", tasks=tuple(tasks)), dimensions, [policy], **options)[policy]
 
 
 def time(tasks, dimensions, policy="baseline", **options):

@@ -17,7 +17,7 @@ from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Communication, Task, Workload, dlrm
-from weft.simulation.workload import WorkloadResult, run_workload
+from weft.simulation.workload import WorkloadResult, run_policies
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view, write_schedule_timeline
 from weft.views.simulation import workload_view, write_workload_timeline
 from weft.views.terminal import print_blocks
@@ -181,10 +181,7 @@ def test_a_timeline_has_every_stage(tmp_path):
 
 
 def runs(workload, dimensions):
-    return {
-        policy: run_workload(workload, dimensions, policy, chunks=8)
-        for policy in ("baseline", "themis", "weft", "ideal")
-    }
+    return run_policies(workload, dimensions, chunks=8)
 
 
 @pytest.mark.parametrize("width", [80, 110, 200])

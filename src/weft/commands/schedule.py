@@ -430,12 +430,9 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
 def _write_chakra(timed: TimedSchedule, folder: str) -> int:
     """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
     from weft.interop.chakra import write_traces
-    from weft.model.workload import Communication, Task, Workload
 
     wanted = timed.schedule.request
-    call = Communication(kind=wanted.kind, bytes=wanted.bytes)
-    workload = Workload(name=wanted.kind, tasks=(Task(name=wanted.kind, communication=call),))
-    return len(write_traces(workload, folder, wanted.accelerators, sizes=[one.size for one in wanted.dimensions]))
+    return len(write_traces(wanted.kind, wanted.bytes, folder, [one.size for one in wanted.dimensions]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,8 +30,6 @@ def read(text: str, *, where: str = "network") -> tuple[Dimension, ...]:
     """The dimensions of a network.yml, inner to outer.
 
     Raises:
-        BadInput: a key or a value is missing, unknown or cannot be used, or the
-            lists differ in length.
         Unsupported: a network.json of ASTRA-sim 1.0.
     """
     lists = _lists(text, where)
@@ -43,7 +41,6 @@ def write(dimensions: Sequence[Dimension]) -> str:
     """A network.yml, which ``read`` reads back exactly.
 
     Raises:
-        BadInput: no dimensions.
         Unsupported: a dimension that ASTRA-sim does not have: a line, a switch that reduces, size 1.
     """
     if not 0 < len(dimensions) <= MOST_DIMENSIONS:

@@ -74,7 +74,6 @@ def read(text: str, *, where: str = "system") -> AstraSystem:
     """The settings of a system file, in the form of either version; others are without effect here.
 
     Raises:
-        BadInput: a value cannot be used.
         UnknownName: a value that ASTRA-sim does not know either.
         Unsupported: a value that ASTRA-sim knows and Weft does not model.
     """

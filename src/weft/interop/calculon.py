@@ -85,7 +85,6 @@ def read(text: str, *, where: str, world: int | None = None) -> RunConfiguration
     """The run that an execution states; its model is in another file.
 
     Raises:
-        BadInput: a field is unknown, missing or out of range, or the degrees do not make up ``num_procs``.
         Unsupported: inference, or weights kept by the host.
     """
     execution = decode(Execution, parse_json(text, where), where)
@@ -132,11 +131,7 @@ def _layout(execution: Execution, world: int, where: str) -> Layout:
 
 
 def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """The execution of a layout.
-
-    Raises:
-        NothingFeasible: Calculon cannot run it.
-    """
+    """The execution of a layout."""
     refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout)])
     notes = []
     if layout.overlap_tensor == TensorOverlap.BACKWARD:
@@ -149,11 +144,7 @@ def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
 
 
 def write_application(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """The application of a job's model.
-
-    Raises:
-        NothingFeasible: Calculon has no such model.
-    """
+    """The application of a job's model."""
     try:
         document, notes = model_application(job.model, job.recipe.sequence)
     except Unsupported as error:

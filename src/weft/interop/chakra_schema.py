@@ -105,7 +105,6 @@ def decode(raw: bytes, where: str) -> Iterator[Any]:
 
     Raises:
         MissingExtra: protobuf is not installed.
-        BadInput: the bytes are not a trace, end early, or hold more than is read.
     """
     messages = schema()
     parts = _frames(raw, where)

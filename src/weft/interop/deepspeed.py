@@ -33,11 +33,7 @@ _TYPICAL = (BATCH, MICRO, "zero_optimization")
 
 
 def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """The configuration file, and the ``deepspeed`` command with a training script of the user.
-
-    Raises:
-        NothingFeasible: DeepSpeed cannot run the layout.
-    """
+    """The configuration file, and the ``deepspeed`` command with a training script of the user."""
     refuse(TOOL, [*common_reasons(job, cluster, layout), *_reasons(job, layout), *_combinations(job, layout)])
     hosts, each = process_grid(cluster, layout)
     return LaunchArguments(
@@ -150,7 +146,6 @@ def read(text: str, *, where: str = "config.json", world: int | None = None) -> 
     ``world`` counts accelerators; without it, the batch sizes must give the number of data-parallel ranks.
 
     Raises:
-        BadInput: malformed JSON, a value that cannot be used, or the number of accelerators is unknown.
         Unsupported: a ZeRO setting that is not modelled.
     """
     tables = parse_json(text, where, remedy="correct the file")

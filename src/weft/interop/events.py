@@ -56,11 +56,7 @@ class EventLine:
 
 
 def read_event(line: str, fabric: Fabric, where: str) -> Event:
-    """The event of a line.
-
-    Raises:
-        BadInput: a torn line, an unknown event or field, a value that cannot be used.
-    """
+    """The event of a line."""
     table = parse_line(line, where)
     fields = decode(EventLine, table, where)
     kind = fields.event

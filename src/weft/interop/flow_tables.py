@@ -27,11 +27,7 @@ MOST_BYTES = 1e18
 
 
 def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
-    """The flows of a CSV table.
-
-    Raises:
-        BadInput: a missing or unknown column, or a value that cannot be used (with its line).
-    """
+    """The flows of a CSV table."""
     where = os.fspath(path)
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
     table = list(csv_rows(read_text(path, where=where), where, _NEEDED, COLUMNS))

@@ -2,7 +2,8 @@
 
 A format is a module that reads a text (``read``) or writes a noun of Weft's (``write``); where a module has several,
 its functions name their nouns.  Readers raise ``BadInput`` for what they cannot use, writers ``Unsupported`` for what
-their format cannot hold.  Modules are imported when a format is used, so that this table costs nothing.
+their format cannot hold, and those of layouts ``NothingFeasible`` for what their tool cannot run.  A module is
+imported when its format is used, so that this table costs nothing.
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ TRACES = _of(
 )
 LAYOUTS = _of(
     "layout",
-    ("megatron", "Megatron-LM", "interop.megatron:read", "interop.megatron:write"),
-    ("torchtitan", "torchtitan", "interop.torchtitan:read", "interop.torchtitan:write"),
-    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan:write_toml"),
+    ("megatron", "Megatron-LM", "interop.megatron_script:read", "interop.megatron:write"),
+    ("torchtitan", "torchtitan", "interop.torchtitan_toml:read", "interop.torchtitan:write"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan_toml:write"),
     ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
     ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
     ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),

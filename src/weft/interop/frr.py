@@ -31,7 +31,6 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> dict[str, str]
     Raises:
         Unsupported: a flow is not on one path, flows to a destination leave a switch by different links, or a link
             has no opposite one.
-        BadInput: the routes are not of this traffic and fabric, or the fabric has no such switch.
     """
     reverse, names = fabric.reverse, host_names(fabric)
     if (reverse < 0).any():

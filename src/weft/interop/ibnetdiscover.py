@@ -49,7 +49,6 @@ NO_HOST = re.compile(
 """First words of descriptions that drivers and firmware give where nobody has named the host."""
 _RATE = re.compile(r"\b(\d{1,2})x([A-Z]{3}\d{0,2})\b")
 
-
 _SWITCH = re.compile(r"MF0;([^:;]{1,80}):[^/]{1,40}/((?:[A-Z]\d{1,3}/)*[A-Z]\d{1,3})( [SR]-[0-9a-f]{1,16})?")
 _ADAPTER = re.compile(r"(\S{1,90})\s+((?:mlx\d_|HCA-|ibp|mlx|hfi1_|ib)\S{0,30})")
 
@@ -116,9 +115,8 @@ class Discovered:
         bare = [guid for guid in adapters if guid not in known and NO_HOST.fullmatch(named[guid])]
         cards = {guid: f"card {used[guid].image or guid[2:]}" for guid in bare}
         if bare:
-            problem = (
-                f"{len(bare):,} of {len(adapters):,} adapters name no host, as {used[bare[0]].description[:60]!r}"
-            )
+            example = used[bare[0]].description[:60]
+            problem = f"{len(bare):,} of {len(adapters):,} adapters name no host, as {example!r}"
             reason = f"each of their {len(set(cards.values())):,} cards counts as a separate host"
             remedy = 'give --host-map FILE (lines 0xGUID "host"), or --exclude PATTERN for those of no accelerator'
             warnings.warn(f"{self.where}: {problem}: {reason} -- {remedy}", InDoubt, stacklevel=3)
@@ -162,9 +160,8 @@ def read(
     result = Discovered(text, where, exclude)
     names, used, adapters = result.names, result.kept, result.adapters
     if not adapters:
-        raise BadInput(
-            "has no adapter" + " left" * bool(exclude), where=where, remedy="discover again, or exclude less"
-        )
+        problem = "has no adapter" + " left" * bool(exclude)
+        raise BadInput(problem, where=where, remedy="discover again, or exclude less")
     hosts = result.hosts(host_map or {})
     cables = [
         Cable(
@@ -202,11 +199,7 @@ def read(
 def read_wiring(
     text: str, *, where: str = "ibnetdiscover", host_map: Mapping[int, str] | None = None, exclude: Sequence[str] = ()
 ) -> Wiring:
-    """The cables that ``ibnetdiscover`` found: adapters as ports of their hosts, ports of switches by number.
-
-    Args:
-        host_map: as for ``read``, like ``exclude``.
-    """
+    """The cables that it found: adapters as ports of their hosts, ports of switches by number."""
     result = Discovered(text, where, exclude)
     hosts = result.hosts(host_map or {})
 

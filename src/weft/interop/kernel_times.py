@@ -16,7 +16,8 @@ from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
 from weft.codec import encode
 from weft.errors import BadInput
-from weft.interop.torch_traces import events_of, number, read_json
+from weft.interop.kineto import events_of
+from weft.interop.torch_records import number, read_json
 from weft.model.job import Precision
 from weft.results import Result
 
@@ -76,11 +77,7 @@ class Traced(Result):
 
 
 def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
-    """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls.
-
-    Raises:
-        BadInput: the file is not a trace of the profiler, or names no shape of a product or of attention.
-    """
+    """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls."""
     where = os.fspath(path)
     kernel_s: dict[int, float] = {}
     operators: list[tuple[str, dict[str, Any]]] = []

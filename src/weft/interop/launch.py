@@ -75,11 +75,7 @@ class RunConfiguration:
 
 
 def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """Launch arguments of a layout for one of ``TOOLS``.
-
-    Raises:
-        NothingFeasible: the tool cannot run the layout; says every reason.
-    """
+    """Launch arguments of a layout for one of ``TOOLS``."""
     written: LaunchArguments = writer_of("layout", tool, "tool")(job, cluster, layout)
     return written
 
@@ -116,7 +112,6 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     Megatron-LM tokenizer.  Nothing is executed.
 
     Raises:
-        BadInput: the file cannot be read, is in no known format, or holds a value that cannot be used.
         Unsupported: it trains something that is not modelled.
     """
     if world is not None and world < 1:
@@ -145,11 +140,7 @@ def true_of(table: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def refuse(tool: str, reasons: Iterable[str]) -> None:
-    """Refuse a layout that a tool cannot run.
-
-    Raises:
-        NothingFeasible: there are reasons; it says every one.
-    """
+    """Refuse a layout that a tool cannot run."""
     if text := "; ".join(reasons):
         raise NothingFeasible(
             f"{tool} cannot run this layout: {text} -- choose another tool, or pin what it can run with --fix"

@@ -72,7 +72,6 @@ def lid_tables(subnet: Subnet, fabric: Fabric, traffic: JobTraffic, routes: Rout
         routes: one path per flow; flows inside a scale-up domain may be among them.
 
     Raises:
-        BadInput: subnet, fabric, traffic and routes do not belong together, or a path is broken or down.
         Unsupported: a flow is split over paths or crosses adapters; the LMC would exceed 7; LIDs run out.
     """
     match = matched(subnet, fabric)

@@ -1,14 +1,13 @@
 """MSCCL: an algorithm as XML for the executor of MSCCL (Azure/msccl-executor-nccl), from any plan.
 
-Every rank has one threadblock for each peer that it sends to, one for each that it receives from,
-and one that copies.  Steps are in the order of the plan, and wait for the last write of what they read and
-for the reads of what they overwrite.
+Every rank has one threadblock for each peer that it sends to, and one for each that it receives from.  Steps are in
+the order of the plan, and wait for the last write of what they read and for the reads of what they overwrite.
 
 No program made here deadlocks, even if a send ends only when its receive runs.  A step waits for steps of
 earlier messages only: of earlier plan steps, or for an earlier message of the same plan step in the same
 threadblock or into the same block.  So the first message that has not run yet can always run.
 
-The format cuts every buffer into equal chunks.  Each rank keeps a block in one place from the first message to the
+The format cuts every buffer into equal chunks.  All ranks keep a block in one place from the first message to the
 last; blocks of a gathered or scattered buffer are renumbered so that those of a rank are contiguous.
 """
 
@@ -37,44 +36,26 @@ of a channel, XML elements that a rank reads, chunks of a buffer (16 bits), and 
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 
-COLLECTIVES = {
-    "all-reduce": "allreduce",
-    "all-gather": "allgather",
-    "reduce-scatter": "reducescatter",
-    "all-to-all": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
-"""The names of the kinds in the format."""
-
 
 class Place(NamedTuple):
-    """A chunk of a rank's input (i), output (o) or scratch (s) buffer."""
+    """A chunk of a rank's input (i) or output (o) buffer."""
 
     buffer: str
     chunk: int
 
 
 NOWHERE = Place("o", -1)
-Places = Sequence[Mapping[int, Place]]
-"""By rank, the place of each block."""
+Places = Mapping[int, Place]
 At = tuple[int, int]
 """A threadblock of a rank, and its step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChunkBuffers:
-    """Places of the blocks of each rank, and what it copies before the first message.
-
-    ``copied[rank]`` lists blocks that a rank copies from its input to a buffer, at the same chunks.  Chunk counts are
-    those of input, output and (per rank) scratch.
-    """
+class ChunkBuffers(NamedTuple):
+    """Chunks of every rank's input and output, and the place of each block on all ranks."""
 
     input_chunks: int
     output_chunks: int
-    scratch: Sequence[int]
     places: Places
-    copied: Sequence[tuple[Place, Sequence[int]]]
 
 
 class BlockMove(NamedTuple):
@@ -88,24 +69,19 @@ class BlockMove(NamedTuple):
 
 
 def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes: int = 0, max_bytes: int = 0) -> str:
-    """The plan of a collective of ``size`` ranks as MSCCL XML: in place except an all-to-all, on one channel.
+    """The plan of a collective of ``size`` ranks as MSCCL XML: in place, on one channel.
 
     Args:
-        kind: all-reduce, all-gather, reduce-scatter, all-to-all, broadcast or reduce (of rank 0).
+        kind: all-reduce, all-gather or reduce-scatter.
         min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is not a limit.
 
     Raises:
-        Unsupported: another kind, a plan in which ranks swap a block, or one that is too large for the
-            executor.
-        BadInput: a name or number that cannot be used.
+        Unsupported: a plan in which ranks swap a block, or one that is too large for the executor.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name[:40]!r} is not a name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
     if min_bytes < 0 or max_bytes < 0 or 0 < max_bytes < min_bytes:
         raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
-    if kind not in COLLECTIVES:
-        problem = f"{kind!r} is not a collective of the format"
-        raise Unsupported(problem, where="kind", remedy=f"use {', '.join(COLLECTIVES)}")
     if size < 2:
         raise BadInput(f"a group of {size} exchanges nothing", where="size", remedy="give at least two ranks")
     buffers = _buffers(plan, kind, size)
@@ -114,12 +90,11 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
     lines = [
         f'<algo name="{name}" proto="Simple" nchannels="1"'
         f' nchunksperloop="{max(buffers.input_chunks, buffers.output_chunks)}" ngpus="{size}"'
-        f' coll="{COLLECTIVES[kind]}" inplace="{int(kind != "all-to-all")}" outofplace="{int(kind == "all-to-all")}"'
-        f' minBytes="{min_bytes}" maxBytes="{max_bytes}">'
+        f' coll="{kind.replace("-", "")}" inplace="1" outofplace="0" minBytes="{min_bytes}" maxBytes="{max_bytes}">'
     ]
     for number, rank in enumerate(ranks):
         chunks = f'i_chunks="{buffers.input_chunks}" o_chunks="{buffers.output_chunks}"'
-        lines.append(f' <gpu id="{number}" {chunks} s_chunks="{buffers.scratch[number]}">')
+        lines.append(f' <gpu id="{number}" {chunks} s_chunks="0">')
         for block in rank.threadblocks.values():
             lines.append(f'  <tb id="{block.number}" send="{block.send}" recv="{block.receive}" chan="0">')
             for s, step in enumerate(block.steps):
@@ -131,7 +106,7 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
 
 
 def _check_limits(buffers: ChunkBuffers, ranks: Sequence[RankProgram]) -> None:
-    counts = [("chunks in a buffer", max(buffers.input_chunks, buffers.output_chunks, *buffers.scratch), MOST_CHUNKS)]
+    counts = [("chunks in a buffer", max(buffers.input_chunks, buffers.output_chunks), MOST_CHUNKS)]
     for rank in ranks:
         steps = [len(block.steps) for block in rank.threadblocks.values()]
         ends = Counter((block.send >= 0, block.receive >= 0) for block in rank.threadblocks.values())
@@ -148,84 +123,32 @@ def _check_limits(buffers: ChunkBuffers, ranks: Sequence[RankProgram]) -> None:
 
 
 def _buffers(plan: MessagePlan, kind: str, size: int) -> ChunkBuffers:
-    """Where the blocks lie.
+    """Where the blocks lie: results where the input was.
 
-    Results lie where the input was: an all-gather's input is the rank's share of the output, a reduce-scatter's
-    output its share of the input, and reduction clobbers the input.  An all-to-all is never in place.  A reduction
-    to rank 0 leaves the others' input alone.
+    An all-gather's input is the rank's share of the output, a reduce-scatter's output its share of the input, and
+    reduction clobbers the input.
     """
     blocks = len(plan.owner)
-    nothing: tuple[Place, Sequence[int]] = (NOWHERE, ())
-    if kind == "all-to-all":
-        return _all_to_all(plan, size)
-    if kind in ("all-gather", "reduce-scatter"):
-        # The blocks are sorted by their owners.
-        if (np.bincount(plan.owner, minlength=size) * size != blocks).any():
-            raise Unsupported("the ranks own different numbers of blocks", where="plan")
-        order = np.argsort(plan.owner, kind="stable").tolist()
-        gathers = kind == "all-gather"
-        places = {block: Place("o" if gathers else "i", chunk) for chunk, block in enumerate(order)}
-        return ChunkBuffers(
-            input_chunks=blocks // size if gathers else blocks,
-            output_chunks=blocks if gathers else blocks // size,
-            scratch=(0,) * size,
-            places=(places,) * size,
-            copied=(nothing,) * size,
-        )
-    homes = ["i"] * size
-    if kind == "broadcast":
-        homes[1:] = ["o"] * (size - 1)
-    elif kind == "reduce":
-        gets = set(plan.target.tolist())
-        homes[1:] = ["s" if rank in gets else "i" for rank in range(1, size)]
-    return ChunkBuffers(
-        input_chunks=blocks,
-        output_chunks=blocks,
-        scratch=[blocks if home == "s" else 0 for home in homes],
-        places=[{block: Place(home, block) for block in range(blocks)} for home in homes],
-        copied=[(Place("s", 0), range(blocks)) if home == "s" else nothing for home in homes],
-    )
-
-
-def _all_to_all(plan: MessagePlan, size: int) -> ChunkBuffers:
-    """Blocks from rank i to rank j: chunk j of i's input, chunk i of j's output, scratch elsewhere."""
-    pairs, copies = size * size, plan.parts // size
-    places: list[dict[int, Place]] = [{} for _ in range(size)]
-    local: list[list[int]] = [[] for _ in range(size)]
-    for block in range(pairs * copies):
-        (source, target), copy = divmod(block % pairs, size), block // pairs
-        places[target][block] = Place("o", source * copies + copy)
-        places[source][block] = Place("i", target * copies + copy)
-        if source == target:
-            local[source].append(block)
-    scratch = [0] * size
-    for message in np.argsort(plan.step, kind="stable").tolist():
-        target, first = int(plan.target[message]), int(plan.first[message])
-        for block in range(first, first + int(plan.blocks[message])):
-            if block not in places[target]:
-                places[target][block] = Place("s", scratch[target])
-                scratch[target] += 1
-    return ChunkBuffers(
-        input_chunks=size * copies,
-        output_chunks=size * copies,
-        scratch=scratch,
-        places=places,
-        copied=[(Place("o", rank * copies), blocks) for rank, blocks in enumerate(local)],
-    )
+    if kind == "all-reduce":
+        return ChunkBuffers(blocks, blocks, {block: Place("i", block) for block in range(blocks)})
+    # The blocks are sorted by their owners.
+    if (np.bincount(plan.owner, minlength=size) * size != blocks).any():
+        raise Unsupported("the ranks own different numbers of blocks", where="plan")
+    order = np.argsort(plan.owner, kind="stable").tolist()
+    if kind == "all-gather":
+        return ChunkBuffers(blocks // size, blocks, {block: Place("o", chunk) for chunk, block in enumerate(order)})
+    return ChunkBuffers(blocks, blocks // size, {block: Place("i", chunk) for chunk, block in enumerate(order)})
 
 
 def _moves(plan: MessagePlan, places: Places) -> Iterator[BlockMove]:
-    """The messages by step, cut where their blocks are not contiguous on both sides, and for the executor."""
+    """The messages by step, cut where their blocks are not contiguous, and for the executor."""
     for message in np.argsort(plan.step, kind="stable").tolist():
         source, target = int(plan.source[message]), int(plan.target[message])
         first, end = int(plan.first[message]), int(plan.first[message] + plan.blocks[message])
         begin = first
         for block in range(first + 1, end + 1):
             cut = block == end or block - begin == MOST_CHUNKS_A_STEP
-            if cut or any(
-                places[rank][block] != (places[rank][block - 1].buffer, places[rank][block - 1].chunk + 1)
-                for rank in (source, target)
-            ):
+            if cut or places[block].chunk != places[block - 1].chunk + 1:
                 step, adds = int(plan.step[message]), bool(plan.adds[message])
                 yield BlockMove(step, source, target, adds, range(begin, block))
                 begin = block
@@ -246,44 +169,42 @@ class Threadblock:
 class RankProgram:
     """A rank's threadblocks in order of their numbers, with the last write of each block and the reads since."""
 
-    threadblocks: dict[tuple[str, int], Threadblock] = field(default_factory=dict)
+    threadblocks: dict[tuple[bool, int], Threadblock] = field(default_factory=dict)
     written: dict[int, At] = field(default_factory=dict)
     read: dict[int, list[At]] = field(default_factory=dict)
     seen_at: dict[At, dict[int, int]] = field(default_factory=dict)
 
-    def reads(self, peer: int, places: tuple[Place, Place], blocks: Sequence[int]) -> None:
+    def reads(self, peer: int, place: Place, blocks: Sequence[int]) -> None:
         """Send the blocks to a peer."""
-        at = self._add("s", peer, places, len(blocks), {self.written[b] for b in blocks if b in self.written})
+        at = self._add("s", peer, place, len(blocks), {self.written[b] for b in blocks if b in self.written})
         for block in blocks:
             self.read.setdefault(block, []).append(at)
 
-    def writes(self, kind: str, peer: int, places: tuple[Place, Place], blocks: Sequence[int]) -> None:
-        """Copy the blocks, or receive them from a peer (and add to those of the rank)."""
+    def writes(self, kind: str, peer: int, place: Place, blocks: Sequence[int]) -> None:
+        """Receive the blocks from a peer (and add to those of the rank)."""
         before = {self.written[b] for b in blocks if b in self.written}
         after = before.union(*(self.read.pop(b, ()) for b in blocks))
-        at = self._add(kind, peer, places, len(blocks), after)
+        at = self._add(kind, peer, place, len(blocks), after)
         for block in blocks:
             self.written[block] = at
 
-    def _add(self, kind: str, peer: int, places: tuple[Place, Place], count: int, after: Iterable[At]) -> At:
+    def _add(self, kind: str, peer: int, place: Place, count: int, after: Iterable[At]) -> At:
         """A step behind some others, with a step that does nothing for each further wait."""
-        does = {"s": "send", "cpy": "copy"}.get(kind, "receive")
-        if (does, peer) not in self.threadblocks:
-            send, receive = peer if does == "send" else -1, peer if does == "receive" else -1
-            self.threadblocks[does, peer] = Threadblock(len(self.threadblocks), send, receive)
-        block, by_number = self.threadblocks[does, peer], list(self.threadblocks.values())
+        sends = kind == "s"
+        if (sends, peer) not in self.threadblocks:
+            ends = (peer, -1) if sends else (-1, peer)
+            self.threadblocks[sends, peer] = Threadblock(len(self.threadblocks), *ends)
+        block, by_number = self.threadblocks[sends, peer], list(self.threadblocks.values())
         waits = self._needed(block, after)
         for number, step in waits:
             by_number[number].steps[step]["hasdep"] = 1
             for rank, last in self.seen_at[number, step].items():
                 block.seen[rank] = max(block.seen.get(rank, -1), last)
-        idle = [("nop", (NOWHERE, NOWHERE), 0, wait) for wait in waits[:-1]]
-        for type_, (source, target), chunks, (number, step) in [
-            *idle,
-            (kind, places, count, waits[-1] if waits else (-1, -1)),
-        ]:
-            fields = {"type": type_, "srcbuf": source.buffer, "srcoff": source.chunk, "dstbuf": target.buffer}
-            fields |= {"dstoff": target.chunk, "cnt": chunks, "depid": number, "deps": step, "hasdep": 0}
+        idle = [("nop", NOWHERE, 0, wait) for wait in waits[:-1]]
+        work = (kind, place, count, waits[-1] if waits else (-1, -1))
+        for type_, home, chunks, (number, step) in [*idle, work]:
+            fields = {"type": type_, "srcbuf": home.buffer, "srcoff": home.chunk, "dstbuf": home.buffer}
+            fields |= {"dstoff": home.chunk, "cnt": chunks, "depid": number, "deps": step, "hasdep": 0}
             block.steps.append(fields)
         at = (block.number, len(block.steps) - 1)
         block.seen[block.number] = at[1]
@@ -306,11 +227,6 @@ class RankProgram:
 def _programs(buffers: ChunkBuffers, moves: Sequence[BlockMove], size: int) -> list[RankProgram]:
     """The threadblocks of each rank; ``moves`` are in the order of their steps."""
     ranks, places = [RankProgram() for _ in range(size)], buffers.places
-    for rank, (to, blocks) in enumerate(buffers.copied):
-        for begin in range(0, len(blocks), MOST_CHUNKS_A_STEP):
-            target = Place(to.buffer, to.chunk + begin)
-            source = Place("i", target.chunk)
-            ranks[rank].writes("cpy", -1, (source, target), blocks[begin : begin + MOST_CHUNKS_A_STEP])
     for _, group in groupby(moves, key=lambda move: move.step):
         together = list(group)
         # Messages that overwrite what their target sends in the same step could wait for each other.
@@ -320,10 +236,7 @@ def _programs(buffers: ChunkBuffers, moves: Sequence[BlockMove], size: int) -> l
                 problem = f"rank {move.target} sends and receives a block in one step ({move.step})"
                 raise Unsupported(problem, where="plan")
         for move in together:
-            ends = (places[move.source][move.blocks[0]], places[move.target][move.blocks[0]])
-            ranks[move.source].reads(move.target, ends, move.blocks)
+            ranks[move.source].reads(move.target, places[move.blocks[0]], move.blocks)
         for move in together:
-            home = places[move.target][move.blocks[0]]
-            ends = (home if move.adds else places[move.source][move.blocks[0]], home)
-            ranks[move.target].writes("rrc" if move.adds else "r", move.source, ends, move.blocks)
+            ranks[move.target].writes("rrc" if move.adds else "r", move.source, places[move.blocks[0]], move.blocks)
     return ranks

@@ -95,7 +95,6 @@ def read(text: str, *, where: str = "NCCL topology") -> Fabric:
     """The server of an NCCL topology XML.
 
     Raises:
-        BadInput: not XML, not a topology, without accelerators, or with a value that cannot be used.
         Unsupported: a topology of RCCL (xgmi), or of several servers.
     """
     root = parse_xml(text, where=where)

@@ -49,9 +49,6 @@ def write_tuner(groups: Sequence[tuple[Cluster, int, int]], *, calibration: Cali
     Ranges lie between neighbours of ``SIZES``, below the first and above the last.  Those in which the fastest
     changes, or in which an algorithm that is not modelled may be faster, are left to NCCL.  ``nodes`` are scale-up
     domains that the ranks fill evenly, side by side.
-
-    Raises:
-        BadInput: ranks that do not lie evenly in the nodes or are not in the cluster.
     """
     lines = []
     for cluster, nodes, ranks in groups:

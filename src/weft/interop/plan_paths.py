@@ -45,8 +45,6 @@ def planned_paths(
 
     Raises:
         Unsupported: a flow is split over several paths.
-        BadInput: the routes are not of these flows, a path is broken, comes to a node twice or takes a link that is
-            down.
     """
     names = fabric.names
     if len(routes.indptr) != len(traffic) + 1:
@@ -104,7 +102,6 @@ def network_paths(
 
     Raises:
         Unsupported: as ``planned_paths``; or a path goes through an accelerator, which no switch can pin.
-        BadInput: as ``planned_paths``.
     """
     inside = (fabric.tier == SCALE_UP).tolist()
     crossing = []

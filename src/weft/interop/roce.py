@@ -61,7 +61,6 @@ def write(
         probes: text of a probe file (see ``read_probes``).
 
     Raises:
-        BadInput: both are given, or the probes or routes cannot be used.
         UnknownName: no such hash.
         Unsupported: a flow is not on one path, or a pair has more flows than there are ports.
     """

@@ -42,7 +42,6 @@ def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
 
     Raises:
         Unsupported: a flow is split over several paths.
-        BadInput: the routes are not of this traffic and fabric.
     """
     planned_paths(fabric, traffic, routes, where=SCHEMA)
     lines = [json.dumps(row) for row in flow_rows(fabric, traffic, routes)]

@@ -46,9 +46,6 @@ class Numbering:
 def numbering(fabric: Fabric) -> Numbering:
     """The numbers that the nodes of a two-layer fabric have: its leaves, the other switches, its
     accelerators.
-
-    Raises:
-        BadInput: the leaves have different numbers of hosts, or their hosts are not in order.
     """
     hosts = fabric.accelerators
     nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < hosts))
@@ -94,11 +91,7 @@ def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 1
 
 
 def read_jobs(folder: str | os.PathLike[str], numbering: Numbering | None = None) -> JobTraffic:
-    """All jobs of a folder of job files, by their ids.
-
-    Raises:
-        BadInput: no folder, no job file in it, or a line that is none (with its number).
-    """
+    """All jobs of a folder of job files, by their ids."""
     where = os.fspath(folder)
     try:
         names = sorted(os.listdir(where))
@@ -113,11 +106,7 @@ def read_jobs(folder: str | os.PathLike[str], numbering: Numbering | None = None
 
 
 def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraffic:
-    """The job of a file's text, under a name.
-
-    Raises:
-        BadInput: a line with other than 8 whole numbers, an unknown host, or a stage that is not a set of rings.
-    """
+    """The job of a file's text, under a name."""
     table = _numbers(text, where)
     source = _hosts(table[:, 0], table[:, 2], numbering, where)
     target = _hosts(table[:, 1], table[:, 3], numbering, where)

@@ -34,11 +34,7 @@ srun --kill-on-bad-exit=1 weft train {command}
 
 
 def write(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """A script for ``sbatch``; time, partition and account are the site's.
-
-    Raises:
-        NothingFeasible: ``weft train`` cannot run the layout.
-    """
+    """A script for ``sbatch``; time, partition and account are the site's."""
     reasons = []
     try:
         check_trainable(job, layout)

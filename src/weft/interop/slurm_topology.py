@@ -51,7 +51,6 @@ def read(text: str, *, where: str = "topology") -> Fabric:
     """The fabric of a ``topology.yaml`` (the cluster's default topology), or of a ``topology.conf``.
 
     Raises:
-        BadInput: malformed, a switch named twice, unknown or above itself, or parts without a path.
         Unsupported: a flat topology: it says nothing.
     """
     switches = _switches(*(_conf_rows(text, where) if _CONF.search(text) else _yaml_rows(text, where)))

@@ -152,23 +152,24 @@ class _PlannedPassages(NamedTuple):
     chunk: Ints
 
 
-def run_workload(
+def run_policies(
     workload: Workload,
     dimensions: Sequence[Dimension],
-    policy: str = "weft",
+    policies: Sequence[str] = POLICIES,
     *,
     order: QueueRule | None = None,
     chunks: int = 64,
     active: Active = "auto",
     algorithms: Sequence[Algorithm | None] | None = None,
-) -> Iteration:
-    """Simulate one iteration of a workload on dimensions, inner to outer.
+) -> dict[str, Iteration]:
+    """One iteration of a workload on dimensions, inner to outer, under each policy.
 
     Args:
-        policy, order, chunks, active: as ``policies.schedule`` takes them ("auto" is judged
+        policies: names as ``policies.schedule`` takes them, like ``chunks`` and ``active`` ("auto" is judged
             by the largest collective, for all); "weft" keeps the fastest of Weft's schedules (earlier
             tasks first, or first in, first out), Themis' and the baseline's; "ideal" gives every collective
             all bandwidth of its dimensions for itself, without latency.
+        order: of themis.
         algorithms: of each dimension, for collectives that span all of it; the usual ones by default.
 
     Raises:
@@ -176,30 +177,14 @@ def run_workload(
             are more or fewer algorithms than dimensions.
     """
     # Weft's policy is the best of three simulations, so that it is never slower than Themis or the baseline.
-    tried = (policy,) if policy != WEFT else (WEFT, "themis", "baseline")
-    runs = [_run(workload, _Planner(dimensions, one, order, chunks, algorithms), active) for one in tried]
-    return replace(min(runs, key=lambda one: one.iteration_s), policy=policy)
-
-
-def run_policies(
-    workload: Workload,
-    dimensions: Sequence[Dimension],
-    *,
-    order: QueueRule | None = None,
-    chunks: int = 64,
-    active: Active = "auto",
-    algorithms: Sequence[Algorithm | None] | None = None,
-) -> dict[str, Iteration]:
-    """One iteration under every policy of ``POLICIES``; arguments and errors as for ``run_workload``, the
-    order being that of themis."""
-    runs = {
-        name: _run(
-            workload, _Planner(dimensions, name, order if name == "themis" else None, chunks, algorithms), active
-        )
-        for name in POLICIES
-    }
-    best = min((runs[name] for name in (WEFT, "themis", "baseline")), key=lambda run: run.iteration_s)
-    return runs | {WEFT: replace(best, policy=WEFT)}
+    rivals = (WEFT, "themis", "baseline")
+    runs = {}
+    for name in dict.fromkeys([*policies, *(rivals if WEFT in policies else ())]):
+        planner = _Planner(dimensions, name, order if name == "themis" else None, chunks, algorithms)
+        runs[name] = _run(workload, planner, active)
+    if WEFT in runs:
+        runs[WEFT] = replace(min((runs[name] for name in rivals), key=lambda run: run.iteration_s), policy=WEFT)
+    return {name: runs[name] for name in policies}
 
 
 def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.collectives.messages.blocks import after
 from weft.collectives.messages.flows import expand, plan
 from weft.collectives.messages.scheduled import equal, schedule_plan
 from weft.collectives.schedules.chunks import Schedule, mirrored, request
@@ -74,10 +75,16 @@ def prove(kind, messages, ranks):
 # One dimension -----------------------------------------------------------------------------------
 
 
+def made(kind, algorithm, size):
+    """The messages; where an all-reduce is known by its halves, these one after the other."""
+    halves = ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,)
+    return after(*(plan(half, algorithm, size) for half in halves))
+
+
 @pytest.mark.parametrize("kind", REDUCING)
 def test_line(kind):
     for size in SIZES:
-        prove(kind, plan(kind, "line", size), size)
+        prove(kind, made(kind, "line", size), size)
 
 
 @pytest.mark.parametrize("kind", ["reduce-scatter", "all-gather"])
@@ -93,7 +100,7 @@ def test_a_line_talks_to_neighbours_and_each_block_crosses_each_link_once(kind):
 
 def test_a_line_uses_a_link_once_a_step():
     for size in range(2, 65):
-        steps = expand("all-reduce", "line", np.arange(size), 1.0)
+        steps = expand("all-gather", "line", np.arange(size), 1.0)
         pairs = np.stack([steps.step, steps.source, steps.target])
         assert len(np.unique(pairs, axis=1).T) == len(steps)
         assert steps.bytes == pytest.approx(1 / size)
@@ -103,7 +110,7 @@ def test_a_line_uses_a_link_once_a_step():
 @pytest.mark.parametrize("algorithm", ["ring", "direct", "halving-doubling"])
 def test_every_contribution_counts_once(kind, algorithm):
     for size in [*range(1, 18), 31, 32, 33, 48]:
-        prove(kind, plan(kind, algorithm, size), size)
+        prove(kind, made(kind, algorithm, size), size)
 
 
 # Schedules over several dimensions ---------------------------------------------------------------

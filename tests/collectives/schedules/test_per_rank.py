@@ -131,8 +131,10 @@ def slow_ranks(timed, starts, speeds):
         slowness = [1 / speeds[dimension, rank] for rank in members]
         buffer = max(stages.before_bytes[op], stages.after_bytes[op])
         if kind in STAGE_KINDS[:3] and cost.algorithm in ("ring", "halving-doubling"):
-            steps = expand(kind, cost.algorithm, np.arange(len(members)), buffer)
-            return by_messages(steps, now, slowness, one.latency_s)
+            for half in ("reduce-scatter", "all-gather") if kind == "all-reduce" else (kind,):
+                steps = expand(half, cost.algorithm, np.arange(len(members)), buffer)
+                now = by_messages(steps, now, slowness, one.latency_s)
+            return now
         sent = [t + stages.sent_bytes[op] * s for t, s in zip(now, slowness, strict=True)]
         if cost.algorithm == "direct" and kind != "all-reduce":
             others = [max(sent[:i] + sent[i + 1 :]) + one.latency_s for i in range(len(sent))]

@@ -12,20 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.collectives.messages import hierarchy, pairs, ring, tree
+from weft.collectives.messages import halving, pairs, ring
 from weft.collectives.messages.blocks import MessagePlan
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats, Ints, Mask
-
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast", "reduce", "exchange", "send")
-"""Kinds of collectives: those of ``weft.layout.operations``, and broadcast from and reduction to the first
-rank."""
 
 _FLAT: dict[tuple[str, str], Callable[[int], MessagePlan]] = {
     ("all-reduce", "ring"): ring.all_reduce,
     ("all-gather", "ring"): ring.all_gather,
     ("reduce-scatter", "ring"): ring.reduce_scatter,
-    ("all-reduce", "line"): ring.line_all_reduce,
     ("all-gather", "line"): ring.line_all_gather,
     ("reduce-scatter", "line"): ring.line_reduce_scatter,
     ("exchange", "ring"): ring.exchange,
@@ -33,31 +28,16 @@ _FLAT: dict[tuple[str, str], Callable[[int], MessagePlan]] = {
     ("all-gather", "direct"): pairs.all_gather,
     ("reduce-scatter", "direct"): pairs.reduce_scatter,
     ("all-to-all", "direct"): pairs.all_to_all,
-    ("broadcast", "direct"): pairs.broadcast,
-    ("reduce", "direct"): pairs.reduce,
-    ("send", "direct"): pairs.send,
-    ("all-reduce", "halving-doubling"): tree.halving_doubling,
-    ("all-gather", "halving-doubling"): tree.doubling,
-    ("reduce-scatter", "halving-doubling"): tree.halving,
-    ("all-reduce", "tree"): tree.tree_all_reduce,
-    ("broadcast", "tree"): tree.tree_broadcast,
-    ("reduce", "tree"): tree.tree_reduce,
-    ("all-reduce", "double-tree"): tree.double_tree_all_reduce,
-    ("broadcast", "double-tree"): tree.double_tree_broadcast,
-    ("reduce", "double-tree"): tree.double_tree_reduce,
+    ("all-gather", "halving-doubling"): halving.doubling,
+    ("reduce-scatter", "halving-doubling"): halving.halving,
 }
 _SPREAD: dict[tuple[str, str], Callable[[int, int], MessagePlan]] = {
     ("all-reduce", "rings"): ring.rings_all_reduce,
     ("all-gather", "rings"): ring.rings_all_gather,
     ("reduce-scatter", "rings"): ring.rings_reduce_scatter,
-    ("all-reduce", "hierarchical"): hierarchy.all_reduce,
-    ("all-gather", "hierarchical"): hierarchy.all_gather,
-    ("reduce-scatter", "hierarchical"): hierarchy.reduce_scatter,
-    ("all-to-all", "hierarchical"): hierarchy.all_to_all,
+    ("all-to-all", "hierarchical"): pairs.forwarded_all_to_all,
 }
 """Algorithms that know the scale-up domains: of domains and members of each."""
-
-ALGORITHMS = tuple(sorted({name for _, name in (*_FLAT, *_SPREAD)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -118,9 +98,7 @@ def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> MessagePl
         return _SPREAD[kind, algorithm](domains, size // domains)
     known = sorted({name for its_kind, name in (*_FLAT, *_SPREAD) if its_kind == kind})
     raise Unsupported(
-        f"no algorithm {algorithm!r} for {kind!r}",
-        where="collective",
-        remedy=f"known: {', '.join(known)}" if known else f"kinds: {', '.join(KINDS)}",
+        f"no algorithm {algorithm!r} for {kind!r}", where="collective", remedy=f"known: {', '.join(known)}"
     )
 
 
@@ -128,12 +106,11 @@ def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Int
     """The steps of one collective, or of the same collective in many groups at once.
 
     Args:
-        kind: one of ``KINDS``; ``broadcast`` starts and ``reduce`` ends at the first rank, a ``send`` goes
-            from the first rank to the second, an ``exchange`` from each rank to the next.
-        algorithm: one of ``ALGORITHMS``.
+        kind: as ``weft.layout.operations`` has it; an ``exchange`` goes from each rank to the next.
+        algorithm: one that the kind has.
         ranks: the group in order, or one group a row.
         bytes_: the full buffer as ``weft.layout.operations.Collective`` defines it: reduced, gathered, before
-            scattering, sent by one rank to all (its own share included), or passed on.
+            scattering, or passed on.
         domain: scale-up domain of each rank number; ``rings`` and ``hierarchical`` follow it.
 
     Raises:
@@ -184,7 +161,7 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
         raise BadInput(
             "the ranks of a group do not lie evenly in their scale-up domains",
             where="collective",
-            remedy="use a flat algorithm: ring, direct, halving-doubling or tree",
+            remedy="use a flat algorithm: ring, direct or halving-doubling",
         )
     # Step 3: domains in the order of their first ranks.
     members = order.reshape(len(groups), count, -1)

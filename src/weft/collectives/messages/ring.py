@@ -59,11 +59,6 @@ def line_reduce_scatter(size: int) -> MessagePlan:
     )
 
 
-def line_all_reduce(size: int) -> MessagePlan:
-    """2 (size - 1) steps on a line."""
-    return after(line_reduce_scatter(size), line_all_gather(size))
-
-
 def exchange(size: int) -> MessagePlan:
     """One step of a ring: each rank's whole buffer to the next rank."""
     rank = np.arange(size if size > 1 else 0)

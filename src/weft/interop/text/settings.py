@@ -42,11 +42,7 @@ class Settings(Mapping[str, Any]):
         return BadInput(problem, where=f"{self.where}: {name}", remedy=remedy)
 
     def integer(self, name: str, default: int = 1, *, least: int = 1) -> int:
-        """A whole number; a missing one and "auto" give the default.
-
-        Raises:
-            BadInput: something else, or out of range.
-        """
+        """A whole number; a missing one and "auto" give the default."""
         value = self.get(name, default)
         if value == "auto":
             return default
@@ -66,11 +62,7 @@ class Settings(Mapping[str, Any]):
         return value
 
     def word(self, name: str, default: str, *choices: str) -> str:
-        """A text; one of ``choices`` in any case, where there are any.
-
-        Raises:
-            BadInput: not a text, or none of the choices.
-        """
+        """A text; one of ``choices`` in any case, where there are any."""
         value = self.get(name, default)
         if not isinstance(value, str):
             raise self.bad(name, f"{reprlib.repr(value)} is not a text")
@@ -97,11 +89,7 @@ def flatten(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def share_of(whole: int, degrees: Mapping[str, int], *, where: str, unit: str = "accelerators") -> int:
-    """What the degrees leave of a whole: data-parallel ranks of a world, or micro-batches of a batch.
-
-    Raises:
-        BadInput: the product of the degrees does not divide the whole.
-    """
+    """What the degrees leave of a whole: data-parallel ranks of a world, or micro-batches of a batch."""
     product = prod(degrees.values())
     if whole % product:
         terms = " * ".join(f"{name} {degree}" for name, degree in degrees.items())
