@@ -1,4 +1,4 @@
-"""What every verb returns: a record that says in short what it is, as a document and as rows of a table."""
+"""What every command returns in Python: a record with a verdict, a document, rows of a table, and often a chart."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from html import escape
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from weft.codec import Document, encode
+from weft.errors import MissingExtra
 from weft.files import write_text
-
-SHOWN_ROWS = 20
-"""Rows of a notebook's table."""
 
 
 class Result(Document, ABC):
-    """Base of the results of Weft's verbs.
+    """Base of the results of Weft's commands.
 
-    A subclass gives ``to_dicts``, ``_facts`` for people, and ``DOCUMENT`` where its document is not all its fields
-    (``weft.codec``). Its dataclass must leave ``__repr__`` to this class (``repr=False``).
+    A subclass gives ``to_dicts``, and ``DOCUMENT`` where its document is not all its fields (``weft.codec``); its
+    dataclass must leave ``__repr__`` to this class (``repr=False``).  ``weft.views.results`` has its view and chart.
     """
 
     __slots__ = ()
@@ -37,7 +36,21 @@ class Result(Document, ABC):
 
     @abstractmethod
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One flat row for each thing found: ``pandas.DataFrame(found.to_dicts())`` is a table."""
+        """The rows that the command line writes with ``--format csv``, one for each layout, flow, run, ..."""
+
+    def to_dataframe(self) -> Any:
+        """The rows of ``to_dicts`` as a ``pandas.DataFrame``, or a ``polars.DataFrame`` if only polars is installed.
+
+        Raises:
+            MissingExtra: neither is installed.
+        """
+        rows = self.to_dicts()
+        table = {name: [row.get(name) for row in rows] for name in columns_of(self, rows)}
+        if find_spec("pandas"):
+            return import_module("pandas").DataFrame(table)
+        if find_spec("polars"):
+            return import_module("polars").DataFrame(table, strict=False)
+        raise MissingExtra("to_dataframe", "dataframe")
 
     def to_json(self) -> str:
         """The document as text: SI units in the names, the same bytes for the same input."""
@@ -51,40 +64,38 @@ class Result(Document, ABC):
         """
         write_text(path, self.to_json())
 
+    def chart(self, **options: Any) -> Any:
+        """The Altair chart that ``--chart`` of the command draws; notebooks show it, its ``save("x.svg")`` writes it.
+
+        Args:
+            options: ``pareto=True`` of a plan; ``x``, ``y``, ``colour`` and ``facet`` of a sweep.
+
+        Raises:
+            BadInput: such results have no chart.
+            MissingExtra: Altair is not installed.
+        """
+        return _views().chart_of(self, **options)
+
     def _document(self) -> dict[str, Any]:
         """The document without its ``schema``: the names of ``DOCUMENT``, or all fields."""
         document: dict[str, Any] = encode(self)
         return document
 
-    @abstractmethod
-    def _facts(self) -> Sequence[str]:
-        """What ``repr`` says, in a few words each."""
-
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {', '.join(self._facts())}>"
+        verdict: str = _views().verdict(self)
+        return verdict
 
     def _repr_html_(self) -> str:
-        """The facts and the first rows, for notebooks."""
-        return f"<p>{escape(repr(self))}</p>{html_table(self._shown())}"
-
-    def _shown(self) -> list[dict[str, Any]]:
-        """The rows that a notebook shows."""
-        return self.to_dicts()
+        """What the command prints, for notebooks."""
+        page: str = _views().notebook_html(self)
+        return page
 
 
-def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The first rows as an HTML table, and a line that says how many are left out."""
-    if not rows:
-        return ""
-    head = "".join(f"<th>{escape(str(name))}</th>" for name in rows[0])
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_cell(value))}</td>" for value in row.values()) + "</tr>"
-        for row in rows[:SHOWN_ROWS]
-    )
-    left = len(rows) - SHOWN_ROWS
-    more = f"<p>and {left:,} more rows</p>" if left > 0 else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+def columns_of(result: Result, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Names of the columns of a result's rows, in order."""
+    return result.COLUMNS or tuple(rows[0] if rows else ())
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+def _views() -> Any:
+    """How results look.  Views stand above the results, so they are imported only when one is shown."""
+    return import_module("weft.views.results")

@@ -118,7 +118,7 @@ def test_documents():
     assert document["goodput"] == found.goodput
     assert sum(document["shares"].values()) == pytest.approx(1.0)
     assert [row["name"] for row in document["classes"]] == [row["name"] for row in found.to_dicts()]
-    assert "goodput" in repr(found)
+    assert repr(found).startswith("Goodput ")
 
 
 def test_a_plan_takes_a_failure_file():

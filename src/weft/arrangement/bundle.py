@@ -258,15 +258,6 @@ class Arrangement(Result):
             schedules=tuple(collectives),
         )
 
-    def _facts(self) -> Sequence[str]:
-        text = self.clock.objective.text
-        return (
-            f"{counted(len(self.site.jobs), 'job')} on {self.site.name}",
-            f"objective {text(self.best.score)}",
-            f"bound {text(self.certificate.objective)}",
-            f"gap {self.gap:.2%}",
-        )
-
 
 def host_lists(hosts: Sequence[str]) -> dict[str, str]:
     """The host of each rank as a hostfile, and as SLURM's list for ``--distribution=arbitrary``."""

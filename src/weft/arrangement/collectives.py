@@ -192,10 +192,6 @@ class JobSchedules(Result):
             for collective in self.collectives
         ]
 
-    def _facts(self) -> tuple[str, ...]:
-        better = sum(collective.schedule_is_best for collective in self.collectives)
-        return (self.job, counted(len(self.collectives), "collective"), f"{better} with a schedule better than NCCL's")
-
     def of(self, kind: str | None, axes: str | None) -> JobCollective:
         """The largest collective of a kind, over some axes ("context+data") where they are given.
 

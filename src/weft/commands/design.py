@@ -177,6 +177,4 @@ def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOu
     if not result.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))
     if out.chart is not None:
-        from weft.views.charts.designs import design_chart
-
-        deliver_chart(design_chart(result), out.chart)
+        deliver_chart(result.chart(), out.chart)

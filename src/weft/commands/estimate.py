@@ -186,21 +186,15 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
 
         write_memory_timeline(out.timeline, timeline)
     if out.chart is not None:
-        from weft.views.charts.layouts import estimate_chart
-
-        title = f"{result.job.model.name} on {result.cluster.name}"
-        deliver_chart(estimate_chart(result.estimate, title), out.chart)
+        deliver_chart(result.chart(), out.chart)
 
 
 def _view(result: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view, peak_view
     from weft.views.ranking import launch_view
-    from weft.views.training import training_view
 
     yield from estimate_view(result, verbose=out.verbose)
     if timeline is not None:
         yield from peak_view(timeline)
-    if result.run is not None:
-        yield from training_view(result.run)
     if out.launch:
         yield from launch_view(launch_arguments(out.launch, result.job, result.cluster, result.layout))

@@ -173,10 +173,11 @@ def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> N
     if out.form == "json":
         deliver(result.to_json(), out.output)
     elif out.form == "csv":
+        from weft.results import columns_of
         from weft.views.files.csv_out import rows_to_csv
 
         rows = result.to_dicts()
-        deliver(rows_to_csv(rows, result.COLUMNS or tuple(rows[0])), out.output)
+        deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
     else:
         show(view, out.output, wide=out.wide)
 

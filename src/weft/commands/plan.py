@@ -215,9 +215,7 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
         advice = "see weft info codes CODE" if result.advice is None else advice_sentence(result, result.advice)
         raise NothingFeasible(f"{result.shortage} -- {advice}")
     if out.chart is not None:
-        from weft.views.charts.layouts import breakdown_chart, pareto_chart
-
-        deliver_chart((pareto_chart if out.pareto else breakdown_chart)(result), out.chart)
+        deliver_chart(result.chart(pareto=out.pareto), out.chart)
 
 
 def _command(model: str, cluster: str, options: PlanOptions) -> str:
@@ -233,14 +231,8 @@ def _command(model: str, cluster: str, options: PlanOptions) -> str:
 
 
 def _view(result: Plan, out: PlanOutput, command: str) -> Iterator[Block]:
-    from weft.views.ranking import plan_view
-    from weft.views.training import training_view
+    from weft.views.ranking import network_plan_view, plan_view
 
     if "simulated_s" in result.COLUMNS:
-        from weft.views.ranking import network_plan_view
-
-        yield from network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
-    else:
-        yield from plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command)
-    if result.runs:
-        yield from training_view(result.runs[0])
+        return network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
+    return plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command)

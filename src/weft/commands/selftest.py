@@ -62,13 +62,6 @@ class Selftest(Result):
         """A row a check and grid."""
         return [encode(one) for one in self.findings]
 
-    def _facts(self) -> list[str]:
-        failed = sum(one.verdict == "fails" for one in self.findings)
-        return [
-            f"{counted(self.ranks, 'rank')} ({self.device})",
-            f"{failed} of {counted(len(self.findings), 'check')} fail",
-        ]
-
 
 def selftest(options: SelftestOptions) -> Selftest:
     """Check the runtime on every grid of this machine's ranks."""

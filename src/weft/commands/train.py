@@ -86,10 +86,6 @@ class Trained(Result):
         """A row a step."""
         return [encode(one) for one in self.steps]
 
-    def _facts(self) -> Sequence[str]:
-        last = [f"loss {self.steps[-1].loss:.4f}"] if self.steps else []
-        return (self.job.model.name, counted(self.layout.world, "rank"), counted(len(self.steps), "step"), *last)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRank:
@@ -151,10 +147,6 @@ class DryRun(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [encode(one) for one in self.collectives]
-
-    def _facts(self) -> Sequence[str]:
-        verdict = "equal to the prediction" if self.equal else "NOT equal to the prediction"
-        return (self.job.model.name, counted(self.layout.world, "rank"), verdict)
 
 
 @verb(TrainOptions)

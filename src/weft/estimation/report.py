@@ -135,9 +135,3 @@ class EstimateReport(Result):
             sensitivities=decode(tuple[Sensitivity, ...], document["sensitivities"], f"{where}: sensitivities"),
             run=None if document["run"] is None else decode(TrainingRun, document["run"], f"{where}: run"),
         )
-
-    def _facts(self) -> Sequence[str]:
-        return (f"{self.job.model.name} on {self.cluster.name}", *self.estimate._facts())
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return self.estimate._shown()

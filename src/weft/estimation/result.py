@@ -16,7 +16,6 @@ from weft.layout.spec import FIELDS
 from weft.layout.table import Floats, Index
 from weft.layout.text import WrittenLayout, format_layout, layout_from_dict, layout_to_dict
 from weft.results import Result
-from weft.units import format_bytes, format_seconds
 
 TIME_PARTS = (
     "forward_s",
@@ -228,25 +227,3 @@ class Estimate(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [self.row()]
-
-    def short_row(self) -> dict[str, str]:
-        """What a notebook shows of a layout."""
-        return {
-            "layout": format_layout(self.layout),
-            "iteration": format_seconds(self.iteration_s),
-            "MFU": f"{self.mfu:.1%}",
-            "memory": f"{format_bytes(self.memory_bytes)} of {format_bytes(self.capacity_bytes)}",
-        }
-
-    def _facts(self) -> Sequence[str]:
-        fits = "fits" if self.fits else "does not fit"
-        return (*(f"{name} {value}" for name, value in self.short_row().items()), fits)
-
-    def _shown(self) -> list[dict[str, Any]]:
-        parts = ((part, format_seconds(part.value), self.iteration_s) for part in self.time)
-        memory = ((part, format_bytes(part.value), self.capacity_bytes) for part in self.memory)
-        return [
-            {"part": part.name, "value": value, "share": f"{part.value / total:.1%}"}
-            for part, value, total in (*parts, *memory)
-            if part.value > 0
-        ]

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from importlib import resources
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from weft.fabric.families import rail
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 from weft.files import read_text
 from weft.results import Result
-from weft.units import counted, listed
+from weft.units import listed
 
 LARGEST = 10**9
 BOARD = 8
@@ -147,9 +146,6 @@ class Bill(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a kind of part; ``usd`` holds its spares, ``watts`` does not."""
         return [encode(line) for line in self.lines]
-
-    def _facts(self) -> Sequence[str]:
-        return (self.fabric, counted(self.switches, "switch"), f"${self.usd:,.0f}")
 
 
 def bill(

@@ -478,13 +478,6 @@ class WiringReport(Result):
         """A row for every finding; exchanges in the order in which they are to be made."""
         return [encode(one) for one in self.differences.findings]
 
-    def _facts(self) -> Sequence[str]:
-        result = self.differences
-        kinds = [f"{count:,} {kind}" for kind, count in self.counts.items() if count]
-        return f"{result.right:,} of {result.designed:,} cables between the ports of the design", *(
-            kinds or ["nothing to mend"]
-        )
-
 
 def fabric_as_built(fabric: Fabric, cables: Sequence[PortCable], where: str) -> Fabric:
     """A design's fabric with the scale-out cables that exist, both ways at the slower end's speed.

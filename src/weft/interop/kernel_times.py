@@ -71,10 +71,6 @@ class Traced(Result):
         """A row a shape."""
         return self.kernels
 
-    def _facts(self) -> Sequence[str]:
-        products, attention = len(self.measured.products), len(self.measured.attention)
-        return (self.source, f"{products} shapes of products", f"{attention} of attention")
-
 
 def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
     """What a trace (.json or .json.gz) says of products and causal attention: the median of each shape's calls."""

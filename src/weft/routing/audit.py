@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from weft.routing.problem import routing_problem
 from weft.routing.report import RouteReport, cables_of, flow_rows
 from weft.routing.routers import RouterResult, improve
 from weft.routing.traffic import JobTraffic
-from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +110,6 @@ class RouteAudit(Result):
 
     def _flows(self, result: RoutePlan) -> list[dict[str, Any]]:
         return list(flow_rows(result.fabric, result.traffic, result.routes))
-
-    def _facts(self) -> Sequence[str]:
-        jobs = counted(len(self.installed.jobs), "job")
-        best, fabric = self.installed.efficiency, self.installed.fabric
-        return (
-            f"{counted(len(self.installed.traffic), 'flow')} of {jobs} on {fabric.name}",
-            f"slowest {best.objective} {best.value:.1%} of its pace alone, at most {best.bound:.1%}",
-            f"{self.repaired.efficiency.value:.1%} if {counted(len(self.moved(self.repaired)), 'flow')} move",
-        )
 
 
 def audit(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, seed: int = 0) -> RouteAudit:

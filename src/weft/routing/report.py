@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from weft.fabric.traffic import Routes
 from weft.results import Result
 from weft.routing.plan import RoutePlan
 from weft.routing.traffic import JobTraffic
-from weft.units import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
@@ -45,17 +44,6 @@ class RouteReport(Result):
 
     def _flows(self) -> Iterator[dict[str, Any]]:
         return flow_rows(self.plan.fabric, self.plan.traffic, self.plan.routes)
-
-    def _facts(self) -> Sequence[str]:
-        result = self.plan
-        return (
-            f"{counted(len(result.traffic), 'flow')} of {counted(len(result.jobs), 'job')} on {result.fabric.name}",
-            f"router {result.router}",
-            f"congestion {result.alpha:g}, at least {result.alpha_bound:g}",
-        )
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return [asdict(job) for job in self.plan.jobs]
 
 
 def flow_rows(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Iterator[dict[str, Any]]:

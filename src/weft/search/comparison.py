@@ -30,7 +30,7 @@ from weft.layout.table import LayoutTable
 from weft.layout.text import format_layout
 from weft.model.job import Job
 from weft.results import Result
-from weft.units import counted, format_count, format_seconds, format_si
+from weft.units import counted, format_count, format_si
 
 SMALL = 0.01
 """Relative changes of FLOPs and of their rate that are not worth a word."""
@@ -344,9 +344,6 @@ class Comparison(Result):
     def priced(self) -> tuple[PricedSide, ...]:
         """The sides with their runs."""
         return tuple(PricedSide(side=side, run=run) for side, run in zip(self.sides, self.runs, strict=True))
-
-    def _facts(self) -> Sequence[str]:
-        return [f"{side.label} {format_seconds(side.iteration_s)}" for side in self.sides]
 
 
 def compare(sides: Sequence[Side], tokens: float) -> Comparison:

@@ -28,7 +28,6 @@ from weft.search.network_plan import BEGUN
 from weft.search.ranking import plan
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
-from weft.units import counted
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
@@ -222,10 +221,6 @@ class DesignStudy(Result):
     def judged(self) -> tuple[JudgedDesign, ...]:
         """The designs, each with whether no other beats it."""
         return tuple(JudgedDesign(design=design, pareto=i in self.pareto) for i, design in enumerate(self.designs))
-
-    def _facts(self) -> Sequence[str]:
-        subject = f"{self.job.model.name} on {self.cluster.name}"
-        return (subject, f"{counted(len(self.designs), 'network')} compared, {len(self.rejected)} rejected")
 
 
 _AFTER = tuple(field.name for field in fields(AfterFailures))

@@ -20,7 +20,6 @@ from weft.estimation.result import Estimate
 from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
-from weft.layout.text import format_layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
 from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
@@ -165,10 +164,6 @@ class GoodputReport(Result):
     @property
     def policy(self) -> str:
         return str(self.failing.policy)
-
-    def _facts(self) -> Sequence[str]:
-        subject = f"{self.job.model.name} on {self.cluster.name}, {format_layout(self.layout)}"
-        return (subject, f"goodput {self.goodput:.1%}", f"{self.run.expected_days:.1f} days")
 
 
 def goodput(

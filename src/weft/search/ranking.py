@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any
 
@@ -254,15 +254,6 @@ class Plan(Result):
             )
         if self.choice is not None:
             yield "choice", self.choice.fastest
-
-    def _facts(self) -> Sequence[str]:
-        subject = f"{self.job.model.name} on {self.cluster.name}"
-        counts = f"{counted(self.considered, 'layout')} considered, {self.feasible:,} fit"
-        best = [f"best {' '.join(self.best.short_row().values())}"] if self.layouts else []
-        return (subject, counts, *best)
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return [{"rank": rank} | estimate.short_row() for rank, estimate in enumerate(self.layouts, 1)]
 
 
 _KEYS = (

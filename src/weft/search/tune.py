@@ -87,7 +87,7 @@ class RecipeChange:
     speedup: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Tuning(Result):
     """A measured run, what its layout should reach, and the changes that gain most, best first.
 
@@ -130,10 +130,6 @@ class Tuning(Result):
             }
             for change in self.changes
         ]
-
-    def _facts(self) -> Sequence[str]:
-        best = [f"{self.changes[0].speedup:.2f}x with {self.changes[0].estimate.layout_text}"] if self.changes else []
-        return (f"{self.job.model.name} on {self.cluster.name}", f"{self.measured_s:.3g} s measured", *best)
 
 
 @dataclass(frozen=True, slots=True)

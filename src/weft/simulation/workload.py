@@ -42,7 +42,6 @@ from weft.model.workload import Communication, CommunicationKind, Task, Workload
 from weft.results import Result
 from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand
 from weft.simulation.iteration.stepping import clock
-from weft.units import format_seconds
 
 IDEAL, WEFT = "ideal", "weft"
 POLICIES = ("baseline", "themis", WEFT, IDEAL)
@@ -131,10 +130,6 @@ class WorkloadResult(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a policy: seconds of the iteration, of computation and of waiting, and the speedup."""
         return [encode(row) for row in self.policies]
-
-    def _facts(self) -> Sequence[str]:
-        times = [f"{name} {format_seconds(run.iteration_s)}" for name, run in self.runs.items()]
-        return (self.first.workload.name, *times)
 
 
 def ratio(part: float, total: float, nothing: float = 1.0) -> float:

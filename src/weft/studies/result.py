@@ -8,7 +8,6 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
 from types import TracebackType
 from typing import Any
 
@@ -16,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import BadInput, UnknownName
-from weft.results import SHOWN_ROWS, Result
+from weft.results import Result
 from weft.studies.kept import StudyState
 from weft.studies.points import Points
 from weft.studies.run import Counts
-from weft.units import counted
 
 OUTCOME = ("failure", "message")
 """Columns of what kept a point from being computed, between the axes and the figures."""
@@ -101,18 +99,6 @@ class Sweep(Result):
     def table(self) -> list[dict[str, Any]]:
         """The rows, each with all columns."""
         return self.to_dicts()
-
-    def _facts(self) -> Sequence[str]:
-        study, counts = self.points.study, self.counts
-        return (
-            study.name,
-            study.computation.name,
-            counted(counts.points, "point"),
-            f"{counts.computed:,} computed now",
-        )
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return list(islice(self.rows(), SHOWN_ROWS + 1))
 
 
 def _wider(first: type, second: type) -> type:

@@ -28,7 +28,6 @@ from weft.layout.table import Floats, Index, Mask
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
-from weft.units import counted
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictor, RunGroup
 from weft.validation.summary import Errors, spread_errors
@@ -210,9 +209,6 @@ class Fitted(Result):
     def every_error(self) -> dict[str, tuple[Errors, ...]]:
         """The errors by what the constants had seen."""
         return dict(zip(("fitted", "source_left_out", "kind_left_out"), self.by_family(), strict=True))
-
-    def _facts(self) -> Sequence[str]:
-        return (counted(len(self.fit.values), "constant"), f"{counted(len(self.fit.seconds), 'run')} of {self.source}")
 
 
 def _peak_flops(row: Prepared) -> float:

@@ -26,7 +26,6 @@ from weft.layout.operations import Gemm
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, LayoutTable
 from weft.results import Result
-from weft.units import counted
 
 BEYOND = 10.0
 """A fit claims at most this multiple of the best bandwidth seen; only larger messages would tell more."""
@@ -406,9 +405,6 @@ class Described(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a measured collective: bytes, seconds, and the bandwidths of nccl-tests in bytes/s."""
         return [encode(sample) for sample in self.samples]
-
-    def _facts(self) -> Sequence[str]:
-        return (f"{counted(self.measured.layout.world, 'rank')} of {self.measured.rank.name}", *self.notes)
 
 
 def describe(measured: Measured, *, with_constants: bool) -> Described:

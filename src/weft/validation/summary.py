@@ -16,7 +16,6 @@ from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
-from weft.units import counted
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
 
@@ -330,16 +329,6 @@ class Validation(Result):
     def runs(self) -> list[dict[str, str | float | list[str] | None]]:
         """The rows of the runs."""
         return self.to_dicts()
-
-    def _facts(self) -> Sequence[str]:
-        mean = "no run predicted" if self.headline is None else f"mean error over families {self.headline:.1%}"
-        return (f"{self.pooled.predicted} of {counted(self.pooled.runs, 'run')} predicted", mean)
-
-    def _shown(self) -> list[dict[str, Any]]:
-        return [{name: row[name] for name in _SHOWN} for row in self.to_dicts()]
-
-
-_SHOWN = ("id", "family", "measured_s", "predicted_s", "error", "skipped")
 
 
 def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> Validation:

@@ -10,6 +10,7 @@ from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
 from weft.views.files.timeline import Counter, Slice, write_trace
+from weft.views.training import training_view
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -38,6 +39,15 @@ def estimate_view(result: EstimateReport, *, verbose: bool = False) -> Iterator[
         yield Paragraph(line, hang=2, style="dim")
     if verbose:
         yield from _details(result)
+    if result.run is not None:
+        yield from training_view(result.run)
+
+
+def layout_view(estimate: Estimate) -> Iterator[Block]:
+    """One layout of a plan: its totals and its parts."""
+    yield Paragraph(words.estimate_verdict(estimate), style="bold")
+    yield from time(estimate)
+    yield from memory(estimate)
 
 
 def _notes(result: EstimateReport) -> Iterator[str]:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def design_view(study: DesignStudy) -> Iterator[Block]:
-    """The candidates, what failures do to them, and what could not be built."""
+    """Which network to buy, the candidates, what failures do to them, and what could not be built."""
+    if study.designs:
+        yield Paragraph(purchase(study), style="bold")
+        yield Blank()
     ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
     beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
     yield from subject(study.job, study.cluster, routing=ways + beside)
@@ -52,9 +55,6 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         )
     for one in study.rejected:
         yield Paragraph(f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
-    if study.designs:
-        yield Blank()
-        yield Paragraph(purchase(study), style="bold")
 
 
 def purchase(study: DesignStudy) -> str:

@@ -12,6 +12,7 @@ from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Copied, Fact, Grid, Heading, Paragraph
 from weft.views.breakdown import bound, memory, subject, time
+from weft.views.training import training_view
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -48,6 +49,13 @@ def plan_view(
         yield from _details(plan)
     elif not plan.layouts:
         yield from rejected(plan)
+    yield from _first_run(plan)
+
+
+def _first_run(plan: Plan) -> Iterator[Block]:
+    """The whole training run with the first layout, where one was asked for."""
+    if plan.runs:
+        yield from training_view(plan.runs[0])
 
 
 def _notes(plan: Plan) -> Iterator[str]:
@@ -209,6 +217,7 @@ def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[B
         yield Paragraph(line, indent=2, hang=2, style="dim")
     if verbose:
         yield from _details(plan)
+    yield from _first_run(plan)
 
 
 def proof_sentence(plan: NetworkPlan) -> str:

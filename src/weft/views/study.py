@@ -210,7 +210,7 @@ _LEAST = "layout_text"
 """The column that goes first where there is no room."""
 
 
-def sweep_view(result: Sweep, *, written: str | None) -> Iterator[Block]:
+def sweep_view(result: Sweep, *, written: str | None = None) -> Iterator[Block]:
     """What a run computed, and the first rows where they were not written to a file."""
     study, counts = result.points.study, result.counts
     failures = result.failures()

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.units import format_count, format_seconds
-from weft.views.blocks import Blank, Block, Fact
+from weft.views import words
+from weft.views.blocks import Blank, Block, Fact, Paragraph, rows_grid
 
 if TYPE_CHECKING:
     from weft.estimation.training import TrainingRun
+    from weft.search.goodput import GoodputReport
 
 
 def training_view(run: TrainingRun) -> Iterator[Block]:
@@ -23,6 +25,15 @@ def training_view(run: TrainingRun) -> Iterator[Block]:
     parts.append(f"{_large(run.energy_mwh)} MWh")
     yield Blank()
     yield Fact("Run:", ", ".join(parts))
+
+
+def goodput_view(report: GoodputReport) -> Iterator[Block]:
+    """A training run under failures: its goodput, days and cost, and what each class of failures costs."""
+    days = f"{_days(report.run.expected_s)} for {_days(report.run.training_s)} of training"
+    yield Paragraph(f"Goodput {report.goodput:.1%}: {days}", style="bold")
+    yield from training_view(report.run)
+    rows = report.to_dicts()
+    yield rows_grid(tuple(rows[0]), [[words.told(name, value) for name, value in row.items()] for row in rows])
 
 
 def _days(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,6 @@ from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Ints
 from weft.results import Result
-from weft.units import counted, format_seconds, format_si
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +144,6 @@ class ScheduleResult(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a dimension, inner to outer."""
         return [encode(row) for row in self.dimensions]
-
-    def _facts(self) -> Sequence[str]:
-        collective = self.timed.schedule.request
-        ranks = counted(collective.accelerators, "accelerator")
-        summary = f"{collective.kind} of {format_si(collective.bytes, 'B')} on {ranks}"
-        policy = f"{self.timed.schedule.policy}, {counted(len(self.timed.schedule), 'chunk')}"
-        return (summary, policy, f"{format_seconds(self.time_s)} (bound {format_seconds(self.bound_s)})")
 
 
 def _policy_times(result: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:

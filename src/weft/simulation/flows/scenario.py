@@ -7,7 +7,6 @@ have the same capacity, all flows start at 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +20,6 @@ from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic, at_once
 from weft.results import Result
 from weft.simulation.flows.engine import Simulation
-from weft.units import counted, format_seconds
 
 LARGEST_BYTES = 2**30
 """Size of the largest file that is read."""
@@ -257,10 +255,3 @@ class ScenarioReport(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every flow, in order."""
         return [encode(flow) for flow in self.flows]
-
-    def _facts(self) -> Sequence[str]:
-        flows, links = len(self.traffic), len(self.capacity_Bps)
-        return (
-            f"{counted(flows, 'flow')} over {counted(links, 'link')}",
-            f"makespan {format_seconds(self.makespan_s)}",
-        )

@@ -9,11 +9,10 @@ from typing import Any, Literal
 from weft.cluster.spec import Cluster
 from weft.codec import Document, encode
 from weft.fabric.spec import Fabric, Floats
-from weft.fabric.transport import carrier, crossing
+from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.results import Result
-from weft.units import format_seconds
 
 SpanKind = Literal["forward", "backward", "weight-gradient", "send", "weights", "gradients", "update", "host"]
 
@@ -148,12 +147,3 @@ class IterationReport(Result):
     @property
     def transport(self) -> str:
         return carrier(self.result.routing)
-
-    def _facts(self) -> Sequence[str]:
-        result = self.result
-        return (
-            f"{self.job.model.name} on {self.fabric.name}",
-            crossing(result.routing),
-            f"iteration {format_seconds(result.iteration_s)}",
-            f"closed form {format_seconds(result.closed_form_s)}",
-        )
