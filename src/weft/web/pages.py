@@ -335,7 +335,7 @@ def _schedule_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
 
     shown = _looked_at(found, asked)
     if show == "policies":
-        yield from schedule_view(shown)
+        yield from schedule_view(shown, verbose=True)
         return
     policy = asked.get("policy", "weft")
     drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
