@@ -96,7 +96,7 @@ design: names --against --batch --batches --chart --fabrics --failures --format 
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
     --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
-    --slow --timeline --wide
+    --slow --timeline --verbose --wide
 train:
 train export: file folder --config --dtype --to
 train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
@@ -114,16 +114,17 @@ fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed -
     --radix --scale-up
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
-    --output --plan --policy --routing --slow --system --timeline --wide --workload
+    --output --plan --policy --routing --slow --system --timeline --verbose --wide --workload
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
-    --job --output --placement --plan --radix --routes --scale-up --seed --wide
+    --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
 route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
     --generate --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
-    --objective --output --paths --picture --placement --plan --radix --router --seed --split --wide
+    --objective --output --paths --picture --placement --plan --radix --router --seed --split --verbose
+    --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
 arrange: site --budget --chart --format --output --seed --wide
 sweep:

@@ -34,10 +34,13 @@ REFUSED = {
         "dimension 1 of rank 0 is given twice",
     ),
     "export: host map": (("route", "export", "json", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
-    "events: radix": (("route", "export", "events", *PAPER, "--radix", "7"), "--radix: says nothing"),
-    "events: failed": (("route", "export", "events", *PAPER, "--failed", "spine-1"), "--failed: says nothing"),
-    "a time of no events": (("route", "export", "json", *PAPER, "--at", "1"), "--at: says nothing about json"),
-    "evaluate: radix": (("route", "evaluate", *PAPER, "--radix", "7"), "--radix: says nothing"),
+    "events: radix": (("route", "export", "events", *PAPER, "--radix", "7"), "--radix: applies to"),
+    "events: failed": (
+        ("route", "export", "events", *PAPER, "--failed", "spine-1"),
+        "--failed: does not apply to events",
+    ),
+    "a time of no events": (("route", "export", "json", *PAPER, "--at", "1"), "--at: does not apply to json"),
+    "evaluate: radix": (("route", "evaluate", *PAPER, "--radix", "7"), "--radix: applies to"),
 }
 
 
@@ -92,4 +95,4 @@ def test_flows_inside_a_domain_are_no_faster_than_alone(weft: Run, tmp_path: Pat
     file.write_text(f"source,target,bytes\n{ends}")
     code, out, _ = weft("route", "--cluster", cluster, "--flows", str(file))
     assert code == 0
-    assert "Slowest collective: 100.0% of its pace alone, at most 100.0%" in out
+    assert "every job communicates at full speed (slowdown 1.00" in out

@@ -257,7 +257,7 @@ def test_a_command_that_fails_is_called_again_with_the_former_routes(weft: Run, 
     assert [(one["action"], one["flows"]) for one in runs[:3]] == [("apply", 16), ("rollback", 0), ("apply", 32)]
     assert runs[1]["diff"] == runs[0]["diff"].replace("\n+", "\n-")
     table = weft(*WATCH[:4], "--events", "story.jsonl", *asked[-5:-2])[1]
-    assert "exits with 3: the former routes are held" in table
+    assert "exits with 3: the old routes stay" in table
     assert "rolled back" in table
 
 
@@ -281,7 +281,7 @@ def test_without_push_it_is_only_said(weft: Run, story: list[str]) -> None:
     assert (code, err) == (0, "")
     assert "would run: false 'a b' routes.json routes.diff" in out
     assert "+ accelerator-0 leaf-0 spine-" in out
-    assert "... and 12 flows more (all: in CMD's ROUTES.diff, and by --format json)" in out
+    assert "... and 12 flows more (ROUTES.diff and --format json list all)" in out
 
 
 def started(*arguments: str, **streams: int) -> subprocess.Popen[bytes]:
@@ -350,7 +350,7 @@ FILES = {
 }
 NET = ("route", "--fabric", "net.json")
 BAD = {
-    "no traffic": (NET, "no traffic is given"),
+    "no traffic": (NET, "there is no traffic"),
     "missing folder": (("route", "evaluate", "--jobs", "nowhere"), "nowhere: cannot be read"),
     "folder without jobs": (("route", "evaluate", "--jobs", "."), "holds no job file"),
     "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
@@ -359,10 +359,10 @@ BAD = {
     "no ring": ((*NET, "--generate", "BLOOM"), "no ring size"),
     "unknown model": ((*NET, "--generate", "BLUM:4"), "known: BLOOM"),
     "cut host": ((*SMALL, "--failed", "leaf-0"), "accelerator-"),
-    "no link": ((*SMALL, "--failed", "leaf-0:leaf-1"), "no link of"),
+    "no link": ((*SMALL, "--failed", "leaf-0:leaf-1"), "is not a switch or a link of"),
     "compare": ((*SMALL, "--compare", "ecmp,gredy"), "did you mean greedy"),
     "job without cluster": ((*NET, "--job", "gpt2 dp=8"), "--job needs a cluster"),
-    "job in one word": ((*PLANNED, "--job", "gpt2"), "is no planned job"),
+    "job in one word": ((*PLANNED, "--job", "gpt2"), "is not a model with a layout"),
     "job's model": ((*PLANNED, "--job", "gtp2 dp=16"), "did you mean"),
     "job in a domain": ((*PLANNED, "--job", "gpt2 dp=8"), "sends nothing"),
     "kind without cluster": (("route", "--fabric", "fat-tree", "--flows", "flows.csv"), "needs --cluster"),
@@ -378,11 +378,11 @@ BAD = {
     "opensm of another file": (("route", "export", "opensm", *SMALL[1:], "-o", "out"), "net.json"),
     "probes of another kind": (
         ("route", "export", "json", *SMALL[1:], "--switch-hash", "crc32"),
-        "says nothing about json",
+        "do not apply to json",
     ),
     "missing probes": (("route", "export", "roce-csv", *SMALL[1:], "--probes", "no.csv"), "no.csv"),
     "export to a file": (("route", "export", "json", *SMALL[1:], "-o", "flows.csv"), "flows.csv"),
-    "events without traffic": (("route", "export", "events", *NET[1:]), "no traffic is given"),
+    "events without traffic": (("route", "export", "events", *NET[1:]), "there is no traffic"),
     "missing events": ((*WATCH, "--events", "no.jsonl"), "no.jsonl: no such file"),
     "state in a file": ((*WATCH, "--events", "end.jsonl", "--state", "flows.csv"), "cannot be used"),
     "unknown event": ((*WATCH, "--events", "typo.jsonl"), "typo.jsonl: line 1: event: unknown event 'link-dwn'"),
@@ -414,7 +414,7 @@ USAGE = {
     "kind of export": (("route", "export", "bird", *SMALL[1:]), "opensm"),
     "sprayed export": (("route", "export", "json", *SMALL[1:], "--router", "spray"), "greedy"),
     "hashed export": (("route", "export", "json", *SMALL[1:], "--router", "ecmp"), "unknown choice 'ecmp'"),
-    "no command": ((*WATCH, "--apply", "no-such-program-here"), "is no command"),
+    "no command": ((*WATCH, "--apply", "no-such-program-here"), "is not a command"),
     "open quotes": ((*WATCH, "--apply", "echo 'a"), "cannot be split"),
     "push alone": ((*WATCH, "--push"), "--apply"),
     "no such routes": ((*WATCH, "--routes", "none.json"), "none.json"),

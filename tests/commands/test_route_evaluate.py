@@ -53,7 +53,7 @@ def test_json_says_what_the_routers_reach(jobs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ((), BadInput, "no jobs are given"),
+        ((), BadInput, "there are no jobs"),
         (("--jobs", "nowhere"), BadInput, "cannot be read"),
         (("--jobs", "JOBS", "--jobs", "JOBS"), BadInput, "given twice"),
         (("--jobs", "JOBS", "--router", "greddy"), UnknownName, "did you mean greedy"),

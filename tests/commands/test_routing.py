@@ -41,9 +41,9 @@ def test_every_verb_hashes_unless_told():
 
 
 @pytest.mark.parametrize(("routing", "words"), [("ecmp", "ECMP hashing"), ("spray", "packet spraying")])
-def test_the_first_line_says_how_flows_were_routed(routing, words):
+def test_output_says_how_flows_were_routed(routing, words):
     run = weft.simulate(*JOB, LAYOUT, fabric="fat-tree", routing=routing, **HOW)
-    assert lines(iteration_view, run)[0] == f"Routing: {words}, ideal transport"
+    assert f"  On fat-tree, {words}, ideal transport; layout {LAYOUT}" in lines(iteration_view, run)
     plan = weft.plan("gpt2-124m", "a100-8", batch=8, fabric="rail-only", routing=routing)
     assert f"  On rail-only, {words}, ideal transport" in lines(network_plan_view, plan)
 

@@ -331,7 +331,7 @@ add(
     JOBS,
 )
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
-of_text("commands.traffic.asked_jobs", "text", words("BLOOM:4,GPT_3:2"))
+of_text("commands.traffic.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
 # The controllers' states
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from weft.fabric.families import clos
 from weft.routing.controller import Decision, Gain, Move
 from weft.routing.telemetry import LinkChange
-from weft.views.route_decisions import change_lines, decision_line, decision_to_json, heading_line, thresholds_line
+from weft.views.route_decisions import change_lines, decision_line, decision_to_json, heading_line
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {
@@ -49,11 +49,10 @@ def decision(**changes) -> Decision:
 def test_columns_align() -> None:
     head = heading_line()
     line = decision_line(decision())
-    assert " ".join(line.split()) == "3 9.50 s switch-down repaired 12,345 4 1 2 1.25 25.0% 80.0% 100.0%"
-    for title, value in (("flows", "12,345"), ("congestion", "1.25")):
-        assert head.index(title) + len(title) - line.index(value) - len(value) in (0, 1)
-    for title, value in (("kind", "switch-down"), ("routes", "repaired")):
-        assert head.index(title) == line.index(value)
+    assert " ".join(line.split()) == "3 9.50 s switch-down 12,345 4 1 2 25.0% 80.0% 100.0%"
+    assert len(head) == len(line) <= 80
+    assert head.index("flows") + len("flows") == line.index("12,345") + len("12,345")
+    assert head.index("event") == line.index("switch-down")
 
 
 def test_the_beginning() -> None:
@@ -105,9 +104,8 @@ def test_what_measurements_changed() -> None:
     lines = change_lines(decision(changes=CHANGES), FABRIC)
     assert lines == [
         "leaf-0 - spine-0 loses 0.001 of its packets: avoided",
-        "leaf-1 - spine-0 loses 0.001 of its packets: kept, nothing else leads there",
-        "leaf-0 - spine-1 loses nothing any more: taken again",
-        "spine-0 -> leaf-0 carries 35.0% of its capacity beyond the known flows: so much is not there",
-        "spine-0 -> leaf-0 carries no more than the known flows",
+        "leaf-1 - spine-0 loses 0.001 of its packets: kept, because no other path leads there",
+        "leaf-0 - spine-1 no longer loses packets: used again",
+        "spine-0 -> leaf-0 carries unknown traffic of 35.0% of its capacity: left to it",
+        "spine-0 -> leaf-0 no longer carries unknown traffic",
     ]
-    assert "at most 1e-06 for 300 s; load beyond the known flows counts from 10%" in thresholds_line()

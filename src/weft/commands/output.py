@@ -161,10 +161,17 @@ class RowsOutput(TableOutput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutOutput(RowsOutput):
+class Details(Options):
+    """How much of a result is shown."""
+
+    group = "Output"
+    verbose: bool = option(False, "Also show all parts and where assumptions come from.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutOutput(Details, RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 
-    verbose: bool = option(False, "Also show all parts and where assumptions come from.")
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
 
 

@@ -11,7 +11,7 @@ import click
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import SubnetOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import RowsOutput, check_picture, deliver, report
+from weft.commands.output import Details, RowsOutput, check_picture, deliver, report
 from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
 from weft.errors import BadInput, UnknownName
 
@@ -30,13 +30,15 @@ class RouteOptions(TrafficOptions):
     """Who routes which flows, and how the routes are judged."""
 
     group = "Search"
-    router: str = option("auto", "Who chooses the paths.", choices=ROUTERS)
-    split: int = option(2, "Parts, for split.", least=1, most=64)
-    objective: str = option("collective", "Groups that count.", choices=("flow", "collective", "job"))
-    compare: str | None = option(None, "Also show what these routers reach.", metavar="ROUTER,...")
-    paths: bool = option(False, "With --format json: every flow's path.")
+    router: str = option("auto", "Method that chooses the paths.", choices=ROUTERS)
+    split: int = option(2, "With --router split: parts of each flow.", metavar="N", least=1, most=64)
+    objective: str = option(
+        "collective", "Group whose pace counts (--verbose, JSON).", choices=("flow", "collective", "job")
+    )
+    compare: str | None = option(None, "Compare with these routers, as ecmp,spray.", metavar="ROUTER,...")
+    paths: bool = option(False, "With --format json: list the path of every flow.")
 
-    def others(self) -> list[str]:
+    def rivals(self) -> list[str]:
         """The routers of ``compare``."""
         names = [name.strip() for name in self.compare.split(",")] if self.compare else []
         for name in names:
@@ -52,16 +54,16 @@ def route(
     options: RouteOptions | None = None,
     **given: Any,
 ) -> RouteReport:
-    """Route all flows at once; say how good the routes are, and how good any could be.
+    """Route all flows at once, and bound how good any routes could be.
 
     >>> import weft
-    >>> found = weft.route(cluster="h100-64", fabric="fat-tree", radix=8, job="llama-3.1-8b tp=8,dp=8")
-    >>> found.plan.alpha, found.plan.alpha_bound
+    >>> report = weft.route(cluster="h100-64", fabric="fat-tree", radix=8, job="llama-3.1-8b tp=8,dp=8")
+    >>> report.plan.alpha, report.plan.alpha_bound
     (1.0, 1.0)
 
     Args:
         fabric: a fabric, a fabric file, or a kind of network of ``cluster``.
-        traffic: flows, beside those that the options name.
+        traffic: flows in addition to those that the options name.
         options: the options as a record instead of keywords.
 
     Raises:
@@ -72,13 +74,18 @@ def route(
     from weft.routing.plan import plan
     from weft.routing.report import RouteReport
 
-    names = [*options.others(), options.router]
+    rivals = options.rivals()
     network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
-    *others, result = (
+    *compared, result = (
         plan(network, flows, router=name, seed=options.seed, split=options.split, objective=options.objective)
-        for name in names
+        for name in (*rivals, options.router)
     )
-    return RouteReport(plan=result, compared=tuple(others), paths=options.paths)
+    hashed = None
+    if "ecmp" in rivals:
+        hashed = compared[rivals.index("ecmp")]
+    elif options.router not in ("ecmp", "rail"):  # rails may not be joined by any path of switches
+        hashed = plan(network, flows, router="ecmp", seed=options.seed, bound="cuts")
+    return RouteReport(plan=result, compared=tuple(compared), hashed=hashed, paths=options.paths)
 
 
 PATH_BITS = "path_bits.csv"
@@ -89,26 +96,24 @@ PINNED = ("auto", "greedy", "edge-coloring", "repair", "ilp")
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(TrafficOptions, SubnetOptions):
-    """Which routes are installed, and what they are held against."""
+    """Which routes are installed, and the flows on them."""
 
+    group = "Search"
     routes: str | None = option(
-        None,
-        "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables (with path_bits.csv of weft route export"
-        " opensm beside them).",
-        metavar="PATH",
+        None, "Installed routes: weft.routes/1, a CSV of paths or OpenSM's tables.", metavar="FILE"
     )
 
 
 @verb(AuditOptions)
 def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudit:
-    """Say how good installed routes are, how good any could be, and what moving flows would gain.
+    """Judge installed routes, the best possible ones, and what moving flows would gain.
 
     >>> import tempfile, weft
-    >>> asked = {"cluster": "h100-64", "fabric": "fat-tree", "radix": 8, "job": "llama-3.1-8b tp=8,dp=8"}
+    >>> flows = {"cluster": "h100-64", "fabric": "fat-tree", "radix": 8, "job": "llama-3.1-8b tp=8,dp=8"}
     >>> with tempfile.NamedTemporaryFile(suffix=".json") as file:
-    ...     weft.route(router="ecmp", paths=True, **asked).save(file.name)
-    ...     found = weft.audit_routes(routes=file.name, **asked)
-    >>> found.installed.efficiency.value <= found.repaired.efficiency.value <= found.installed.efficiency.bound
+    ...     weft.route(router="ecmp", paths=True, **flows).save(file.name)
+    ...     audit = weft.audit_routes(routes=file.name, **flows)
+    >>> audit.installed.efficiency.value <= audit.repaired.efficiency.value <= audit.installed.efficiency.bound
     True
 
     Args:
@@ -121,14 +126,12 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
     from weft.routing.audit import audit
 
     if options.routes is None:
-        raise BadInput(
-            "are not given", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables"
-        )
+        raise BadInput("is missing", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables")
     return audit(*installed(options, options.routes), seed=options.seed)
 
 
 def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
-    """The fabric, the flows of a file of installed routes or those that the options name, and the ways they have."""
+    """The fabric, the flows (of the options, else of the file), and their installed routes."""
     from weft.files import read_text
     from weft.interop.routes_json import read_paths
 
@@ -141,14 +144,16 @@ def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, R
     if "Unicast lids" not in text:
         return fabric, *read_paths(text, fabric, flows, where=path)
     if flows is None:
-        raise BadInput("hold no flows", where=path, remedy="say which: --plan, --flows, --generate ...")
+        raise BadInput("tables name no flows", where=path, remedy="add --plan, --job, --flows or --generate")
     from weft.interop.opensm import read_tables
     from weft.interop.subnet import read_subnet
 
-    given = options.fabric
-    if not isinstance(given, str) or options.cluster is not None:
-        raise BadInput("need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE")
-    subnet = read_subnet(read_text(given, where=given), where=given)
+    discovered = options.fabric
+    if not isinstance(discovered, str) or options.cluster is not None:
+        raise BadInput(
+            "tables need GUIDs and ports", where=path, remedy="give ibnetdiscover's output as --fabric FILE"
+        )
+    subnet = read_subnet(read_text(discovered, where=discovered), where=discovered)
     beside = Path(path).with_name(PATH_BITS)
     bits = read_text(beside, where=str(beside)) if beside.is_file() else ""
     return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
@@ -159,43 +164,53 @@ _MODULES = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "rou
 
 @click.group(cls=DefaultGroup, default="plan", modules=_MODULES)
 def route_command() -> None:
-    """Find routes for all flows of all jobs on a fabric that do not collide, and keep them so.
+    """Compute routes on which the flows of training jobs do not collide.
 
     \b
-    weft route --plan plan.json                      the flows of a planned job on its cluster's network
-    weft route --generate BLOOM:4,GPT_3:4            routes of the paper's workload, how good they are
+    weft route --plan plan.json                       a planned job on its cluster's network
     weft route --cluster h100-1024 --job 'llama-3.1-8b tp=8,dp=32'
-    weft route evaluate --jobs DIR                   routers compared over epochs in the simulator
-    weft route audit --routes FILE                   installed routes: how good, and what moves would gain
-    weft route watch --state DIR --events FILE       the controller: jobs and links come and go
-    weft route export frr --generate BLOOM:4 -o DIR  what real networks take
+    weft route audit --routes FILE                    judge the routes that a network has
+    weft route evaluate --generate BLOOM:4            compare routers in the simulator
+    weft route watch --events FILE --state DIR        keep routes good as jobs and links change
+    weft route export roce-csv --plan plan.json       write routes for a network
 
-    Options without a verb are those of plan: weft route plan --help.
+    weft route OPTIONS means weft route plan OPTIONS; weft route plan --help lists them.
     """
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteOutput(RowsOutput):
+class AuditOutput(Details, RowsOutput):
+    """Output options of ``weft route audit``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteOutput(AuditOutput):
     """Output options of ``weft route``."""
 
-    picture: str | None = option(None, "Also draw how busy links are, under every router.", metavar="FILE.svg")
+    picture: str | None = option(None, "Also draw the load of every link.", metavar="FILE.svg")
 
 
 @route_command.command()
 @takes(options=RouteOptions, out=RouteOutput)
 def plan(options: RouteOptions, out: RouteOutput) -> None:
-    """Route all flows at once; say how good the routes are, and how good any could be.
+    """Route all flows at once, and bound how good any routes could be.
 
-    Routers: auto (edge-coloring where it applies, otherwise repair), ecmp (hash of the flow at every hop),
-    greedy (the paper's), edge-coloring (exact for equal flows on a Clos), repair (greedy and local search: any
-    fabric and demands), ilp (exact, small), split (k parts of each flow), spray (every packet its own path),
-    rail (any rail, forwarding inside scale-up domains).
+    \b
+    auto           edge-coloring where it applies, otherwise repair
+    ecmp           a hash of the flow at every hop
+    greedy         the method of arXiv 2503.05324
+    edge-coloring  optimal for equal flows on a Clos
+    repair         greedy, then local search; any fabric and demands
+    ilp            exact, for small problems
+    split          several parts of each flow, each with its path
+    spray          every packet on its own path
+    rail           any rail, forwarding inside scale-up domains
     """
     from weft.views.route import plan_view
 
     check_picture(out.picture)
     result = route(options=options)
-    report(result, out, plan_view(result))
+    report(result, out, plan_view(result, verbose=out.verbose))
     if out.picture is not None:
         from weft.views.charts.fabric import routes_svg
         from weft.views.charts.palette import alone
@@ -204,19 +219,20 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
 
 
 @route_command.command()
-@takes(options=AuditOptions, out=RowsOutput)
-def audit(options: AuditOptions, out: RowsOutput) -> None:
-    """Say how good installed routes are, how good any could be, and what moving flows would gain.
+@takes(options=AuditOptions, out=AuditOutput)
+def audit(options: AuditOptions, out: AuditOutput) -> None:
+    """Judge installed routes, the best possible ones, and what moving flows would gain.
 
     \b
-    --routes FILE  weft.routes/1 (weft route --format json --paths), with its flows or for those named here
-                   CSV with source, target and path (names of nodes), as measured by traceroute
-                   forwarding tables of dump_fts or weft route export opensm; --fabric: ibnetdiscover's output
+    --routes takes
+      weft.routes/1       of weft route --format json --paths
+      CSV                 source, target, path (node names), as traceroute measures them
+      forwarding tables   of dump_fts or weft route export opensm (its path_bits.csv
+                          beside them); --fabric is ibnetdiscover's output
 
-    Network-wide efficiency is the pace of the slowest collective against its pace alone, then of the next, and so on.
-    The repair moves few flows until the busiest link is as good as can be; --format json and csv list its moves.
+    --format json and csv list the flows that the repair moves.
     """
     from weft.views.route import audit_view
 
     result = audit_routes(options=options)
-    report(result, out, audit_view(result))
+    report(result, out, audit_view(result, verbose=out.verbose))

@@ -12,7 +12,7 @@ from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import option
 from weft.commands.output import Progress, RowsOutput, check_chart, check_file, deliver, deliver_chart, show
 from weft.commands.route import ROUTERS
-from weft.commands.traffic import JobOptions, asked_jobs, jobs_of, network_of
+from weft.commands.traffic import JobOptions, generated_jobs, jobs_of, network_of
 from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -25,37 +25,43 @@ DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateOptions(JobOptions):
-    """Workloads, routers, and what happens meanwhile."""
+class EvaluatedJobs(JobOptions):
+    """The jobs, and what fails while they run."""
 
-    jobs: tuple[str, ...] = option((), "Job files of the routing paper's code.", metavar="DIR")
-    events: str | None = option(None, "Links and switches that go down and up meanwhile.", metavar="FILE")
-    routers: tuple[str, ...] = option((), "ecmp, greedy and auto by default.", "--router", metavar="NAME")
-    controller: Literal["held", "paper"] = option(
-        "held", "held: one plan for all jobs; paper: a new one at every begin and end of an all-reduce."
-    )
+    group = "Job"
+    jobs: tuple[str, ...] = option((), "Folder of job files of the paper's code (repeats).", metavar="DIR")
+    events: str | None = option(None, "Failures and repairs during the run, as for watch.", metavar="FILE")
     failed_spines: tuple[int, ...] = option(
-        (), "The last N spines are down (again for more; 0 by default).", metavar="N", least=0
+        (), "Take the last N spines down (repeats, a run each; default 0).", metavar="N", least=0
     )
-    epochs: int = option(10, "Epochs of each job.", least=1, most=10_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(EvaluatedJobs):
+    """The routers to compare, and for how long."""
+
+    group = "Search"
+    routers: tuple[str, ...] = option(
+        (), "Router to compare (repeats; default ecmp, greedy, auto).", "--router", metavar="NAME"
+    )
+    controller: Literal["held", "paper"] = option("held", "One plan for all jobs, or a new one at each all-reduce.")
+    epochs: int = option(10, "All-reduces of each job.", metavar="N", least=1, most=10_000)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOutput(RowsOutput):
-    """What is shown of a comparison."""
+    """Output options of ``weft route evaluate``."""
 
-    chart: str | None = option(None, "Also draw times over failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
+    chart: str | None = option(None, "Also draw times by failed spines (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command("evaluate", cls=GroupedCommand)
 @takes(options=EvaluateOptions, out=EvaluateOutput)
 def evaluate_command(options: EvaluateOptions, out: EvaluateOutput) -> None:
-    """Compare routers: replay jobs over epochs, flow by flow.
+    """Compare routers in the flow-level simulator.
 
-    Each --jobs, --generate and --flows is a workload, all --plan and --job together one; without --fabric,
-    --cluster or --plan the network is the paper's. Every job runs its all-reduce, computes, and repeats; the
-    table has the mean all-reduce of each router beside the time without any collision, flow completion times,
-    and what the controller did.
+    Every job runs its all-reduce, computes, and repeats. Each --jobs, --generate and --flows is one workload; all
+    --plan and --job together are one. Without --fabric, --cluster or --plan the network is 64 ToRs x 32 spines.
     """
     check_chart(out.chart)
     check_file(out.output, "--output")
@@ -68,10 +74,10 @@ def evaluate_command(options: EvaluateOptions, out: EvaluateOutput) -> None:
 
 
 def evaluation(options: EvaluateOptions) -> Evaluation:
-    """What the options ask for."""
+    """The comparison that the options describe."""
     if not (options.plan or options.jobs or options.generate or options.flows or options.job):
-        what = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
-        raise BadInput("no jobs are given", where="evaluate", remedy=f"give {what}")
+        sources = "--plan FILE, --jobs DIR, --generate BLOOM:4,GPT_3:2, --flows FILE.csv or --job 'MODEL LAYOUT'"
+        raise BadInput("there are no jobs", where="evaluate", remedy=f"give {sources}")
     from weft.simulation.routes.replay import evaluate as run
 
     routers = tuple(dict.fromkeys(options.routers)) or DEFAULT_ROUTERS
@@ -80,11 +86,10 @@ def evaluation(options: EvaluateOptions) -> Evaluation:
             raise UnknownName("router", name, ROUTERS, where="--router")
     network = network_of(options)
     fabric = network.fabric
-    given = workloads(options, network)
     with Progress("replays") as advance:
         return run(
             fabric,
-            given,
+            workloads(options, network),
             routers=routers,
             failed_spines=tuple(sorted(set(options.failed_spines))) or (0,),
             epochs=options.epochs,
@@ -104,21 +109,21 @@ def workloads(options: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs
     from weft.simulation.routes.replay import NamedJobs
 
     fabric = network.fabric
-    found = [
+    result = [
         NamedJobs(name="/".join(Path(folder).absolute().parts[-2:]), traffic=read_jobs(folder, numbering(fabric)))
         for folder in options.jobs
     ]
     for text in options.generate:
-        traffic = generate(fabric, asked_jobs(text), seed=options.seed)
-        found.append(NamedJobs(name=text, traffic=traffic))
-    found += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, network.built)) for path in options.flows]
+        traffic = generate(fabric, generated_jobs(text), seed=options.seed)
+        result.append(NamedJobs(name=text, traffic=traffic))
+    result += [NamedJobs(name=Path(path).stem, traffic=read_csv(path, network.built)) for path in options.flows]
     if planned := jobs_of(options, network):
-        found.append(NamedJobs(name="planned jobs", traffic=merged(planned)))
-    names = [one.name for one in found]
+        result.append(NamedJobs(name="planned jobs", traffic=merged(planned)))
+    names = [workload.name for workload in result]
     for name in names:
         if names.count(name) > 1:
             raise BadInput(f"{name} is given twice", where="evaluate", remedy="give each workload once")
-    return found
+    return result
 
 
 def _events(path: str | None, fabric: Fabric) -> list[Event]:
@@ -133,7 +138,7 @@ def _events(path: str | None, fabric: Fabric) -> list[Event]:
 
 
 def write(result: Evaluation, out: EvaluateOutput) -> None:
-    """The comparison in the format asked for."""
+    """The comparison in the format of the options."""
     from weft.views import route_evaluation as report
 
     if out.form == "json":

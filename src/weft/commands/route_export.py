@@ -10,7 +10,7 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import SubnetOptions
-from weft.commands.options import option
+from weft.commands.options import Options, option
 from weft.commands.output import deliver
 from weft.commands.route import PINNED, installed
 from weft.commands.traffic import TrafficOptions, traffic_of
@@ -28,16 +28,24 @@ KINDS = {**formats_of("routes"), **{name: formats_of("traffic")[name] for name i
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(TrafficOptions, SubnetOptions):
-    """Who routes which flows, and how ports are known to take a path."""
+    """Where the routes come from, and details of the formats."""
 
-    routes: str | None = option(
-        None, "Write these routes (as weft route audit reads them; WEFT_ROUTES of watch --apply).", metavar="PATH"
+    group = "Search"
+    routes: str | None = option(None, "Write these routes, as weft route audit reads them.", metavar="FILE")
+    router: str = option(
+        "auto", "Without --routes: method that chooses the paths.", choices=(*PINNED, "split", "rail")
     )
-    router: str = option("auto", "Who chooses the paths, without --routes.", choices=(*PINNED, "split", "rail"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOutput(Options):
+    """What is written, and where."""
+
+    group = "Output"
     at: float | None = option(None, "events: time of the arrivals in s (default 0).", metavar="TIME", least=0)
-    switch_hash: str | None = option(None, "roce: what switches hash flows with.", choices=("crc32",))
-    probes: str | None = option(None, "roce: measured paths of source ports.", metavar="FILE.csv")
-    output: str | None = option(None, "Write the files as this folder.", "-o", "--output", metavar="DIR")
+    switch_hash: str | None = option(None, "roce-csv: hash function of the switches.", choices=("crc32",))
+    probes: str | None = option(None, "roce-csv: measured paths of source ports.", metavar="FILE.csv")
+    output: str | None = option(None, "Folder to write to.", "-o", "--output", metavar="DIR")
 
 
 @click.command(
@@ -45,43 +53,43 @@ class ExportOptions(TrafficOptions, SubnetOptions):
     cls=GroupedCommand,
     help="\n\n".join(
         [
-            "Route all flows and write what a real network takes.",
+            "Write routes in the format of a network.",
             "\b\n" + "\n".join(f"{name:<14}{form.title}" for name, form in KINDS.items()),
             "One file is printed; several need -o DIR.",
         ]
     ),
 )
 @click.argument("kind", type=click.Choice(sorted(KINDS)))
-@takes(options=ExportOptions)
-def export_command(kind: str, options: ExportOptions) -> None:
-    if options.at is not None and kind != "events":
-        raise BadInput(f"says nothing about {kind}", where="--at", remedy="use events, or drop it")
+@takes(options=ExportOptions, out=ExportOutput)
+def export_command(kind: str, options: ExportOptions, out: ExportOutput) -> None:
+    if out.at is not None and kind != "events":
+        raise BadInput(f"does not apply to {kind}", where="--at", remedy="use events, or drop it")
     if kind == "events":
-        files = _events(options)
+        files = _events(options, out.at or 0.0)
     elif kind == "jobs":
         files = _job_files(options)
     else:
-        files = _route_files(kind, _routed(options), options)
-    if options.output is not None:
-        write_folder(options.output, {name: text.encode() for name, text in files.items()})
-        click.echo(f"{len(files)} file{'s' if len(files) > 1 else ''} written to {options.output}", err=True)
+        files = _route_files(kind, _routed(options), options, out)
+    if out.output is not None:
+        write_folder(out.output, {name: text.encode() for name, text in files.items()})
+        click.echo(f"{counted(len(files), 'file')} written to {out.output}", err=True)
         return
     if len(files) > 1:
-        some = f"{', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}"
-        raise BadInput(f"{counted(len(files), 'file')}: {some}", where="weft route export", remedy="add -o DIR")
+        names = f"{', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}"
+        raise BadInput(f"{counted(len(files), 'file')}: {names}", where="weft route export", remedy="add -o DIR")
     deliver(next(iter(files.values())), None)
 
 
-def _events(options: ExportOptions) -> dict[str, str]:
+def _events(options: ExportOptions, time_s: float) -> dict[str, str]:
     from weft.interop.events import arrival_line
 
     if options.failed:
         raise BadInput(
-            "says nothing of events", where="--failed", remedy="drop it; weft route watch has events for it"
+            "does not apply to events", where="--failed", remedy="drop it; weft route watch has events for it"
         )
     fabric, traffic = traffic_of(options)
     jobs = range(len(traffic.jobs))
-    lines = [arrival_line(traffic.only([job]), fabric, options.at or 0.0) for job in jobs]
+    lines = [arrival_line(traffic.only([job]), fabric, time_s) for job in jobs]
     return {"events.jsonl": "\n".join(lines) + "\n"}
 
 
@@ -98,14 +106,14 @@ def _routed(options: ExportOptions) -> RoutePlan:
     return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
 
 
-def _route_files(kind: str, result: RoutePlan, options: ExportOptions) -> dict[str, str]:
+def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: ExportOutput) -> dict[str, str]:
     """The texts of a plan in a format, by file name."""
     more: dict[str, object] = {}
-    if options.switch_hash is not None or options.probes is not None:
+    if out.switch_hash is not None or out.probes is not None:
         if kind != "roce-csv":
-            raise BadInput(f"says nothing about {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
-        path = options.probes
-        more = {"switch_hash": options.switch_hash, "probes": None if path is None else read_text(path, where=path)}
+            raise BadInput(f"do not apply to {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
+        path = out.probes
+        more = {"switch_hash": out.switch_hash, "probes": None if path is None else read_text(path, where=path)}
     if kind == "opensm":
         from weft.interop.subnet import read_subnet
 

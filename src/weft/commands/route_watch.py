@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import click
 
@@ -34,81 +34,92 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(Options):
-    """The controller, what it begins with and is fed with, and what becomes of its decisions."""
+class WatchedNetwork(Options):
+    """The fabric, and the routes that it has at the start."""
 
-    fabric: str | None = option(None, "A fabric file (default: the paper's 64 ToRs x 32 spines).", metavar="FILE")
-    seed: int = option(0, "Seed of hashes, draws and searches.", least=0)
+    group = "Network"
+    fabric: str | None = option(None, "Fabric file (default: 64 ToRs x 32 spines).", metavar="FILE")
     routes: str | None = option(
-        None,
-        "Begin with installed routes: weft.routes/1 (weft route export json --routes makes it of others) or a CSV of"
-        " paths.",
-        metavar="FILE",
+        None, "Routes installed at the start: weft.routes/1 or a CSV of paths.", metavar="FILE"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(WatchedNetwork):
+    """The events that the controller reads, and where its decisions go."""
+
+    group = "Job"
     events: str | None = option(
-        None, "Events, one JSON object a line (default: standard input, if no --counters).", metavar="FILE"
+        None, "Events, a JSON object a line (default: standard input, without --counters).", metavar="FILE"
     )
     counters: tuple[str, ...] = option(
-        (), "Counters of links: CSV of time_s,source,target and values.", metavar="FILE"
+        (), "Link counters as CSV: time_s, source, target, values (repeats).", metavar="FILE"
     )
-    state: str | None = option(None, "Keep the state there; go on from it after a restart.", metavar="DIR")
+    seed: int = option(0, "Seed of the searches.", metavar="N", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOutput(Options):
+    """What carries out and keeps the decisions."""
+
+    group = "Output"
+    state: str | None = option(None, "Keep the state in this folder; a restart continues from it.", metavar="DIR")
     apply: str | None = option(
-        None, "Say what CMD ROUTES.json ROUTES.diff would be run for each change of routes.", metavar="CMD"
+        None, "Show each change as a call of CMD ROUTES.json ROUTES.diff (run it: --push).", metavar="CMD"
     )
-    push: bool = option(False, "Run it; if it fails, once more with the former routes, which are held.")
-    form: Literal["table", "json"] = option("table", "Output.", "--format")
+    push: bool = option(False, "Run the --apply command; where it fails, run it with the old routes.")
+    form: Literal["table", "json"] = option("table", "Format of decisions, one a line.", "--format")
+
+    needs = {"push": "apply"}
 
 
 @click.command("watch", cls=GroupedCommand)
-@takes(options=WatchOptions)
-def watch_command(options: WatchOptions) -> None:
-    """Keep routes collision-free while jobs, links and switches come and go.
+@takes(options=WatchOptions, out=WatchOutput)
+def watch_command(options: WatchOptions, out: WatchOutput) -> None:
+    """Keep routes free of collisions while jobs, links and switches come and go.
 
     \b
     {"time_s": 0, "event": "job-arrives", "job": "a", "flows": [{"source": 0, "target": 32, "bytes": 1e9}]}
     {"time_s": 5, "event": "switch-down", "switch": "spine-3"}
 
-    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a collective was measured to
-    begin) and tick; --counters are events too. One decision is printed for each: flows placed, flows moved although
-    their path was live (the churn), and the pace of the slowest collective before, after and at most. With --routes
-    the first says what moving flows gains on what is installed. With --state a decision is on disk before it is
-    printed; events of files that were decided on are skipped after a restart. weft route events writes arrivals.
+    Events: job-arrives, job-ends, link-down, link-up, switch-down, switch-up, traffic (a measured collective) and
+    tick. weft route export events writes arrivals.
+
+    Each event gives one line: flows placed, flows moved from a live path, flows cut off, and the pace of the slowest
+    collective (share of its pace alone) before, after and at most. With --routes the first line is the repair of the
+    installed routes. With --state a decision is on disk before it is printed.
     """
     from weft.interop.routing_jobs import paper_fabric
     from weft.routing.controller import Controller
 
-    if options.apply is None and options.push:
-        raise BadInput("goes with --apply CMD", where="--push", remedy="add it")
-    hook = None if options.apply is None else Hook(options.apply, push=options.push)
+    hook = None if out.apply is None else Hook(out.apply, push=out.push)
     fabric = paper_fabric() if options.fabric is None else fabric_file(options.fabric)
     controller = Controller(fabric, seed=options.seed)
-    feed = _RouteFeed(controller, options, hook)
-    if options.state is None:
+    feed = _RouteFeed(controller, options, out, hook)
+    if out.state is None:
         feed.run(None, 0)
         return
     from weft.routing.store import Store
 
-    with closing(Store(options.state, controller)) as store:
+    with closing(Store(out.state, controller)) as store:
         done = store.load()
-        if done and options.form == "table":
-            click.echo(f"{done:,} events were decided before", err=True)
+        if done and out.form == "table":
+            click.echo(f"Continues after {counted(done, 'event')} in {out.state}", err=True)
         feed.run(store, done)
 
 
 class _RouteFeed:
-    """What goes into a controller, and what comes out."""
+    """Events into a controller, decisions out of it."""
 
-    def __init__(self, controller: Controller, options: WatchOptions, hook: Hook | None) -> None:
-        self.controller, self.options, self.hook = controller, options, hook
-        self.told_thresholds = False
+    def __init__(self, controller: Controller, options: WatchOptions, out: WatchOutput, hook: Hook | None) -> None:
+        self.controller, self.options, self.out, self.hook = controller, options, out, hook
         self.stuck = ""
 
     def run(self, store: Store | None, done: int) -> None:
         """Decide on all events."""
         from weft.views.route_decisions import heading_line
 
-        options = self.options
-        if options.form == "table":
+        if self.out.form == "table":
             click.echo(heading_line())
         for place, event in self._events(store, done):
             try:
@@ -117,11 +128,11 @@ class _RouteFeed:
                 raise BadInput(error.what, where=place, remedy=error.remedy) from None
             self._tell(event, decision, store)
             if self.stuck:
-                remedy = "see what is installed: weft route audit"
-                raise BadInput(f"leaves routes open: {self.stuck}", where="--apply", remedy=remedy)
+                remedy = "check the installed routes with weft route audit"
+                raise BadInput(f"leaves the network in doubt: {self.stuck}", where="--apply", remedy=remedy)
 
     def _events(self, store: Store | None, done: int) -> Iterator[tuple[str, Event]]:
-        """What is installed, then all events that were not decided on, with their places.
+        """The installed routes, then all events without a decision, with their places.
 
         Files are opened, and their first event is read, before anything is decided.
         """
@@ -133,9 +144,9 @@ class _RouteFeed:
             event = self._installed(options.routes)
             if store is not None and done and store.event(1) != event.text:
                 raise BadInput(
-                    f"are not those that the state in {store.where} began with",
+                    f"differ from the first routes of the state in {store.where}",
                     where=options.routes,
-                    remedy="give them, or an empty --state folder",
+                    remedy="give the same file, or an empty --state folder",
                 )
         measured = self._measured() if options.counters else None
         beside = None if measured is None else [(event.time_s, place, event.text) for place, event in measured]
@@ -175,24 +186,19 @@ class _RouteFeed:
 
     def _tell(self, event: Event, decision: Decision, store: Store | None) -> None:
         """Push a decision, keep it, print it."""
-        from weft.views.route_decisions import change_lines, decision_line, decision_to_json, thresholds_line
+        from weft.views.route_decisions import change_lines, decision_line, decision_to_json
 
-        options, whole = self.options, self.controller.whole
-        told: dict[str, Any] = {}
-        lines: list[str] = []
-        if event.kind == "counters" and not self.told_thresholds:
-            lines.append(thresholds_line())
-            self.told_thresholds = True
-        lines += change_lines(decision, whole)
+        fabric = self.controller.whole
+        push: str | None = None
+        lines = change_lines(decision, fabric)
         if self.hook is not None:
-            outcome = self.hook.carry(self.controller, decision, decision_to_json(decision, whole))
-            decision, self.stuck = outcome.decision, outcome.stuck
-            told["push"] = outcome.push
+            outcome = self.hook.carry(self.controller, decision, decision_to_json(decision, fabric))
+            decision, self.stuck, push = outcome.decision, outcome.stuck, outcome.push
             lines += outcome.lines
-        text = decision_to_json(decision, whole, **told)
+        text = decision_to_json(decision, fabric, push=push)
         if store is not None:
             store.save(event.text, decision, text)
-        if options.form == "json":
+        if self.out.form == "json":
             click.echo(text)
         else:
             click.echo("\n".join([decision_line(decision), *(f"       {line}" for line in lines)]))
@@ -207,7 +213,7 @@ Timed = tuple[float, str, str]
 def undecided(
     path: str | None, journal: Journal | None, done: int, *, first: int = 0, beside: Sequence[Timed] | None = None
 ) -> Iterator[tuple[str, str]]:
-    """Place and text of every event that a controller has not decided on.
+    """Place and text of every event for which a controller has no decision yet.
 
     Args:
         path: a file; standard input where it is None, which never repeats events (unless there are events ``beside``:
@@ -227,7 +233,7 @@ def undecided(
                 raise BadInput(
                     f"is not event {decided} of the state in {journal.where}",
                     where=place,
-                    remedy="give the file that was watched, or an empty --state folder",
+                    remedy="give the same file as before, or an empty --state folder",
                 )
             continue
         yield place, line
@@ -286,7 +292,7 @@ SHOWN = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyOutcome:
-    """What became of a decision ("none": nothing to push), the decision that holds now, and lines that tell it.
+    """The outcome of a decision ("none": nothing to push), the decision now in force, and lines that describe it.
 
     ``stuck``: neither the new routes nor the former ones could be pushed.
     """
@@ -306,7 +312,7 @@ class Hook:
     0, it is called once more, with the former routes, and they are held.
 
     Args:
-        push: whether to run it; otherwise it is only said what would be pushed.
+        push: whether to run it; otherwise the call is only shown.
     """
 
     def __init__(self, command: str, *, push: bool) -> None:
@@ -318,11 +324,11 @@ class Hook:
             ) from None
         if not self.words or shutil.which(self.words[0]) is None:
             name = printable(self.words[0] if self.words else "", 60)
-            raise BadInput(f"{name!r} is no command", where="--apply", remedy="give a program that can be run")
+            raise BadInput(f"{name!r} is not a command", where="--apply", remedy="name a program on the PATH")
         self.push = push
 
     def carry(self, controller: Controller, decision: Decision, text: str) -> ApplyOutcome:
-        """Push what a decision moves, or say that it would be.
+        """Push the moves of a decision, or show the call.
 
         Args:
             text: the decision as JSON with its moves.
@@ -339,12 +345,12 @@ class Hook:
                 push="applied", decision=decision, lines=(f"applied: {counted(len(decision.moves), 'flow')}",)
             )
         back = difference(controller, decision, back=True)
-        held = controller.hold(decision)
+        restored = controller.hold(decision)
         again = self._run("rollback", controller, back, decision.number, text)
-        told = f"{shlex.join(self.words)} {failed}: the former routes are held"
-        lines = (told, f"rollback {again}" if again else "rolled back")
+        failure = f"{shlex.join(self.words)} {failed}: the old routes stay"
+        lines = (failure, f"rollback {again}" if again else "rolled back")
         return ApplyOutcome(
-            push="rolled-back", decision=held, lines=lines, stuck=again and f"apply {failed}, rollback {again}"
+            push="rolled-back", decision=restored, lines=lines, stuck=again and f"apply {failed}, rollback {again}"
         )
 
     def _run(self, action: Action, controller: Controller, diff: list[str], number: int, text: str) -> str:
@@ -370,7 +376,7 @@ class Hook:
 
     def _end(self, running: subprocess.Popen[bytes], text: str) -> str:
         try:
-            _, said = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
+            _, errors = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
@@ -379,7 +385,7 @@ class Hook:
             os.killpg(running.pid, signal.SIGKILL)
             running.communicate()
             raise
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
         more = f" ({printable(last, 120)})" if last else ""
         return f"exits with {running.returncode}{more}" if running.returncode else ""
 
@@ -425,5 +431,5 @@ def _few(lines: list[str]) -> list[str]:
     begin = [at for at, line in enumerate(lines) if line.startswith("@@")]
     if len(begin) <= SHOWN:
         return lines
-    rest = f"... and {counted(len(begin) - SHOWN, 'flow')} more (all: in CMD's ROUTES.diff, and by --format json)"
-    return [*lines[: begin[SHOWN]], rest]
+    left_out = f"... and {counted(len(begin) - SHOWN, 'flow')} more (ROUTES.diff and --format json list all)"
+    return [*lines[: begin[SHOWN]], left_out]

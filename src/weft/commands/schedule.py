@@ -12,8 +12,8 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
-from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, check_chart, check_count, check_file, deliver, deliver_chart, report
+from weft.commands.options import Options, given_options, option, options_of, verb
+from weft.commands.output import Details, Output, check_chart, check_count, check_file, deliver, deliver_chart, report
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -54,66 +54,81 @@ _ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_c
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOptions(PlannedOptions, CalibrationOptions):
-    """The network, the scheduler, and what else is asked."""
+class ScheduledNetwork(Options):
+    """The dimensions, and how ranks and links differ."""
 
-    group = "Options"
-    cluster: str | Cluster | None = option(None, "A cluster by name, or its TOML file.", metavar="CLUSTER")
+    group = "Network"
+    cluster: str | Cluster | None = option(None, "Cluster by name, or its TOML file.", metavar="CLUSTER")
     dims: str | tuple[Dimension, ...] | None = option(
-        None,
-        "Dimensions, inner to outer: ring, line, fully-connected or switch (add :reduce where it can);"
-        " bandwidth of all of an accelerator's links there, per direction (of a ring both neighbours');"
-        " latency of one step.  Or an ASTRA-sim network.yml.",
-        metavar="KIND:SIZE:BANDWIDTH:LATENCY,...|FILE.yml",
+        None, "Dimensions, inner to outer (see above), or an ASTRA-sim file.", metavar="DIMENSION,...|FILE.yml"
     )
-    algorithms: str | None = option(None, "Algorithm of each dimension (- for the usual one).", metavar="A,A,...")
-    system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system file.", metavar="FILE")
+    fabric: str | Fabric | None = option(None, "Send all messages over this network.", metavar="KIND|FILE")
+    routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
+    late: str | None = option(None, "Ranks that start later, as 17:50us.", metavar="RANK:TIME,...")
+    slow: str | None = option(
+        None, "Slow links: rank, dimension, share of bandwidth, as 17:2:0.5.", metavar="RANK:DIM:SHARE,..."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledJob(PlannedOptions):
+    """Where the collectives come from, other than the arguments."""
+
+    group = "Job"
+    workload: str | Workload | None = option(None, "Iteration to schedule (see above).", metavar="NAME|FILE")
+    groups: str | None = option(None, "Process groups of a Chakra trace, as for ASTRA-sim.", metavar="FILE")
+    arrangement: str | None = option(None, "Collectives of an arranged job (JSON of weft arrange).", metavar="FILE")
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
+    """The scheduler."""
+
+    group = "Search"
     policy: Literal["baseline", "blueconnect", "themis", "weft"] | None = option(
         None, "Scheduler (default weft, or that of --system)."
     )
+    compare: bool = option(False, "Compare all policies.")
+    chunks: int | None = option(None, "Number of chunks (default 64; weft chooses).", metavar="N")
+    chunk_counts: str | tuple[int, ...] | None = option(
+        None, "Compare all policies at these numbers of chunks.", metavar="N,..."
+    )
     order: Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf"] | None = option(
-        None, "Order within a dimension (themis: scf)."
+        None, "Order of chunks in a dimension (default for themis: scf)."
     )
-    chunks: int | None = option(None, "Chunks (64; weft chooses).", metavar="N")
-    active: str | int | None = option(None, "Chunks that a dimension works on at a time.", metavar="N|overlap")
-    independent: bool = option(False, "weft: all-gather orders need not mirror reduce-scatter's.")
-    compare: bool = option(False, "Every policy in one table, with bound and ideal.")
-    chunk_counts: str | tuple[int, ...] = option("", "Every policy in so many chunks, each in turn.", metavar="N,...")
-    late: str | None = option(None, "Ranks that begin later, as 17:50us.", metavar="RANK:TIME,...")
-    slow: str | None = option(None, "Slow links, as 17:2:0.5 (rank, dimension).", metavar="RANK:DIM:SHARE,...")
-    fabric: str | Fabric | None = option(None, "Let the stages contend on a network.", metavar="KIND|FILE")
-    routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
-    arrangement: str | None = option(
-        None, "JSON of weft arrange: a job's collectives on its hosts and network.", metavar="FILE"
+    active: str | int | None = option(
+        None, "Chunks in a dimension at a time (default: 1 or overlap).", metavar="N|overlap"
     )
-    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
-    workload: str | Workload | None = option(None, "A whole iteration instead: see above.", metavar="NAME|FILE")
-    groups: str | None = option(None, "Process groups of a Chakra trace, as ASTRA-sim takes them.", metavar="FILE")
+    algorithms: str | None = option(None, "Algorithm of each dimension, - for the default.", metavar="A,A,...")
+    system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system.", metavar="FILE")
+    independent: bool = option(False, "With weft: let all-gathers take orders of their own.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.independent and self.policy not in (None, "weft"):
-            raise BadInput("goes with --policy weft", where="--independent", remedy="drop one of them")
+            raise BadInput("needs --policy weft", where="--independent", remedy="drop one of them")
         if self.job is not None and self.arrangement is None:
             raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
         if self.arrangement is not None:
-            defaults = {one.name: one.default for one in options_of(type(self))}
-            given = [name for name in defaults if getattr(self, name) != defaults[name] and name not in _ARRANGED]
-            if given:
-                problem = f"--{given[0]} beside --arrangement"
-                raise BadInput(problem, where="schedule", remedy="drop it: network and job are in the arrangement")
-        if self.whole:
-            given = [f"--{name.replace('_', '-')}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
-            if given:
-                raise BadInput(f"{', '.join(given)} goes with one collective", where="--workload", remedy="drop it")
+            defaults = {known.name: known.default for known in options_of(type(self))}
+            extra = [name for name in defaults if getattr(self, name) != defaults[name] and name not in _ARRANGED]
+            if extra:
+                problem = f"--{extra[0]} does not go with --arrangement"
+                raise BadInput(problem, where="schedule", remedy="drop it: the arrangement has network and job")
+        if self.has_iteration:
+            flags = [f"--{name.replace('_', '-')}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
+            if flags:
+                problem = f"{', '.join(flags)}: only for one collective"
+                raise BadInput(problem, where="--workload", remedy="drop it")
             return
         for name in ("layout", "groups"):
             if getattr(self, name) is not None:
-                raise BadInput("goes with --workload", where=f"--{name}", remedy="add --workload, or drop it")
+                raise BadInput("needs --workload", where=f"--{name}", remedy="add --workload, or drop it")
 
     @property
-    def whole(self) -> bool:
-        """Whether an iteration is asked for, not one collective."""
+    def has_iteration(self) -> bool:
+        """Whether an iteration is scheduled, not one collective."""
         return self.workload is not None or self.plan is not None
 
 
@@ -127,8 +142,8 @@ def schedule(
     """Schedule a collective over every dimension of a network, or a whole iteration.
 
     >>> import weft
-    >>> found = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
-    >>> found.bound_s <= found.time_s < 1.05 * found.bound_s
+    >>> result = weft.schedule("all-reduce", "1GiB", dims="switch:16:150GiB/s:1us,switch:8:50GiB/s:2us")
+    >>> result.bound_s <= result.time_s < 1.05 * result.bound_s
     True
 
     Args:
@@ -147,32 +162,41 @@ def schedule(
         if collective is None:
             return _arranged_schedules(options)
         collective, size, options = _arranged_request(collective, size, options)
-    if options.whole:
+    if options.has_iteration:
         if collective is not None or size is not None:
-            words = " ".join(str(one) for one in (collective, size) if one is not None)
-            raise BadInput(f"{words} beside --workload", where="schedule", remedy="drop one of them")
+            words = " ".join(str(word) for word in (collective, size) if word is not None)
+            raise BadInput(f"{words} does not go with --workload", where="schedule", remedy="drop one of them")
         return _iteration(options)
     from weft.collectives.schedules.bound import best_shares, ideal_s
     from weft.collectives.schedules.policies import compare
+    from weft.collectives.schedules.policies import schedule as in_time
     from weft.collectives.schedules.provision import provision
     from weft.collectives.schedules.result import ScheduleResult
 
     if options.calibration is not None:
-        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
+        raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
     timed, cluster, notes = _scheduled(collective, size, options)
     request = timed.schedule.request
     if options.chunk_counts and options.chunks is not None:
-        raise BadInput("beside --chunks", where="--chunk-counts", remedy="drop one of them")
+        raise BadInput("does not go with --chunks", where="--chunk-counts", remedy="drop one of them")
     policies = partial(compare, request, active=timed.active, independent=options.independent)
-    counts = sorted(set(numbers_of(options.chunk_counts, "--chunk-counts")))
+    counts = sorted(set(numbers_of(options.chunk_counts or (), "--chunk-counts")))
+    others = policies(chunks=options.chunks) if options.compare else None
+    if others is not None:
+        baseline = others["baseline"]
+    elif timed.schedule.policy == "baseline":
+        baseline = timed
+    else:
+        baseline = in_time(request, "baseline", chunks=options.chunks, active=timed.active)
     return ScheduleResult(
         timed=timed,
+        baseline=baseline,
         shares=best_shares(request),
         ideal_s=ideal_s(request),
         provision=provision(request),
         assumptions=notes,
         ranks=_per_rank(timed, cluster, options),
-        others=policies(chunks=options.chunks) if options.compare else None,
+        others=others,
         counts={count: policies(chunks=count) for count in counts},
     )
 
@@ -189,11 +213,11 @@ def _arranged_request(
     collective: str | None, axes: str | float | None, options: ScheduleOptions
 ) -> tuple[str, float, ScheduleOptions]:
     """Kind, bytes and options of the largest collective of a job of an arrangement that is named so."""
-    one = _arranged_schedules(options).of(collective, None if axes is None else str(axes))
-    if not one.dimensions:
-        problem = f"the groups of {one.name} lie unevenly on their hosts"
+    largest = _arranged_schedules(options).of(collective, None if axes is None else str(axes))
+    if not largest.dimensions:
+        problem = f"the groups of {largest.name} are spread unevenly over their hosts"
         raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
-    return one.kind, one.bytes, replace(options, arrangement=None, job=None, dims=one.dimensions)
+    return largest.kind, largest.bytes, replace(options, arrangement=None, job=None, dims=largest.dimensions)
 
 
 def _scheduled(
@@ -204,8 +228,7 @@ def _scheduled(
     ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
     """
     if collective is None or size is None:
-        words = (collective is not None) + (size is not None)
-        raise BadInput(f"a collective and a size are needed, not {words} words", where="schedule", remedy=USAGE)
+        raise BadInput("needs a collective and a size", where="schedule", remedy=USAGE)
     from weft.collectives.dimensions import parse_algorithms
     from weft.collectives.schedules.chunks import request
     from weft.collectives.schedules.policies import schedule as in_time
@@ -216,10 +239,10 @@ def _scheduled(
     dimensions, cluster, notes = _dimensions(options, None)
     algorithms = None if options.algorithms is None else parse_algorithms(options.algorithms)
     if executor and algorithms is None:
-        dimensions = tuple(replace(one, reduces=False) for one in dimensions)
+        dimensions = tuple(replace(dimension, reduces=False) for dimension in dimensions)
     wanted = request(collective, parse_bytes(size, "size"), dimensions, algorithms=algorithms)
     if options.policy == "themis" and wanted.kind not in BALANCED_KINDS:
-        notes = (*notes, f"Themis leaves {wanted.kind} to the baseline")
+        notes = (*notes, f"Themis has no schedule for {wanted.kind}: the baseline's is used")
     timed = in_time(
         wanted,
         options.policy or "weft",
@@ -238,7 +261,7 @@ def _system_of(path: str) -> AstraSystem:
 
 
 def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False) -> ScheduleOptions:
-    """The options, those that were not given as ``system`` has them."""
+    """The options, with the values of ``system`` where an option is not set."""
     settings: dict[str, Any] = {"policy": "weft"}
     if options.system is not None:
         system = _system_of(options.system)
@@ -256,9 +279,9 @@ def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False)
 def _dimensions(
     options: ScheduleOptions, planned: Cluster | None
 ) -> tuple[tuple[Dimension, ...], Cluster | None, tuple[str, ...]]:
-    """The dimensions asked for, or those of a plan's cluster; the cluster; what was assumed."""
-    given = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
-    if len(given) != (0 if planned is not None and not given else 1):
+    """The dimensions of the options, or of a plan's cluster; the cluster; the assumptions."""
+    sources = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
+    if len(sources) != (0 if planned is not None and not sources else 1):
         raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
     from weft.collectives.dimensions import dimensions_of, parse_dimensions
 
@@ -276,14 +299,14 @@ def _dimensions(
     return dimensions, cluster, notes
 
 
-def _active(given: str | int | None) -> Active:
-    text = None if given is None else str(given)
+def _active(value: str | int | None) -> Active:
+    text = None if value is None else str(value)
     if text is None or text == "auto":
         return "auto"
     if text == "overlap":
         return None
     if not text.isdecimal():
-        raise BadInput(f"{text[:40]!r} is no number", where="--active", remedy="give 1, 2, ... or overlap")
+        raise BadInput(f"{text[:40]!r} is not a number", where="--active", remedy="give 1, 2, ... or overlap")
     return min(int(text[:40]), 10**9)
 
 
@@ -341,7 +364,7 @@ def _workload(
     if planned is None and isinstance(options.workload, Workload):
         return options.workload
     if planned is None and options.groups is not None and path.suffix != ".et":
-        raise BadInput("goes with a Chakra trace", where="--groups", remedy="drop it")
+        raise BadInput("applies to a Chakra trace only", where="--groups", remedy="drop it")
     if planned is None and options.layout is not None:
         if cluster is None:
             raise BadInput("a planned job needs --cluster", where="--layout")
@@ -352,7 +375,7 @@ def _workload(
         constants = constants_of(options, planned.cluster, planned.job)
         return job_workload(planned.job, planned.cluster, planned.layout, constants=constants)
     if options.calibration is not None:
-        raise BadInput("goes with a planned job", where="--calibration", remedy="add --layout, or drop it")
+        raise BadInput("needs a job with a layout", where="--calibration", remedy="add --layout, or drop it")
     from weft.interop.chakra import read_groups, read_trace
 
     if path.suffix == ".et":
@@ -365,7 +388,7 @@ def _workload(
             chip = cluster.accelerator
             peak_flops, memory_Bps = chip.bf16_flops or chip.fp16_flops, chip.memory_Bps
         groups = None if options.groups is None else read_groups(options.groups)
-        sizes = [one.size for one in dimensions]
+        sizes = [dimension.size for dimension in dimensions]
         return read_trace(path, sizes=sizes, peak_flops=peak_flops, memory_Bps=memory_Bps, groups=groups)
     if name.endswith((".json", ".json.gz")):
         from weft.interop.torch_traces import read_torch_trace
@@ -403,17 +426,19 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
 
         if cluster is None:
             raise BadInput("a tuner file needs --cluster", where="--export nccl-tuner")
-        whole = (cluster, cluster.count // cluster.tiers[0].size, cluster.count)
-        return write_tuner([whole], calibration=constants_of(options, cluster))
+        entry = (cluster, cluster.count // cluster.tiers[0].size, cluster.count)
+        return write_tuner([entry], calibration=constants_of(options, cluster))
     from weft.interop import astra_network, astra_system
 
     if form == "logical-topology":
-        return astra_network.write_logical_topology([one.size for one in wanted.dimensions])
+        return astra_network.write_logical_topology([dimension.size for dimension in wanted.dimensions])
     if form == "astra-network":
         return astra_network.write(wanted.dimensions)
     policy, where = timed.schedule.policy.split()[0], "--export astra-system"
     if policy == "weft":
-        raise BadInput("ASTRA-sim has no policy weft", where=where, remedy="add --policy themis or baseline")
+        raise BadInput(
+            "ASTRA-sim does not know the policy weft", where=where, remedy="add --policy themis or baseline"
+        )
     if timed.active is None:
         problem = "ASTRA-sim has no overlap of latencies without limit"
         raise BadInput(problem, where=where, remedy="add --active 1, or more")
@@ -436,33 +461,37 @@ def _write_chakra(timed: TimedSchedule, folder: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOutput(Output):
+class ScheduleOutput(Details, Output):
     """Output options of ``weft schedule``."""
 
-    export: str | None = option(None, "Print in a format instead (chakra: -o FOLDER).", choices=FORMATS)
+    export: str | None = option(None, "Write a format instead (chakra: -o FOLDER).", choices=FORMATS)
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
-    chart: str | None = option(
-        None,
-        "Also draw the chunks under every policy, or what --chunk-counts shows (.svg, .png, .pdf, .html).",
-        metavar="FILE",
-    )
+    chart: str | None = option(None, "Also draw the policies (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
 @click.command("schedule", cls=GroupedCommand)
 @click.argument("names", nargs=-1, metavar="COLLECTIVE SIZE")
 @takes(options=ScheduleOptions, out=ScheduleOutput)
 def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Schedule COLLECTIVE of SIZE bytes over every dimension of a network.
+    """Schedule COLLECTIVE of SIZE bytes over all dimensions of a network.
 
-    COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce; SIZE is the full
-    buffer (reduced, gathered, before scattering), as 1GiB.
+    COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce. SIZE is the full buffer
+    (reduced, gathered, before scattering), as 1GiB.
 
-    With --workload a whole iteration instead, under every policy: resnet-50, resnet-152, gnmt, dlrm or
-    transformer-1t (Themis' evaluation), a Chakra trace (.et), a PyTorch profile or execution trace (.json,
-    .json.gz), or MODEL with --layout and --cluster. With --plan the iteration of a planned layout.
+    \b
+    weft schedule all-reduce 1GiB --cluster h100-1024
+    weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns
+    weft schedule --workload llama-3.1-8b --layout fsdp=64,mbs=1 --cluster h100-64
+    weft schedule --plan plan.json
+    weft schedule all-reduce data --arrangement two.json --job second
 
-    With --arrangement FILE and --job NAME the collectives of an arranged job, on its hosts: all in one table, or
-    the largest COLLECTIVE, over AXES (as data) in place of SIZE.
+    A dimension is KIND:SIZE:BANDWIDTH:LATENCY. KIND is ring, line, fully-connected or switch (:reduce at the end where
+    it reduces); BANDWIDTH is an accelerator's in that dimension, per direction, over all its links; LATENCY is that of
+    one step.
+
+    --workload takes resnet-50, resnet-152, gnmt, dlrm or transformer-1t (as in Themis), a Chakra trace (.et), a
+    PyTorch profile or execution trace (.json, .json.gz), or a model with --layout and --cluster. With --arrangement,
+    axes (as data) replace SIZE; without COLLECTIVE all collectives of the job are listed.
     """
     check_chart(out.chart)
     check_file(out.timeline, "--timeline")
@@ -475,7 +504,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
             _print_arranged(options, out)
             return
         kind, size, options = _arranged_request(kind, size, options)
-    if options.whole:
+    if options.has_iteration:
         _print_workload(kind, size, options, out)
         return
     from weft.collectives.schedules.result import ScheduleResult
@@ -494,7 +523,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     else:
         result = schedule(kind, size, options)
         assert isinstance(result, ScheduleResult)
-        report(result, out, schedule_view(result))
+        report(result, out, schedule_view(result, verbose=out.verbose))
         timed, counts = result.timed, result.counts
     if out.timeline is not None:
         write_schedule_timeline(out.timeline, timed)
@@ -510,14 +539,14 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
 
 
 def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Refuse options that would say nothing."""
+    """Refuse options that have no effect."""
     names = ("compare", "chunk_counts", "late", "slow", "fabric")
-    beside = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
-    beside += ["--format json"] * (out.form == "json")
-    if beside:
-        raise BadInput("says nothing beside --export", where=beside[0], remedy="drop one of them")
+    unused = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    unused += ["--format json"] * (out.form == "json")
+    if unused:
+        raise BadInput("has no effect with --export", where=unused[0], remedy="drop one of them")
     if options.calibration is not None and out.export != "nccl-tuner":
-        raise BadInput("goes with --workload", where="--calibration", remedy="add --workload, or drop it")
+        raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
 
 
 def _print_arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
@@ -533,9 +562,9 @@ def _print_arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
     for name in ("export", "timeline", "chart"):
         if getattr(out, name) is not None:
             remedy = "name one: COLLECTIVE [AXES]"
-            raise BadInput(f"--{name} goes with one collective", where="schedule", remedy=remedy)
-    found = _arranged_schedules(options)
-    report(found, out, schedules_view(found))
+            raise BadInput(f"--{name} needs one collective", where="schedule", remedy=remedy)
+    schedules = _arranged_schedules(options)
+    report(schedules, out, schedules_view(schedules))
 
 
 def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
@@ -544,10 +573,10 @@ def _print_workload(kind: str | None, size: str | float | None, options: Schedul
 
     for name in ("export", "chart"):
         if getattr(out, name) is not None:
-            raise BadInput(f"--{name} goes with one collective", where="--workload", remedy="drop it")
-    found = schedule(kind, size, options)
-    assert isinstance(found, WorkloadResult)
-    report(found, out, workload_view(found))
+            raise BadInput(f"--{name} needs one collective", where="--workload", remedy="drop it")
+    result = schedule(kind, size, options)
+    assert isinstance(result, WorkloadResult)
+    policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
+    report(result, out, workload_view(result, policy, verbose=out.verbose))
     if out.timeline is not None:
-        policy = str(_with_system("", options).policy)
-        write_workload_timeline(out.timeline, found.runs["baseline" if policy == "blueconnect" else policy])
+        write_workload_timeline(out.timeline, result.runs[policy])

@@ -10,7 +10,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, check_count, check_file, report
+from weft.commands.output import Details, Output, check_count, check_file, report
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -30,26 +30,31 @@ USAGE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOptions(RankedOptions, RadixOptions, RoutingOptions, CalibrationOptions, RecipeOptions):
-    """What is simulated, and how flows find their way."""
+class SimulatedNetwork(RadixOptions, RoutingOptions):
+    """The network, and how flows find their way."""
 
-    group = "Options"
+    group = "Network"
     more = ("planned",)
-    flows: str | None = option(None, "A plain scenario: hosts, links, flows with their paths.", metavar="FILE")
-    mode: Literal["fair", "shortest-remaining"] = option("fair", "How the flows of a scenario share links.")
     fabric: str | Fabric | None = option(None, "Network to build, or a fabric file.", metavar="KIND|FILE")
     routes: str | RouteReport | None = option(None, "Routes of weft route --format json --paths.", metavar="FILE")
     placement: str | Placement | None = option(
         None, "Hosts in rank order: CSV or a hostfile (default: rank r on GPU r).", metavar="FILE"
     )
-    arrangement: str | None = option(
-        None, "JSON of weft arrange; takes a job's hosts, routes, cluster and layout.", metavar="FILE"
-    )
-    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
-    failed: int = option(0, "Parts of the network that are down at once, drawn by their rates.", metavar="N", least=0)
-    seed: int = option(0, "Seed of hashed and random paths, and of failed parts.")
+    failed: int = option(0, "Cables and switches that are down, drawn by failure rate.", metavar="N", least=0)
     slow: tuple[str, ...] = option((), "Slow ranks: rank=3:1.3, host=2:1.1 or random=0.02 (repeats).", metavar="WHO")
-    full: bool = option(False, "Simulate every flow in time, not equal groups once (small jobs).")
+    seed: int = option(0, "Seed of hashed paths and failed parts.", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(RankedOptions, SimulatedNetwork, CalibrationOptions, RecipeOptions):
+    """The job or the flows, and how exactly they are simulated."""
+
+    group = "Job"
+    arrangement: str | None = option(None, "Job of an arrangement (JSON of weft arrange).", metavar="FILE")
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
+    flows: str | None = option(None, "Scenario file: hosts, links and flows (see above).", metavar="FILE")
+    mode: Literal["fair", "shortest-remaining"] = option("fair", "With --flows: how flows share links.")
+    full: bool = option(False, "Simulate every flow in time, for small jobs.")
 
 
 @verb(SimulateOptions)
@@ -63,8 +68,8 @@ def simulate(
     """One iteration of a job flow by flow on a network, or the flows of a scenario file.
 
     >>> import weft
-    >>> found = weft.simulate("gpt2-124m", "a100-16", "dp=16", fabric="rail-only", batch=64)
-    >>> found.result.lower_bound_s < found.iteration_s
+    >>> report = weft.simulate("gpt2-124m", "a100-16", "dp=16", fabric="rail-only", batch=64)
+    >>> report.result.lower_bound_s < report.iteration_s
     True
 
     Args:
@@ -82,7 +87,7 @@ def simulate(
     if options.flows is not None:
         return _scenario(model, cluster, options, options.flows)
     if options.mode != "fair":
-        raise BadInput("--mode goes with --flows only", where="simulate", remedy="drop it")
+        raise BadInput("needs --flows", where="--mode", remedy="drop it")
     if options.arrangement is not None:
         return _arranged(model, cluster, options, options.arrangement)
     if options.job is not None:
@@ -102,12 +107,14 @@ def simulate(
     planned, routes = options.routing == "planned", None
     if options.routes is not None:
         if options.routing in (*ROUTINGS[1:], "planned"):
-            raise BadInput("goes without --routes", where=f"--routing {options.routing}", remedy="drop one of them")
+            raise BadInput(
+                "does not go with --routes", where=f"--routing {options.routing}", remedy="drop one of them"
+            )
         routes = routes_of(options.routes, fabric)
     elif planned:
         routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=options.seed)
     size = min(int((fabric.domain == 0).sum()), USUAL_HOST)
-    found = simulate_iteration(
+    result = simulate_iteration(
         job,
         where,
         cut,
@@ -122,7 +129,7 @@ def simulate(
     )
     parts = tuple(part_name(fabric, one) for one in failed)
     return IterationReport(
-        job=job, cluster=where, layout=cut, fabric=fabric, result=found, slow=options.slow, failed=parts
+        job=job, cluster=where, layout=cut, fabric=fabric, result=result, slow=options.slow, failed=parts
     )
 
 
@@ -140,10 +147,10 @@ def _degraded(
     used = np.arange(ranks) if placement is None else placement.accelerators
     lost = stranded_accelerators(left, used)
     if len(lost):
-        some = ", ".join(part_name(fabric, one) for one in failed[:5]) + (", ..." if len(failed) > 5 else "")
+        names = ", ".join(part_name(fabric, part) for part in failed[:5]) + (", ..." if len(failed) > 5 else "")
         raise NothingFeasible(
-            f"--failed {options.failed}: {len(lost):,} of the job's {ranks:,} accelerators are cut off by {some}"
-            " -- draw other parts with --seed, give fewer, or a network with other ways"
+            f"--failed {options.failed}: {len(lost):,} of the job's {ranks:,} accelerators are cut off by {names}"
+            " -- draw other parts with --seed, lower --failed, or choose a network with more paths"
         )
     return left, failed
 
@@ -152,11 +159,13 @@ def _arranged(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> IterationReport:
     """A job alone on the hosts and routes that an arrangement gives it."""
-    own = ("arrangement", "job", "full", "calibration", "seed")
-    beside = [one for one in options_of(SimulateOptions) if one.name not in own]
-    if model is not None or cluster is not None or any(getattr(options, one.name) != one.default for one in beside):
-        problem = "--arrangement goes with --job, --full, --calibration, --format and -o only"
-        raise BadInput(problem, where="simulate", remedy="drop the rest: they are in the arrangement")
+    if (
+        model is not None
+        or cluster is not None
+        or _extra(options, "arrangement", "job", "full", "calibration", "seed")
+    ):
+        problem = "--arrangement takes --job, --full, --calibration and output options only"
+        raise BadInput(problem, where="simulate", remedy="drop the others: the arrangement has them")
     from weft.arrangement.bundle import read_bundle
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import simulate_iteration
@@ -164,7 +173,7 @@ def _arranged(
     bundle = read_bundle(path)
     number = bundle.number(options.job)
     site, job = bundle.site, bundle.site.jobs[number]
-    found = simulate_iteration(
+    result = simulate_iteration(
         job.job,
         site.cluster,
         job.layout,
@@ -175,15 +184,20 @@ def _arranged(
         routes=bundle.routes,
         full=options.full,
     )
-    return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=found)
+    return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=result)
+
+
+def _extra(options: SimulateOptions, *allowed: str) -> bool:
+    """Whether options other than those allowed are set."""
+    others = [known for known in options_of(SimulateOptions) if known.name not in allowed]
+    return any(getattr(options, known.name) != known.default for known in others)
 
 
 def _scenario(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> ScenarioReport:
-    beside = [one for one in options_of(SimulateOptions) if one.name not in ("flows", "mode")]
-    if model is not None or cluster is not None or any(getattr(options, one.name) != one.default for one in beside):
-        raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
+    if model is not None or cluster is not None or _extra(options, "flows", "mode"):
+        raise BadInput("--flows takes --mode and output options only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
     from weft.simulation.flows.scenario import ScenarioReport, read_scenario
 
@@ -193,7 +207,7 @@ def _scenario(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOutput(Output):
+class SimulateOutput(Details, Output):
     """Output options of ``weft simulate``."""
 
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
@@ -203,26 +217,30 @@ class SimulateOutput(Output):
 @click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
 @takes(options=SimulateOptions, out=SimulateOutput)
 def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:
-    """Simulate flows, or one iteration of MODEL on CLUSTER's network.
+    """Simulate one iteration of MODEL on CLUSTER's network, flow by flow.
 
-    With --plan the job, the cluster and the layout are those of a plan. With --flows a scenario file is run:
-    line 1 "hosts links flows bytes_per_second", then a flow a line "src dst bytes n l1 .. ln", then a link a
-    line "from to".
+    \b
+    weft simulate llama-3.1-8b h100-64 --layout tp=8,dp=8,sp --fabric fat-tree
+    weft simulate --plan plan.json --fabric rail-only
+    weft simulate --flows scenario.txt
+
+    A scenario file has a line "hosts links flows bytes_per_second", then a line for each flow ("source target bytes n
+    link1 .. linkn"), then a line for each link ("from to").
     """
     check_count(names, 2, "simulate", USAGE)
     if options.flows is not None and out.timeline:
-        raise BadInput("--flows goes with --mode, --format and -o only", where="simulate", remedy=USAGE)
+        raise BadInput("--flows does not go with --timeline", where="simulate", remedy=USAGE)
     check_file(out.timeline, "--timeline")
     model, cluster = (*names, None, None)[:2]
-    found = simulate(model, cluster, options=options)
+    result = simulate(model, cluster, options=options)
     from weft.simulation.flows.scenario import ScenarioReport
     from weft.views.simulation import iteration_view, scenario_view
 
-    if isinstance(found, ScenarioReport):
-        report(found, out, scenario_view(found))
+    if isinstance(result, ScenarioReport):
+        report(result, out, scenario_view(result, verbose=out.verbose))
         return
-    report(found, out, iteration_view(found))
+    report(result, out, iteration_view(result, verbose=out.verbose))
     if out.timeline is not None:
         from weft.views.simulation import write_timeline
 
-        write_timeline(out.timeline, found.result)
+        write_timeline(out.timeline, result.result)

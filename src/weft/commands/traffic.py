@@ -11,6 +11,7 @@ from weft.commands.networks import RadixOptions, fabric_file, fabric_of, is_file
 from weft.commands.options import option
 from weft.commands.shared import cluster_of, planned_subject
 from weft.errors import BadInput
+from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -26,14 +27,16 @@ SOURCES = "--plan FILE, --generate BLOOM:4,GPT_3:2, --flows FILE.csv, --job 'MOD
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficNetwork(RadixOptions):
-    """The fabric, of a cluster or of the paper."""
+    """The fabric: of a cluster, a file, or the one of arXiv 2503.05324."""
 
     group = "Network"
-    cluster: str | Cluster | None = option(None, "A cluster by name or TOML file, for its network.", metavar="CLUSTER")
-    fabric: str | Fabric | None = option(
-        None, "Network of --cluster, or a fabric file (default: the paper's 64 ToRs x 32 spines).", metavar="KIND|FILE"
+    cluster: str | Cluster | None = option(
+        None, "Cluster whose network is used: a name or TOML file.", metavar="CLUSTER"
     )
-    seed: int = option(0, "Seed of hashes, draws and searches.", least=0)
+    fabric: str | Fabric | None = option(
+        None, "Network of --cluster, or a fabric file (default: 64 ToRs x 32 spines).", metavar="KIND|FILE"
+    )
+    seed: int = option(0, "Seed of hashes and searches.", metavar="N", least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,46 +45,40 @@ class JobOptions(TrafficNetwork):
 
     group = "Job"
     plan: tuple[str, ...] | tuple[Plan, ...] = option(
-        (), "JSON of weft plan: its job, cluster and first layout; again for more jobs on one fabric.", metavar="FILE"
+        (), "Job and first layout of a plan (JSON of weft plan; repeats).", metavar="FILE"
     )
     placement: tuple[str, ...] | tuple[Placement, ...] = option(
-        (),
-        "Hosts of each --plan in rank order, as CSV or a hostfile (default: one job behind the other).",
-        metavar="FILE",
+        (), "Hosts of each --plan in rank order: CSV or a hostfile (repeats).", metavar="FILE"
     )
     job: tuple[str, ...] = option(
-        (),
-        "A planned job of --cluster, rank 0 on accelerator FIRST, as 'llama-3.1-8b tp=8,dp=4 0'.",
-        metavar="'MODEL LAYOUT [FIRST]'",
+        (), "Job on --cluster, as 'llama-3.1-8b tp=8,dp=4 0' (repeats).", metavar="'MODEL LAYOUT [FIRST]'"
     )
     generate: tuple[str, ...] = option(
-        (), "The paper's workloads made anew (BLOOM, GPT_3, LLaMA2_70B), placed by --seed.", metavar="MODEL:RING,..."
+        (), "Example jobs in rings: BLOOM, GPT_3, LLaMA2_70B.", metavar="MODEL:RING,..."
     )
-    flows: tuple[str, ...] = option((), "Flows: source,target,bytes,...", metavar="FILE.csv")
+    flows: tuple[str, ...] = option((), "Flows as CSV: source, target, bytes (repeats).", metavar="FILE.csv")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = len(self.placement)
-        if given > len(self.plan):
-            raise BadInput(
-                f"{given} given for {len(self.plan)} plans", where="--placement", remedy="give one a --plan"
-            )
+        if len(self.placement) > len(self.plan):
+            problem = f"{counted(len(self.placement), 'placement')} for {counted(len(self.plan), 'plan')}"
+            raise BadInput(problem, where="--placement", remedy="give one for each --plan")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficOptions(JobOptions):
-    """The fabric, what is down, and whose flows cross it."""
+    """The fabric, its failed parts, and the jobs whose flows cross it."""
 
     group = "Job"
-    arrangement: str | None = option(
-        None, "JSON of weft arrange: its fabric, and all its jobs where they are.", metavar="FILE"
+    arrangement: str | None = option(None, "Fabric and jobs of an arrangement (JSON of weft arrange).", metavar="FILE")
+    failed: tuple[str, ...] = option(
+        (), "Take down a switch or link, as spine-3 or leaf-0:spine-3.", metavar="NODE|A:B"
     )
-    failed: tuple[str, ...] = option((), "A switch or a link that is down, by names.", metavar="NODE|A:B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedFabric:
-    """A fabric as built and with what its links reach, and the accelerators where they are known."""
+    """A fabric as built and at the speed that its links reach, and its cluster where it is known."""
 
     built: Fabric
     fabric: Fabric
@@ -107,8 +104,8 @@ def network_of(options: JobOptions) -> RoutedFabric:
     from weft.cluster.calibration import calibration
     from weft.simulation.iteration.contention import reached
 
-    whole = reached(fabric, calibration(cluster.accelerator.name))
-    return RoutedFabric(built=fabric, fabric=whole, cluster=cluster, subjects=subjects)
+    derated = reached(fabric, calibration(cluster.accelerator.name))
+    return RoutedFabric(built=fabric, fabric=derated, cluster=cluster, subjects=subjects)
 
 
 def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
@@ -117,7 +114,7 @@ def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
     if built:
         needs_a_file(options)
     if options.radix != RadixOptions.radix and not (built and cluster):
-        raise BadInput("says nothing of a network that is not built", where="--radix", remedy="drop it, or --cluster")
+        raise BadInput("applies to networks of --cluster only", where="--radix", remedy="drop it, or add --cluster")
     if options.fabric is None and cluster is None:
         from weft.interop.routing_jobs import paper_fabric
 
@@ -128,7 +125,7 @@ def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
 
 
 def jobs_of(options: JobOptions, result: RoutedFabric) -> list[JobTraffic]:
-    """The flows of ``plan`` and ``job``, one job behind the other where nothing else is said."""
+    """The flows of ``plan`` and ``job``, by default one job after the other on the accelerators."""
     from weft.fabric.placement import Placement
     from weft.layout.text import parse_layout
     from weft.model import resolve_job
@@ -138,8 +135,8 @@ def jobs_of(options: JobOptions, result: RoutedFabric) -> list[JobTraffic]:
     free = 0
     for number, subject in enumerate(result.subjects):
         world = subject.layout.world
-        given = options.placement[number] if number < len(options.placement) else None
-        placement = placement_of(given, result.fabric, world) or Placement.in_order(world, first=free)
+        hosts = options.placement[number] if number < len(options.placement) else None
+        placement = placement_of(hosts, result.fabric, world) or Placement.in_order(world, first=free)
         name = subject.job.model.name if len(result.subjects) == 1 else f"plan {number}: {subject.job.model.name}"
         parts.append(
             planned_traffic(
@@ -150,9 +147,9 @@ def jobs_of(options: JobOptions, result: RoutedFabric) -> list[JobTraffic]:
     for number, text in enumerate(options.job):
         if result.cluster is None or not _NUMBERED.fullmatch(text):
             raise BadInput(
-                f"{text!r} is no planned job",
+                f"{text!r} is not a model with a layout" if result.cluster else "needs --cluster",
                 where="--job",
-                remedy="write 'llama-3.1-8b tp=8,dp=4 0' and give --cluster",
+                remedy="write --cluster h100-32 --job 'llama-3.1-8b tp=8,dp=4 0'",
             )
         words = text.split()
         first = int(words[2]) if len(words) == 3 else free
@@ -170,7 +167,7 @@ def names_traffic(options: TrafficOptions) -> bool:
 
 
 def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobTraffic]:
-    """The fabric with what is down, and all traffic asked for."""
+    """The fabric with its failed parts down, and all traffic."""
     from weft.interop.flow_tables import read_csv
     from weft.routing.generate import generate
     from weft.routing.traffic import merged
@@ -179,15 +176,14 @@ def traffic_of(options: TrafficOptions, *more: JobTraffic) -> tuple[Fabric, JobT
         raise BadInput("--job needs a cluster", where="weft route", remedy="add --cluster, as h100-1024")
     if options.arrangement is not None:
         return _arranged(options, options.arrangement)
-    result = network_of(options)
-    whole = result.fabric
-    parts = [*more, *(read_csv(path, result.built) for path in options.flows)]
+    network = network_of(options)
+    parts = [*more, *(read_csv(path, network.built) for path in options.flows)]
     if options.generate:
-        parts.append(generate(whole, asked_jobs(",".join(options.generate)), seed=options.seed))
-    parts += jobs_of(options, result)
+        parts.append(generate(network.fabric, generated_jobs(",".join(options.generate)), seed=options.seed))
+    parts += jobs_of(options, network)
     if not parts:
-        raise BadInput("no traffic is given", where="weft route", remedy=f"add {SOURCES}")
-    return failed(whole, options.failed), merged(parts)
+        raise BadInput("there is no traffic", where="weft route", remedy=f"add {SOURCES}")
+    return failed(network.fabric, options.failed), merged(parts)
 
 
 def _arranged(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic]:
@@ -217,7 +213,7 @@ def failed(fabric: Fabric, names: Sequence[str]) -> Fabric:
         joined = (fabric.source == ends[0]) & (fabric.target == ends[-1])
         if len(ends) != 2 or not joined.any():
             raise BadInput(
-                f"{name!r} is no switch and no link of {fabric.name}",
+                f"{name!r} is not a switch or a link of {fabric.name}",
                 where="--failed",
                 remedy=f"use names like {fabric.names[-1]}, or two joined nodes as A:B",
             )
@@ -225,7 +221,7 @@ def failed(fabric: Fabric, names: Sequence[str]) -> Fabric:
     return fabric
 
 
-def asked_jobs(text: str) -> list[tuple[str, int]]:
+def generated_jobs(text: str) -> list[tuple[str, int]]:
     """Models and ring sizes of ``--generate``."""
     jobs = []
     for word in text.split(","):

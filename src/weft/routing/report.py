@@ -17,7 +17,10 @@ from weft.routing.traffic import JobTraffic
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class RouteReport(Result):
-    """Routes of all flows, what other routers reach, and whether the document lists every path."""
+    """Routes of all flows, what other routers reach, and whether the document lists every path.
+
+    ``hashed`` is what ECMP does with the same flows, where it can route them.
+    """
 
     SCHEMA = "weft.route/1"
     COLUMNS = ("source", "target", "job", "collective", "queue_pair", "bytes", "rate_Bps", "path", "links")
@@ -26,6 +29,7 @@ class RouteReport(Result):
 
     plan: RoutePlan
     compared: tuple[RoutePlan, ...] = ()
+    hashed: RoutePlan | None = None
     paths: bool = False
 
     def to_dicts(self) -> list[dict[str, Any]]:

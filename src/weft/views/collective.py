@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
@@ -23,36 +22,75 @@ if TYPE_CHECKING:
 ORDERS_SHOWN = 6
 
 
-def schedule_view(outcome: ScheduleResult) -> Iterator[Block]:
-    """A schedule: its time beside the bounds, its dimensions, its orders, and what to change."""
+def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator[Block]:
+    """A schedule: its time beside the baseline and the bound, and the table that shows it.
+
+    Args:
+        verbose: add every policy, the dimensions, the orders of chunks, and what the bandwidths are worth.
+    """
     timed = outcome.timed
-    yield from _request(outcome)
-    if outcome.others is not None:
-        yield from _comparison(outcome, outcome.others)
-    if outcome.counts:
-        yield from _counts(outcome)
-    yield Paragraph(
-        f"{policy_words(timed)}: {time_words(timed.time_s)}, {timed.utilization:.1%} of the bandwidth used;"
-        f" bound {time_words(outcome.shares.bound_s)} ({over_words(timed.time_s, outcome.shares.bound_s)}),"
-        f" ideal {time_words(outcome.ideal_s)}"
-    )
-    if outcome.ranks is not None:
-        yield from _ranks(outcome.ranks)
-    yield Heading("Dimensions, inner to outer")
-    yield Grid(_dimension_columns(outcome))
-    yield Heading(f"Orders of {_chunks(timed)}")
-    yield Grid(_order_columns(timed.schedule))
-    yield from _provision(outcome.provision)
-
-
-def _request(outcome: ScheduleResult) -> Iterator[Block]:
-    asked = outcome.timed.schedule.request
-    shape = " x ".join(f"{one.size:,}" for one in asked.dimensions)
-    whole = f" = {asked.accelerators:,}" if len(asked.dimensions) > 1 else ""
-    yield Paragraph(f"{asked.kind} of {bytes_words(asked.bytes)} on {shape}{whole} accelerators")
-    for note in (*asked.notes, *outcome.assumptions):
-        yield Fact("Assumed:", note)
+    yield Paragraph(schedule_verdict(outcome), style="bold")
     yield Blank()
+    tables = outcome.others is not None or bool(outcome.counts)
+    if outcome.others is not None:
+        yield from _comparison(outcome, outcome.others, verbose=verbose)
+    if outcome.counts:
+        yield from _counts(outcome, verbose=verbose)
+    if verbose and tables:
+        yield Heading("Dimensions, inner to outer")
+    if verbose or not tables:
+        yield Grid(_dimension_columns(outcome))
+    if outcome.ranks is not None:
+        yield Paragraph(f"With equal ranks: {_verdict(outcome)}", indent=2, hang=2)
+    if outcome.provision.slow and not verbose:
+        yield Paragraph(f"No mix of orders keeps all dimensions busy{_remedy(outcome.provision)}.", indent=2)
+    for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
+        yield Paragraph(line, indent=2, hang=2, style="dim")
+    if verbose:
+        yield Heading("Schedule")
+        yield Paragraph(
+            f"{policy_words(timed)}; {timed.utilization:.1%} of the bandwidth used; ideal"
+            f" {time_words(outcome.ideal_s)} (every dimension always busy, without latency)",
+            indent=2,
+        )
+        if outcome.ranks is not None:
+            first_s = float(outcome.ranks.finish_s.min())
+            yield Paragraph(f"The first rank ends after {time_words(first_s)}", indent=2)
+        yield Grid(_order_columns(timed.schedule))
+        yield from _provision(outcome.provision)
+
+
+def schedule_verdict(outcome: ScheduleResult) -> str:
+    """The time of a schedule, against the baseline and the bound; with unequal ranks against equal ones."""
+    ranks = outcome.ranks
+    if ranks is None:
+        return _verdict(outcome)
+    over, last = over_words(ranks.time_s, ranks.alike_s), int(np.argmax(ranks.finish_s))
+    return f"{_policy(outcome)}: {time_words(ranks.time_s)}, {over} against equal ranks; rank {last} ends last."
+
+
+def _verdict(outcome: ScheduleResult) -> str:
+    timed, baseline = outcome.timed, outcome.baseline
+    time, usual, least = times_words([timed.time_s, baseline.time_s, outcome.bound_s])
+    gain = ""
+    if timed is not baseline:
+        ratio = round(baseline.time_s / timed.time_s, 2)
+        gain = f", {f'{ratio:.2f}x faster than' if ratio != 1 else 'as fast as'} the baseline's {usual}"
+    return f"{_policy(outcome)}: {time}{gain}; no schedule can be below {least}."
+
+
+def _policy(outcome: ScheduleResult) -> str:
+    """The policy's name, as the beginning of a sentence."""
+    name = outcome.timed.schedule.policy
+    return name[0].upper() + name[1:]
+
+
+def _setting(timed: TimedSchedule) -> str:
+    """The collective, and how it is cut."""
+    request = timed.schedule.request
+    shape = " x ".join(f"{dimension.size:,}" for dimension in request.dimensions)
+    total = f" = {request.accelerators:,}" if len(request.dimensions) > 1 else ""
+    return f"{request.kind} of {bytes_words(request.bytes)} on {shape}{total} accelerators, {_chunks(timed)}"
 
 
 def policy_words(timed: TimedSchedule) -> str:
@@ -66,17 +104,17 @@ def _chunks(timed: TimedSchedule) -> str:
     return counted(len(timed.schedule), "chunk")
 
 
-def over_words(seconds: float, other_s: float) -> str:
-    """How much longer than another, as people read it; equal times give +0.0%."""
-    return f"{round(seconds / other_s - 1, 3) + 0.0:+.1%}"
+def over_words(seconds: float, reference_s: float) -> str:
+    """How much longer than a reference, as people read it; equal times give +0.0%."""
+    return f"{round(seconds / reference_s - 1, 3) + 0.0:+.1%}"
 
 
 def times_words(seconds: Sequence[float]) -> list[str]:
-    """Seconds of one column in one unit."""
+    """Seconds of a column in the same unit."""
     most = max(seconds)
     for scale, unit, digits in ((1e-6, "us", 1), (1e-3, "ms", 3), (1.0, "s", 3)):
         if most < 1e4 * scale or unit == "s":
-            return [f"{one / scale:,.{digits}f} {unit}" for one in seconds]
+            return [f"{value / scale:,.{digits}f} {unit}" for value in seconds]
     raise AssertionError
 
 
@@ -90,64 +128,56 @@ def bytes_words(value: float) -> str:
     return format_bytes(value, least=1.0)
 
 
-def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule]) -> Iterator[Block]:
-    first = next(iter(others.values()))
-    names = [*others, "bound", "ideal"]
-    seconds = [*(one.time_s for one in others.values()), outcome.shares.bound_s, outcome.ideal_s]
-    used = [f"{one.utilization:.1%}" for one in others.values()]
-    chunks = [f"{len(one.schedule):,}" for one in others.values()]
+USUAL = ("baseline", "themis fifo", "themis scf", "weft")
+"""Policies that a comparison shows; the others repeat the figures of Themis and of ASTRA-sim."""
+
+
+def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *, verbose: bool) -> Iterator[Block]:
+    first_s = outcome.baseline.time_s
+    shown = {name: run for name, run in others.items() if verbose or name in USUAL}
+    limits = {"bound": outcome.bound_s} | ({"ideal": outcome.ideal_s} if verbose else {})
+    seconds = [*(run.time_s for run in shown.values()), *limits.values()]
+    blank = [""] * len(limits)
     yield Grid(
         [
-            Column(heading="policy", cells=names, values=[*others, "", ""], left=True),
-            Column(heading="chunks", cells=[*chunks, "", ""], drop=3),
+            Column(heading="policy", cells=[*shown, *limits], values=[*shown, *blank], left=True),
+            Column(heading="chunks", cells=[*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
             Column(heading="time", cells=times_words(seconds)),
-            Column(heading="speedup", cells=[f"{first.time_s / one:.2f}x" for one in seconds], drop=2),
-            Column(heading="utilization", cells=[*used, "", ""], drop=1),
-            Column(heading="over the bound", cells=[over_words(one, outcome.shares.bound_s) for one in seconds]),
+            Column(heading="speedup", cells=[f"{first_s / value:.2f}x" for value in seconds], drop=2),
+            Column(
+                heading="utilization", cells=[*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1
+            ),
+            Column(heading="over the bound", cells=[over_words(value, outcome.bound_s) for value in seconds]),
         ]
     )
-    yield Paragraph(
-        "bound: no schedule of chunks over these dimensions is faster (bandwidth, latency, filling); ideal:"
-        " every dimension busy all the time, without latency.",
-        indent=2,
-    )
-    yield Blank()
+    yield Paragraph("bound: no schedule of chunks over these dimensions is faster", indent=2)
 
 
-def _counts(outcome: ScheduleResult) -> Iterator[Block]:
+def _counts(outcome: ScheduleResult, *, verbose: bool) -> Iterator[Block]:
     result = list(outcome.counts.values())
-    rows = [(name, [policies[name] for policies in result]) for name in result[0]]
-    columns = [Column(heading="policy", cells=[name for name, _ in rows], left=True)]
-    for i, count in enumerate(outcome.counts):
-        cells = [f"{one[i].utilization:.1%}" for _, one in rows]
+    names = [name for name in result[0] if verbose or name in USUAL]
+    columns = [Column(heading="policy", cells=names, left=True)]
+    for i, (count, policies) in enumerate(outcome.counts.items()):
+        cells = [f"{policies[name].utilization:.1%}" for name in names]
         columns.append(Column(heading=counted(count, "chunk"), cells=cells, drop=i))
     yield Grid(columns)
-    yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks.", indent=2)
-    yield Blank()
-
-
-def _ranks(ranks: RankTimes) -> Iterator[Block]:
-    last = int(np.argmax(ranks.finish_s))
-    yield Paragraph(
-        f"Rank by rank: {time_words(ranks.time_s)} ({over_words(ranks.time_s, ranks.alike_s)} against ranks all"
-        f" alike); rank {last} is last, the first is done after {time_words(float(ranks.finish_s.min()))}."
-    )
+    yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks", indent=2)
 
 
 def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
     timed = outcome.timed
-    asked, stages = timed.schedule.request, timed.stages
-    count = len(asked.dimensions)
+    dimensions, stages = timed.schedule.request.dimensions, timed.stages
+    count = len(dimensions)
     sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
     return [
         Column(heading="#", cells=[str(i + 1) for i in range(count)]),
-        Column(heading="kind", cells=[one.kind for one in asked.dimensions], left=True),
-        Column(heading="size", cells=[f"{one.size:,}" for one in asked.dimensions]),
-        Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in asked.dimensions]),
-        Column(heading="step", cells=[f"{one.latency_s * 1e6:.3g} us" for one in asked.dimensions], drop=2),
+        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
+        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
+        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
+        Column(heading="step", cells=[f"{dimension.latency_s * 1e6:.3g} us" for dimension in dimensions], drop=2),
         Column(heading="algorithm", cells=outcome.algorithms(), left=True),
-        Column(heading="sent", cells=[bytes_words(one) for one in sent]),
-        Column(heading="busy", cells=[f"{one:.1%}" for one in busy]),
+        Column(heading="sent", cells=[bytes_words(value) for value in sent]),
+        Column(heading="busy", cells=[f"{share:.1%}" for share in busy]),
         Column(heading="idle", cells=times_words(timed.idle_s.tolist()), drop=1),
     ]
 
@@ -199,16 +229,16 @@ def _provision(result: Provision) -> Iterator[Block]:
 
 
 def provision_words(result: Provision) -> tuple[str, ...]:
-    """What the bandwidths of dimensions are worth beside each other, in sentences; none for one dimension."""
+    """Sentences on how the bandwidths of dimensions fit each other; none for a single dimension."""
     if not result.pairs:
         return ()
     lines = [
-        f"dimension {pair.outer + 1} is {pair.verdict} for {pair.inner + 1}: it has"
+        f"Dimension {pair.outer + 1} is {pair.verdict} for dimension {pair.inner + 1}: it has"
         f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}."
         for pair in result.pairs
     ]
-    split = ", ".join(format_si(one, "B/s") for one in result.just_enough_Bps)
-    lines.append(f"Just enough for the baseline, of the same total: {split}.")
+    split = ", ".join(format_si(value, "B/s") for value in result.just_enough_Bps)
+    lines.append(f"Split of the same total that suits the baseline: {split}.")
     if result.slow:
         lines.append(f"No mix of orders keeps all dimensions busy{_remedy(result)}.")
     return tuple(lines)
@@ -247,26 +277,43 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
 
 
 def schedules_view(result: JobSchedules) -> Iterator[Block]:
-    """Every collective: what the prediction takes for a call, and the best that is known, with its bound."""
+    """Every collective: the predicted time of a call, and the best known one with its bound."""
     rows = result.collectives
-    yield Heading(f"Collectives of {result.job}, most bytes first (seconds of one call)")
-    between = ["-" if one.reached_Bps is None else f"{one.reached_Bps / 1e9:.3g} GB/s" for one in rows]
+    yield Paragraph(schedules_verdict(result), style="bold")
+    yield Blank()
+    between = ["-" if row.reached_Bps is None else f"{row.reached_Bps / 1e9:.3g} GB/s" for row in rows]
     yield Grid(
         [
-            Column(heading="collective", cells=[one.name for one in rows], left=True),
-            Column(heading="ranks", cells=[f"{one.ranks:,}" for one in rows]),
-            Column(heading="hosts", cells=[f"{one.hosts:,}" for one in rows]),
-            Column(heading="size", cells=[format_si(one.bytes, "B") for one in rows]),
-            Column(heading="calls", cells=[f"{one.calls:,.0f}" for one in rows], drop=1),
+            Column(heading="collective", cells=[row.name for row in rows], left=True),
+            Column(heading="ranks", cells=[f"{row.ranks:,}" for row in rows]),
+            Column(heading="hosts", cells=[f"{row.hosts:,}" for row in rows]),
+            Column(heading="size", cells=[format_si(row.bytes, "B") for row in rows]),
+            Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=1),
             Column(heading="between hosts", cells=between, drop=2),
-            Column(heading="predicted", cells=[format_seconds(one.assumed[1]) for one in rows]),
-            Column(heading="best", cells=[format_seconds(one.best[1]) for one in rows]),
-            Column(heading="by", cells=[one.best[0] for one in rows], left=True),
-            Column(heading="bound", cells=[format_seconds(one.bound_s) for one in rows]),
+            Column(heading="predicted", cells=[format_seconds(row.assumed[1]) for row in rows], meaning="by estimate"),
+            Column(
+                heading="best",
+                cells=[format_seconds(row.best[1]) for row in rows],
+                meaning="NCCL's fastest algorithm, or a schedule that beats it",
+            ),
+            Column(heading="by", cells=[row.best[0] for row in rows], left=True),
+            Column(
+                heading="bound", cells=[format_seconds(row.bound_s) for row in rows], meaning="peak bandwidth of ports"
+            ),
         ]
     )
-    yield Paragraph(
-        "predicted: what the iteration is predicted with; best: the fastest of NCCL's algorithms, or a schedule over"
-        " hosts and network that beats them all; bound: bytes over the ports' peak bandwidth.",
-        indent=2,
+    yield Paragraph("seconds of one call, most bytes first", indent=2, style="dim")
+
+
+def schedules_verdict(result: JobSchedules) -> str:
+    """How many collectives a schedule makes faster than NCCL's algorithms, and the largest gain."""
+    rows = result.collectives
+    better = [row for row in rows if row.schedule_is_best]
+    if not better:
+        return f"{result.job}: no schedule beats NCCL's algorithms ({counted(len(rows), 'collective')})."
+    largest = max(better, key=lambda row: row.assumed[1] / row.best[1])
+    gain = largest.assumed[1] / largest.best[1]
+    return (
+        f"{result.job}: a schedule beats NCCL's algorithms in {len(better)} of {counted(len(rows), 'collective')},"
+        f" at most {gain:.2f}x ({largest.name})."
     )

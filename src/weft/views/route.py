@@ -1,4 +1,4 @@
-"""Route plans for people."""
+"""Route plans and audits for people."""
 
 from __future__ import annotations
 
@@ -8,123 +8,177 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
+    from weft.fabric.spec import Ints
     from weft.routing.audit import RouteAudit
     from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteReport
 
 SHOWN = 8
 """Jobs and links that a table shows."""
-_PROOFS = {
-    "cuts": "what leaves and enters its parts",
-    "lp": "the fractional optimum (LP)",
-    "ilp": "the integer program",
-}
+NOTICEABLE = 0.005
+"""Shares of time below this are not worth a word."""
+_PROOFS = {"cuts": "cuts of the network", "lp": "the fractional optimum (LP)", "ilp": "the integer program"}
+_NAMES = {"auto": "Planned routes", "ecmp": "Hashed ECMP", "spray": "Packet spraying"}
 
 
-def plan_view(report: RouteReport) -> Iterator[Block]:
-    """How good the routes are, what they mean for the jobs, and the busiest links."""
-    plan, compared = report.plan, report.compared
-    yield from _summary(plan)
-    if compared:
-        yield Heading("Against other routers")
-        yield from _routers([*compared, plan])
-    yield Heading("Jobs (all sending at once, against no collision)")
-    yield from _jobs(plan)
-    yield from _links(plan)
+def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
+    """How good the routes are, what they mean for the jobs, and with ``verbose`` the proof and the busiest links."""
+    plan = report.plan
+    yield Paragraph(plan_verdict(report), style="bold")
+    yield Blank()
+    if report.compared:
+        yield Grid(_routers([*report.compared, plan]))
+        yield Heading("Jobs")
+    yield Grid(_jobs(plan, _worst_jobs(plan, verbose=verbose)))
+    yield from _rest(plan, verbose=verbose)
+    if plan.alpha > 1 + NOTICEABLE:
+        busiest = int(np.argmax(plan.load))
+        yield Paragraph(f"Busiest link: {plan.fabric.link_name(busiest)}, congestion {plan.alpha:g}", indent=2)
+    yield _setting(plan)
+    if verbose:
+        yield Heading("Bound")
+        yield Paragraph(
+            f"Congestion (demand / capacity of the busiest link) {plan.alpha:g}; no routes are below"
+            f" {plan.alpha_bound:g}, by {_PROOFS[plan.bound_by]}",
+            indent=2,
+        )
+        best = plan.efficiency
+        yield Paragraph(
+            f"Slowest {best.objective}: {best.value:.1%} of its pace alone, at most {best.bound:.1%}", indent=2
+        )
+        yield from _links(plan)
 
 
-def audit_view(result: RouteAudit) -> Iterator[Block]:
+def plan_verdict(report: RouteReport) -> str:
+    """How much jobs slow each other down, how little is possible, and what hashing would do."""
+    plan = report.plan
+    verdict = f"{_NAMES.get(plan.router, f'Routes by {plan.router}')}: {_slowdown(plan)}"
+    if report.hashed is None:
+        return f"{verdict}."
+    hashed = _slowest(report.hashed)
+    same = abs(hashed / _slowest(plan) - 1) < NOTICEABLE
+    return f"{verdict}; hashed ECMP{' is as good' if same else f': {hashed:.2f}'}."
+
+
+def _slowest(plan: RoutePlan) -> float:
+    """The largest slowdown of a job, at least 1."""
+    return max((job.slowdown for job in plan.jobs), default=1.0)
+
+
+def _slowdown(plan: RoutePlan) -> str:
+    """The largest slowdown of a job beside its lower bound."""
+    slowest, bound = _slowest(plan), max(1.0, plan.alpha_bound)
+    if slowest < 1 + NOTICEABLE:
+        return f"every job communicates at full speed (slowdown {slowest:.2f}, the least possible)"
+    reached = ", reached" if slowest < bound * (1 + NOTICEABLE) else ""
+    return f"slowdown {slowest:.2f} of the slowest job (lower bound {bound:.2f}{reached})"
+
+
+def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     """How good installed routes are, beside those after few moves and those of a new plan."""
     installed = result.installed
-    flows, best = len(installed.traffic), installed.efficiency
-    yield Paragraph(f"{counted(flows, 'flow')} of {counted(len(installed.jobs), 'job')} on {installed.fabric.name}")
-    repaired, replanned = result.repaired, result.replanned
-    kinds = (("installed", installed), ("repaired", repaired), (f"anew by {replanned.router}", replanned))
+    yield Paragraph(audit_verdict(result), style="bold")
+    yield Blank()
+    replanned, best = result.replanned, installed.efficiency
+    kinds = (("installed", installed), ("repaired", result.repaired), (f"new plan ({replanned.router})", replanned))
+    plans = [plan for _, plan in kinds]
     yield Grid(
         [
             Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
-            Column(heading="flows that move", cells=[f"{len(result.moved(one)):,}" for _, one in kinds] + [""]),
-            Column(
-                heading="congestion", cells=[f"{one.alpha:g}" for _, one in kinds] + [f"{installed.alpha_bound:g}"]
-            ),
+            Column(heading="flows that move", cells=[f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
+            Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
             Column(
                 heading=f"slowest {best.objective}",
-                cells=[f"{one.efficiency.value:.1%}" for _, one in kinds] + [f"{best.bound:.1%}"],
+                cells=[f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
+                meaning="share of its pace alone",
             ),
-            Column(heading=f"mean {best.objective}", cells=[f"{one.efficiency.mean:.1%}" for _, one in kinds] + [""]),
+            Column(heading=f"mean {best.objective}", cells=[f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
         ]
     )
-    yield Paragraph(f"Paces against those alone; best possible by {_PROOFS[installed.bound_by]}.")
-    yield Heading("Jobs: slowdown (all sending at once, against no collision)")
-    worst = sorted(range(len(installed.jobs)), key=lambda job: -installed.jobs[job].slowdown)[:20]
-    shown = sorted(worst)
+    yield Heading("Slowdown of jobs")
+    shown = _worst_jobs(installed, verbose=verbose)
     yield Grid(
         [
             Column(heading="job", cells=[installed.jobs[job].job for job in shown], left=True),
-            *(Column(heading=name, cells=[f"{one.jobs[job].slowdown:.3f}" for job in shown]) for name, one in kinds),
+            *(Column(heading=name, cells=[f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
         ]
     )
-    yield from _links(installed)
+    yield from _rest(installed, verbose=verbose)
+    yield _setting(installed)
+    if verbose:
+        yield Paragraph(f"Best possible: by {_PROOFS[installed.bound_by]}", indent=2)
+        yield from _links(installed)
 
 
-def _summary(plan: RoutePlan) -> Iterator[Block]:
-    jobs, flows = len(plan.jobs), len(plan.traffic)
-    what = f"{flows:,} flow{'s' if flows > 1 else ''} of {jobs:,} job{'s' if jobs > 1 else ''}"
-    yield Paragraph(f"{what} on {plan.fabric.name}, routed by {plan.router}")
-    proof = _PROOFS[plan.bound_by]
-    verdict = "the congestion is optimal" if plan.gap < 5e-7 else f"{plan.gap:.1%} above the bound"
-    yield Paragraph(
-        f"Congestion (demand / capacity of the busiest link) {plan.alpha:g}, no routes below"
-        f" {plan.alpha_bound:g} (by {proof}): {verdict}"
-    )
-    best = plan.efficiency
-    yield Paragraph(f"Slowest {best.objective}: {best.value:.1%} of its pace alone, at most {best.bound:.1%}")
+def audit_verdict(result: RouteAudit) -> str:
+    """How much the installed routes slow jobs down, and what moving few flows would change."""
+    moved, flows = len(result.moved(result.repaired)), len(result.installed.traffic)
+    verdict = f"Installed routes: {_slowdown(result.installed)}"
+    if not moved:
+        return f"{verdict}; moving flows would not help."
+    return f"{verdict}; moving {moved:,} of {counted(flows, 'flow')} makes it {_slowest(result.repaired):.2f}."
 
 
-def _routers(plans: Sequence[RoutePlan]) -> Iterator[Block]:
-    mean = [float(np.mean([job.slowdown for job in one.jobs])) for one in plans]
-    worst = [max(job.slowdown for job in one.jobs) for one in plans]
-    yield Grid(
-        [
-            Column(heading="router", cells=[one.router for one in plans], left=True),
-            Column(heading="congestion", cells=[f"{one.alpha:g}" for one in plans]),
-            Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
-            Column(heading="worst", cells=[f"{value:.3f}" for value in worst]),
-            Column(
-                heading="slowest all-reduce",
-                cells=[format_seconds(max(job.all_reduce_s for job in one.jobs)) for one in plans],
-            ),
-        ]
-    )
+def _worst_jobs(plan: RoutePlan, *, verbose: bool) -> list[int]:
+    """The jobs that are slowed down most (``verbose``: all), in their order."""
+    worst = sorted(range(len(plan.jobs)), key=lambda job: -plan.jobs[job].slowdown)
+    return sorted(worst if verbose else worst[:SHOWN])
 
 
-def _jobs(plan: RoutePlan) -> Iterator[Block]:
-    worst = sorted(plan.jobs, key=lambda one: -one.slowdown)[: max(SHOWN, 20)]
-    shown = [one for one in plan.jobs if one in worst]
-    yield Grid(
-        [
-            Column(heading="job", cells=[one.job for one in shown], left=True),
-            Column(heading="flows", cells=[f"{one.flows:,}" for one in shown]),
-            Column(heading="slowdown", cells=[f"{one.slowdown:.3f}" for one in shown]),
-            Column(heading="all-reduce", cells=[format_seconds(one.all_reduce_s) for one in shown]),
-            Column(heading="alone", cells=[format_seconds(one.alone_s) for one in shown]),
-            Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in shown]),
-            Column(heading="alone", cells=[format_seconds(one.alone_iteration_s) for one in shown]),
-        ]
-    )
-    if len(shown) < len(plan.jobs):
-        yield Paragraph(f"... and {len(plan.jobs) - len(shown):,} jobs that are slowed down less")
+def _rest(plan: RoutePlan, *, verbose: bool) -> Iterator[Block]:
+    """How many jobs the table leaves out."""
+    if not verbose and len(plan.jobs) > SHOWN:
+        left_out = counted(len(plan.jobs) - SHOWN, "job")
+        yield Paragraph(f"... and {left_out} with smaller slowdowns (use --verbose)", indent=2, style="dim")
+
+
+def _setting(plan: RoutePlan) -> Paragraph:
+    """What was routed."""
+    flows, jobs = counted(len(plan.traffic), "flow"), counted(len(plan.jobs), "job")
+    return Paragraph(f"{flows} of {jobs} on {plan.fabric.name}, all sending at once", indent=2, hang=2, style="dim")
+
+
+def _routers(plans: Sequence[RoutePlan]) -> list[Column]:
+    mean = [float(np.mean([job.slowdown for job in plan.jobs])) for plan in plans]
+    return [
+        Column(heading="router", cells=[plan.router for plan in plans], left=True),
+        Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans]),
+        Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
+        Column(heading="worst", cells=[f"{_slowest(plan):.3f}" for plan in plans]),
+        Column(
+            heading="slowest all-reduce",
+            cells=[format_seconds(max(job.all_reduce_s for job in plan.jobs)) for plan in plans],
+        ),
+    ]
+
+
+def _jobs(plan: RoutePlan, shown: Sequence[int]) -> list[Column]:
+    jobs = [plan.jobs[job] for job in shown]
+    return [
+        Column(heading="job", cells=[job.job for job in jobs], left=True),
+        Column(heading="flows", cells=[f"{job.flows:,}" for job in jobs], drop=1),
+        Column(
+            heading="slowdown",
+            cells=[f"{job.slowdown:.3f}" for job in jobs],
+            meaning="communication over its time without collisions (alone)",
+        ),
+        Column(heading="all-reduce", cells=[format_seconds(job.all_reduce_s) for job in jobs]),
+        Column(heading="alone", cells=[format_seconds(job.alone_s) for job in jobs]),
+        Column(heading="iteration", cells=[format_seconds(job.iteration_s) for job in jobs]),
+        Column(heading="alone", cells=[format_seconds(job.alone_iteration_s) for job in jobs]),
+    ]
 
 
 def _links(plan: RoutePlan) -> Iterator[Block]:
+    """The busiest links with what they carry."""
     fabric = plan.fabric
     flow = np.repeat(np.arange(len(plan.traffic)), np.diff(plan.routes.indptr))
     flows = np.bincount(plan.routes.links, minlength=fabric.links)
     carried = np.bincount(plan.routes.links, plan.traffic.bytes[flow] * plan.routes.usage, fabric.links)
-    order = np.argsort(-plan.load, kind="stable")[:SHOWN]
+    order: Ints = np.argsort(-plan.load, kind="stable")[:SHOWN]
     order = order[plan.load[order] > 0]
     yield Heading("Busiest links")
     yield Grid(

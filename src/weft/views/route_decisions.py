@@ -10,24 +10,11 @@ from typing import Any, Literal
 from weft.codec import Document, encode
 from weft.fabric.spec import Fabric, ranks
 from weft.routing.controller import Decision, Move
-from weft.routing.telemetry import BEYOND, CLEAN, HOLD_S, LOSSY, Kind
+from weft.routing.telemetry import Kind
 from weft.units import format_seconds
 
-_COLUMNS = (
-    "event",
-    "time",
-    "kind",
-    "routes",
-    "flows",
-    "placed",
-    "moved",
-    "cut",
-    "congestion",
-    "before",
-    "after",
-    "at most",
-)
-_WIDTHS = (5, 10, 12, 11, 7, 7, 7, 5, 10, 6, 6, 7)
+_COLUMNS = ("#", "time", "event", "flows", "placed", "moved", "cut", "before", "after", "at most")
+_WIDTHS = (3, 8, 12, 6, 6, 5, 3, 6, 6, 7)
 
 
 def heading_line() -> str:
@@ -41,12 +28,10 @@ def decision_line(decision: Decision) -> str:
         str(decision.number),
         format_seconds(decision.time_s) if decision.time_s else "0 s",
         decision.kind,
-        decision.how,
         f"{decision.flows:,}",
         f"{decision.placed:,}",
         f"{decision.moved:,}",
         f"{decision.cut:,}",
-        f"{decision.alpha:g}",
         "-" if decision.gain.before is None else f"{decision.gain.before:.1%}",
         f"{decision.gain.after:.1%}",
         f"{decision.gain.bound:.1%}",
@@ -55,13 +40,13 @@ def decision_line(decision: Decision) -> str:
 
 
 def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
-    """What measurements changed, a line each."""
+    """Links that measurements changed, a line each."""
     words = {
         "avoided": "{ends} loses {value:.2g} of its packets: avoided",
-        "kept": "{ends} loses {value:.2g} of its packets: kept, nothing else leads there",
-        "back": "{ends} loses nothing any more: taken again",
-        "beyond": "{ends} carries {value:.1%} of its capacity beyond the known flows: so much is not there",
-        "released": "{ends} carries no more than the known flows",
+        "kept": "{ends} loses {value:.2g} of its packets: kept, because no other path leads there",
+        "back": "{ends} no longer loses packets: used again",
+        "beyond": "{ends} carries unknown traffic of {value:.1%} of its capacity: left to it",
+        "released": "{ends} no longer carries unknown traffic",
     }
     result = []
     for change in decision.changes:
@@ -71,17 +56,9 @@ def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
     return result
 
 
-def thresholds_line() -> str:
-    """When measurements count."""
-    return (
-        f"Links that lose {LOSSY:g} of their packets are avoided until they lose at most {CLEAN:g} for {HOLD_S:g} s;"
-        f" load beyond the known flows counts from {BEYOND:.0%} of capacity until {BEYOND / 2:.1%}."
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedLink:
-    """What measurements changed of a link between two nodes."""
+    """A change of a link between two nodes, from measurements."""
 
     ends: tuple[str, ...]
     kind: Kind
@@ -106,7 +83,7 @@ class MovedFlow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLine(Document):
-    """A decision with names of nodes; ``push`` says what became of it."""
+    """A decision with names of nodes; ``push`` is the outcome of carrying it out."""
 
     SCHEMA = "weft.route-decision/1"
     DOCUMENT = """
@@ -152,15 +129,14 @@ class DecisionLine(Document):
 
 
 def decision_to_json(decision: Decision, fabric: Fabric, *, push: Any = None) -> str:
-    """A decision as one line of JSON of schema ``weft.route-decision/1``; ``push`` says what became of it."""
+    """A decision as one line of JSON of schema ``weft.route-decision/1``, with the outcome of its ``push``."""
     line = DecisionLine(decision=decision, fabric=fabric, push=push)
     return json.dumps({"schema": line.SCHEMA} | encode(line), allow_nan=False)
 
 
 def _line(cells: list[str]) -> str:
-    left = (2, 3)
     padded = [
-        cell.ljust(width) if at in left else cell.rjust(width)
+        cell.ljust(width) if at == _COLUMNS.index("event") else cell.rjust(width)
         for at, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
     ]
     return "  ".join(padded).rstrip()

@@ -106,9 +106,7 @@ def evaluation_to_csv(evaluation: Evaluation) -> str:
 def evaluation_view(evaluation: Evaluation) -> Iterator[Block]:
     """A line for every workload, number of spines down and router."""
     rows = evaluation.rows
-    yield Paragraph(
-        f"{counted(evaluation.epochs, 'epoch')} on {evaluation.fabric}, {CONTROLLER_WORDS[evaluation.controller]}"
-    )
+    yield Paragraph(evaluation_verdict(evaluation), style="bold")
     yield Blank()
     columns = [
         Column(heading="workload", cells=_once([workload_words(row) for row in rows]), left=True),
@@ -142,15 +140,30 @@ def evaluation_view(evaluation: Evaluation) -> Iterator[Block]:
             heading="moved",
             cells=[f"{row.replay.moved_flows:,}" for row in rows],
             drop=5,
-            meaning="flows under way given another path",
+            meaning="running flows given another path",
         ),
     ]
     yield Grid(columns)
+    setting = f"{counted(evaluation.epochs, 'epoch')} on {evaluation.fabric}"
+    yield Paragraph(f"{setting}, {CONTROLLER_WORDS[evaluation.controller]}", indent=2, style="dim")
+
+
+def evaluation_verdict(evaluation: Evaluation) -> str:
+    """All-reduces of every router over their time without collisions, the fastest router first."""
+    ratios: dict[str, list[float]] = {}
+    for row in evaluation.rows:
+        ratios.setdefault(row.replay.router, []).append(float(row.replay.ratio.mean()))
+    means = sorted(((float(np.mean(values)), router) for router, values in ratios.items()), key=lambda mean: mean[0])
+    runs = max(map(len, ratios.values()))
+    scope = f" (mean of {runs} runs)" if runs > 1 else ""
+    (least, fastest), *rest = means
+    rivals = "".join(f"; {router} {ratio:.2f}x" for ratio, router in rest)
+    return f"With {fastest} an all-reduce takes {least:.2f}x its time without collisions{rivals}{scope}."
 
 
 CONTROLLER_WORDS = {
     "held": "routes planned once and held",
-    "paper": "routes planned anew when an all-reduce begins, or ends while others run",
+    "paper": "routes planned again when an all-reduce begins, or ends while others run",
 }
 
 

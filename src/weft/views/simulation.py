@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Slowest flows and busiest links that a table shows."""
+NOTICEABLE = 0.005
+"""Shares of time below this are not worth a word."""
 
 
-def scenario_view(report: ScenarioReport) -> Iterator[Block]:
-    """Makespan, the slowest flows and the busiest links of a scenario."""
+def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[Block]:
+    """When a scenario ends, its slowest flows, and with ``verbose`` its busiest links."""
     result, traffic, busy = report.result, report.traffic, report.utilization
+    order = np.argsort(-busy, kind="stable")[:SHOWN]
     yield Paragraph(
         f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
-        f" {format_seconds(result.makespan_s)} (makespan {result.makespan_s:.6f} s)"
+        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time.",
+        style="bold",
     )
+    yield Blank()
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
-    yield Heading("Slowest flows")
     yield Grid(
         [
             Column(heading="flow", cells=[str(flow) for flow in late]),
@@ -35,66 +39,99 @@ def scenario_view(report: ScenarioReport) -> Iterator[Block]:
             Column(heading="to", cells=[str(traffic.target[flow]) for flow in late]),
             Column(heading="bytes", cells=[format_si(traffic.bytes[flow], "B") for flow in late]),
             Column(heading="ends", cells=[f"{result.completion_s[flow]:.6f} s" for flow in late]),
-            Column(heading="last held by link", cells=[str(result.bottleneck[flow]) for flow in late]),
+            Column(heading="bottleneck link", cells=[str(result.bottleneck[flow]) for flow in late]),
         ]
     )
-    most = np.argsort(-busy, kind="stable")[:SHOWN]
-    yield Heading("Busiest links (share of capacity x makespan)")
-    yield Grid(
-        [
-            Column(heading="link", cells=[str(link) for link in most]),
-            Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in most]),
-            Column(heading="utilization", cells=[f"{busy[link]:.1%}" for link in most]),
-        ]
-    )
+    if len(traffic) > SHOWN:
+        yield Paragraph(f"the slowest {SHOWN} flows (--format json lists all)", indent=2, style="dim")
+    if verbose:
+        yield Heading("Busiest links")
+        yield Grid(
+            [
+                Column(heading="link", cells=[str(link) for link in order]),
+                Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in order]),
+                Column(heading="busy", cells=[f"{busy[link]:.1%}" for link in order]),
+            ]
+        )
 
 
-def iteration_view(report: IterationReport) -> Iterator[Block]:
-    """The iteration beside the closed form, its collectives, and where bytes go."""
+def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterator[Block]:
+    """The iteration beside the closed form, and its collectives.
+
+    Args:
+        verbose: add the collectives that are only shown for comparison, other times, and where bytes go.
+    """
     from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
     from weft.layout.text import format_layout
+    from weft.views.words import setting
+
+    result = report.result
+    yield Paragraph(iteration_verdict(report), style="bold")
+    yield Blank()
+    if rows := [row for row in result.collectives if row.used or verbose]:
+        yield Grid(_collective_columns(rows, grid=report.layout.y > 1))
+    if report.slow:
+        yield Paragraph(f"Slow: {', '.join(report.slow)} (the closed form has no slow ranks)", indent=2, hang=2)
+    if report.failed:
+        yield Paragraph(f"Failed: {', '.join(report.failed)} (the closed form has no failures)", indent=2, hang=2)
+    where = f"{report.fabric.name}, {crossing(result.routing)}; layout {format_layout(report.layout)}"
+    for line in (f"On {where}", *setting(report.job, report.cluster)):
+        yield Paragraph(line, indent=2, hang=2, style="dim")
+    if verbose:
+        yield from _details(report)
+
+
+def iteration_verdict(report: IterationReport) -> str:
+    """The time of a step against the closed form, and the collective that causes most of the difference."""
+    result = report.result
+    extra = result.iteration_s / result.closed_form_s - 1
+    step = f"{format_seconds(result.iteration_s)} per step"
+    closed = f"the closed form ({format_seconds(result.closed_form_s)})"
+    if abs(extra) < NOTICEABLE:
+        return f"{step}, as in {closed}."
+    start = f"{step}, {abs(extra):.1%} {'above' if extra > 0 else 'below'} {closed}"
+    used = [row for row in result.collectives if row.used and row.simulated_s > row.closed_form_s]
+    if not used or result.iteration_s < result.scheduled_s * (1 + NOTICEABLE):
+        return f"{start}."
+    worst = max(used, key=lambda row: row.calls * (row.simulated_s - row.closed_form_s))
+    name = f"{_axes(worst, grid=report.layout.y > 1)} {worst.kind}"
+    return f"{start}: flows collide, the {name} takes {worst.simulated_s / worst.closed_form_s:.2f}x as long."
+
+
+def _details(report: IterationReport) -> Iterator[Block]:
+    """Other times, the job in full, and where bytes go."""
     from weft.views.breakdown import subject
     from weft.views.fabric import tier_name
 
     result, fabric = report.result, report.fabric
-    yield from subject(report.job, report.cluster, routing=crossing(result.routing))
-    yield Fact("Layout:", format_layout(report.layout, whole=True))
+    yield Heading("Times")
+    yield Paragraph(
+        f"Same schedule with the closed form's collectives {format_seconds(result.scheduled_s)}; lower bound"
+        f" {format_seconds(result.lower_bound_s)}",
+        indent=2,
+    )
     domains = len(fabric.nodes_of("scale-up"))
     switches = fabric.nodes - fabric.accelerators - domains
     inside = f" and {domains:,} of scale-up domains" if domains else ""
-    yield Paragraph(f"Fabric:  {fabric.name}: {counted(switches, 'switch')}{inside}, {counted(fabric.links, 'link')}")
-    yield Blank()
-    yield Paragraph(
-        f"Iteration {format_seconds(result.iteration_s)} at flow level; closed form"
-        f" {format_seconds(result.closed_form_s)}; the same schedule with the closed form's collectives"
-        f" {format_seconds(result.scheduled_s)}; lower bound {format_seconds(result.lower_bound_s)}"
-    )
-    if report.slow:
-        yield Paragraph(f"Slow: {', '.join(report.slow)}; all but the closed form and the bound wait for them")
-    if report.failed:
-        yield Paragraph(f"Failed: {', '.join(report.failed)}; the closed form and the bound know nothing of it")
     how = "every flow simulated" if result.exact else "identical groups of flows solved once"
-    yield Paragraph(f"{how}; {format_si(result.cross_rail_bytes, 'B')} between different rails of different domains")
-    if result.collectives:
-        yield Heading("Collectives, all groups of an axis at once")
-        yield Grid(_collective_columns(result.collectives))
-        yield Paragraph(
-            "calls: per rank of the busiest stage; alone: transfer of one group with the fabric to itself;"
-            " together: with all groups of the axis; slowdown: contention between them",
-            indent=2,
-        )
+    yield Paragraph(f"{counted(switches, 'switch')}{inside}, {counted(fabric.links, 'link')}; {how}", indent=2)
+    yield Blank()
+    yield from subject(report.job, report.cluster)
     yield Heading("Bytes by tier")
     yield Grid(
         [
             Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
             Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
             Column(heading="carried", cells=[format_si(tier.bytes, "B") for tier in result.tiers]),
-            Column(heading="reached", cells=[f"{tier.reached:.1%}" for tier in result.tiers]),
+            Column(
+                heading="reached",
+                cells=[f"{tier.reached:.1%}" for tier in result.tiers],
+                meaning="share of the links' speed, as measured or as the transport leaves",
+            ),
         ]
     )
     yield Paragraph(
-        "reached: of the links' speed, by measured collectives or by what the transport leaves, whichever is less",
-        indent=2,
+        f"{format_si(result.cross_rail_bytes, 'B')} between different rails of different domains", indent=2
     )
     if result.busiest:
         yield Heading("Busiest links")
@@ -107,18 +144,30 @@ def iteration_view(report: IterationReport) -> Iterator[Block]:
         )
 
 
-def _collective_columns(rows: Sequence[CollectiveRow]) -> list[Column]:
+_AXES = {"x": "tp", "z": "fsdp", "context": "cp", "data": "dp", "pipeline": "pp", "expert": "ep"}
+
+
+def _axes(row: CollectiveRow, *, grid: bool) -> str:
+    """The axes of a collective in the user's words; x, y and z stay where AxoNN's ``grid`` is used."""
+    return "+".join(axis if grid and axis in "xyz" else _AXES.get(axis, axis) for axis in row.axes.split("+"))
+
+
+def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Column]:
     return [
-        Column(heading="axis", cells=[row.axes for row in rows], left=True),
+        Column(heading="axis", cells=[_axes(row, grid=grid) for row in rows], left=True),
         Column(heading="collective", cells=[f"{row.kind} ({row.algorithm})" for row in rows], left=True),
         Column(heading="bytes", cells=[format_si(row.bytes, "B") for row in rows]),
         Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=2),
         Column(heading="groups", cells=[f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
-        Column(heading="alone", cells=[format_seconds(row.alone_s) for row in rows]),
-        Column(heading="together", cells=[format_seconds(row.everybody_s) for row in rows]),
+        Column(heading="alone", cells=[format_seconds(row.alone_s) for row in rows], meaning="one group"),
+        Column(
+            heading="together",
+            cells=[format_seconds(row.everybody_s) for row in rows],
+            meaning="all groups of the axis at once",
+        ),
         Column(heading="slowdown", cells=[f"x{row.slowdown:.2f}" for row in rows]),
         Column(heading="closed form", cells=[format_seconds(row.closed_form_s) for row in rows], drop=3),
-        Column(heading="held by", cells=[", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
+        Column(heading="bottleneck", cells=[", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
     ]
 
 
@@ -133,47 +182,68 @@ def write_timeline(path: str, result: IterationSimulation) -> None:
     write_trace(path, slices)
 
 
-def workload_view(found: WorkloadResult) -> Iterator[Block]:
-    """Each policy's iteration, split into computation and waiting for communication."""
+def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool = False) -> Iterator[Block]:
+    """Each policy's iteration, split into computation and exposed communication.
+
+    Args:
+        policy: the one that the first line is about.
+        verbose: add how busy each dimension is.
+    """
     from weft.simulation.workload import ratio
 
-    runs, dimensions, first = found.runs, found.dimensions, found.first
-    workload = first.workload
-    calls = [task.communication for task in workload.tasks if task.communication is not None]
-    sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
-    shape = " x ".join(str(one.size) for one in dimensions)
-    yield Paragraph(
-        f"{workload.name} over {shape}: {format_seconds(workload.compute_s)} of computation,"
-        f" {len(calls):,} {'collective' if len(calls) == 1 else 'collectives'} of {sent} in all"
-    )
-    for note in (*workload.assumptions, *found.assumptions):
-        yield Fact("Assumed:", note)
-    yield Heading("One iteration")
+    runs, dimensions, baseline = result.runs, result.dimensions, result.first
+    workload = baseline.workload
+    yield Paragraph(workload_verdict(result, policy), style="bold")
+    yield Blank()
     yield Grid(
         [
             Column(heading="policy", cells=list(runs), left=True),
-            Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in runs.values()]),
-            Column(heading="computation", cells=[format_seconds(one.compute_s) for one in runs.values()]),
-            Column(heading="exposed communication", cells=[format_seconds(one.exposed_s) for one in runs.values()]),
+            Column(heading="iteration", cells=[format_seconds(run.iteration_s) for run in runs.values()]),
+            Column(heading="computation", cells=[format_seconds(run.compute_s) for run in runs.values()]),
+            Column(heading="exposed communication", cells=[format_seconds(run.exposed_s) for run in runs.values()]),
             Column(
-                heading="speedup", cells=[f"{ratio(first.iteration_s, one.iteration_s):.3f}x" for one in runs.values()]
+                heading="speedup",
+                cells=[f"{ratio(baseline.iteration_s, run.iteration_s):.3f}x" for run in runs.values()],
             ),
         ]
     )
-    yield Paragraph("ideal: every collective has all bandwidth of its dimensions, without latency.", indent=2)
+    yield Paragraph("ideal: every collective has all bandwidth of its dimensions, without latency", indent=2)
+    calls = [task.communication for task in workload.tasks if task.communication is not None]
+    sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
+    shape = " x ".join(str(dimension.size) for dimension in dimensions)
+    setting = f"{workload.name} over {shape}: {counted(len(calls), 'collective')} of {sent} in all"
+    for line in (setting, *(f"Assumed: {note}" for note in result.every_assumption)):
+        yield Paragraph(line, indent=2, hang=2, style="dim")
+    if not verbose:
+        return
     yield Heading("Dimensions, busy share of the iteration")
     columns = [
         Column(heading="#", cells=[str(i + 1) for i in range(len(dimensions))]),
-        Column(heading="kind", cells=[one.kind for one in dimensions], left=True),
-        Column(heading="size", cells=[f"{one.size:,}" for one in dimensions]),
-        Column(heading="bandwidth", cells=[format_si(one.bandwidth_Bps, "B/s") for one in dimensions]),
+        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
+        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
+        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
     ]
-    for name, one in runs.items():
+    for name, run in runs.items():
         if name != "ideal":
             columns.append(
-                Column(heading=name, cells=[f"{ratio(busy, one.iteration_s, 0.0):.1%}" for busy in one.busy_s])
+                Column(heading=name, cells=[f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s])
             )
     yield Grid(columns)
+
+
+def workload_verdict(result: WorkloadResult, policy: str) -> str:
+    """The iteration under a policy, against the baseline and ideal communication."""
+    from weft.simulation.workload import ratio
+
+    run, baseline_s = result.runs[policy], result.first.iteration_s
+    verdict = f"{policy[0].upper()}{policy[1:]}: {format_seconds(run.iteration_s)} per iteration"
+    if run is not result.first:
+        gain = ratio(baseline_s, run.iteration_s)
+        faster = f"{gain:.2f}x faster than" if abs(gain - 1) > NOTICEABLE else "as fast as"
+        verdict += f", {faster} the baseline ({format_seconds(baseline_s)})"
+    exposed = ratio(run.exposed_s, run.iteration_s, 0.0)
+    ideal = format_seconds(result.runs["ideal"].iteration_s)
+    return f"{verdict}; {exposed:.0%} is exposed communication (ideal: {ideal})."
 
 
 def write_workload_timeline(path: str, run: Iteration) -> None:

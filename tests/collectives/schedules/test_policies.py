@@ -28,7 +28,7 @@ def asked(kind="all-reduce", bytes_=64e6, latency_s=1e-6):
 def as_json(timed):
     one = timed.schedule.request
     return ScheduleResult(
-        timed=timed, shares=best_shares(one), ideal_s=ideal_s(one), provision=provision(one)
+        timed=timed, baseline=timed, shares=best_shares(one), ideal_s=ideal_s(one), provision=provision(one)
     ).to_json()
 
 

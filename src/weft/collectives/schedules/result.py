@@ -56,7 +56,8 @@ class ChunkCount:
 class ScheduleResult(Result):
     """One timed schedule of a request, what bounds it, and what else was asked for.
 
-    ``others`` are policies by name, ``counts`` the same for each of several numbers of chunks.
+    ``baseline`` is the usual hierarchical order on the same machine, ``others`` are policies by name, ``counts`` the
+    same for each of several numbers of chunks.
     """
 
     SCHEMA = "weft.schedule/1"
@@ -69,6 +70,7 @@ class ScheduleResult(Result):
     INDENT = None
 
     timed: TimedSchedule
+    baseline: TimedSchedule
     shares: Shares
     ideal_s: float
     provision: Provision
