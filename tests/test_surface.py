@@ -87,10 +87,10 @@ estimate: names --as --attention --batch --calibration --chart --failures --form
     --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline
     --tokens --usd-per-hour --verbose --vocab --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
-    --tokens --usd-per-hour --wide
+    --tokens --usd-per-hour --verbose --wide
 report: subject --format --output
 sweep:
-sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
+sweep run: study --axis --clusters --compute --dry-run --models --output --state --wide --workers
 sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
@@ -108,7 +108,7 @@ route export: kind --arrangement --at --cluster --exclude --fabric --failed --fl
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
     --objective --output --paths --picture --placement --plan --radix --router --seed --split --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
-arrange: site --budget --chart --format --output --seed --wide
+arrange: site --budget --chart --format --output --seed --verbose --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
     --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
     --slow --timeline --wide

@@ -1,4 +1,4 @@
-"""Reports to hand around: a plan, an arrangement or a study with its figures, launch files and provenance."""
+"""Reports to share: a plan, an arrangement or a study with charts, launch files and provenance."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from weft.search.ranking import Plan
 
 COMPARED = 5
-"""Layouts that are held against each other: the first ones."""
+"""Layouts that a report compares: the first ones."""
 _TOKENS = 1e12
 
 
 def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tools: tuple[str, ...]) -> Iterator[Block]:
-    """A plan in full; ``launch`` gives what a tool runs of its best layout, or why it cannot."""
+    """A plan in full; ``launch`` gives a tool's launch arguments of its best layout, or why there are none."""
     if not plan.layouts:
         yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
     yield from plan_view(plan, verbose=True)
@@ -38,7 +38,7 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
         yield from plan_figures(plan)
         if (compared := compared_layouts(plan)) is not None:
             yield Heading("Comparison", top=True)
-            yield from comparison_view(compared)
+            yield from comparison_view(compared, verbose=True)
         yield Heading("Launch", top=True)
         for tool in tools:
             written = launch(tool)
@@ -46,7 +46,7 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
     document = plan.to_dict()
     yield Heading("Provenance", top=True)
     yield Fact("Weft:", __version__)
-    yield Fact("Software:", words.software(plan.stack, plan.space.name, plan.job))
+    yield Fact("Framework:", words.software(plan.stack, plan.space.name, plan.job))
     yield Fact("Constants:", "shipped, fitted to measured runs" if plan.constants.shipped else "given")
     yield Fact("Plan, SHA-256:", sha256(plan.to_json().encode()).hexdigest())
     inputs = {name: document[name] for name in ("job", "cluster", "stack", "space", "search", "calibration")}
@@ -54,7 +54,7 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
 
 
 def plan_figures(plan: Plan) -> Iterator[Block]:
-    """Where time and memory go, and what less memory costs."""
+    """Charts of time and memory, and of less memory for more time."""
     from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
     yield Heading("Charts", top=True)
@@ -64,7 +64,7 @@ def plan_figures(plan: Plan) -> Iterator[Block]:
 
 
 def compared_layouts(plan: Plan) -> Comparison | None:
-    """The first layouts held against the first of them."""
+    """The first layouts compared with the best."""
     from weft.layout.text import format_degrees
     from weft.search.comparison import Side, compare
 
@@ -83,8 +83,8 @@ def compared_layouts(plan: Plan) -> Comparison | None:
 
 
 def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: str) -> Iterator[Block]:
-    """An arrangement in full; ``document`` has its fields as ``file`` has them, which commands name."""
-    yield from arrangement_view(result)
+    """An arrangement in full; ``document`` is the content of ``file``, which commands name."""
+    yield from arrangement_view(result, verbose=True)
     yield from arrangement_figures(result)
     yield Heading("Launch", top=True)
     for row in document["jobs"]:
@@ -99,11 +99,11 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
 
 
 def arrangement_figures(result: Arrangement) -> Iterator[Block]:
-    """Seats, links before and after, and one common period."""
+    """Charts of the placement, of links before and after, and of one common period."""
     from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
 
     yield Heading("Charts", top=True)
-    yield Figure(partial(seats_chart, result), "Who sits where: a square is a host, a number and a colour a job")
+    yield Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
     yield Figure(partial(loads_chart, result), "How busy links are before and after")
     yield Figure(
         partial(timeline_chart, result), "One common period: when jobs send, and the busiest link that they share"
@@ -111,14 +111,14 @@ def arrangement_figures(result: Arrangement) -> Iterator[Block]:
 
 
 def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
-    """How a job is started where it was put: commands, and files to copy."""
-    given = f"--arrangement {quote(file)} --job {quote(row['name'])}"
+    """How to start a job on its hosts: commands, and files to copy."""
+    options = f"--arrangement {quote(file)} --job {quote(row['name'])}"
     name = row["name"].replace("/", "-")
     hosts = f"SLURM_HOSTFILE={quote(f'{name}-files/slurm_hostfile')}"
     yield Copied(
-        f"weft launch {given} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
+        f"weft launch {options} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
         f"{hosts} {row['slurm']['command']} PROGRAM\n"
-        f"weft simulate {given} --full\n",
+        f"weft simulate {options} --full\n",
         row["name"],
     )
     if row["offset_s"]:
@@ -129,15 +129,15 @@ def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
 
 
 def _inputs(document: Mapping[str, Any]) -> str:
-    """What was arranged: all that is not an answer, the network by its size."""
+    """The inputs of the search, the network by its size."""
     fabric, goal = document["fabric"], document["objective"]
-    kept = ("name", "model", "first_layout_text", "may", "cut", "weight", "iterations", "job")
+    fields = ("name", "model", "first_layout_text", "may", "cut", "weight", "iterations", "job")
     sizes = {name: len(value) for name, value in fabric.items() if isinstance(value, list)}
     inputs = {
         "site": document["site"],
         "objective": {name: goal[name] for name in ("kind", "max_slowdown", "usd_per_accelerator_hour")},
         "classes": document["classes"],
-        "jobs": [{name: row[name] for name in kept} for row in document["jobs"]],
+        "jobs": [{name: row[name] for name in fields} for row in document["jobs"]],
         "cluster": document["cluster"],
         "fabric": {"name": fabric["name"]} | sizes,
     }

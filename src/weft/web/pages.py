@@ -173,7 +173,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
             Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
             for label, one in (("best", made.best), ("chosen", chosen.estimate))
         ]
-        yield from comparison_view(compare(sides, 1e12))
+        yield from comparison_view(compare(sides, 1e12), verbose=True)
 
 
 def _chosen(made: Plan, asked: Asked) -> Any:
@@ -416,7 +416,7 @@ def _arrange_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
     from weft.views.arrangement import arrangement_view
     from weft.views.reports import arrangement_figures
 
-    yield from arrangement_view(found) if show == "jobs" else arrangement_figures(found)
+    yield from arrangement_view(found, verbose=True) if show == "jobs" else arrangement_figures(found)
 
 
 def _arrange_report(found: Any, asked: Asked) -> tuple[str, str, str]:
