@@ -90,7 +90,7 @@ estimate: names --as --attention --batch --calibration --chart --failures --form
 tune: names --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
     --stack --verbose --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
-    --tokens --usd-per-hour --wide
+    --tokens --usd-per-hour --verbose --wide
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
@@ -126,9 +126,9 @@ route plan: --arrangement --cluster --compare --fabric --failed --flows --format
     --objective --output --paths --picture --placement --plan --radix --router --seed --split --verbose
     --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
-arrange: site --budget --chart --format --output --seed --wide
+arrange: site --budget --chart --format --output --seed --verbose --wide
 sweep:
-sweep run: study --axis --clusters --compute --dry-run --models --output --state --workers
+sweep run: study --axis --clusters --compute --dry-run --models --output --state --wide --workers
 sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 report: subject --format --output

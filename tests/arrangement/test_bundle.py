@@ -67,7 +67,7 @@ def test_a_limit_that_cannot_be_kept_says_the_best_and_writes_nothing(tmp_path, 
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 3
-    assert "the best found is 1." in capsys.readouterr().err
+    assert "slowed down 1." in capsys.readouterr().err
     assert not out.exists()
 
 

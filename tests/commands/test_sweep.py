@@ -145,7 +145,7 @@ def test_every_computation_says_its_axes(name: str) -> None:
     found = computation(name)
     assert set(found.needed) <= set(found.axes)
     assert all(kind.form in ("text", "number", "whole") for kind in found.axes.values())
-    columns = [kind.column for axis, kind in found.axes.items() if axis != "software"]
+    columns = [kind.column for kind in found.axes.values()]
     assert len(columns) == len(set(columns)), "two axes of one column"
 
 
@@ -202,7 +202,7 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
     ("words", "problem"),
     [
         (("no-such.toml",), "no such file"),
-        ((str(EXAMPLE), "--models", "gpt2"), "axes stand beside a study file"),
+        ((str(EXAMPLE), "--models", "gpt2"), "a study file has its own axes"),
         (("--models", "gpt2-125m", "--clusters", "a100-8"), "unknown model 'gpt2-125m'"),
         (("--models", "gpt2-124m", "--clusters", "b100-8"), "unknown cluster 'b100-8'"),
         (("--models", "gpt2-124m", "--clusters", "a100-8", "--axis", "fabric=tree"), "unknown kind of fabric 'tree'"),
@@ -214,11 +214,11 @@ def test_parquet_holds_the_same(tmp_path: Path) -> None:
         ((*SHORT, "--axis", "nic_bandwidth=fast"), "'fast' is not a quantity"),
         ((*SHORT, "--axis", "nic_latency=2 s"), "too large"),
         ((*SHORT, "--axis", "scale_up_size=3.5"), "is not a whole number"),
-        ((*SHORT, "--axis", "stack=mine"), "unknown software 'mine'"),
+        ((*SHORT, "--axis", "stack=mine"), "unknown framework 'mine'"),
         ((*SHORT, "--workers", "many"), "not a number of workers"),
         ((*SHORT, "-o", "out.xlsx"), "does not end in .csv or .parquet"),
-        (("show", "no-such", "--chart", "out.svg"), "go together"),
-        (("show", "no-such"), "holds no state of a sweep"),
+        (("show", "no-such", "--chart", "out.svg"), "needs --x"),
+        (("show", "no-such"), "is not the state of a sweep"),
     ],
 )
 def test_bad_input_is_one_message(words: tuple[str, ...], problem: str) -> None:

@@ -149,13 +149,14 @@ def test_layouts_as_estimates_print_them_have_all_columns(capsys):
         "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,sp",
     )
     found = weft.compare("llama-3.1-8b", "h100-64", layout=(*layouts, "tp=8"))
-    assert [side.label for side in found.sides] == ["layout 1", "layout 2", "tp=8"]
+    assert [side.label for side in found.sides] == [*layouts, "tp=8"]
     print_blocks(comparison_view(found), Screen(width=110))
     text = capsys.readouterr().out
-    for side, layout in zip(found.sides, (*layouts, "tp=8"), strict=True):
-        (row,) = (line for line in text.splitlines() if line.startswith(f"  {side.label} "))
-        assert f"{side.estimate.mfu:.1%}" in row
-        assert f"{side.label}: llama-3.1-8b on h100-64, {layout.split(',schedule')[0]}" in text
+    assert text.startswith("A, the fastest of 3, ")
+    for letter, side in zip("ABC", found.sides, strict=True):
+        rows = [line for line in text.splitlines() if line.startswith(f"  {letter} ")]
+        assert f"{side.estimate.mfu:.1%}" in rows[0]
+        assert f"{letter}: llama-3.1-8b on h100-64, {side.label.split(',schedule')[0]}" in text
     assert "Hidden columns" not in text
 
 

@@ -58,7 +58,7 @@ def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
         ({"axes": {}}, "axes"),
         ({"axes": {"a": []}}, "has no values"),
         ({"axes": {"a": [1, 1]}}, "1 is given twice"),
-        ({"axes": {"a": [1], "as": [2]}}, "given twice, as a too"),
+        ({"axes": {"a": [1], "as": [2]}}, "is the same as a"),
         ({"axes": {"a": ["x"]}}, "axes.a: 'x' is not a whole number"),
         ({"axes": {"a": {"from": 1}}}, "axes.a.(to|steps): is missing"),
         ({"axes": {"a": {"from": 3, "to": 2, "steps": 2}}}, "goes from 3 to 2"),

@@ -83,7 +83,7 @@ def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path, arranged_site)
     path = tmp_path / "arranged.json"
     arranged_site.save(path)
     page = weft.make_report(path)
-    for name in ("policies-on-this-site", "jobs", "layouts", "who-sits-where", "busiest-links", "assumed"):
+    for name in ("policies", "job-placement", "busiest-links", "search", "assumed"):
         assert f'<h2 id="{name}"' in page
     for name in ("links-and-time", "launch", "provenance"):
         assert f'<h2 id="{name}"' in page

@@ -116,8 +116,9 @@ class Arrangement(Result):
         if verified is None:
             return "Not verified: interrupted"
         jobs = len(self.site.jobs)
-        which = "" if verified.jobs == jobs else f" of {verified.jobs} of {counted(jobs, 'job')}"
-        stepped = [f"Verified: every flow{which}, {verified.apart:.4%} apart"] if verified.jobs else []
+        which = "" if verified.jobs == jobs else f" for {verified.jobs} of {counted(jobs, 'job')}"
+        apart = f"{verified.apart:.4%} apart" if verified.apart >= 5e-7 else "exact"
+        stepped = [f"Verified flow by flow{which}: {apart}"] if verified.jobs else []
         return "; ".join([*stepped, *(f"not verified: {reason}" for reason in verified.left_out)])
 
     def assumptions(self) -> tuple[str, ...]:

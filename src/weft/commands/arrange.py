@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 class ArrangeOptions(Options):
     """How long to search, and from where."""
 
-    budget: str | float = option(
-        "60s", "Processor time for the search; what is best by then is taken.", metavar="TIME"
-    )
-    seed: int = option(0, "Seed of the search.", least=0)
+    group = "Search"
+    budget: str | float = option("60s", "Processor time for the search.", metavar="TIME")
+    seed: int = option(0, "Seed of the search.", metavar="N", least=0)
 
 
 @verb(ArrangeOptions)
@@ -48,19 +47,19 @@ def arrange(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = pathlib.Path(folder) / "site.toml"
     ...     _ = path.write_text(text)
-    ...     found = weft.arrange(path)
-    >>> found.gap, found.policy("arrange") <= found.policy("hashed")
+    ...     arrangement = weft.arrange(path)
+    >>> arrangement.gap, arrangement.policy("arrange") <= arrangement.policy("hashed")
     (0.0, True)
 
     Args:
-        site: a site file (TOML), or what was read of one.
+        site: a site file (TOML), or the site of one.
         options: the options as a record instead of keywords.
         progress: called with the objective of each better arrangement and the bound.
-        spent: called now and then with the processor seconds that the search has taken and those of its budget.
+        spent: called during the search with the processor seconds taken and those of the budget.
 
     Raises:
         BadInput: the file cannot be used, or its hosts and jobs do not fit together.
-        NothingFeasible: a job is larger than what is free, or a limit cannot be kept; says the best reachable.
+        NothingFeasible: a job needs more hosts than are free, or a limit cannot be kept; says the best reachable.
     """
     options = given_options(ArrangeOptions, options, given)
     from weft.arrangement.search import Search
@@ -69,14 +68,15 @@ def arrange(
 
     budget_s = parse_seconds(options.budget, "--budget")
     if not budget_s > 0:
-        raise BadInput(f"{options.budget!r} is no time to search in", where="--budget", remedy="write it like 60s")
-    read = site if isinstance(site, Site) else read_site(path_of(site, "SITE"))
-    arrangement = Search(read, budget_s=budget_s, seed=options.seed, progress=progress, spent=spent).run()
+        raise BadInput(f"{options.budget!r} is not above 0", where="--budget", remedy="write it like 60s")
+    if not isinstance(site, Site):
+        site = read_site(path_of(site, "SITE"))
+    arrangement = Search(site, budget_s=budget_s, seed=options.seed, progress=progress, spent=spent).run()
     worst = float(arrangement.best.slowdown.max())
-    if read.max_slowdown is not None and worst > read.max_slowdown * (1 + 1e-9):
-        name = read.jobs[int(arrangement.best.slowdown.argmax())].name
+    if site.max_slowdown is not None and worst > site.max_slowdown * (1 + 1e-9):
+        name = site.jobs[int(arrangement.best.slowdown.argmax())].name
         raise NothingFeasible(
-            f"max_slowdown {read.max_slowdown:g} cannot be kept: the best found is {worst:.4f}, of {name}"
+            f"max_slowdown {site.max_slowdown:g} cannot be kept: {name} is slowed down {worst:.4f}x at best"
             f" -- raise the limit to {worst * 1.0001:.4f}, or take a job out"
         )
     return arrangement
@@ -87,8 +87,9 @@ class ArrangeOutput(Output):
     """Output options of ``weft arrange``."""
 
     output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
+    verbose: bool = option(False, "Also show other policies, placement, links and assumptions.")
     chart: str | None = option(
-        None, "Also draw seats, link loads and a timeline (.svg, .png, .pdf, .html).", metavar="FILE"
+        None, "Also draw placement, links and a timeline (.svg, .png, .pdf, .html).", metavar="FILE"
     )
 
 
@@ -96,10 +97,10 @@ class ArrangeOutput(Output):
 @click.argument("site", metavar="SITE.toml")
 @takes(options=ArrangeOptions, out=ArrangeOutput)
 def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
-    """Arrange the jobs of a site: hosts, layouts, routes, times and classes together, with a bound.
+    """Choose hosts, layouts, routes, start times and traffic classes for all jobs of a site together.
 
-    SITE.toml names the fabric, the hosts, what its switches can do, and the jobs. An interrupt (Ctrl-C) ends the
-    search with the best so far. What -o writes, weft simulate, route, schedule, launch and train read
+    SITE.toml names the network, the hosts, what the switches can do, and the jobs (docs/arrange.md). Ctrl-C ends the
+    search with the best arrangement so far. weft simulate, route, schedule, launch and train read the file of -o
     (--arrangement).
     """
     check_file(out.output, "-o")
@@ -120,7 +121,7 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
         from weft.views.arrangement import arrangement_view
         from weft.views.terminal import print_blocks
 
-        print_blocks(arrangement_view(result), wide=out.wide)
+        print_blocks(arrangement_view(result, verbose=out.verbose), wide=out.wide)
     if out.chart is not None:
         from weft.views.charts.arrangement import CHARTS
 

@@ -1,4 +1,4 @@
-"""``weft.compare``: layouts, clusters, softwares, networks or plans side by side, and why they differ."""
+"""``weft.compare``: layouts, clusters, frameworks, networks or plans side by side, and why they differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RoutingOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import RowsOutput, check_chart, deliver_chart, report
+from weft.commands.output import LayoutOutput, check_chart, deliver_chart, report
 from weft.commands.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -27,25 +27,21 @@ if TYPE_CHECKING:
 USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft compare PLAN.json PLAN.json"
 MOST = 8
 """Sides of one comparison."""
-LONGEST = 24
-"""Characters of a layout that names its side; longer ones are numbered."""
 TOKENS = "1T"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(RecipeOptions, RoutingOptions):
-    """What is held side by side; what is given several times makes sides."""
+    """The sides: an option that repeats makes one for each of its values."""
 
     group = "Job"
-    layout: tuple[str, ...] = option((), "A layout, as tp=8,pp=16 (repeats; else the best of a plan).", metavar="TEXT")
-    stack: tuple[str, ...] = option((), "Training software (repeats).", metavar="NAME")
-    fabric: tuple[str, ...] = option(
-        (), "Network on which the layout is timed flow by flow (repeats).", metavar="KIND|FILE"
-    )
+    layout: tuple[str, ...] = option((), "Layout, as tp=8,pp=16 (repeats; default: the best).", metavar="TEXT")
+    stack: tuple[str, ...] = option((), "Training framework (repeats; default: the recipe's).", metavar="NAME")
+    fabric: tuple[str, ...] = option((), "Simulate flow by flow on this network (repeats).", metavar="KIND|FILE")
     usd_per_hour: tuple[str, ...] = option(
-        (), "Price of a GPU-hour in dollars, for all or for each side (repeats).", metavar="USD"
+        (), "Price of a GPU-hour in dollars: one, or one for each side.", metavar="USD"
     )
-    tokens: str | float = option(TOKENS, "Tokens to train on, for time, cost and energy.", metavar="N")
+    tokens: str | float = option(TOKENS, "Tokens to train on, for days, cost and energy.", metavar="N")
 
     needs = {"routing": "fabric"}
 
@@ -54,11 +50,11 @@ class CompareOptions(RecipeOptions, RoutingOptions):
 def compare(
     *subjects: JobSource | ClusterSource | Plan | EstimateReport, options: CompareOptions | None = None, **given: Any
 ) -> Comparison:
-    """Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.
+    """Compare layouts, clusters, frameworks, networks or plans, and say why they differ.
 
     >>> import weft
-    >>> found = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2", "tp=8"))
-    >>> found.differences[0].ratio > 1
+    >>> comparison = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2", "tp=8"))
+    >>> comparison.differences[0].ratio > 1
     True
 
     Args:
@@ -70,15 +66,15 @@ def compare(
         NothingFeasible: nothing fits where a side's layout is to be planned.
     """
     options = given_options(CompareOptions, options, given)
-    from weft.search.comparison import compare as held
+    from weft.search.comparison import compare as compare_sides
     from weft.units import parse_count
 
-    results = [_result(one) for one in subjects]
-    if any(one is not None for one in results):
+    results = [_result(subject) for subject in subjects]
+    if any(result is not None for result in results):
         sides = _of_results(subjects, results, options)
     else:
         sides = _of_names(subjects, options)
-    return held(_priced(sides, options.usd_per_hour), parse_count(options.tokens, "--tokens"))
+    return compare_sides(_priced(sides, options.usd_per_hour), parse_count(options.tokens, "--tokens"))
 
 
 def _result(subject: Any) -> Plan | EstimateReport | None:
@@ -103,19 +99,20 @@ def _of_results(
     subjects: Sequence[Any], results: Sequence[Plan | EstimateReport | None], options: CompareOptions
 ) -> list[Side]:
     """The first layouts of plans, and estimates."""
-    kept = CompareOptions(usd_per_hour=options.usd_per_hour, tokens=options.tokens)
-    if any(one is None for one in results):
-        odd = next(subject for subject, one in zip(subjects, results, strict=True) if one is None)
-        raise BadInput(f"{str(odd)[:60]!r} stands beside results and is none", where="compare", remedy=USAGE)
-    if options != kept:
-        raise BadInput("plans and estimates have all but --tokens and --usd-per-hour", where="compare", remedy=USAGE)
+    for subject, result in zip(subjects, results, strict=True):
+        if result is None:
+            problem = f"{str(subject)[:60]!r} is not a plan or an estimate, but another side is"
+            raise BadInput(problem, where="compare", remedy=USAGE)
+    if options != CompareOptions(usd_per_hour=options.usd_per_hour, tokens=options.tokens):
+        problem = "plans and estimates take only --tokens and --usd-per-hour"
+        raise BadInput(problem, where="compare", remedy=USAGE)
     _check_number(len(results))
-    labels = [Path(one).stem if isinstance(one, str | os.PathLike) else "" for one in subjects]
-    sides = [_of_result(one, label) for one, label in zip(results, labels, strict=True) if one is not None]
-    plain = [one.label for one in sides]
+    labels = [Path(subject).stem if isinstance(subject, str | os.PathLike) else "" for subject in subjects]
+    sides = [_of_result(result, label) for result, label in zip(results, labels, strict=True) if result is not None]
+    plain = [side.label for side in sides]
     return [
-        replace(one, label=f"{one.label} {number}") if plain.count(one.label) > 1 else one
-        for number, one in enumerate(sides, 1)
+        replace(side, label=f"{side.label} {number}") if plain.count(side.label) > 1 else side
+        for number, side in enumerate(sides, 1)
     ]
 
 
@@ -148,21 +145,20 @@ def _of_result(result: Plan | EstimateReport, label: str) -> Side:
 
 
 def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
-    """The product of clusters, layouts, softwares and networks."""
+    """The product of clusters, layouts, frameworks and networks."""
     if len(subjects) < 2:
         raise BadInput("MODEL and CLUSTER are needed, or two plans", where="compare", remedy=USAGE)
     model, *clusters = subjects
-    places = [cluster_of(one) for one in clusters]
-    counts = {one.count for one in places}
+    places = [cluster_of(cluster) for cluster in clusters]
+    counts = {place.count for place in places}
     job = job_of(model, options, counts.pop() if len(counts) == 1 else 1)
     _check_number(len(places) * max(len(options.layout), 1) * max(len(options.stack), 1) * max(len(options.fabric), 1))
     choices = itertools.product(places, options.layout or (None,), options.stack or (None,), options.fabric or (None,))
     result = []
     for cluster, layout, stack, fabric in choices:
-        cut = layout if layout is None or len(layout) <= LONGEST else f"layout {options.layout.index(layout) + 1}"
         words = [
             (cluster.name, len(places)),
-            (cut, len(options.layout)),
+            (layout, len(options.layout)),
             (stack, len(options.stack)),
             (fabric, len(options.fabric)),
         ]
@@ -215,7 +211,7 @@ def _side(
 def _check_number(sides: int) -> None:
     if not 2 <= sides <= MOST:
         problem = f"{sides} side{'s' * (sides != 1)}"
-        raise BadInput(problem, where="compare", remedy=f"name 2 to {MOST} clusters, layouts, softwares or plans")
+        raise BadInput(problem, where="compare", remedy=f"name 2 to {MOST} clusters, layouts, frameworks or plans")
 
 
 def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
@@ -228,15 +224,16 @@ def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
     if len(prices) not in (1, len(sides)):
         problem = f"{len(prices)} prices for {len(sides)} sides"
         raise BadInput(problem, where="--usd-per-hour", remedy=f"give one, or {len(sides)}")
-    known = [positive(parse_count(one, "--usd-per-hour"), "--usd-per-hour") for one in prices]
-    known = known * len(sides) if len(known) == 1 else known
-    return [replace(one, usd_per_hour=price) for one, price in zip(sides, known, strict=True)]
+    usd = [positive(parse_count(price, "--usd-per-hour"), "--usd-per-hour") for price in prices]
+    usd = usd * len(sides) if len(usd) == 1 else usd
+    return [replace(side, usd_per_hour=price) for side, price in zip(sides, usd, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOutput(RowsOutput):
+class CompareOutput(LayoutOutput):
     """Output options of ``weft compare``."""
 
+    verbose: bool = option(False, "Also show every part of time and memory, and why it differs.")
     chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
 
 
@@ -244,17 +241,16 @@ class CompareOutput(RowsOutput):
 @click.argument("names", nargs=-1, metavar="MODEL CLUSTER... | PLAN.json...")
 @takes(options=CompareOptions, out=CompareOutput)
 def compare_command(names: tuple[str, ...], options: CompareOptions, out: CompareOutput) -> None:
-    """Hold layouts, clusters, softwares, networks or plans side by side, and say why they differ.
+    """Compare layouts, clusters, frameworks, networks or plans, and say why they differ.
 
-    MODEL and each CLUSTER as for weft plan; a side without --layout has the best one of a plan. Or plans and
-    estimates that --format json wrote. The first side is the one that the others are held against.
+    MODEL and each CLUSTER as for weft plan; without --layout each side has the best layout of a plan. Or give plans
+    and estimates that --format json wrote. The sides are A, B, C and so on; all are compared with A.
     """
     check_chart(out.chart)
     result = compare(*names, options=options)
-
     from weft.views.comparison import comparison_view
 
-    report(result, out, comparison_view(result))
+    report(result, out, comparison_view(result, verbose=out.verbose))
     if out.chart is not None:
         from weft.views.charts.layouts import comparison_chart
 

@@ -26,10 +26,10 @@ TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
 
 
 def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
-    """Host lists, settings, tuner file and schedules of a job as a folder of these alone; returns the paths.
+    """Write host lists, NCCL settings, tuner file and schedules of a job into a folder; returns the paths.
 
-    ``nccl.env`` names the tuner file where there is one, so NCCL finds it.  ``msccl.env`` is for MSCCL's own NCCL, and
-    there where a schedule is better than all of NCCL's algorithms."""
+    ``nccl.env`` names the tuner file.  ``msccl.env`` is for MSCCL's own NCCL, and is written only where a schedule is
+    better than all of NCCL's algorithms."""
     from weft.arrangement.bundle import host_lists
     from weft.arrangement.collectives import SPAN, msccl_text
     from weft.files import write_folder
@@ -44,15 +44,15 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
         )
     texts["nccl.env"] = settings
     schedules: dict[str, str] = {}
-    taken: list[tuple[str, int, float]] = []
-    for one in bundle.schedules(number).collectives:
-        near = [size for kind, ranks, size in taken if (kind, ranks) == (one.kind, one.ranks)]
-        if any(size / SPAN <= one.bytes <= size * SPAN for size in near):
+    sizes: dict[tuple[str, int], list[float]] = {}
+    for collective in bundle.schedules(number).collectives:
+        near = sizes.setdefault((collective.kind, collective.ranks), [])
+        if any(size / SPAN <= collective.bytes <= size * SPAN for size in near):
             continue  # the executor takes the first that fits
-        text = msccl_text(one)
+        text = msccl_text(collective)
         if text is not None:
-            schedules[f"msccl-{one.kind}-{'-'.join(one.axes)}-{round(one.bytes)}.xml"] = text
-            taken.append((one.kind, one.ranks, one.bytes))
+            schedules[f"msccl-{collective.kind}-{'-'.join(collective.axes)}-{round(collective.bytes)}.xml"] = text
+            near.append(collective.bytes)
     if schedules:
         paths = ":".join(str(place / name) for name in schedules)
         texts["msccl.env"] = f"{bundle.environments[number]}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
@@ -63,11 +63,11 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
 def arranged_arguments(
     tool: str, path: str, name: str | None, *, start_at: str | None = None, folder: str | None = None
 ) -> tuple[LaunchArguments, tuple[str, ...]]:
-    """Launch arguments of a job of an arrangement, and what else starting it there needs.
+    """Launch arguments of a job of an arrangement, and notes on its hosts, settings and start time.
 
     Args:
         start_at: when all jobs of the arrangement begin.
-        folder: host lists, settings, tuner file and schedules of the job go there.
+        folder: where to write host lists, settings, tuner file and schedules of the job.
     """
     from weft.arrangement.bundle import read_bundle
     from weft.units import format_moment, format_seconds, parse_moment
@@ -79,11 +79,12 @@ def arranged_arguments(
     arguments = launch_arguments(tool, job.job, bundle.subcluster(number), job.layout)
     notes = [f"hosts in rank order: {' '.join(site.host_names[host] for host in bundle.choice.hosts[number])}"]
     if folder is not None:
-        notes += [f"file: {one}" for one in write_files(bundle, number, folder)]
+        notes += [f"file: {path}" for path in write_files(bundle, number, folder)]
     notes += [f"environment: {key}={value}" for key, value in bundle.settings(number).items()]
     if begin_s is not None:
         period = format_seconds(bundle.promised_s[number])
-        notes.append(f"begin the first step at {format_moment(begin_s)} ({begin_s:.3f}), or whole {period} later")
+        at = f"{format_moment(begin_s)} ({begin_s:.3f})"
+        notes.append(f"begin the first step at {at}, or any number of steps of {period} later")
     elif offset_s > 0:
         notes.append(f"begin the first step {format_seconds(offset_s)} after the other jobs")
     return arguments, tuple(notes)
@@ -93,37 +94,32 @@ def arranged_arguments(
 class LaunchOptions(FileOutput):
     """Which layout, and for which tool."""
 
-    tool: str = option("megatron", "Launcher.", choices=TOOLS)
+    group = "Job"
+    tool: str = option("megatron", "Tool that runs the job.", metavar="TOOL", choices=TOOLS)
     rank: int = option(1, "Layout of the plan.", metavar="N", least=1)
-    arrangement: str | None = option(None, "JSON of weft arrange, in place of a plan.", metavar="FILE")
+    arrangement: str | None = option(None, "JSON of weft arrange, instead of a plan.", metavar="FILE")
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     start_at: str | None = option(
-        None, "When all jobs of --arrangement begin: 2026-11-23T06:30:00Z, or seconds since 1970.", metavar="TIME"
+        None, "Start of --arrangement: 2026-11-23T06:30:00Z, or seconds since 1970.", metavar="TIME"
     )
-    files: str | None = option(
-        None, "Also write host lists, NCCL settings, tuner file and MSCCL schedules of --job there.", metavar="FOLDER"
-    )
+    files: str | None = option(None, "Also write host lists, NCCL settings and schedules there.", metavar="FOLDER")
+
+    needs = {"job": "arrangement", "start_at": "arrangement", "files": "arrangement"}
 
 
 @click.command("launch", cls=GroupedCommand)
 @click.argument("plan_file", metavar="[PLAN.json]", required=False)
 @takes(options=LaunchOptions)
 def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
-    """Write the launch file of a layout of PLAN.json (weft plan --format json).
+    """Write the launch file of a layout of PLAN.json (weft plan --format json), or of a job of weft arrange -o.
 
-    With --arrangement it is that of a job of weft arrange -o, and notes say on which hosts, with which NCCL
-    settings and when it begins. Its host lists, settings, tuner file and schedules go to --files FOLDER.
-
-    The command that starts it goes to stderr.
+    TOOL is megatron, torchtitan, torchtitan-toml, deepspeed, slurm, calculon, calculon-application or
+    calculon-system. stderr has the command that starts the job, and notes on hosts and settings.
     """
     if (plan_file is None) == (options.arrangement is None):
         raise BadInput(
             "one plan or one arrangement is needed", where="launch", remedy="give PLAN.json, or --arrangement"
         )
-    for name in ("job", "start_at", "files"):
-        if plan_file is not None and getattr(options, name) is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{flag} needs --arrangement", where="launch", remedy=f"add it, or drop {flag}")
     notes: tuple[str, ...] = ()
     if plan_file is not None:
         arguments = launch_arguments(options.tool, *read_plan(plan_file, options.rank))
@@ -132,10 +128,10 @@ def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
             options.tool, str(options.arrangement), options.job, start_at=options.start_at, folder=options.files
         )
     deliver(arguments.text, options.output)
-    click.echo(arguments.written_for, err=True)
     command = arguments.command
     if options.output is not None:
         command = command.replace(arguments.file, shlex.quote(options.output))
     click.echo(f"run: {command}", err=True)
+    click.echo(arguments.written_for, err=True)
     for note in (*notes, *arguments.notes):
         click.echo(f"note: {note}", err=True)

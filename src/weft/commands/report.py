@@ -1,4 +1,4 @@
-"""``weft.make_report``: a plan, an arrangement or a study as one file to hand around."""
+"""``weft.make_report``: a plan, an arrangement or a study as one file to share."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
-"""Tools whose launch files stand in a report."""
+"""Tools whose launch files a report contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """The form of a report."""
 
-    form: Literal["html", "md"] = option("html", "A page, or Markdown for a pull request.", "--format")
+    group = "Output"
+    form: Literal["html", "md"] = option("html", "Page, or Markdown for a pull request.", "--format")
 
 
 @verb(ReportOptions)
@@ -50,7 +51,7 @@ def make_report(
         options: the options as a record instead of keywords.
 
     Raises:
-        BadInput: the file is no plan and no arrangement, the folder no state, or an option cannot be used.
+        BadInput: the file is neither a plan nor an arrangement, the folder is not a state, or an option is wrong.
         MissingExtra: the extra ``page`` is not installed.
     """
     from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
@@ -111,9 +112,9 @@ def _page(title: str, blocks: Iterable[Block], form: str) -> str:
 
 
 def _study(result: Sweep, form: str) -> str:
-    from weft.views.study import Look, StudyReport
+    from weft.views.study import StudyReport
 
-    report = StudyReport(result, Look())
+    report = StudyReport(result)
     return _page(report.title, report.blocks(), form)
 
 
@@ -121,10 +122,10 @@ def _study(result: Sweep, form: str) -> str:
 @click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
 @takes(options=ReportOptions, out=FileOutput)
 def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan, an arrangement or a study as a page in one file, to hand around.
+    """Write a plan, an arrangement or a study as one page to share.
 
-    PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote, STUDY the folder of
-    weft sweep --state. The page opens from disk and loads nothing.
+    PLAN.json is from weft plan --format json, ARRANGEMENT.json from weft arrange -o, STUDY the folder of weft sweep
+    --state. The page opens from disk and loads nothing from the network.
     """
     check_file(out.output, "--output")
     deliver(make_report(subject, options=options), out.output)

@@ -19,9 +19,9 @@ import click
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
-    FileOutput,
     Progress,
     RowsOutput,
+    TableOutput,
     check_chart,
     check_file,
     deliver,
@@ -39,23 +39,24 @@ if TYPE_CHECKING:
 USAGE = "weft sweep STUDY.toml -o FILE | weft sweep --models a,b --clusters c,d [--axis batch=256,512] -o FILE"
 COMPUTE = "weft.commands.points:compute"
 TIMED = 5
-"""Points that are computed to say how long all take."""
+"""Points that a dry run times."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(Options):
-    """A study in short, and where and how it runs."""
+    """A small study, and where and how a study runs."""
 
-    models: str | None = option(None, "Models.", metavar="A,B,...")
-    clusters: str | None = option(None, "Clusters.", metavar="A,B,...")
+    group = "Job"
+    models: str | None = option(None, "Models, as weft plan takes them.", metavar="A,B")
+    clusters: str | None = option(None, "Clusters, as weft plan takes them.", metavar="A,B")
     axis: tuple[str, ...] = option(
-        (), "Another axis, as batch=256,512 (repeats); semicolons part values with commas.", metavar="NAME=V,V,..."
+        (), "Another axis, as batch=256,512 or 'layout=tp=8,sp;tp=4' (repeats).", metavar="NAME=V,V"
     )
-    compute: str | None = option(None, "What is computed at each point (default plan).", metavar="VERB")
+    compute: str | None = option(None, "Command to compute at each point (default: plan).", metavar="NAME")
     workers: str | int | None = option(
-        None, "Processes (default: the cores there are), or a Ray cluster.", metavar="N|ray|ray://HOST:PORT"
+        None, "Processes (default: one per core), ray or ray://HOST:PORT.", metavar="N|ray"
     )
-    state: str | None = option(None, "Keep results there; the same command goes on where it was ended.", metavar="DIR")
+    state: str | None = option(None, "Folder that keeps results; the same command resumes.", metavar="DIR")
 
 
 @verb(SweepOptions)
@@ -66,15 +67,15 @@ def sweep(
     progress: Callable[[Counts], object] | None = None,
     **given: Any,
 ) -> Sweep:
-    """Compute a study at all its points, on many cores or machines; what was computed before is not computed again.
+    """Compute a study at all its points, on many cores or machines; ``state`` keeps results between calls.
 
     >>> import weft
-    >>> with weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16", axis=("batch=32,64",), workers=1) as found:
-    ...     [(row["cluster"], row["batch"], row["failure"]) for row in found.rows()]
+    >>> with weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16", axis=("batch=32,64",), workers=1) as results:
+    ...     [(row["cluster"], row["batch"], row["failure"]) for row in results.rows()]
     [('a100-8', 32, None), ('a100-8', 64, None), ('a100-16', 32, None), ('a100-16', 64, None)]
 
     Args:
-        study: a study file (weft.study/1), or a mapping with its fields; left out where options name the axes.
+        study: a study file (weft.study/1), or a mapping with its fields; None where options name the axes.
         options: the options as a record instead of keywords.
         progress: called with the counts after each batch of points.
 
@@ -98,21 +99,23 @@ def sweep(
 
 def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: SweepOptions) -> Forecast:
     """Count the points of a study and time a few of them; nothing is kept."""
-    from weft.studies.run import Forecast, spread
+    from weft.studies.run import Forecast
     from weft.studies.work import answer
 
     if options.state is not None and not os.path.isdir(options.state):
         options = SweepOptions(**{**vars(options), "state": None})
     with ExitStack() as stack:
         run, _ = _run(study, options, stack, None)
-        chosen = list(spread(run.missing, TIMED))
+        # Points far apart, as neighbours take similar times.
+        count = min(TIMED, len(run.missing))
+        chosen = [int(run.missing[i * (len(run.missing) - 1) // max(count - 1, 1)]) for i in range(count)]
         if chosen:
             answer(run.task(chosen[:1]))  # loads what all points need
         begin = time.perf_counter()
         result = answer(run.task(chosen)) if chosen else None
         taken = time.perf_counter() - begin
         if result is not None and result.problem:
-            raise BadInput(result.problem, where="sweep", remedy="begin anew")
+            raise BadInput(result.problem, where="sweep", remedy="run the command again")
         return Forecast(
             study=run.points.study.name,
             points=run.counts.points,
@@ -124,7 +127,7 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: 
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
-    """The results that a state folder has so far, of the study that it was last used for."""
+    """The results so far in a state folder, of the study that last used it."""
     from weft.codec import table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
@@ -136,7 +139,7 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
 
     where = os.fspath(folder)
     if not os.path.isfile(Path(folder, FILE)):
-        raise BadInput("holds no state of a sweep", where=where, remedy="give the folder of --state")
+        raise BadInput("is not the state of a sweep", where=where, remedy="give the folder of --state")
     kept = StudyState(folder)
     try:
         noted, stamp = kept.noted("last"), kept.noted("version")
@@ -184,16 +187,17 @@ def _study(study: Any, options: SweepOptions) -> Study:
     for text in options.axis:
         name, sign, values = text.partition("=")
         if not sign or not values.strip():
-            raise BadInput(f"{text[:60]!r} is no axis", where="--axis", remedy="write it like radix=32,64")
+            raise BadInput(f"{text[:60]!r} is not an axis", where="--axis", remedy="write it like radix=32,64")
         if name.strip() in axes:
             raise BadInput(f"{name.strip()[:60]} is given twice", where="--axis", remedy="give it once")
         axes[name.strip()] = _values(values, ";" if ";" in values or name.strip() in ("layout", "layouts") else ",")
-    short = bool(axes or options.compute)
-    if (study is None) != short:
-        needed, beside = "a study file is needed, or --models and --clusters", "axes stand beside a study file"
-        problem = needed if study is None else beside
+    if study is not None and (axes or options.compute):
+        problem = "a study file has its own axes; --models, --clusters, --axis and --compute do not go with it"
         raise BadInput(problem, where="sweep", remedy=USAGE)
     if study is None:
+        if not (axes or options.compute):
+            problem = "a study file is needed, or --models and --clusters"
+            raise BadInput(problem, where="sweep", remedy=USAGE)
         document: dict[str, Any] = {"schema": SCHEMA, "axes": axes}
         return study_from_dict(document | {"compute": options.compute or "plan"}, computation, where="sweep")
     if isinstance(study, Mapping):
@@ -204,55 +208,47 @@ def _study(study: Any, options: SweepOptions) -> Study:
 
 
 def _values(text: str, between: str) -> list[str]:
-    return [one.strip() for one in text.split(between) if one.strip()]
+    return [value.strip() for value in text.split(between) if value.strip()]
 
 
 TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOutput(FileOutput):
+class SweepOutput(TableOutput):
     """Where results go."""
 
-    output: str | None = option(
-        None, "Write the results there, as CSV or Parquet (extra parquet).", "-o", "--output", metavar="FILE"
-    )
-    dry_run: bool = option(False, "Only count the points, and time a few of them.")
+    output: str | None = option(None, "Write results there (.csv, .parquet).", "-o", "--output", metavar="FILE")
+    dry_run: bool = option(False, "Only count the points and time a few.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions(RowsOutput):
     """Which results are shown, and how."""
 
-    where: tuple[str, ...] = option((), "Rows with this value (repeats).", metavar="COLUMN=VALUE")
-    columns: str | None = option(None, "Columns to show.", metavar="A,B,...")
-    chart: str | None = option(None, "Draw two columns (.svg, .png, .pdf, .html).", metavar="FILE")
-    x: str | None = option(None, "Column of --chart from left to right.", metavar="COLUMN")
-    y: str | None = option(None, "Column of --chart from below.", metavar="COLUMN")
-    colour: str | None = option(None, "Column that colours tell apart.", metavar="COLUMN")
-    facet: str | None = option(None, "Column with a picture for each value.", metavar="COLUMN")
+    where: tuple[str, ...] = option((), "Only rows with this value (repeats).", metavar="COLUMN=VALUE")
+    columns: str | None = option(None, "Columns to show (default: the main ones).", metavar="A,B")
+    chart: str | None = option(None, "Also draw --y over --x (.svg, .png, .pdf, .html).", metavar="FILE")
+    x: str | None = option(None, "Column of the horizontal axis.", metavar="COLUMN")
+    y: str | None = option(None, "Column of the vertical axis.", metavar="COLUMN")
+    colour: str | None = option(None, "Column with a colour for each value.", metavar="COLUMN")
+    facet: str | None = option(None, "Column with a panel for each value.", metavar="COLUMN")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.chart is None) != (self.x is None) or (self.chart is None) != (self.y is None):
-            raise BadInput("go together", where="--chart, --x and --y", remedy="give all three, or none")
-        if self.chart is None and (self.colour or self.facet):
-            raise BadInput("go with --chart", where="--colour and --facet", remedy="add it, or drop them")
+    needs = {"chart": "x", "x": "y", "y": "chart", "colour": "chart", "facet": "chart"}
 
 
 @click.group(cls=DefaultGroup, default="run")
 def sweep_command() -> None:
-    """Compute a study over axes, on one machine or many, and look at its results.
+    """Compute a command over many settings, on one machine or many, and show the results.
 
     \b
-    weft sweep STUDY.toml -o results.csv         all points of a study (docs/sweep.md)
-    weft sweep STUDY.toml --state DIR -o r.csv   the same command goes on after a kill
-    weft sweep STUDY.toml --dry-run              how many points, how long
     weft sweep --models llama-3.1-8b,llama-3.1-70b --clusters h100-64,h100-128 --axis batch=256,512 -o r.csv
-    weft sweep STUDY.toml --workers ray -o r.csv on a Ray cluster
+    weft sweep STUDY.toml -o r.csv               a study file (docs/sweep.md)
+    weft sweep STUDY.toml --state DIR -o r.csv   keep results; the same command resumes
+    weft sweep STUDY.toml --dry-run              how many points, how long
     weft sweep show DIR --where count=1024 --columns layout,mfu
 
-    Arguments without a verb are those of run: weft sweep run --help.
+    Without the word run or show, arguments are those of run: weft sweep run --help.
     """
 
 
@@ -260,10 +256,9 @@ def sweep_command() -> None:
 @click.argument("study", required=False, metavar="[STUDY.toml]")
 @takes(options=SweepOptions, out=SweepOutput)
 def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
-    """Compute a study at all its points; what --state has is not computed again.
+    """Compute a study at all its points; results in --state are not computed again.
 
-    The result has a row for each point in the order of the axes, the same bytes for any number of workers and
-    after any kill. A point that fails is a row with its failure and message.
+    The result has one row a point, in the order of the axes. A point that fails has its failure and message.
     """
     _check_output(out.output)
     if out.dry_run:
@@ -285,17 +280,17 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
     with computed as result:
         if out.output is not None:
             _write(result, out.output)
-        show(sweep_view(result, written=out.output), None)
+        show(sweep_view(result, written=out.output), None, wide=out.wide)
 
 
 @sweep_command.command(name="show")
 @click.argument("folder", metavar="DIR")
 @takes(options=ShowOptions)
 def show_results(folder: str, options: ShowOptions) -> None:
-    """Show results that --state kept: all of them, or those with given values."""
+    """Show the results in the folder of --state."""
     from weft.studies.result import chosen, filtered
     from weft.views.files.csv_out import rows_to_csv
-    from weft.views.study import rows_view, telling
+    from weft.views.study import show_view, telling
 
     check_chart(options.chart)
     with open_sweep(folder) as result:
@@ -307,7 +302,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
         elif options.form == "table":
             names = telling(rows, result.points.columns)
         if options.form == "table":
-            show(rows_view(rows, names), options.output, wide=options.wide)
+            show(show_view(rows, names, result), options.output, wide=options.wide)
         else:
             plain = [{name: row.get(name) for name in names} for row in rows]
             text = rows_to_csv(rows, names) if options.form == "csv" else json.dumps(plain, indent=1) + "\n"
@@ -319,8 +314,7 @@ def show_results(folder: str, options: ShowOptions) -> None:
             for place in ("x", "y", "colour", "facet"):
                 name = getattr(options, place)
                 places[place] = None if name is None else chosen(name, columns, f"--{place}")[0]
-            points = result.points
-            chart = sweep_chart(rows, columns, points.columns, **places, title=points.study.name)
+            chart = sweep_chart(rows, columns, result.points.columns, **places, title=result.study)
             deliver_chart(chart, options.chart)
 
 

@@ -155,7 +155,7 @@ def causes(part: str, base: ExplainedLayout, rival: ExplainedLayout) -> tuple[st
     result += [f"{name} {before[name]} -> {after[name]}" for name in names if before[name] != after[name]]
     result += _recipe(base, rival)
     if base.stack != rival.stack:
-        result.append(f"software {base.stack} -> {rival.stack}")
+        result.append(f"framework {base.stack} -> {rival.stack}")
     return tuple(result)
 
 
@@ -425,7 +425,7 @@ def _turns(base: Side, rival: Side, tokens: float) -> tuple[Turn, ...]:
             Turn(
                 figure=f"price of {rival.label}",
                 factor=equal / paid,
-                value=f"${equal:.2f} per accelerator-hour (now ${paid:.2f}): as dear as {base.label}",
+                value=f"${equal:.2f} per accelerator-hour (now ${paid:.2f})",
                 within="",
             )
         )

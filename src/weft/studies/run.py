@@ -1,10 +1,10 @@
-"""The run of a study: what is missing is computed in batches and kept as it comes."""
+"""The run of a study: missing points are computed in batches, and each batch is stored when it arrives."""
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,10 +17,10 @@ from weft.studies.runners import AHEAD, Runner
 from weft.studies.work import Answer, PointBatch, version
 
 BATCH_S = 0.4
-"""A task's aim: long beside what it costs to send one."""
+"""Aim for a task: long beside the cost of sending one."""
 LARGEST_BATCH = 2000
 ATTEMPTS = 5
-"""Deaths of workers without a result between them, after which a point that was alone is given up."""
+"""Deaths of workers in a row after which a point that was alone is given up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Counts:
 
     @classmethod
     def of(cls, keys: NDArray[np.void], state: StudyState) -> tuple[Counts, NDArray[np.int64]]:
-        """Counts before a run, and the numbers of the points to compute: of those with one key, the first."""
+        """Counts before a run, and the numbers of the missing points, the first of equal ones."""
         distinct, first = np.unique(keys, return_index=True)
         missing = np.sort(first[~np.isin(distinct, state.keys())])
         return cls(points=len(keys), known=len(distinct) - len(missing), left=len(missing)), missing
@@ -43,7 +43,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a run would do: points, those that are known, and seconds a point, measured on ``timed`` of them."""
+    """What a run would do: points, known and missing ones, and seconds a point, measured on ``timed`` of them."""
 
     study: str
     points: int
@@ -55,12 +55,7 @@ class Forecast:
 
 @dataclass(kw_only=True)
 class StudyRun:
-    """A study on its way.
-
-    Attributes:
-        keys: of the points, in order.
-        progress: called after each batch.
-    """
+    """A study on its way; ``progress`` is called after each batch."""
 
     points: Points
     kept: StudyState
@@ -171,9 +166,3 @@ class _Waiting:
     def learn(self, points: int, seconds: float) -> None:
         """What a task took; the last ones count most."""
         self._points, self._seconds = 0.5 * self._points + points, 0.5 * self._seconds + seconds
-
-
-def spread(numbers: NDArray[np.int64], count: int) -> Iterator[int]:
-    """Some of the points, far apart."""
-    chosen = np.unique(np.linspace(0, len(numbers) - 1, min(count, len(numbers))).round().astype(int))
-    yield from numbers[chosen].tolist()

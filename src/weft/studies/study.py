@@ -1,8 +1,9 @@
-"""Study files (``weft.study/1``): what is computed at which points."""
+"""Study files (``weft.study/1``): which command is computed at which points."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
@@ -21,11 +22,11 @@ _Text = Annotated[str, Range(1, 500)]
 
 @dataclass(frozen=True, slots=True)
 class AxisKind:
-    """What may be varied.
+    """A setting that a study may vary.
 
     Attributes:
-        column: what results call it; the unit is in the name.
-        parse: a value as people write it, in SI; takes the value and where it stands.
+        column: its name in results; the unit is in the name.
+        parse: turns a written value into SI; takes the value and its place.
         form: "text", "number" or "whole".
         file: whether a value may name a file, whose content then counts.
     """
@@ -38,13 +39,7 @@ class AxisKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """What is computed at a point, and what may be varied for it.
-
-    Attributes:
-        name: as ``compute`` names it.
-        axes: by name; a plural of a name means the same.
-        needed: axes that there must be.
-    """
+    """A computation at a point: its name, its axes by name, and those that a study must have."""
 
     name: str
     axes: Mapping[str, AxisKind]
@@ -52,29 +47,8 @@ class Computation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AxisRange:
-    """Values from ``low`` to ``high``, evenly or by equal ratios; whole ones are multiples of ``multiple``."""
-
-    low: float
-    high: float
-    log: bool
-    multiple: int | None
-
-    def at(self, share: float) -> Value:
-        """The value at a share (0 to 1) of the way."""
-        if self.log:
-            value = exp(log(self.low) + share * (log(self.high) - log(self.low)))
-        else:
-            value = self.low + share * (self.high - self.low)
-        value = min(max(value, self.low), self.high)
-        if self.multiple is None:
-            return value
-        return max(round(value / self.multiple), 1) * self.multiple
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One thing that varies."""
+    """A setting and its values."""
 
     name: str
     kind: AxisKind
@@ -83,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """Axes, what of them is skipped (values by the place of their axis), and what is computed."""
+    """A computation over axes, and the points to skip, as values by the number of their axis."""
 
     name: str
     computation: Computation
@@ -94,7 +68,7 @@ class Study:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeEntry(Document):
-    """Values of an axis by their ends and their number."""
+    """Values of an axis by their ends and their number, evenly or by equal ratios."""
 
     DOCUMENT = "from=low to=high steps scale multiple"
 
@@ -107,7 +81,7 @@ class RangeEntry(Document):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
-    """A study file, whose axes are checked by what is computed."""
+    """A study file; the computation checks its axes."""
 
     schema: Literal["weft.study/1"]
     name: _Text = "sweep"
@@ -117,10 +91,7 @@ class StudyFile:
 
 
 def read_study(path: str | os.PathLike[str], computation: Callable[[str, str], Computation]) -> Study:
-    """The study of a TOML file.
-
-    Args:
-        computation: what a name computes; takes the name and where it stands.
+    """The study of a TOML file; ``computation`` takes a name and its place.
 
     Raises:
         BadInput: the file cannot be read, or a field is unknown, missing or wrong.
@@ -145,8 +116,8 @@ def study_from_dict(
     for written, values in file.axes.items():
         place = f"{where}: axes.{written}"
         axis = _axis(axis_name(written, chosen, place), values, chosen, place)
-        if twice := [one.name for one in axes if one.kind.column == axis.kind.column]:
-            raise BadInput(f"is given twice, as {twice[0]} too", where=place, remedy="keep one")
+        if twice := [earlier.name for earlier in axes if earlier.kind.column == axis.kind.column]:
+            raise BadInput(f"is the same as {twice[0]}", where=place, remedy="keep one of them")
         axes.append(axis)
     for name in chosen.needed:
         if name not in [axis.name for axis in axes]:
@@ -161,11 +132,7 @@ def study_from_dict(
 
 
 def axis_name(written: str, computation: Computation, where: str) -> str:
-    """The name of an axis that may be written in the plural.
-
-    Raises:
-        UnknownName: there is none.
-    """
+    """The name of an axis, which may be written in the plural."""
     for suffix, instead in (("", ""), ("s", ""), ("es", ""), ("ies", "y")):
         name = written.removesuffix(suffix) + instead if written.endswith(suffix) else written
         if name in computation.axes:
@@ -183,12 +150,9 @@ def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
     if len(listed) > MOST_VALUES:
         raise BadInput(f"has {len(listed):,} values", where=where, remedy=f"give at most {MOST_VALUES:,}")
     parsed = tuple(kind.parse(value, where) for value in listed)
-    if (
-        twice := [str(value) for i, value in enumerate(parsed) if value in parsed[:i]][:1]
-        if len(parsed) < 1000
-        else []
-    ):
-        raise BadInput(f"{twice[0][:60]} is given twice", where=where, remedy="give each value once")
+    value, times = Counter(parsed).most_common(1)[0]
+    if times > 1:
+        raise BadInput(f"{str(value)[:60]} is given twice", where=where, remedy="give each value once")
     return Axis(name=name, kind=kind, values=parsed)
 
 
@@ -203,20 +167,29 @@ def _range(name: str, kind: AxisKind, entry: RangeEntry, where: str) -> Axis:
     if entry.scale == "log" and low <= 0:
         raise BadInput("goes by ratios and begins at 0", where=where, remedy='begin above 0, or scale = "linear"')
     if entry.multiple is not None and kind.form != "whole":
-        raise BadInput("has no whole numbers", where=f"{where}.multiple", remedy="remove it")
-    multiple = (entry.multiple or 1) if kind.form == "whole" else None
-    between = AxisRange(low=low, high=high, log=entry.scale == "log", multiple=multiple)
-    steps = [between.at(i / (entry.steps - 1)) for i in range(entry.steps)]
-    return Axis(name=name, kind=kind, values=tuple(dict.fromkeys(steps)))
+        raise BadInput("is only for whole numbers", where=f"{where}.multiple", remedy="remove it")
+    steps: dict[Value, None] = {}
+    for i in range(entry.steps):
+        share = i / (entry.steps - 1)
+        if entry.scale == "log":
+            value = exp(log(low) + share * (log(high) - log(low)))
+        else:
+            value = low + share * (high - low)
+        value = min(max(value, low), high)
+        if kind.form == "whole":
+            multiple = entry.multiple or 1
+            value = max(round(value / multiple), 1) * multiple
+        steps[value] = None
+    return Axis(name=name, kind=kind, values=tuple(steps))
 
 
 def _skip(
-    given: Mapping[str, Any], axes: Sequence[Axis], computation: Computation, where: str
+    rule: Mapping[str, Any], axes: Sequence[Axis], computation: Computation, where: str
 ) -> Mapping[int, tuple[Value, ...]]:
-    """Values by the place of their axis; a point that has one of each is left out."""
+    """Values by the number of their axis; a point that has one of each is left out."""
     names = [axis.name for axis in axes]
     result = {}
-    for written, values in given.items():
+    for written, values in rule.items():
         name = axis_name(written, computation, where)
         if name not in names:
             raise BadInput(f"{name} is not an axis of the study", where=where, remedy="remove it")

@@ -1,4 +1,4 @@
-"""Arrangements for people: what policies reach, jobs, and who sits where."""
+"""Arrangements for people: what is reached, where and when each job runs, and what other policies reach."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -24,6 +24,14 @@ POLICY_WORDS = {
     "arrange": "all together",
 }
 """What each policy chooses."""
+LESS_WORDS = {
+    "routes": "planned routes",
+    "packed": "hosts in a row and planned routes",
+    "offsets": "offsets in time",
+    "priorities": "traffic classes",
+    "kept": "all but other layouts",
+}
+"""What policies that do less than all change of the site as given."""
 HOLDS = {
     "alone": "jobs alone on a 1:1 network",
     "cuts": "bytes that must cross cuts",
@@ -34,85 +42,129 @@ HOLDS = {
 KINDS = {
     "slowdown": "weighted mean slowdown",
     "worst": "worst slowdown",
-    "makespan": "seconds until the last job ends",
-    "utilization": "model FLOP/s over the peak of hosts that are up",
-    "dollars_per_token": "accelerator-hours over tokens of all jobs",
+    "makespan": "time until the last job ends",
+    "utilization": "model FLOP/s over the peak of all hosts",
+    "dollars_per_token": "price of all jobs' tokens",
 }
 """What each objective is."""
 ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
 """How a search ended."""
-ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "sprayed"}
+ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "packet spraying"}
 """How routes are chosen."""
+UNSLOWED = 1e-4
+"""Slowdowns below this are not worth a word."""
 SHOWN = 40
-"""Units that the table of seats lists."""
+"""Units that the table of placements lists."""
+NAMED = 4
+"""Hosts of a job that the table of jobs names; of more, the first and the last."""
 BUSIEST = 3
 """Busiest links that the table of loads lists, before and after."""
 
 
-def arrangement_view(result: Arrangement) -> Iterator[Block]:
-    """What an arrangement reaches, and who sits where."""
-    site, certificate = result.site, result.certificate
+def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[Block]:
+    """What an arrangement reaches, and how each job runs.
+
+    Args:
+        verbose: add other policies, hosts by unit, loads of links, the search and all assumptions.
+    """
+    site, choice = result.site, result.best.choice
+    yield Paragraph(arrangement_verdict(result), style="bold")
+    yield Blank()
+    yield Grid(_jobs(result))
+    text = result.clock.objective.text
+    names = [name for name in LESS_WORDS if name in result.policies]
+    if less := ", ".join(f"{LESS_WORDS[name]} {text(result.policies[name].score)}" for name in names):
+        yield Paragraph(f"With less: {less}", indent=2, hang=2)
+    proof = f"Routes: {ROUTERS[choice.router]}. Bound: {HOLDS[result.certificate.proof]}. {result.verification}."
+    yield Paragraph(proof, indent=2, hang=2)
+    if max(choice.offset_s) > 0:
+        yield Paragraph("Jobs begin at their offsets; drift is not corrected.", indent=2, hang=2)
     up = sum(site.usable)
     yield Paragraph(
-        f"Site: {site.name}, {counted(len(site.jobs), 'job')} on {counted(up, 'host')}"
-        f" of {site.domain_size} {site.cluster.accelerator.name}"
-        f" ({len(site.usable) - up} drained or not there), {site.fabric.name}"
+        f"For {site.name}: {counted(up, 'host')} of {site.domain_size} {site.cluster.accelerator.name}"
+        f" ({len(site.usable) - up} drained or missing), {site.fabric.name}",
+        indent=2,
+        hang=2,
+        style="dim",
     )
-    verdict = "optimal within the model" if result.gap == 0 else f"gap {result.gap:.2%}"
-    text, beyond = result.clock.objective.text, "above" if site.objective == "utilization" else "below"
-    yield Paragraph(
-        f"Objective ({KINDS[site.objective]}): {text(result.best.score)}, no arrangement {beyond}"
-        f" {text(certificate.objective)} (by {HOLDS[certificate.proof]}): {verdict}"
+    if verbose:
+        yield from _details(result)
+
+
+def arrangement_verdict(result: Arrangement) -> str:
+    """What the jobs of a site reach, what they reach as given, and what is the best possible."""
+    site, text = result.site, result.clock.objective.text
+    where = f"{sum(site.usable) * site.domain_size:,} {site.cluster.accelerator.name}"
+    free = "all run at their own speed, " if float(result.best.slowdown.max()) <= 1 + UNSLOWED else ""
+    as_given = f"as given with ECMP: {text(result.policies['hashed'].score)}"
+    bound = "optimal within the model"
+    if result.gap:
+        bound = f"no arrangement can be better than {text(result.certificate.objective)} (gap {result.gap:.2%})"
+    ended = "" if result.ended == "complete" else f"; the search was {ENDS[result.ended]}"
+    return (
+        f"{counted(len(site.jobs), 'job')} on {where}: {free}{KINDS[site.objective]} {text(result.best.score)}"
+        f" ({as_given}); {bound}{ended}."
     )
-    layouts = f" {result.layouts} other layouts," if result.layouts else ""
-    yield Paragraph(
-        f"Search: {result.evaluations:,} arrangements stepped,{layouts} {result.placements}"
-        f" placements; {ENDS[result.ended]}"
-    )
-    yield Paragraph(result.verification)
-    yield Heading("Policies on this site (slowdown against a 1:1 network)")
-    names = list(result.policies)
-    slow = [result.policies[name].slowdown for name in names]
+
+
+def _jobs(result: Arrangement) -> list[Column]:
+    rows, given = result.to_dicts(), result.policies["hashed"].slowdown.tolist()
+    timed = [
+        Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
+        Column(heading="class", cells=[str(row["class"]) for row in rows]),
+    ]
+    return [
+        Column(heading="job", cells=[row["name"] for row in rows], left=True),
+        Column(heading="hosts", cells=[_hosts(row["hosts"].split()) for row in rows], left=True, drop=2),
+        Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
+        Column(heading="per step", cells=[format_seconds(row["iteration_s"]) for row in rows]),
+        Column(heading="slowdown", cells=[f"{row['slowdown']:.4f}" for row in rows]),
+        Column(heading="as given", cells=[f"{slowdown:.4f}" for slowdown in given], drop=1),
+        *(column for column in timed if len(set(column.cells)) > 1),
+        Column(heading="bound", cells=[format_seconds(row["bound_s"]) for row in rows], drop=4),
+        Column(heading="bound by", cells=[row["bound_by"] for row in rows], left=True, drop=4),
+    ]
+
+
+def _hosts(names: list[str]) -> str:
+    return " ".join(names) if len(names) <= NAMED else f"{names[0]} ... {names[-1]} ({len(names)})"
+
+
+def _details(result: Arrangement) -> Iterator[Block]:
+    """Other policies, hosts by unit, loads of links, the search and what it assumes."""
+    yield Heading("Policies (slowdown against a 1:1 network)")
+    text, names = result.clock.objective.text, list(result.policies)
+    slowdowns = [result.policies[name].slowdown for name in names]
     yield Grid(
         [
             Column(heading="policy", cells=names, left=True),
             Column(heading="objective", cells=[text(result.policies[name].score) for name in names]),
-            Column(heading="mean", cells=[f"{float(one.mean()):.4f}" for one in slow]),
-            Column(heading="worst", cells=[f"{float(one.max()):.4f}" for one in slow]),
-            Column(heading="what", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
+            Column(heading="mean", cells=[f"{float(slowdown.mean()):.4f}" for slowdown in slowdowns]),
+            Column(heading="worst", cells=[f"{float(slowdown.max()):.4f}" for slowdown in slowdowns]),
+            Column(heading="choice", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
         ]
     )
-    yield from _jobs(result)
+    for row in result.to_dicts():
+        if row["layout_text"] != row["first_layout_text"]:
+            change = f"Layout of {row['name']}: {row['layout_text']}, before {row['first_layout_text']}"
+            yield Paragraph(change, indent=2, hang=2)
     yield from _seats(result)
     yield from _loads(result)
+    yield Heading("Search")
+    layouts = f" {result.layouts} other layouts," if result.layouts else ""
+    yield Paragraph(
+        f"{result.evaluations:,} arrangements stepped,{layouts} {counted(result.placements, 'placement')};"
+        f" {ENDS[result.ended]}",
+        indent=2,
+    )
     yield Heading("Assumed")
     for line in result.assumptions():
         yield Paragraph(f"- {line}", indent=2, hang=2)
 
 
-def _jobs(result: Arrangement) -> Iterator[Block]:
-    rows = result.to_dicts()
-    yield Heading(f"Jobs ({ROUTERS[result.best.choice.router]})")
-    yield Grid(
-        [
-            Column(heading="job", cells=[row["name"] for row in rows], left=True),
-            Column(heading="iteration", cells=[format_seconds(row["iteration_s"]) for row in rows]),
-            Column(heading="slowdown", cells=[f"{row['slowdown']:.4f}" for row in rows]),
-            Column(heading="at least", cells=[format_seconds(row["bound_s"]) for row in rows], drop=2),
-            Column(heading="by", cells=[row["bound_by"] for row in rows], left=True, drop=2),
-            Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
-            Column(heading="class", cells=[str(row["class"]) for row in rows]),
-        ]
-    )
-    yield Heading("Layouts")
-    for row in rows:
-        before = "" if row["layout_text"] == row["first_layout_text"] else f" (began with {row['first_layout_text']})"
-        yield Paragraph(f"{row['name']}: {row['layout_text']}{before}", indent=2, hang=2)
-
-
 def seat_of(result: Arrangement) -> dict[int, tuple[int, int]]:
-    """The job of each host that has one, and the place of the host in it."""
-    return {host: (number, at) for number, held in enumerate(result.best.choice.hosts) for at, host in enumerate(held)}
+    """The job of each occupied host, and the place of the host in it."""
+    return {host: (job, at) for job, hosts in enumerate(result.best.choice.hosts) for at, host in enumerate(hosts)}
 
 
 def router_words(result: Arrangement, policy: str) -> str:
@@ -128,11 +180,10 @@ def loads_before_after(result: Arrangement) -> tuple[LinkLoads, LinkLoads]:
 
 
 def link_rows(result: Arrangement) -> list[dict[str, object]]:
-    """A row for each of the busiest links before or after, the busiest before first: the mean share of what it can
-    carry, and how many jobs use it."""
-    fabric, loads = result.clock.fabric, loads_before_after(result)
-    chosen = dict.fromkeys(link for one in loads for link in one.busiest(BUSIEST).tolist())
-    before, after = loads
+    """A row for each of the busiest links before or after, the busiest before first: the mean share of its capacity
+    in use, and how many jobs use it."""
+    fabric, (before, after) = result.clock.fabric, loads_before_after(result)
+    chosen = dict.fromkeys([*before.busiest(BUSIEST).tolist(), *after.busiest(BUSIEST).tolist()])
     return [
         {
             "link": fabric.link_name(link),
@@ -167,7 +218,7 @@ def seats(result: Arrangement) -> list[dict[str, object]]:
 
 
 def _seats(result: Arrangement) -> Iterator[Block]:
-    yield Heading("Who sits where (hosts of each job in each leaf or scalable unit)")
+    yield Heading("Job placement (hosts of each job in each leaf or scalable unit)")
     rows = seats(result)
     units = sorted({int(str(row["unit"])) for row in rows})
     count = {(row["unit"], row["job"]): row["hosts"] for row in rows}
@@ -186,7 +237,7 @@ def _loads(result: Arrangement) -> Iterator[Block]:
     rows = link_rows(result)
     if not rows:
         return
-    yield Heading("Busiest links (mean share of what they can carry; before: hosts as given, ECMP)")
+    yield Heading("Busiest links (mean share of capacity; before: hosts as given, ECMP)")
     yield Grid(
         [
             Column(heading="link", cells=[str(row["link"]) for row in rows], left=True),

@@ -1,12 +1,13 @@
-"""A comparison for people: the sides, what differs part by part and why, and where the order turns."""
+"""A comparison for people: which side is faster, the sides, what differs part by part and why, and break-evens."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from string import ascii_uppercase
 from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
-from weft.units import format_bytes, format_count, format_seconds
+from weft.units import format_bytes, format_count, format_seconds, listed
 from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 from weft.views.words import MEMORY_LABELS, TIME_LABELS, straddling
 
@@ -19,84 +20,132 @@ PART_LABELS = TIME_LABELS | MEMORY_LABELS | {"network_s": NETWORK_LABEL}
 WORTH = 0.005
 """Share of the larger side's total below which a difference is not explained."""
 NOTHING = 1e-6
-"""Share of the larger side's total that is no difference."""
+"""Differences below this share of the larger side's total count as zero."""
+LONGEST = 24
+"""Longest label, in characters, beside a side's letter in the table."""
+PARTS = 3
+"""Parts that the line of a difference names."""
 
 
-def comparison_view(result: Comparison) -> Iterator[Block]:
-    """The sides, then each held against the first."""
-    yield Heading("Side by side")
+def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Block]:
+    """Which side is faster, the sides, and what the others do differently from the first.
+
+    Args:
+        verbose: add every part of time and memory, with the reasons of differences and where a break-even was sought.
+    """
+    yield Paragraph(comparison_verdict(result), style="bold")
+    yield Blank()
     yield Grid(_sides(result))
-    for side in result.sides:
-        yield Paragraph(f"{side.label}: {_cut(side)}", indent=2, hang=2, style="dim")
+    for letter, side in zip(ascii_uppercase, result.sides, strict=False):
+        yield Paragraph(f"{letter}: {_setting(side)}", indent=2, hang=2, style="dim")
         if line := straddling([side.estimate.layout], side.cluster):
             yield Paragraph(line, indent=2, hang=2)
-    spares = "; +: spares, paid for" if any(one.cluster.spares for one in result.sides) else ""
-    yield Paragraph(
-        f"time, cost, energy: of {format_count(result.tokens)} tokens without failures; cost of accelerator-hours at"
-        f" their price, which may have a network in it; energy of the accelerators at their board limit{spares}.",
-        indent=2,
-        hang=2,
-        style="dim",
-    )
-    for side, difference in zip(result.sides[1:], result.differences, strict=True):
-        yield from _difference(result.sides[0], side, difference)
+    for letter, difference in zip(ascii_uppercase[1:], result.differences, strict=False):
+        yield Paragraph(f"{letter} against A: {_summary(difference)}", indent=2, hang=2)
+    spares = "; +: spares, paid for" if any(side.cluster.spares for side in result.sides) else ""
+    basis = "tokens without failures; prices may include a network; energy at board power"
+    yield Paragraph(f"Training: {format_count(result.tokens)} {basis}{spares}", indent=2, hang=2, style="dim")
+    if verbose:
+        for letter, side, difference in zip(ascii_uppercase[1:], result.sides[1:], result.differences, strict=False):
+            yield from _details(letter, result.sides[0], side, difference)
+
+
+def comparison_verdict(result: Comparison) -> str:
+    """The fastest side against the first, or the first against the next: speed, whether that is sure, and cost."""
+    sides = result.sides
+    order = sorted(range(len(sides)), key=lambda number: -sides[number].tokens_per_s)
+    fast, slow = (order[0], 0) if order[0] else (0, order[1])
+    speed = sides[fast].tokens_per_s / sides[slow].tokens_per_s
+    names = [ascii_uppercase[number] for number in (fast, slow)]
+    among = f", the fastest of {len(sides)}," if len(sides) > 2 else ""
+    difference = result.differences[max(fast, slow) - 1]
+    if len({side.job.recipe.tokens for side in sides}) == 1:
+        first, second = (format_seconds(sides[number].iteration_s) for number in (fast, slow))
+        speeds = f"{first} per step against {second}"
+    else:
+        first, second = (format_count(sides[number].tokens_per_s) for number in (fast, slow))
+        speeds = f"{first} tokens/s against {second}"
+    if speed - 1 < NOTHING:
+        text = f"{names[0]} and {names[1]} are equally fast: {speeds}"
+    elif difference.tied:
+        tie = f"within the typical error of ±{difference.error:.0%}"
+        text = f"{names[0]}{among} ties with {names[1]}: {speed:.2f}x faster ({speeds}), {tie}"
+    else:
+        error = "error unknown" if difference.error is None else f"beyond the typical error of ±{difference.error:.0%}"
+        text = f"{names[0]}{among} is {speed:.2f}x faster than {names[1]}: {speeds}, {error}"
+    paid = [result.runs[number].usd for number in (fast, slow)]
+    if paid[0] and paid[1] and abs(paid[0] / paid[1] - 1) > NOTHING:
+        share = paid[0] / paid[1] - 1
+        text += f"; {names[0]} costs {abs(share):.0%} {'more' if share > 0 else 'less'}"
+    if short := [letter for letter, side in zip(ascii_uppercase, sides, strict=False) if not side.estimate.fits]:
+        text += f"; {listed(short)} {'does' if len(short) == 1 else 'do'} NOT fit in memory"
+    return f"{text}."
 
 
 def _sides(result: Comparison) -> list[Column]:
     sides, runs = result.sides, result.runs
-    ratios = [1.0, *(one.ratio for one in result.differences)]
+    ratios = [1.0, *(difference.ratio for difference in result.differences)]
+    labels = [side.label if len(side.label) <= LONGEST else "" for side in sides]
+    names = [f"{letter} {label}".rstrip() for letter, label in zip(ascii_uppercase, labels, strict=False)]
+    counts = [f"{side.cluster.count:,}" + f" +{side.cluster.spares:,}".removesuffix(" +0") for side in sides]
+    memory = [format_bytes(side.estimate.memory_bytes) + ("" if side.estimate.fits else " !") for side in sides]
+    mfu = [side.estimate.mfu * side.estimate.iteration_s / side.iteration_s for side in sides]
     return [
-        Column(heading="side", cells=[one.label for one in sides], left=True),
-        Column(
-            heading="accelerators",
-            cells=[f"{one.cluster.count:,}" + f" +{one.cluster.spares:,}".removesuffix(" +0") for one in sides],
-            drop=2,
-        ),
-        Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in sides]),
-        Column(heading="tokens/s", cells=[format_count(one.tokens_per_s) for one in sides], drop=3),
-        Column(heading="ratio", cells=[f"{one:.3f}" for one in ratios]),
-        Column(
-            heading="MFU",
-            cells=[f"{one.estimate.mfu * one.estimate.iteration_s / one.iteration_s:.1%}" for one in sides],
-        ),
-        Column(
-            heading="memory",
-            cells=[format_bytes(one.estimate.memory_bytes) + ("" if one.estimate.fits else " !") for one in sides],
-        ),
-        Column(heading="time", cells=[format_seconds(run.training_s) for run in runs]),
+        Column(heading="side", cells=names, left=True),
+        Column(heading="accelerators", cells=counts, drop=2),
+        Column(heading="per step", cells=[format_seconds(side.iteration_s) for side in sides]),
+        Column(heading="tokens/s", cells=[format_count(side.tokens_per_s) for side in sides], drop=3),
+        Column(heading="time over A", cells=[f"{ratio:.3f}" for ratio in ratios]),
+        Column(heading="MFU", cells=[f"{share:.1%}" for share in mfu]),
+        Column(heading="memory", cells=memory),
+        Column(heading="training", cells=[format_seconds(run.training_s) for run in runs]),
         Column(heading="cost", cells=["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
         Column(heading="energy", cells=[f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
     ]
 
 
-def _cut(side: Side) -> str:
+def _setting(side: Side) -> str:
     """What a side is, in a line."""
     layout = format_layout(side.estimate.layout, whole=True)
     network = f", on {side.fabric}" if side.fabric else ""
-    fits = "" if side.estimate.fits else "; DOES NOT FIT the memory (!)"
+    fits = "" if side.estimate.fits else "; does NOT fit in memory (!)"
     return f"{side.job.model.name} on {side.cluster.name}, {layout}, {side.stack}{network}{fits}"
 
 
-def _difference(first: Side, side: Side, difference: Difference) -> Iterator[Block]:
+def _faster(difference: Difference) -> str:
+    """How much faster or slower a side is than the first."""
     faster = difference.ratio < 1
     share = 1 / difference.ratio - 1 if faster else difference.ratio - 1
-    same = share < NOTHING
-    words = "as fast" if same else f"{share:.1%} {'faster' if faster else 'slower'}"
-    yield Heading(f"{side.label} against {first.label}: {words} per token")
-    if not same:
+    return "as fast" if share < NOTHING else f"{share:.1%} {'faster' if faster else 'slower'} per token"
+
+
+def _summary(difference: Difference) -> str:
+    """The speed of a side against the first, the parts that differ most, and its break-evens."""
+    total = max(sum(change.before for change in difference.time), sum(change.after for change in difference.time))
+    worth = [change for change in difference.time if abs(change.difference) > WORTH * total]
+    largest = sorted(worth, key=lambda change: -abs(change.difference))[:PARTS]
+    parts = ", ".join(f"{PART_LABELS[part.part]} {_signed(part.difference, format_seconds)}" for part in largest)
+    text = _faster(difference) + (f": {parts}" if parts else "")
+    turns = [f"{turn.figure} {turn.value}" for turn in difference.turns if turn.factor is not None]
+    return text + (f". Break-even: {'; '.join(turns)}" if turns else "")
+
+
+def _details(letter: str, first: Side, side: Side, difference: Difference) -> Iterator[Block]:
+    """Every part of a difference, and its break-evens."""
+    yield Heading(f"{letter} ({side.label}) against A ({first.label}): {_faster(difference)}")
+    if abs(difference.ratio - 1) >= NOTHING:
         yield Paragraph(significance(difference), indent=2, hang=2)
     if first.job.recipe.tokens != side.job.recipe.tokens:
         tokens = format_count(first.job.recipe.tokens)
-        yield Paragraph(f"Seconds are for {tokens} tokens, an iteration of {first.label}.", indent=2, hang=2)
-    yield from _changes(difference.time, first.label, side.label, format_seconds)
+        yield Paragraph(f"Seconds are for {tokens} tokens, a step of A.", indent=2, hang=2)
+    yield from _changes(difference.time, letter, format_seconds)
     yield Blank()
-    yield from _changes(difference.memory, first.label, side.label, format_bytes)
+    yield from _changes(difference.memory, letter, format_bytes)
     for turn in difference.turns:
         if turn.factor is None:
-            yield Paragraph(f"Order does not turn with {turn.figure} within {turn.within}.", indent=2, hang=2)
+            yield Paragraph(f"No break-even {turn.figure} within {turn.within}.", indent=2, hang=2)
         else:
-            text = f"Order turns with {turn.figure} x{turn.factor:.3g}: {turn.value}."
-            yield Paragraph(text, indent=2, hang=2)
+            yield Paragraph(f"Break-even {turn.figure}: x{turn.factor:.3g}, {turn.value}.", indent=2, hang=2)
 
 
 def significance(difference: Difference) -> str:
@@ -108,25 +157,26 @@ def significance(difference: Difference) -> str:
     return f"The difference is larger than its typical error of ±{difference.error:.0%}."
 
 
-def _changes(changes: Sequence[Change], before: str, after: str, form: Callable[[float], str]) -> Iterator[Block]:
-    """The parts that are not nothing on both sides, and the reasons of the differences that are worth one."""
-    sums = [sum(one.before for one in changes), sum(one.after for one in changes)]
+def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str]) -> Iterator[Block]:
+    """The parts that either side has, and the reasons of the larger differences."""
+    sums = [sum(change.before for change in changes), sum(change.after for change in changes)]
     total = max(sums)
     least = NOTHING * total
-    rows = [one for one in changes if max(abs(one.before), abs(one.after)) > least]
-    differences = [_signed(one.difference if abs(one.difference) > least else 0.0, form) for one in rows]
+    rows = [change for change in changes if max(abs(change.before), abs(change.after)) > least]
+    differences = [_signed(change.difference if abs(change.difference) > least else 0.0, form) for change in rows]
+    parts = [PART_LABELS[change.part] for change in rows]
     yield Grid(
         [
-            Column(heading="part", cells=[*(PART_LABELS[one.part] for one in rows), "in all"], left=True),
-            Column(heading=before, cells=[*(_value(one.before, least, form) for one in rows), form(sums[0])]),
-            Column(heading=after, cells=[*(_value(one.after, least, form) for one in rows), form(sums[1])]),
+            Column(heading="part", cells=[*parts, "in all"], left=True),
+            Column(heading="A", cells=[*(_value(change.before, least, form) for change in rows), form(sums[0])]),
+            Column(heading=letter, cells=[*(_value(change.after, least, form) for change in rows), form(sums[1])]),
             Column(heading="difference", cells=[*differences, _signed(sums[1] - sums[0], form)]),
         ]
     )
-    worth = [(one, text) for one, text in zip(rows, differences, strict=True) if abs(one.difference) > WORTH * total]
-    for one, text in sorted(worth, key=lambda row: -abs(row[0].difference)):
-        if one.why:
-            yield Paragraph(f"{PART_LABELS[one.part]} {text}: {'; '.join(one.why)}", indent=2, hang=4)
+    explained = zip(rows, parts, differences, strict=True)
+    for change, part, text in sorted(explained, key=lambda row: -abs(row[0].difference)):
+        if change.why and abs(change.difference) > WORTH * total:
+            yield Paragraph(f"{part} {text}: {'; '.join(change.why)}", indent=2, hang=4)
 
 
 def _value(value: float, least: float, form: Callable[[float], str]) -> str:

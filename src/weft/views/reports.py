@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from weft.search.ranking import Plan
 
 COMPARED = 5
-"""Layouts that are held against each other: the first ones."""
+"""Layouts that a report compares: the first ones."""
 _TOKENS = 1e12
 
 
 def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tools: tuple[str, ...]) -> Iterator[Block]:
-    """A plan in full; ``launch`` gives what a tool runs of its best layout, or why it cannot."""
+    """A plan in full; ``launch`` gives a tool's launch arguments of its best layout, or why there are none."""
     if not plan.layouts:
         yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
     yield from plan_with_charts(plan)
     if plan.layouts:
         if (compared := compared_layouts(plan)) is not None:
             yield Heading("Comparison", top=True)
-            yield from comparison_view(compared)
+            yield from comparison_view(compared, verbose=True)
         yield Heading("Launch", top=True)
         for tool in tools:
             written = launch(tool)
@@ -45,7 +45,7 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
     document = plan.to_dict()
     yield Heading("Provenance", top=True)
     yield Fact("Weft:", __version__)
-    yield Fact("Software:", words.software(plan.stack, plan.space.name, plan.job))
+    yield Fact("Framework:", words.software(plan.stack, plan.space.name, plan.job))
     yield Fact("Constants:", "shipped, fitted to measured runs" if plan.constants.shipped else "given")
     yield Fact("Plan, SHA-256:", sha256(plan.to_json().encode()).hexdigest())
     inputs = {name: document[name] for name in ("job", "cluster", "stack", "space", "search", "calibration")}
@@ -72,7 +72,7 @@ def plan_with_charts(plan: Plan) -> Iterator[Block]:
 
 
 def compared_layouts(plan: Plan) -> Comparison | None:
-    """The first layouts held against the first of them."""
+    """The first layouts compared with the best."""
     from weft.layout.text import format_degrees
     from weft.search.comparison import Side, compare
 
@@ -110,7 +110,7 @@ def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
     from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
 
     seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
-    yield from behind_verdict(arrangement_view(result), seats)
+    yield from behind_verdict(arrangement_view(result, verbose=True), seats)
     yield Heading("Links and time", top=True)
     yield Figure(partial(loads_chart, result), "Load of the links before and after")
     yield Figure(
@@ -119,14 +119,14 @@ def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
 
 
 def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
-    """How a job is started where it was put: commands, and files to copy."""
-    given = f"--arrangement {quote(file)} --job {quote(row['name'])}"
+    """How to start a job on its hosts: commands, and files to copy."""
+    options = f"--arrangement {quote(file)} --job {quote(row['name'])}"
     name = row["name"].replace("/", "-")
     hosts = f"SLURM_HOSTFILE={quote(f'{name}-files/slurm_hostfile')}"
     yield Copied(
-        f"weft launch {given} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
+        f"weft launch {options} --tool megatron -o {quote(f'{name}.sh')} --files {quote(f'{name}-files')}\n"
         f"{hosts} {row['slurm']['command']} PROGRAM\n"
-        f"weft simulate {given} --full\n",
+        f"weft simulate {options} --full\n",
         row["name"],
     )
     if row["offset_s"]:
@@ -137,15 +137,15 @@ def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:
 
 
 def _inputs(document: Mapping[str, Any]) -> str:
-    """What was arranged: all that is not an answer, the network by its size."""
+    """The inputs of the search, the network by its size."""
     fabric, goal = document["fabric"], document["objective"]
-    kept = ("name", "model", "first_layout_text", "may", "cut", "weight", "iterations", "job")
+    fields = ("name", "model", "first_layout_text", "may", "cut", "weight", "iterations", "job")
     sizes = {name: len(value) for name, value in fabric.items() if isinstance(value, list)}
     inputs = {
         "site": document["site"],
         "objective": {name: goal[name] for name in ("kind", "max_slowdown", "usd_per_accelerator_hour")},
         "classes": document["classes"],
-        "jobs": [{name: row[name] for name in kept} for row in document["jobs"]],
+        "jobs": [{name: row[name] for name in fields} for row in document["jobs"]],
         "cluster": document["cluster"],
         "fabric": {"name": fabric["name"]} | sizes,
     }

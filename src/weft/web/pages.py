@@ -170,7 +170,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
             Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
             for label, one in (("best", made.best), ("chosen", chosen.estimate))
         ]
-        yield from comparison_view(compare(sides, 1e12))
+        yield from comparison_view(compare(sides, 1e12), verbose=True)
 
 
 def _chosen(made: Plan, asked: Asked) -> Any:
