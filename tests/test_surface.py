@@ -117,7 +117,7 @@ fabric bill: network --format --kind --output --prices --radix --spares --wide
 fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
     --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
-    --radix --scale-up
+    --radix --scale-up --wide
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 train:
 train export: file folder --config --dtype --to
@@ -129,10 +129,12 @@ train run: names --arrangement --background-save --batch --calibration --check-r
     --tensorboard --timeout --tokenizer --warmup --weight-cache
 bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
+    --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace --wide
+validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace --verbose
+    --wide
 serve: --open --port --state
-info: name topic
+info: name topic --wide
 """
 """Every command with its arguments and options; -o stands beside each --output."""
 

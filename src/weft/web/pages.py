@@ -472,11 +472,12 @@ def _accuracy_view(found: Validation, asked: Asked, show: str) -> Iterator[Block
     from weft.views.charts.validation import validation_chart
     from weft.views.validation import cause_view, validation_view
 
+    shipped = asked.text("runs").pasted is None
     yield Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
     if show == "causes":
-        yield from cause_view(found)
+        yield from cause_view(found, shipped=shipped)
         return
-    yield from validation_view(found)
+    yield from validation_view(found, shipped=shipped)
     if asked.get("family"):
         yield Heading("Runs")
         rows = [
