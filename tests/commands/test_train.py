@@ -128,9 +128,7 @@ def test_a_trace_opens_as_json(tmp_path):
     updates = [event for event in events if str(event.get("name")).startswith("Optimizer.step#")]
     assert len(updates) == 2
     for steps in ("0..2", "3..2", "2..5", "x"):
-        with pytest.raises(
-            BadInput, match="does not name steps of the run -- .* within 1 to 4"
-        ):
+        with pytest.raises(BadInput, match=r"does not name steps of the run -- .* within 1 to 4"):
             weft("train", "tiny-gpt", *SMALL, "--steps", "4", "--profile", str(profile), "--profile-steps", steps)
 
 
