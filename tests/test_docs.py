@@ -299,34 +299,6 @@ def errors_table() -> str:
     return rows(heads, lines)
 
 
-def fitted_table() -> str:
-    """What ``weft validate`` prints of the runs that Weft ships, and of the choices among them."""
-    found = validate()
-    lines = [
-        (
-            one.family,
-            f"{one.predicted} of {one.runs}",
-            *(f"{value:{form}}" for value, form in ((one.mape, ".1%"), (one.bias, "+.1%"), (one.max_ape, ".1%"))),
-            "-" if one.spearman is None else f"{one.spearman:.3f}",
-            "-" if one.memory_mape is None else f"{one.memory_mape:.1%}",
-        )
-        for one in (*found.families, found.pooled)
-    ]
-    fitted = rows(("family", "predicted", "mean error", "bias", "worst", "rank correlation", "peak memory"), lines)
-    lines = [
-        (
-            one.family,
-            f"{one.jobs} of {one.layouts}",
-            *(f"{value:.1%}" for value in (one.regret, one.worst, one.random)),
-            "-" if one.ordered is None else f"{one.ordered:.0%} of {one.pairs}",
-        )
-        for one in found.choices
-    ]
-    return (
-        f"{fitted}\n{rows(('family', 'jobs of layouts', 'regret', 'worst', 'random pick', 'pairs in order'), lines)}"
-    )
-
-
 def listed(items: tuple[str, ...]) -> str:
     return ", ".join(f"`{item}`" for item in items) + ".\n"
 
@@ -374,7 +346,6 @@ GENERATED = {
     "congestion": lambda: passage("congestion"),
     "congestion-published": lambda: passage("congestion-published"),
     "errors": errors_table,
-    "fitted": fitted_table,
     "studies": studies_table,
     "study-networks": networks_table,
 }

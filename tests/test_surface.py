@@ -111,7 +111,7 @@ fabric bill: network --format --kind --output --prices --radix --spares --wide
 fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
     --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
-    --radix --scale-up
+    --radix --scale-up --wide
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
     --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
     --output --plan --policy --routing --slow --system --timeline --verbose --wide --workload
@@ -134,9 +134,11 @@ launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 report: subject --format --output
 bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
+    --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace --wide
-info: name topic
+validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
+    --verbose --wide
+info: name topic --wide
 """
 """Every command with its arguments and options; -o stands beside each --output."""
 

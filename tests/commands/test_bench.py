@@ -75,11 +75,11 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
         return Measured(layout=layout, device="cpu", repeats=3, rank=rank, samples=samples, products=products)
 
     monkeypatch.setattr(measure, "measure", given)
-    code, out, err = weft("bench", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu")
+    code, out, err = weft("bench", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu", "--verbose")
     assert (code, err) == (0, "")
-    assert "x: 2 ranks" in out
-    assert "data: 2 ranks" in out
-    (row,) = (line.split() for line in out.split("data: 2 ranks")[0].splitlines() if "reduce-scatter" in line)
+    assert "tp: 2 ranks" in out
+    assert "dp: 2 ranks" in out
+    (row,) = (line.split() for line in out.split("dp: 2 ranks")[0].splitlines() if "reduce-scatter" in line)
     assert " ".join(row) == "reduce-scatter 4.0 KiB 104 us 39.3 MB/s 19.7 MB/s 104 us"
     assert "100 us   500 MB/s  1.000" in out
 
@@ -87,14 +87,14 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--repeats", "2"), "--layout or --ranks is needed"),
+        (("--repeats", "2"), "--layout or --ranks is missing"),
         (("--layout", "x=2,q=3"), "unknown layout field 'q'"),
         (("--layout", "x=3", "--ranks", "4"), "does not divide 4"),
         pytest.param(("--ranks", "2", "--sizes", "soon"), "'soon' is not a quantity", marks=needs_torch),
         pytest.param(("--ranks", "2", "--sizes", "1MiB:1KiB"), "1MiB:1KiB is empty", marks=needs_torch),
         pytest.param(("--ranks", "2", "--sizes", "1TB"), "is not between 1 B and 64 GiB", marks=needs_torch),
         pytest.param(
-            ("--ranks", "2", "--sizes", ",".join(map(str, range(1, 99)))), "98 are too many", marks=needs_torch
+            ("--ranks", "2", "--sizes", ",".join(map(str, range(1, 99)))), "98 sizes are too many", marks=needs_torch
         ),
         (("--ranks", "2", "-o", "nowhere/machine.toml"), "its folder does not exist"),
         (("--ranks", "2", "--calibration-output", "."), "is a folder"),

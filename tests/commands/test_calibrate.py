@@ -65,7 +65,7 @@ def test_a_trace_gives_times_by_shape(tmp_path) -> None:
     measured = read_calibration(str(constants), "h100").measured
     assert measured is not None
     assert (measured.products[0].m, measured.products[0].seconds) == (128, 9e-6)
-    with pytest.raises(BadInput, match="goes without --trace"):
+    with pytest.raises(BadInput, match="needs runs, and --trace has none"):
         CliRunner().invoke(
             cli,
             ["validate", "--trace", str(trace), "--fit", str(constants), "--errors", str(tmp_path / "e.json")],

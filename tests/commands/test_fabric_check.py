@@ -71,7 +71,7 @@ def test_what_it_costs(weft, plan, built, tmp_path):
     assert times[1]["as_built_s"] / times[1]["designed_s"] == pytest.approx(
         times[0]["as_built_s"] / times[0]["designed_s"], rel=0.02
     )
-    assert "as built: +" in weft("fabric", "check", str(built), *KIND, *job)[1]
+    assert "as designed: +" in weft("fabric", "check", str(built), *KIND, *job)[1]
     for path in (plan, built):
         path.write_text("\n".join(row.rpartition(",")[0] for row in path.read_text().splitlines()))
     bare = ("--against", str(plan), "--cluster", "h100-64", "--link-speed", "400Gb/s", *job, "--format", "json")
@@ -95,10 +95,10 @@ def test_names_and_messages(weft, plan, tmp_path):
     assert weft("fabric", "check", str(moved), "--against", str(plan), "--names", str(names))[0] == 0
     names.write_text("\n".join(lines))
     out = weft("fabric", "check", str(moved), "--against", str(plan), "--names", str(names))[1]
-    assert "Not there: spine-0, spine-1" in out
-    assert "--names FILE says which devices are the same" in out
-    with pytest.raises(BadInput, match="'rail-only' is no file, and a kind of network needs --cluster"):
+    assert "Missing devices: spine-0, spine-1" in out
+    assert "map them with --names FILE" in out
+    with pytest.raises(BadInput, match="'rail-only' is not a file, and a kind of network needs --cluster"):
         library.check_fabric(str(plan), against="rail-only")
-    with pytest.raises(BadInput, match="--against: is not given"):
+    with pytest.raises(BadInput, match="--against: is missing"):
         library.check_fabric(str(plan))
     assert repr(library.check_fabric(str(plan), against=str(plan))).endswith("nothing to mend>")

@@ -28,26 +28,30 @@ MOST_SIZES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(Options):
-    """What is measured, and where it goes."""
+    """What is measured."""
 
+    group = "Job"
     layout: str | None = option(None, "Mesh axes to measure, as tp=2,dp=2.", metavar="TEXT")
-    ranks: int | None = option(None, "Ranks; alone, on one axis.", metavar="N", least=1, most=1_000_000)
-    device: str = option("auto", "auto is cuda where each rank has a GPU.", choices=("auto", "cpu", "cuda"))
+    ranks: int | None = option(None, "Ranks; without --layout on one axis.", metavar="N", least=1, most=1_000_000)
+    device: str = option("auto", "auto takes GPUs if every rank has one.", choices=("auto", "cpu", "cuda"))
     sizes: str | None = option(
-        None,
-        "Message sizes, as 4KiB,1MiB or a range by factors of 4, 4KiB:1GiB (default; on CPUs to 16MiB).",
-        metavar="LIST",
+        None, "Message sizes, as 4KiB,1MiB or 4KiB:1GiB (factors of 4; the default on GPUs).", metavar="LIST"
     )
-    repeats: int = option(10, "Calls of each.", metavar="N", least=1, most=10_000)
-    precision: str = option("fp32,bf16", "Precision of products.", metavar="LIST")
+    repeats: int = option(10, "Calls of each measurement.", metavar="N", least=1, most=10_000)
+    precision: str = option("fp32,bf16", "Precisions of products.", metavar="LIST")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOutput(Options):
+    """Output options of ``weft bench run``."""
+
+    group = "Output"
     form: str = option("table", "Output.", "--format", choices=("table", "json"))
-    output: str | None = option(
-        None, "Also write the cluster file that plans read.", "-o", "--output", metavar="FILE.toml"
-    )
+    verbose: bool = option(False, "Also show every measured collective and product.")
+    wide: bool = option(False, "Show all columns, however wide.")
+    output: str | None = option(None, "Also write the cluster file for plans.", "-o", "--output", metavar="FILE.toml")
     calibration_output: str | None = option(
-        None,
-        "Also write constants, and times of products and collectives, for --calibration of plans.",
-        metavar="FILE.toml",
+        None, "Also write constants and measured times, for --calibration.", metavar="FILE.toml"
     )
 
 
@@ -60,19 +64,19 @@ def bench_command() -> None:
     weft plan gpt2-124m machine.toml --calibration constants.toml
     weft bench selftest --gpu
 
-    Arguments without a command are those of run: weft bench run --help.
+    Without a subcommand: run (weft bench run --help).
     """
 
 
 @bench_command.command("run")
-@takes(options=BenchOptions)
-def run_command(options: BenchOptions) -> None:
+@takes(options=BenchOptions, out=BenchOutput)
+def run_command(options: BenchOptions, out: BenchOutput) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
-    The command starts the ranks itself, or is one of them under torchrun.
+    The command starts the ranks itself; under torchrun it is one of them.
     """
-    check_file(options.output, "--output")
-    check_file(options.calibration_output, "--calibration-output")
+    check_file(out.output, "--output")
+    check_file(out.calibration_output, "--calibration-output")
     layout = _layout(options)
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
@@ -93,7 +97,7 @@ def run_command(options: BenchOptions) -> None:
     with nullcontext() if launched() else Progress(f"measuring {counted(layout.world, 'rank')} on {device}"):
         measured = measure(request)
     if measured is not None:
-        _deliver(describe(measured, with_constants=options.calibration_output is not None), options)
+        _deliver(describe(measured, with_constants=out.calibration_output is not None), out)
 
 
 def _layout(options: BenchOptions) -> Layout:
@@ -103,7 +107,7 @@ def _layout(options: BenchOptions) -> Layout:
     if options.layout is not None:
         return parse_layout(options.layout).complete(options.ranks)
     if options.ranks is None:
-        raise BadInput("--layout or --ranks is needed", where="bench", remedy="as --ranks 2 or --layout tp=2,dp=2")
+        raise BadInput("--layout or --ranks is missing", where="bench", remedy="give --ranks 2 or --layout tp=2,dp=2")
     return Layout(data=options.ranks)
 
 
@@ -129,7 +133,7 @@ def parse_sizes(text: str) -> tuple[int, ...]:
             result.add(size)
             size *= STEP
     if len(result) > MOST_SIZES:
-        raise BadInput(f"{len(result)} are too many", where="--sizes", remedy=f"give at most {MOST_SIZES}")
+        raise BadInput(f"{len(result)} sizes are too many", where="--sizes", remedy=f"give at most {MOST_SIZES}")
     return tuple(sorted(result))
 
 
@@ -142,18 +146,18 @@ def _size(text: str) -> int:
     return int(size)
 
 
-def _deliver(result: Described, options: BenchOptions) -> None:
+def _deliver(result: Described, out: BenchOutput) -> None:
     from weft.views.validation import described_view
 
-    _write(result, options.output, options.calibration_output)
-    if options.form == "json":
+    _write(result, out.output, out.calibration_output)
+    if out.form == "json":
         click.echo(result.to_json(), nl=False)
     else:
-        show(described_view(result), None)
-    if options.output is not None:
-        constants = options.calibration_output
+        show(described_view(result, verbose=out.verbose), None, wide=out.wide)
+    if out.output is not None:
+        constants = out.calibration_output
         more = "" if constants is None else f" --calibration {constants}"
-        click.echo(f"next: weft plan MODEL {options.output}{more}", err=True)
+        click.echo(f"Next: weft plan MODEL {out.output}{more}", err=True)
 
 
 def _write(result: Described, cluster: str | None, constants: str | None) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
     _ParamType = click.ParamType
 
-GROUPS = ("Search", "Job", "Run", "Network", "Machine", "Output", "Options")
+GROUPS = ("Search", "Job", "Data", "Run", "Checkpoints", "Network", "Machine", "Output", "Options")
 """Headings of options in the help of commands, in their order."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -1,4 +1,4 @@
-"""``weft fabric``: build, convert, price and draw a network, and hold cables as built against it."""
+"""``weft fabric``: build, convert, price and draw a network, and check its cables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, fabric_of, is_file, left_out, network_of
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import FileOutput, RowsOutput, check_picture, deliver, report, show
+from weft.commands.output import RowsOutput, TableOutput, check_picture, deliver, report, show
 from weft.commands.shared import cluster_of, path_of
 from weft.errors import BadInput, WeftError
 from weft.interop.formats import FABRICS, WIRINGS
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from weft.search import Plan
 
 
+KIND = "Network to build, as fat-tree or 'rail-only 2:1', or a fabric file."
+
+
 @dataclass(frozen=True, kw_only=True)
 class BillOptions(RadixOptions, PriceOptions):
     """Which network, and what parts cost."""
 
-    kind: str | None = option(None, "Network to build for the cluster, or a fabric file.", metavar="KIND|FILE")
-    spares: str | float = option("2%", "Share of every part to buy beside.", metavar="SHARE")
+    kind: str | None = option(None, KIND, metavar="KIND|FILE")
+    spares: str | float = option("2%", "Spares to buy, as a share of every part.", metavar="SHARE")
 
 
 @verb(BillOptions)
@@ -66,8 +69,8 @@ def bill_of_materials(
     fabric, kind = network_of(network, options.kind, options.radix, spares=True)
     result = bill(fabric, options.price_list(), radix=options.radix, kind=kind, spares_share=share)
     if not result.lines:
-        problem = "is one scale-up domain, with no network outside of it to buy"
-        raise BadInput(problem, where=fabric.name, remedy="take more accelerators")
+        problem = "is one scale-up domain: there is no network outside it to buy"
+        raise BadInput(problem, where=fabric.name, remedy="give more accelerators")
     return result
 
 
@@ -75,19 +78,15 @@ def bill_of_materials(
 class CheckOptions(FileOptions, RadixOptions):
     """The design, and the job whose iteration is timed."""
 
-    against: str | Fabric | None = option(None, "The design: a file, or a kind of --cluster.", metavar="KIND|FILE")
-    cluster: str | Cluster | None = option(None, "Cluster of a kind.", metavar="NAME|FILE")
-    names: str | None = option(
-        None, "Devices that have other names: lines of name as built, name in the design.", metavar="FILE"
-    )
-    plan: str | Plan | None = option(
-        None, "JSON of weft plan: also time an iteration of its first layout on both networks.", metavar="FILE"
-    )
+    against: str | Fabric | None = option(None, "Design: a file, or a kind with --cluster.", metavar="KIND|FILE")
+    cluster: str | Cluster | None = option(None, "Cluster to build the kind of --against for.", metavar="NAME|FILE")
+    names: str | None = option(None, "Renamed devices, one per line: built,designed.", metavar="FILE")
+    plan: str | Plan | None = option(None, "Also time an iteration of this weft plan JSON.", metavar="FILE")
 
 
 @verb(CheckOptions)
 def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None = None, **given: Any) -> WiringReport:
-    """Hold cables as built against a design: what is plugged elsewhere, missing or slow, and what to exchange.
+    """Compare cables as built with a design: which are misplugged, missing or slow, and how to repair them.
 
     >>> import tempfile, weft
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -105,11 +104,11 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
         options: the options as a record instead of keywords.
 
     Raises:
-        BadInput: a file or an option that cannot be used, or no device of the design is there.
+        BadInput: a file or an option that cannot be used, or no device of the design is in the file.
     """
     options = given_options(CheckOptions, options, given)
     if options.against is None:
-        raise BadInput("is not given", where="--against", remedy="give the design: a file, or a kind of --cluster")
+        raise BadInput("is missing", where="--against", remedy="give the design: a file, or a kind with --cluster")
     from weft.fabric.wiring import ends_of_accelerators
     from weft.fabric.wiring_check import WiringReport, differences
     from weft.files import read_text
@@ -142,7 +141,7 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
         cables = tuple(replace(one, capacity_Bps=one.capacity_Bps or speed) for one in result.cables)
         return replace(result, cables=cables), fabric
     if isinstance(options.against, str) and options.cluster is None:
-        problem = f"{options.against!r} is no file, and a kind of network needs --cluster"
+        problem = f"{options.against!r} is not a file, and a kind of network needs --cluster"
         raise BadInput(problem, where="--against", remedy="add --cluster, or give a fabric file")
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     fabric = fabric_of(options.against, cluster, options.radix)
@@ -178,15 +177,15 @@ def _timed(options: CheckOptions, result: Differences, design: Wiring, fabric: F
 
 @click.group(cls=DefaultGroup, default="show")
 def fabric_command() -> None:
-    """Show the network of CLUSTER: switches, links, cost and power.
+    """Show, price, draw or check the network of a cluster.
 
     \b
-    weft fabric h100-1024 --kind rail-only                what it is made of, what it costs; or of a file
-    weft fabric h100-1024 --kind rail-only --export p2p   its cabling plan
-    weft fabric check lldp.json --against plan.csv        cables as built against it
-    weft fabric bill h100-1024 --spares 3%                the bill of materials, with spares
+    weft fabric h100-1024 --kind rail-only                size, cost and power
+    weft fabric h100-1024 --kind rail-only --export p2p   cabling plan (CSV)
+    weft fabric check lldp.json --against plan.csv        cables that differ from the plan
+    weft fabric bill h100-1024 --spares 3%                bill of materials
 
-    Arguments without a verb are those of show: weft fabric show --help.
+    Without a subcommand: show (weft fabric show --help).
     """
 
 
@@ -194,47 +193,53 @@ _WRITTEN = {form.name: form for form in (*FABRICS, *WIRINGS) if form.writer}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FabricOptions(FileOptions, RadixOptions, PriceOptions, FileOutput):
-    """Which network, and what is made of it."""
+class FabricOptions(FileOptions, RadixOptions, PriceOptions):
+    """Which network, and its prices."""
 
-    kind: str | None = option(None, "Network to build for CLUSTER, or a fabric file.", metavar="KIND|FILE")
-    export: str | None = option(None, "Print the fabric in a format instead.", choices=tuple(_WRITTEN))
-    picture: str | None = option(None, "Also draw it.", metavar="FILE.svg")
+    kind: str | None = option(None, KIND, metavar="KIND|FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricOutput(TableOutput):
+    """Output options of ``weft fabric show``."""
+
+    export: str | None = option(None, "Print the fabric in this format instead.", choices=tuple(_WRITTEN))
+    picture: str | None = option(None, "Also draw the network.", metavar="FILE.svg")
 
 
 @fabric_command.command("show")
 @click.argument("cluster")
-@takes(options=FabricOptions)
-def network(cluster: str, options: FabricOptions) -> None:
+@takes(options=FabricOptions, out=FabricOutput)
+def network(cluster: str, options: FabricOptions, out: FabricOutput) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
-    Reads weft JSON and TOML, cabling plans (CSV), LLDP JSON, ibnetdiscover, SLURM topology, and NCCL topology
-    XML.
+    CLUSTER is a name (weft info clusters), a cluster file, or a fabric file: Weft's JSON or TOML, a cabling plan
+    (CSV), LLDP JSON, ibnetdiscover output, SLURM topology or NCCL topology XML.
     """
-    check_picture(options.picture)
-    built, kind = network_of(cluster, options.kind, options.radix, options, spares=options.export is None)
-    if options.export is not None:
-        deliver(_WRITTEN[options.export].write(built), options.output)
+    check_picture(out.picture)
+    built, kind = network_of(cluster, options.kind, options.radix, options, spares=out.export is None)
+    if out.export is not None:
+        deliver(_WRITTEN[out.export].write(built), out.output)
     else:
         from weft.fabric.cost import bill
         from weft.views.fabric import fabric_view
 
         price = bill(built, options.price_list(), radix=options.radix, kind=kind)
-        show(fabric_view(built, price), options.output)
-    if options.picture is not None:
+        show(fabric_view(built, price, kind), out.output, wide=out.wide)
+    if out.picture is not None:
         from weft.views.charts.fabric import fabric_svg
         from weft.views.charts.palette import alone
 
-        deliver(alone(fabric_svg(built)), options.picture)
+        deliver(alone(fabric_svg(built)), out.picture)
 
 
 @fabric_command.command("bill")
 @click.argument("network", metavar="CLUSTER|FABRIC")
 @takes(options=BillOptions, out=RowsOutput)
 def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
-    """Print the bill of materials of a network: switches by model, cables, transceivers and NICs, with spares.
+    """Print the bill of materials: switches, cables, transceivers and NICs, with spares.
 
-    Its sums are those of weft fabric and weft design: every cable is a fiber with two transceivers.
+    Every cable is a fiber with two transceivers. Totals equal those of weft fabric and weft design.
     """
     from weft.views.fabric import bill_view
 
@@ -247,12 +252,11 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
 @takes(options=CheckOptions, out=RowsOutput)
 @click.pass_context
 def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOutput) -> None:
-    """Hold cables AS-BUILT against a design: what is miscabled, missing or slow, and which plugs to exchange.
+    """Compare cables AS-BUILT with a design: which are misplugged, missing or slow, and how to repair them.
 
-    AS-BUILT and the design are files in any format that weft fabric reads, or the design is a kind of --cluster.
-    Devices match by name (--names maps them), ports by name where both sides name them, else any port of the
-    device counts.  With --plan: what it costs in time per iteration.  The exit code is 1 where something is not as
-    designed.
+    AS-BUILT is a file in any format that weft fabric reads; so is the design, or it is a kind with --cluster.
+    Devices match by name (--names maps them). Ports match by name where both files name them; otherwise any port of
+    the device counts. With --plan the cost in time per iteration is shown too. Exit code 1 if anything differs.
     """
     from weft.views.fabric import wiring_view
 

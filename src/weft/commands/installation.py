@@ -125,13 +125,14 @@ CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate"
 
 def installation_view(result: Installation) -> Iterator[Block]:
     """The installation for people."""
-    from weft.views.blocks import Column, Fact, Grid, Heading, Paragraph
+    from weft.views.blocks import Column, Grid, Heading, Paragraph
 
-    yield Paragraph(
-        f"Weft {weft.__version__} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    )
-    yield Fact("Needs:", ", ".join(f"{name} {result.packages[name] or 'MISSING'}" for name in NEEDED))
-    yield Fact("Kernels:", _kept(result.kernels))
+    missing = [name for name in NEEDED if not result.packages[name]]
+    failed = sum(not check.holds for check in result.checks)
+    problem = f"missing: {', '.join(missing)}; " if missing else ""
+    passed = f"{len(result.checks) - failed} of {counted(len(result.checks), 'check')} passed"
+    state = "is installed correctly" if result.ok else "is NOT installed correctly"
+    yield Paragraph(f"Weft {weft.__version__} {state}: {problem}{passed}", style="bold")
     yield Heading("Extras")
     states = [f"pip install 'weft[{name}]'" if result.lacks(name) else "installed" for name in EXTRAS]
     yield Grid(
@@ -144,16 +145,20 @@ def installation_view(result: Installation) -> Iterator[Block]:
     yield Heading("Checks")
     yield Grid(
         [
-            Column(heading="", cells=["holds" if check.holds else "FAILS" for check in result.checks], left=True),
+            Column(heading="", cells=["passed" if check.holds else "FAILED" for check in result.checks], left=True),
             Column(heading="check", cells=[check.name for check in result.checks], left=True),
             Column(heading="answer", cells=[check.answer for check in result.checks], left=True),
         ]
     )
+    machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    versions = ", ".join(f"{name} {result.packages[name] or 'MISSING'}" for name in NEEDED)
+    yield Paragraph(f"{machine}; {versions}", indent=2, hang=2)
+    yield Paragraph(f"Compiled kernels: {_kernel_files(result.kernels)}", indent=2, hang=2)
 
 
-def _kept(folder: Path | None) -> str:
-    """Where compiled kernels are, and how many."""
+def _kernel_files(folder: Path | None) -> str:
+    """Number, size and folder of the compiled kernels."""
     if folder is None:
-        return "no folder can be written: every run compiles them again"
+        return "no folder is writable, so that every run compiles them again"
     sizes = [path.stat().st_size for path in folder.rglob("*.nbc")]
     return f"{counted(len(sizes), 'file')}, {format_bytes(sum(sizes))} in {folder}"

@@ -32,16 +32,14 @@ ROUTING = ROUTINGS[0]
 
 @dataclass(frozen=True, kw_only=True)
 class SubnetOptions(Options):
-    """What ibnetdiscover's output leaves out."""
+    """What the output of ibnetdiscover leaves out."""
 
     group = "Network"
     scale_up: str | float | None = option(
-        None, "Bandwidth per GPU inside hosts, if the file has cables only.", metavar="SPEED"
+        None, "Bandwidth per GPU inside hosts, if the file has only cables.", metavar="SPEED"
     )
-    host_map: str | None = option(
-        None, 'Hosts of InfiniBand adapters: lines 0xGUID "host", as a node name map.', metavar="FILE"
-    )
-    exclude: tuple[str, ...] = option((), "Names of InfiniBand adapters that are no accelerator's.", metavar="PATTERN")
+    host_map: str | None = option(None, 'InfiniBand node name map: lines of 0xGUID "host".', metavar="FILE")
+    exclude: tuple[str, ...] = option((), "InfiniBand adapters to ignore, by name (repeats).", metavar="PATTERN")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,16 +47,16 @@ class FileOptions(SubnetOptions):
     """What fabric files may leave out."""
 
     group = "Network"
-    link_speed: str | float | None = option(None, "Speed of links that have none, as '400 Gb/s'.", metavar="SPEED")
-    hosts: tuple[str, ...] = option((), "Names of hosts where the file does not tell.", metavar="PATTERN")
+    link_speed: str | float | None = option(None, "Speed of links without one, as '400 Gb/s'.", metavar="SPEED")
+    hosts: tuple[str, ...] = option((), "Names of hosts, if the file does not mark them (repeats).", metavar="PATTERN")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RadixOptions(Options):
-    """Switches of networks that are built."""
+    """The radix of networks that are built."""
 
     group = "Network"
-    radix: int = option(64, "Switch ports.", metavar="N", least=2, most=4096)
+    radix: int = option(64, "Ports of a switch.", metavar="N", least=2, most=4096)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ class RoutingOptions(Options):
     """Names beside ``ROUTINGS`` and transports."""
     routing: str = option(
         ROUTING,
-        f"{', '.join(ROUTINGS)}, or a transport: roce-ecmp, roce-ecmp:4 (queue pairs), roce-adaptive, packet-spray,"
-        " infiniband.",
+        f"{', '.join(ROUTINGS)}; or roce-ecmp[:QUEUE PAIRS], roce-adaptive, packet-spray, infiniband.",
         metavar="HOW",
     )
 
@@ -85,10 +82,10 @@ class RoutingOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceOptions(Options):
-    """What parts cost."""
+    """Prices of parts."""
 
     group = "Network"
-    prices: str | Prices = option("market-2026", "Price preset or TOML file.", metavar="NAME|FILE")
+    prices: str | Prices = option("market-2026", "Prices of parts: a preset or TOML file.", metavar="NAME|FILE")
 
     def price_list(self) -> Prices:
         """The prices of the preset or of the file."""
@@ -119,7 +116,7 @@ def fabric_of(fabric: FabricSource | None, cluster: Cluster | None, radix: int =
     if name is not None and is_file(name):
         return fabric_file(name, cluster=cluster)
     if cluster is None:
-        raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="or give a fabric file")
+        raise BadInput("a kind of network needs --cluster", where="--fabric", remedy="add it, or give a fabric file")
     return for_cluster(name or default_kind(cluster), cluster, radix=radix)
 
 
@@ -153,7 +150,7 @@ def needs_a_file(files: Options) -> None:
     for one in options_of(FileOptions):
         if getattr(files, one.name, one.default) != one.default:
             raise BadInput(
-                "says nothing of a network that is built for a cluster",
+                "has no effect on a network that is built for a cluster",
                 where=one.flags[0],
                 remedy="drop it, or give a fabric file",
             )
@@ -204,7 +201,7 @@ def left_out(options: Options) -> dict[str, Any]:
 
 
 def placement_of(given: str | os.PathLike[str] | Placement | None, fabric: Fabric, ranks: int) -> Placement | None:
-    """Where ranks run, as given or of a file; None: rank r on accelerator r."""
+    """The placement of ranks, or that of a file; None: rank r on accelerator r."""
     from weft.fabric.placement import Placement, read_placement
 
     if given is None or isinstance(given, Placement):

@@ -31,15 +31,16 @@ STEPS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SelftestOptions(Options):
-    """Where it is checked."""
+    """The ranks that are checked."""
 
-    gpu: bool = option(False, "On this machine's GPUs, one rank each.")
-    ranks: int | None = option(None, "Ranks: 1, 2, 4 or 8 (default: the GPUs; 2 on the CPU).", metavar="N", least=1)
+    group = "Machine"
+    gpu: bool = option(False, "Use this machine's GPUs, one per rank.")
+    ranks: int | None = option(None, "Ranks: 1, 2, 4 or 8 (default: all GPUs; 2 on CPUs).", metavar="N", least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Selftest(Result):
-    """What was found on each grid of so many ranks."""
+    """The findings on each grid of the ranks."""
 
     SCHEMA = "weft.selftest/1"
     DOCUMENT = "ok weft device ranks machine=facts checks=findings"
@@ -121,11 +122,11 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
 @takes(options=SelftestOptions, out=Output)
 @click.pass_context
 def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
-    """Check the runtime on this machine's GPUs or CPU: losses, collectives, overlap, memory, speed.
+    """Check the training runtime here: losses, collectives, overlap, memory, speed.
 
-    Every grid of so many ranks is held against one rank in fp64, against the predicted collectives, and against
-    PyTorch's own parallelism; on GPUs also overlap in a trace, and memory against the estimate.
-    Exit code 1 if a check fails; --format json -o FILE is one file to hand in.
+    Every grid of the ranks is compared with one rank in fp64, with the predicted collectives, and with PyTorch's own
+    parallelism; on GPUs also overlap in a trace, and memory with the estimate.
+    Exit code 1 if a check fails. To share the result: --format json -o FILE.
     """
     result = selftest(options)
     report(result, out, _view(result))
@@ -133,20 +134,22 @@ def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) 
 
 
 def _view(result: Selftest) -> Iterator[Block]:
-    from weft.views.blocks import Column, Grid, Heading, Paragraph
+    from weft.views.blocks import Blank, Column, Grid, Paragraph
 
-    facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
-    yield Paragraph(f"{counted(result.ranks, 'rank')} on {result.device}: {facts}")
-    yield Heading("Checks")
-    verdicts = {"holds": "holds", "fails": "FAILS", "seen": ""}
+    findings = result.findings
+    verdicts = [finding.verdict for finding in findings]
+    failed, checks = verdicts.count("fails"), len(findings) - verdicts.count("seen")
+    state = f"{failed:,} of {counted(checks, 'check')} FAILED" if failed else f"{counted(checks, 'check')} passed"
+    yield Paragraph(f"{state} on {counted(result.ranks, 'rank')} ({result.device})", style="bold")
+    yield Blank()
+    names = {"holds": "passed", "fails": "FAILED", "seen": "measured"}
     yield Grid(
         [
-            Column(heading="grid", cells=[one.grid for one in result.findings], left=True),
-            Column(heading="", cells=[verdicts[one.verdict] for one in result.findings], left=True),
-            Column(heading="check", cells=[one.check for one in result.findings], left=True),
-            Column(heading="found", cells=[one.found for one in result.findings], left=True),
+            Column(heading="grid", cells=[finding.grid for finding in findings], left=True),
+            Column(heading="", cells=[names[verdict] for verdict in verdicts], left=True),
+            Column(heading="check", cells=[finding.check for finding in findings], left=True),
+            Column(heading="result", cells=[finding.found for finding in findings], left=True),
         ]
     )
-    failed = sum(one.verdict == "fails" for one in result.findings)
-    held = sum(one.verdict == "holds" for one in result.findings)
-    yield Paragraph(f"{counted(held, 'check')} held, {failed:,} failed; the rest is measured only")
+    facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
+    yield Paragraph(f"Machine: {facts}", indent=2, hang=2)

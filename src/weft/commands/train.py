@@ -244,7 +244,7 @@ def _request(
     check_trainable(job, layout)
     data = _parse_data(options.data, "--data")
     if options.tokenizer is not None and all(is_tokens(path) for path, _ in data):
-        raise BadInput("--tokenizer says nothing where --data holds tokens", where="train", remedy="drop it")
+        raise BadInput("--tokenizer has no effect on --data that holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if options.device == "auto" else options.device
     described = None if options.cluster is None else cluster_of(options.cluster)
     cluster = described or (planned if device == "cuda" else None)
@@ -321,7 +321,7 @@ def _parse_data(given: Sequence[str], where: str) -> Files:
         if share is not None and not 0 < share < 1e9:
             raise BadInput(f"{one!r:.80}: a weight is above 0", where=where, remedy="give FILE=0.3")
         if sign and share is None and not os.path.exists(one):
-            problem = f"{weight!r:.40} is no weight, and there is no file {one!r:.80}"
+            problem = f"{weight!r:.40} is not a weight, and {one!r:.80} does not exist"
             raise BadInput(problem, where=where, remedy="give FILE or FILE=WEIGHT, as text.txt=0.3")
         found.append((one, 1.0) if share is None else (path, share))
     return tuple(found)
@@ -332,7 +332,7 @@ def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
     first, _, last = (text or str(steps)).partition("..")
     if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps):
         remedy = f"give the first and the last, within 1 to {steps}: 2..3"
-        raise BadInput(f"{str(text)[:40]!r} are no steps of the run", where="--profile-steps", remedy=remedy)
+        raise BadInput(f"{str(text)[:40]!r} does not name steps of the run", where="--profile-steps", remedy=remedy)
     return int(first), int(last or first)
 
 
@@ -346,11 +346,11 @@ def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[i
         return ()
     parts = text.split(",")
     if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        problem = f"{text[:40]!r} are no ranks"
+        problem = f"{text[:40]!r} does not name ranks"
         raise BadInput(problem, where="--profile-ranks", remedy="give numbers with commas: 0,3")
     ranks = tuple(sorted(set(map(int, parts))))
     if ranks[-1] >= world and not fewer:
-        problem = f"there is no rank {ranks[-1]} among {world}"
+        problem = f"rank {ranks[-1]} does not exist among {counted(world, 'rank')}"
         raise BadInput(problem, where="--profile-ranks", remedy=f"give ranks from 0 to {world - 1}")
     return tuple(rank for rank in ranks if rank < world)
 
@@ -546,14 +546,14 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
 
 @click.group(cls=DefaultGroup, default="run", modules={"export": "train_export"})
 def train_command() -> None:
-    """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
+    """Train MODEL on the ranks of torchrun, or start ranks on this machine.
 
     \b
-    weft train tiny-gpt --layout tp=2 --steps 20      two ranks on this machine, measured beside predicted
-    torchrun --no-python weft train --plan plan.json  one rank of each process of torchrun
+    weft train tiny-gpt --layout tp=2 --steps 20      two ranks on this machine
+    torchrun --no-python weft train --plan plan.json  one rank per process of torchrun
     weft train export runs/a/step-00000100 model.safetensors
 
-    Arguments without a command are those of run: weft train run --help.
+    Without a subcommand: run (weft train run --help).
     """
 
 
@@ -561,12 +561,12 @@ def train_command() -> None:
 @click.argument("names", nargs=-1, metavar="[MODEL]")
 @takes(options=TrainOptions)
 def run_command(names: tuple[str, ...], options: TrainOptions) -> None:
-    """Train MODEL on the ranks of torchrun, or on ranks that are started on this machine.
+    """Train MODEL on the ranks of torchrun, or start ranks on this machine.
 
-    The grid is the layout's x * y * context * z * data * pipeline; every grid gives the same losses.
-    Checkpoints load on any other grid.
+    The layout needs tp * cp * pp * dp ranks (fsdp is part of dp). Every layout gives the same losses, and
+    checkpoints load on any other layout.
 
-    Exit code 1: --compare or --dry-run found other collectives than predicted.
+    Exit code 1 if --compare or --dry-run finds other collectives than predicted.
     """
     check_count(names, 1, "train", USAGE)
     found: Trained | DryRun = train(names[0] if names else None, options, quiet=False)

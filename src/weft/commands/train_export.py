@@ -14,17 +14,17 @@ from weft.errors import BadInput
 @click.argument("folder", metavar="CHECKPOINT")
 @click.argument("file", metavar="FILE.safetensors|DIR")
 @click.option(
-    "--to", cls=Once, type=click.Choice(["weft", "hf"]), default="weft", help="Whose names; hf writes a folder."
+    "--to", cls=Once, type=click.Choice(["weft", "hf"]), default="weft", help="Parameter names; hf writes a folder."
 )
 @click.option("--config", cls=Once, metavar="DIR", help="config.json for --to hf (default: the run's own).")
 @click.option(
     "--dtype", cls=Once, type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained)."
 )
 def export_command(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
-    """Write the parameters of CHECKPOINT (a step's folder of weft train --out) whole.
+    """Write the parameters of CHECKPOINT (a step's folder of weft train --out).
 
-    To one file under Weft's own names, or with --to hf to a folder that transformers loads; the optimizer's state is
-    left out.
+    The result is one file under Weft's names, or with --to hf a folder that transformers loads, without the
+    optimizer's state.
     """
     from weft.checkpoints import check_checkpoint
 
@@ -36,10 +36,10 @@ def export_command(folder: str, file: str, to: str, config: str | None, dtype: s
     else:
         for name, value in (("--config", config), ("--dtype", dtype)):
             if value is not None:
-                raise BadInput(f"{name} says nothing without --to hf", where="train export", remedy="drop it")
+                raise BadInput(f"{name} has no effect without --to hf", where="train export", remedy="drop it")
         if not file.endswith(".safetensors"):
-            raise BadInput("does not end in .safetensors", where=file, remedy="name the file so")
+            raise BadInput("does not end in .safetensors", where=file, remedy="name it like model.safetensors")
         from weft.runtime.checkpoints.export import export
 
         export(folder, file)
-    click.echo(f"written {file}")
+    click.echo(f"Wrote {file}")

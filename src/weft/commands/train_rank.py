@@ -25,10 +25,11 @@ from weft.launched import launched, variable
 from weft.layout import Layout
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
+from weft.layout.text import format_degrees
 from weft.model import Job
 from weft.model.flops import model_flops
 from weft.runtime.core.collectives import Log
-from weft.runtime.core.grid import GRID_AXES, Grid, sizes_of
+from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.precision import numerics
 from weft.runtime.measure.peak import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart
@@ -45,6 +46,7 @@ from weft.views.training_run import (
     PredictedTime,
     comparison_view,
     eval_line,
+    run_verdict,
     step_header,
     step_line,
     step_record,
@@ -156,7 +158,7 @@ def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) ->
             newest = _newest(request)
             if not request.quiet:
                 reason = str(error).strip().splitlines()[-1]
-                print(f"failed ({reason}); going on from {newest or 'the beginning'}", flush=True)
+                print(f"Failed ({reason}); continuing from {newest or 'the beginning'}", flush=True)
         request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
         if left:
             other = left.pop(0)
@@ -242,7 +244,7 @@ class _TrainingRun:
         self._resume()
         if self.session.steps_done >= self.request.options.steps:
             raise BadInput(
-                f"{counted(self.session.steps_done, 'step')} done already",
+                f"{counted(self.session.steps_done, 'step')} already done",
                 where="--steps",
                 remedy=f"ask for more than {self.session.steps_done}",
             )
@@ -261,8 +263,15 @@ class _TrainingRun:
         if start is not None:
             self._tell(start, begun)
         self._tell_profile()
+        steady = self._steady()
+        self._announce(run_verdict(steady))
         if self.request.options.compare:
-            self._compare()
+            self._compare(steady)
+
+    def _steady(self) -> list[MeasuredStep]:
+        """The recent steps behind the warm-up; all of them if there are none."""
+        warm = self.started_at + WARM_UP
+        return [step for step in self.recent if step.step > warm] or list(self.recent)
 
     def _announce(self, words: str) -> None:
         if self.reports:
@@ -379,15 +388,15 @@ class _TrainingRun:
         which = f"step {first}" if first == last else f"steps {first} to {last}"
         ranks = request.profile_ranks or (self.session.grid.rank,)
         paths = ", ".join(str(profile_path(request.options.profile, request.profile_ranks, rank)) for rank in ranks)
-        self._announce(f"trace of {which}: {paths} (open it in ui.perfetto.dev)")
+        self._announce(f"Trace of {which}: {paths} (open in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
         folder = step_folder(out, self.session.steps_done)
         seconds = self.session.save(folder, self.saving)
         if self.reports:
-            still = f" in the background (training stood {format_seconds(seconds)})"
-            self._say(f"saving {folder}{still}" if self.request.options.background_save else f"saved {folder}")
+            still = f" in the background (training paused {format_seconds(seconds)})"
+            self._say(f"Saving {folder}{still}" if self.request.options.background_save else f"Saved {folder}")
         return seconds
 
     def _resume(self) -> None:
@@ -405,42 +414,39 @@ class _TrainingRun:
             check_free(self.out, self.session.steps_done)
         if self.reports:
             for problem in found.skipped:
-                self._say(f"passed over a damaged checkpoint: {problem}")
-            self._say(f"resumed from {found.source}")
+                self._say(f"Skipped a damaged checkpoint: {problem}")
+            self._say(f"Resumed from {found.source}")
             for change in self.request.settings.adam.changes_from(found.state.adam):
-                self._say(f"changed since the checkpoint: {change}")
+                self._say(f"Changed since the checkpoint: {change}")
 
     def _introduce(self) -> None:
         if not self.reports:
             return
         request, model, recipe = self.request, self.request.job.model, self.request.job.recipe
         layout = request.layout
-        cuts = (f"{name}={getattr(layout, name)}" for name in ("expert", "expert_tensor") if getattr(layout, name) > 1)
-        grid = " ".join((*sizes_of(layout), *cuts))
+        ranks, micro_batches = counted(layout.world, "rank"), counted(self.session.micro_batches, "micro-batch")
         self._say(
-            f"{model.name}: {model.parameters:,} parameters, {recipe.global_batch} x {recipe.sequence} "
-            f"tokens a step, {recipe.precision}, ranks: {layout.world} ({request.device})"
+            f"Training {model.name} ({model.parameters:,} parameters) on {ranks} ({request.device}), "
+            f"{recipe.global_batch:,} x {recipe.sequence:,} tokens per step, {recipe.precision}"
         )
-        micro_batches = counted(self.session.micro_batches, "micro-batch")
-        self._say(f"grid: {grid}, {micro_batches} of {layout.micro_batch}")
-        shown = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
-        self._say(f"data: {shown or _synthetic(model.vocab)}")
+        self._say(f"Layout: {format_degrees(layout)}, {micro_batches} of {layout.micro_batch}")
+        files = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
+        self._say(f"Data: {files or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
-            self._say(f"assumed: {note}")
+            self._say(f"Assumed: {note}")
         self._say(step_header(dropping=self.session.drops.possible))
 
-    def _compare(self) -> None:
+    def _compare(self, steady: Sequence[MeasuredStep]) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
         request, grid = self.request, self.session.grid
         assert self.predicted is not None
-        warm = self.started_at + WARM_UP
         agree = torch.tensor([float(self.equal)], device=grid.device)
         self.session.machine.collectives.all_reduce(agree, *GRID_AXES).wait()
         if self.reports and not request.quiet:
             print_blocks(
                 comparison_view(
                     predicted=self.predicted,
-                    steady=[step for step in self.recent if step.step > warm] or list(self.recent),
+                    steady=steady,
                     ranks_equal=int(agree),
                     ranks=request.layout.world,
                     time=self.time,
@@ -504,7 +510,7 @@ class Profile:
 
 def _synthetic(vocabulary: int) -> str:
     """The synthetic text, and its entropy where it is known."""
-    best = "; a loss of 1.21 is its best" if vocabulary >= LARGE_VOCABULARY else ""
+    best = "; its lowest loss is 1.21" if vocabulary >= LARGE_VOCABULARY else ""
     return f"synthetic (a Markov chain{best})"
 
 

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 class ValidateOptions(Options):
     """Which runs are predicted, and with which constants."""
 
-    family: tuple[str, ...] = option((), "Only this family; may be repeated.", metavar="F")
-    calibration: str | None = option(None, "Constants and measured kernels, for every accelerator.", metavar="FILE")
+    group = "Search"
+    family: tuple[str, ...] = option((), "Only the runs of this family (repeats).", metavar="NAME")
+    calibration: str | None = option(None, "Constants to use instead of Weft's own.", metavar="FILE.toml")
 
 
 @verb(ValidateOptions)
 def validate(runs: RunSource | None = None, options: ValidateOptions | None = None, **given: Any) -> Validation:
-    """Predicted against measured iteration time, run by run and by family.
+    """Compare predicted with measured iteration times, run by run and by family.
 
     >>> import tempfile, weft
     >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
@@ -123,11 +124,11 @@ def calibrate(
         progress: told each round in words.
 
     Raises:
-        BadInput: a file or an option that cannot be used, or no run that tells anything.
+        BadInput: a file or an option that cannot be used, or no run that a constant can be fitted to.
     """
     if trace is not None:
         if runs is not None:
-            raise BadInput("goes without RUNS.csv: a trace is not fitted", where="--trace", remedy="leave one out")
+            raise BadInput("takes no RUNS.csv: a trace is read, not fitted", where="--trace", remedy="drop one")
         from weft.interop.kernel_times import read_kernel_times
 
         return read_kernel_times(path_of(trace, "--trace"))
@@ -140,12 +141,12 @@ def calibrate(
     rows = prepare_all(read)
     predictor = Predictor(row for row in rows if isinstance(row, Prepared))
     if not predictor.runs:
-        raise BadInput("has no run that can be predicted", where=path, remedy="weft validate says why")
+        raise BadInput("has no run that can be predicted", where=path, remedy="weft validate --verbose says why")
     tables = prior_tables() if runs is None else shipped_tables()
     result = fit(predictor, tables, tuple(fitted_parameters(tables)), progress or (lambda words: None))
     if not result.values:
         raise BadInput(
-            "no constant to fit: none is known of these accelerators and this software",
+            "no constant to fit: Weft has none for these accelerators and this software",
             where=path,
             remedy="give constants with --calibration",
         )
@@ -156,42 +157,34 @@ def calibrate(
 class ValidateOutput(RowsOutput):
     """Output options of ``weft validate``."""
 
-    by: str = option("family", "Errors by family, or by what may be behind them.", choices=("family", "cause"))
-    regret: bool = option(False, "Also show what the choice among measured layouts of one job costs.")
-    plot: str | None = option(
-        None, "Also draw predicted over measured times (.svg, .png, .pdf, .html).", metavar="FILE"
-    )
-    fit: str | None = option(
-        None, "Fit constants to the runs instead, and write them there, for --calibration.", metavar="FILE.toml"
-    )
-    errors: str | None = option(None, "With --fit: write each run's cross-validated error there.", metavar="FILE.json")
-    trace: str | None = option(
-        None,
-        "With --fit: take times of products and attention from a torch.profiler trace (record_shapes=True).",
-        metavar="FILE",
-    )
+    by: str = option("family", "Group errors by family or by cause.", choices=("family", "cause"))
+    regret: bool = option(False, "Also show the time lost by taking the layout ranked first.")
+    verbose: bool = option(False, "Also list the largest errors and why runs were skipped.")
+    plot: str | None = option(None, "Also draw predicted over measured (.svg, .png, .pdf, .html).", metavar="FILE")
+    fit: str | None = option(None, "Fit constants to the runs and write them, for --calibration.", metavar="FILE.toml")
+    errors: str | None = option(None, "With --fit: also write every run's left-out error.", metavar="FILE.json")
+    trace: str | None = option(None, "With --fit: read kernel times from this torch.profiler trace.", metavar="FILE")
 
     needs = {"errors": "fit", "trace": "fit"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trace is not None and self.errors is not None:
-            raise BadInput("goes without --trace: a trace has no runs", where="--errors", remedy="drop it")
+            raise BadInput("needs runs, and --trace has none", where="--errors", remedy="drop it")
 
 
 @click.command("validate", cls=GroupedCommand)
 @click.argument("runs", metavar="[RUNS.csv]", required=False)
 @takes(options=ValidateOptions, out=ValidateOutput)
 def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOutput) -> None:
-    """Predicted against measured iteration time, run by run and by family.
+    """Compare predicted with measured iteration times, by source of the runs (family).
 
-    RUNS.csv has one measured run a row: id, family, model, shape, accelerators, parallel degrees, batch, and
-    iter_s, tokens_s_gpu, tflops_per_gpu or mfu.  What a row leaves out is assumed as its training software
-    does by default; --format json lists every assumption.  Without RUNS.csv: the published runs that Weft comes
-    with, which its own constants are fitted to.
+    RUNS.csv has one measured run per row (docs/measured-runs.md): id, family, model, shape, accelerators, parallel
+    degrees, batch, and iter_s, tokens_s_gpu, tflops_per_gpu or mfu. Missing values take the defaults of the training
+    software; --format json lists every assumption. Without RUNS.csv: the published runs that Weft comes with.
 
-    With --fit one set of constants is fitted to all runs. Its worth is the error of runs that are predicted by
-    constants fitted without their source, and without their kind. Without RUNS.csv that gives Weft's own constants.
+    --fit fits one set of constants to all runs and reports their error on sources and kinds left out of the fit.
+    --fit with --trace needs a trace recorded with record_shapes=True.
     """
     if out.fit is not None:
         _fit(runs, options, out, out.fit)
@@ -202,8 +195,12 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
     check_file(out.output, "--output")
     result = validate(runs, options)
 
-    shown = cause_view(result) if out.by == "cause" else validation_view(result)
-    report(result, out, chain(shown, choice_view(result) if out.regret else ()))
+    shipped = runs is None and options.calibration is None
+    if out.by == "cause":
+        view = cause_view(result, shipped=shipped)
+    else:
+        view = validation_view(result, shipped=shipped, verbose=out.verbose)
+    report(result, out, chain(view, choice_view(result) if out.regret else ()))
     if out.plot is not None:
         from weft.views.charts.validation import validation_chart
 
@@ -216,7 +213,7 @@ def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: 
     for record in (options, out):
         for choice in options_of(type(record)):
             if choice.name not in taken and getattr(record, choice.name) != choice.default:
-                raise BadInput("says nothing with --fit", where=choice.flags[-1], remedy="drop one of them")
+                raise BadInput("has no effect with --fit", where=choice.flags[-1], remedy="drop one of them")
     check_file(file, "--fit")
     check_file(out.errors, "--errors")
     from weft.estimation.trust import runs_to_json

@@ -5,96 +5,142 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
-from weft.fabric.wiring_check import KINDS, Finding, named
-from weft.units import counted, format_seconds, format_si
+from weft.fabric.wiring_check import KINDS
+from weft.units import counted, format_count, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.cost import Bill
     from weft.fabric.spec import Floats
-    from weft.fabric.wiring_check import WiringReport
+    from weft.fabric.wiring_check import Finding, WiringReport
 
 MOST_ROWS, MOST_NAMES = 40, 6
 _MEANING = {
     "miscabled": "plugged into the wrong device",
     "wrong-rail": "an accelerator on a switch of another rail",
     "other-port": "the right devices by other ports: traffic is the same",
-    "missing": "designed, and not there or down",
+    "missing": "designed, but absent or down",
     "slow": "slower than designed",
     "asymmetric": "the two ends or directions differ",
     "unexpected": "not designed",
 }
 
 
-def wiring_view(found: WiringReport) -> Iterator[Block]:
-    """What is not as designed, what mends it, and what it costs."""
-    result = found.differences
-    yield Paragraph(f"{found.as_built} against {found.design}")
-    yield Paragraph(f"{result.right:,} of {result.designed:,} cables are between the ports of the design")
-    counts = [(kind, found.counts[kind]) for kind in KINDS if found.counts[kind]]
-    yield Grid(
-        [
-            Column(heading="finding", cells=[kind for kind, _ in counts] or ["none"], left=True),
-            Column(heading="count", cells=[f"{count:,}" for _, count in counts] or ["0"]),
-            Column(heading="meaning", cells=[_MEANING[kind] for kind, _ in counts] or [""], left=True, drop=1),
-        ]
-    )
+def wiring_verdict(report: WiringReport) -> str:
+    """How many cables differ from the design."""
+    counts, result = report.counts, report.differences
+    differing = result.designed - result.right + counts["slow"] + counts["asymmetric"]
+    cables = counted(result.designed, "cable")
+    if not result.findings:
+        return f"Wiring: all {cables} are as designed"
+    extra = f"; {counts['unexpected']:,} more not in the design" if counts["unexpected"] else ""
+    return f"Wiring: {differing:,} of {cables} {'differs' if differing == 1 else 'differ'} from the design{extra}"
+
+
+def wiring_view(report: WiringReport) -> Iterator[Block]:
+    """How many cables differ, what mends each, and what they cost."""
+    result = report.differences
+    yield Paragraph(wiring_verdict(report), style="bold")
+    yield from _times(report)
     if result.findings:
-        yield Heading("What to do (exchanges in this order)")
-        yield from _findings(result.findings[:MOST_ROWS])
+        counts = [(kind, report.counts[kind]) for kind in KINDS if report.counts[kind]]
+        yield Blank()
+        yield Grid(
+            [
+                Column(heading="finding", cells=[kind for kind, _ in counts], left=True),
+                Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
+                Column(heading="meaning", cells=[_MEANING[kind] for kind, _ in counts], left=True, drop=1),
+            ]
+        )
+        yield Heading("Repairs (make the exchanges in this order)")
+        yield _repairs(result.findings[:MOST_ROWS])
         if len(result.findings) > MOST_ROWS:
-            yield Paragraph(f"and {len(result.findings) - MOST_ROWS:,} more: --format csv lists all")
-    for title, names in (("Not there", result.only_designed), ("Not in the design", result.only_built)):
+            yield Paragraph(f"and {len(result.findings) - MOST_ROWS:,} more: --format csv lists all", indent=2)
+    for title, names in (("Missing devices", result.only_designed), ("Not in the design", result.only_built)):
         if names:
             more = f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else ""
-            yield Paragraph(f"{title}: {', '.join(names[:MOST_NAMES])}{more}")
+            yield Paragraph(f"{title}: {', '.join(names[:MOST_NAMES])}{more}", indent=2)
     if result.only_designed and result.only_built:
-        yield Paragraph("(--names FILE says which devices are the same under two names)")
+        yield Paragraph("If these are the same devices under two names, map them with --names FILE", indent=2)
     for note in result.notes:
-        yield Paragraph(f"note: {note}")
-    yield from _times(found)
+        yield Paragraph(f"Note: {note}", indent=2, hang=2)
+    yield Paragraph(f"Compared: {report.as_built} with {report.design}", indent=2, style="dim")
 
 
-def _findings(findings: Sequence[Finding]) -> Iterator[Block]:
-    yield Grid(
+def _repairs(findings: Sequence[Finding]) -> Grid:
+    return Grid(
         [
-            Column(heading="finding", cells=[one.kind for one in findings], left=True),
-            Column(heading="do", cells=[one.remedy for one in findings], left=True),
-            Column(heading="leads to", cells=[_end(one.leads_to) for one in findings], left=True, drop=2),
-            Column(heading="designed to", cells=[_end(one.designed_to) for one in findings], left=True, drop=1),
-            Column(heading="speed", cells=[_speeds(one) for one in findings], drop=3),
+            Column(heading="finding", cells=[finding.kind for finding in findings], left=True),
+            Column(heading="repair", cells=[finding.remedy for finding in findings], left=True),
+            Column(heading="leads to", cells=[finding.leads_to_end or "" for finding in findings], left=True, drop=2),
+            Column(heading="designed", cells=[finding.designed_end or "" for finding in findings], left=True, drop=1),
+            Column(heading="speed", cells=[_speeds(finding) for finding in findings], drop=3),
         ]
     )
 
 
-def _end(end: tuple[str, str] | None) -> str:
-    return "" if end is None else named(end)
+def _speeds(finding: Finding) -> str:
+    built, designed = (speed and f"{speed * 8 / 1e9:g}" for speed in (finding.capacity_Bps, finding.designed_Bps))
+    return f"{built} of {designed} Gb/s" if built and designed else ""
 
 
-def _speeds(one: Finding) -> str:
-    there, designed = (speed and f"{speed * 8 / 1e9:g}" for speed in (one.capacity_Bps, one.designed_Bps))
-    return f"{there} of {designed} Gb/s" if there and designed else ""
-
-
-def _times(found: WiringReport) -> Iterator[Block]:
-    times = found.iteration
+def _times(report: WiringReport) -> Iterator[Block]:
+    times = report.iteration
     if times is None:
         return
+    designed = format_seconds(times.designed_s)
     if times.as_built_s is None:
-        text = f"{format_seconds(times.designed_s)} as designed; it cannot run as built: {times.stuck}"
+        yield Paragraph(f"{times.job} cannot run as built: {times.stuck}; as designed an iteration takes {designed}")
     else:
         change = times.as_built_s / times.designed_s - 1
-        both = f"{format_seconds(times.designed_s)} as designed, {format_seconds(times.as_built_s)} as built"
-        text = f"{both}: {change:+.1%}"
-    yield Heading(f"Iteration of {times.job}")
-    yield Paragraph(text)
+        built = format_seconds(times.as_built_s)
+        yield Paragraph(f"An iteration of {times.job} takes {built} as built, {designed} as designed: {change:+.1%}")
 
 
-def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
-    """The nodes by role, the links by tier, and the bill of one fabric."""
-    yield Paragraph(f"{fabric.name}: {counted(fabric.accelerators, 'accelerator')}", style="bold")
+def network_verdict(fabric: Fabric, bill: Bill, kind: str) -> str:
+    """The size of a network, whether it blocks, and what it costs."""
+    if not bill.switches and not bill.cables:
+        return f"{counted(fabric.accelerators, 'GPU')} in scale-up domains alone: no network between them to buy"
+    ratio = oversubscription(fabric) if kind.partition(" ")[0] in TREES else None
+    blocking = "" if ratio is None else "non-blocking" if ratio <= 1 else f"oversubscribed {ratio:.3g}:1"
+    within = " within rails" if kind.startswith("rail-only") else ""
+    price = f"${format_count(bill.usd)} {_contents(bill)}, {bill.watts / 1e3:,.1f} kW"
+    return f"{_subject(bill)}: {blocking and f'{blocking}{within}, '}{price}"
+
+
+def _subject(bill: Bill) -> str:
+    switches = f"{counted(bill.switches, 'switch')} for " if bill.switches else ""
+    return f"{bill.fabric}, {switches}{counted(bill.accelerators, 'GPU')}"
+
+
+def _contents(bill: Bill) -> str:
+    prices = bill.prices
+    complete = prices.usd_per_nic and prices.usd_per_cable and prices.usd_per_transceiver
+    return "with NICs and cables" if complete else f"for {prices.contents}"
+
+
+def oversubscription(fabric: Fabric) -> float | None:
+    """The largest ratio of a switch's bandwidth down to its bandwidth up in a tree; None without upper switches."""
+    outward = (fabric.tier != SCALE_UP) & (fabric.source < fabric.target)
+    up_Bps = np.bincount(fabric.source[outward], fabric.capacity_Bps[outward], fabric.nodes)
+    down_Bps = np.bincount(fabric.target[outward], fabric.capacity_Bps[outward], fabric.nodes)
+    middle = (up_Bps > 0) & (down_Bps > 0)
+    return float((down_Bps[middle] / up_Bps[middle]).max()) if middle.any() else None
+
+
+def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
+    """What a network is and costs, its nodes by role, and its links by tier.
+
+    Args:
+        kind: of the network where it was built for a cluster, else "".
+    """
+    yield Paragraph(network_verdict(fabric, bill, kind), style="bold")
+    yield Blank()
     counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
     yield Grid(
         [
@@ -102,22 +148,28 @@ def fabric_view(fabric: Fabric, price: Bill) -> Iterator[Block]:
             Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
         ]
     )
+    yield Blank()
+    yield _links(fabric)
+    if bill.lines:
+        parts = [counted(bill.transceivers, "transceiver"), counted(bill.cables, "cable")]
+        if bill.switches:
+            ports = f"{bill.ports_used:,} of {bill.switch_ports:,} switch ports used"
+            parts = [ports, *parts, counted(bill.nics, "NIC")]
+        yield Paragraph(f"{', '.join(parts)} (each part: weft fabric bill)", indent=2)
+        yield Paragraph(f"Prices: {bill.prices.name}, for {bill.prices.contents} (--prices)", indent=2, style="dim")
+
+
+def _links(fabric: Fabric) -> Grid:
     tiers = sorted(set(fabric.tier.tolist()))
     rows = [fabric.tier == tier for tier in tiers]
-    yield Grid(
-        [
-            Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
-            Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
-            Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
-            Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]),
-        ]
-    )
-    yield Paragraph(
-        f"Scale-out network: {counted(price.switches, 'switch')} ({price.ports_used:,} of {price.switch_ports:,}"
-        f" ports used), {counted(price.transceivers, 'transceiver')}, {counted(price.cables, 'cable')},"
-        f" {counted(price.nics, 'NIC')}: ${price.usd:,.0f} for {price.prices.contents} with {price.prices.name}"
-        f" prices, {price.watts / 1e3:,.1f} kW"
-    )
+    columns = [
+        Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
+        Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
+        Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
+    ]
+    if not fabric.up.all():
+        columns.append(Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]))
+    return Grid(columns)
 
 
 def _range(values: Floats, unit: str) -> str:
@@ -131,25 +183,24 @@ def tier_name(tier: int) -> str:
 
 
 def bill_view(bill: Bill) -> Iterator[Block]:
-    """The parts, and what the network costs to buy and to power."""
+    """What the network costs to buy and to power, and its parts."""
     prices, rows = bill.prices, bill.to_dicts()
-    yield Paragraph(f"{bill.fabric}: {counted(bill.accelerators, 'accelerator')}, {prices.name} prices", style="bold")
+    totals = f"${bill.usd:,.0f} {_contents(bill)}, {bill.watts / 1e3:,.1f} kW"
+    yield Paragraph(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more", style="bold")
+    yield Blank()
     yield Grid(
         [
             Column(heading="part", cells=[row["part"] for row in rows], left=True),
             Column(heading="count", cells=[f"{row['count']:,}" for row in rows]),
             Column(heading="spares", cells=[f"{row['spares']:,}" for row in rows]),
             Column(heading="$ each", cells=[_dollars(row["usd_each"]) for row in rows]),
-            Column(heading="$", cells=[_dollars(row["usd"]) for row in rows]),
+            Column(heading="$ with spares", cells=[_dollars(row["usd"]) for row in rows]),
             Column(heading="kW", cells=[f"{row['watts'] / 1e3:,.1f}" for row in rows]),
             Column(heading="detail", cells=[row["detail"] for row in rows], left=True, drop=1),
         ]
     )
-    yield Blank()
-    yield Paragraph(
-        f"${bill.usd:,.0f} for {prices.contents}, {bill.watts / 1e3:,.1f} kW; spares ${bill.spares_usd:,.0f} more"
-    )
-    yield Paragraph(f"Prices: {prices.source}{f' ({prices.date})' if prices.date else ''}", hang=2)
+    date = f" ({prices.date})" if prices.date else ""
+    yield Paragraph(f"Prices: {prices.name}, {prices.source}{date}", indent=2, hang=2, style="dim")
 
 
 def _dollars(value: float) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
-from weft.views.blocks import Block, Grid, Heading, Paragraph, rows_grid
+from weft.views.blocks import Blank, Block, Grid, Heading, Paragraph, rows_grid
+from weft.views.words import axis_words
 
 Axes = tuple[str, ...]
 
@@ -74,6 +75,16 @@ def eval_line(step: MeasuredStep) -> str:
     return f"{'held out':>9} {step.eval_loss:8.4f}  perplexity {step.perplexity:,.4g}"
 
 
+def run_verdict(steps: Sequence[MeasuredStep]) -> str:
+    """The last loss, and the median speed of steps that are no warm-up."""
+    last, middle = steps[-1], [f"{median(step.tokens_per_s for step in steps):,.0f} tokens/s"]
+    known = [step.mfu for step in steps if step.mfu is not None]
+    if known:
+        middle.append(f"MFU {median(known):.1%}")
+    seconds = format_seconds(median(step.seconds for step in steps))
+    return f"Loss {last.loss:.4f} after {counted(last.step, 'step')}; {seconds} per step, {', '.join(middle)}"
+
+
 def step_record(step: MeasuredStep) -> dict[str, Any]:
     """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
     gradients are not ends the run."""
@@ -120,35 +131,37 @@ def comparison_view(
         ranks_equal: ranks whose every step issued exactly what was predicted for them.
         time: None where no machine was described.
     """
+    differing = ranks - ranks_equal
+    where = f"on {differing or ranks} of {counted(ranks, 'rank')}"
+    yield Blank()
+    yield _verdict(equal=not differing, where=where)
     yield Heading("Collectives of one step of the reporting rank")
     yield _collectives(predicted, Counter(steady[-1].issued))
-    differing = ranks - ranks_equal
-    yield _verdict(
-        "Each step's collectives", equal=not differing, where=f" on {differing or ranks} of {counted(ranks, 'rank')}"
-    )
-    yield Heading(f"Time (median of {counted(len(steady), 'step')} of the reporting rank)")
+    yield Heading(f"Time of the reporting rank (median of {counted(len(steady), 'step')})")
     yield _times(steady, time)
     if time is None:
-        yield Paragraph("For a predicted time describe this machine: weft bench, then --cluster.", indent=2)
+        yield Paragraph("To predict the time, measure this machine with weft bench and add --cluster", indent=2)
 
 
 def dry_run_view(run: Any) -> Iterator[Block]:
     """Collectives of the traced ranks of a ``DryRun`` beside those predicted for their pipeline stages."""
+    ends = [end for end in run.ends if run.equal or not end.equal]
+    ranks = " and ".join(str(end.rank) for end in ends)
+    where = f"on {'ranks' if len(ends) > 1 else 'rank'} {ranks} of {run.layout.world:,}"
+    yield _verdict(equal=run.equal, where=where)
     for end in run.ends:
-        yield Heading(f"Rank {end.rank} of {run.layout.world:,} (pipeline stage {end.stage})")
+        yield Heading(f"Rank {end.rank} (pipeline stage {end.stage})")
         yield _collectives(end.predicted, end.found)
-        yield _verdict("Each collective", equal=end.predicted == end.found)
     last = run.ends[-1]
     if list(last.traced) != [last.micro_batches]:
-        shown = " and ".join(map(str, last.traced))
-        yield Paragraph(
-            f"Traced with {shown} micro-batches, from which those of {last.micro_batches:,} follow exactly.", indent=2
-        )
+        traced = " and ".join(map(str, last.traced))
+        text = f"Traced with {traced} micro-batches, which determine those of {last.micro_batches:,} exactly"
+        yield Paragraph(text, indent=2)
 
 
-def _verdict(what: str, *, equal: bool, where: str = "") -> Paragraph:
-    verdict = "equal" if equal else "NOT equal"
-    return Paragraph(f"{what} (kind, axes, elements, width): {verdict} to the prediction{where}.", indent=2)
+def _verdict(*, equal: bool, where: str) -> Paragraph:
+    text = f"Collectives are {'' if equal else 'NOT '}equal to the prediction {where} (kind, axes, elements, width)"
+    return Paragraph(text, style="bold")
 
 
 def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
@@ -156,7 +169,7 @@ def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
     rows = []
     for axes in sorted(known.keys() | seen.keys()):
         counts, sizes = zip(known.get(axes, (0, 0)), seen.get(axes, (0, 0)), strict=True)
-        rows.append((_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes)))
+        rows.append((axis_words(axes), *(f"{count:,}" for count in counts), *map(format_bytes, sizes)))
     return rows_grid(("axes", "predicted", "issued", "bytes predicted", "bytes issued"), rows, left=("axes",))
 
 
@@ -169,14 +182,10 @@ def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Grid:
     for each in axes:
         waited = median(waits.get(each, 0.0) for waits in exposed)
         known = time.exposed_s if time else None
-        seconds.append((f"waiting for {_words(each)}", None if known is None else known.get(each, 0.0), waited))
+        seconds.append((f"waiting for {axis_words(each)}", None if known is None else known.get(each, 0.0), waited))
     rows = []
     for name, expected, measured in seconds:
         shown = "-" if expected is None else format_seconds(expected)
         ratio = f"{measured / expected:.2f}" if expected else "-"
         rows.append((name, shown, format_seconds(measured), ratio))
     return rows_grid(("", "predicted", "measured", "measured / predicted"), rows, left=("",))
-
-
-def _words(axes: Axes) -> str:
-    return ", ".join(axes)

@@ -8,90 +8,123 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from weft.cluster.files import write_cluster
+from weft.estimation.trust import shipped_runs
 from weft.interop.kernel_times import Traced
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
-from weft.validation.summary import APART, INDENT, Errors, Validation
-from weft.views.blocks import Block, Column, Grid, Heading, Paragraph, rows_grid
+from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
+from weft.views import words
+from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph, rows_grid
 from weft.views.words import printable
 
 if TYPE_CHECKING:
     from weft.validation.measured import Described
 
-FARTHEST = 10
-"""Runs that are listed by name, those with the largest errors."""
+FARTHEST, WORST = 10, 3
+"""Runs with the largest errors: in their table, and in the line that stands for it."""
+_DROPS = {"memory": 3, "rank corr.": 2, "runs": 1}
 
 
-def validation_view(result: Validation) -> Iterator[Block]:
-    """Errors by family, what they come to, and why runs were skipped."""
-    yield Heading("Predicted against measured iteration time")
+def validation_verdict(result: Validation, *, shipped: bool) -> str:
+    """The mean error; with ``shipped`` runs and constants also that of sources that were left out of the fit."""
+    if result.headline is None:
+        return f"No run can be predicted ({counted(len(result.rows), 'run')} skipped)"
+    families = [family for family in result.families if family.predicted]
+    runs = f"{counted(result.pooled.predicted, 'run')} from {counted(len(families), 'source')}"
+    if not shipped:
+        return f"Mean error {result.headline:.1%} (bias {result.pooled.bias:+.1%}; {runs})"
+    unseen = {run.run: abs(run.error) for run in shipped_runs()}
+    errors: dict[str, list[float]] = {}
+    for outcome in result.outcomes:
+        errors.setdefault(outcome.prepared.run.family, []).append(unseen[outcome.prepared.run.name])
+    left_out = mean(map(mean, errors.values()))
+    return f"Mean error {left_out:.1%} for sources not fitted, {result.headline:.1%} with all fitted ({runs})"
+
+
+def validation_view(result: Validation, *, shipped: bool = False, verbose: bool = True) -> Iterator[Block]:
+    """The mean error, errors by family, the runs farthest off, and why runs were skipped.
+
+    Args:
+        shipped: the runs and constants are those that Weft comes with, fitted to each other.
+        verbose: show the last two as tables, not in a line each.
+    """
+    yield Paragraph(validation_verdict(result, shipped=shipped), style="bold")
+    yield Blank()
     names = ("family", "runs", "predicted", "mean", "median", "bias", "worst", "rank corr.", "memory")
     families = [family.family for family in result.families]
     grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
-    yield replace(grid, columns=[replace(grid.columns[0], values=[*families, ""]), *grid.columns[1:]])
-    if result.headline is not None:
-        yield Paragraph(f"Mean over families of the mean absolute error: {result.headline:.1%}", indent=2)
-    yield Heading("Farthest off")
+    columns = [replace(column, drop=_DROPS.get(column.heading, 0)) for column in grid.columns]
+    yield Grid([replace(columns[0], values=[*families, ""]), *columns[1:]])
     worst = sorted(result.outcomes, key=lambda outcome: -abs(outcome.error))[:FARTHEST]
-    yield rows_grid(
-        ("run", "family", "measured", "predicted", "error"),
-        [
-            (
-                outcome.prepared.run.name,
-                outcome.prepared.run.family,
-                f"{outcome.prepared.measured_s:.4g} s",
-                f"{outcome.predicted_s:.4g} s",
-                f"{outcome.error:+.1%}",
-            )
-            for outcome in worst
-        ],
-        left=("run", "family"),
-    )
-    for title, reasons in (("Skipped", result.reasons), ("In doubt", result.warnings)):
-        if reasons:
+    if verbose:
+        yield from _farthest(worst)
+    elif worst:
+        runs = ", ".join(f"{outcome.prepared.run.name} {outcome.error:+.0%}" for outcome in worst[:WORST])
+        yield Paragraph(f"Largest errors: {runs}", indent=2)
+    for title, reasons in (("Skipped", result.reasons), ("Measured time uncertain", result.warnings)):
+        if not reasons:
+            continue
+        if verbose:
             yield Heading(title)
-        for why in reasons:
-            yield Paragraph(f"{why.runs:5d}  {why.family}: {why.reason}", hang=7)
+            for why in reasons:
+                yield Paragraph(f"{why.runs:5d}  {why.family}: {why.reason}", hang=7)
+        else:
+            count = sum(why.runs for why in reasons)
+            yield Paragraph(f"{title}: {counted(count, 'run')} (reasons: --verbose)", indent=2)
 
 
-def cause_view(result: Validation) -> Iterator[Block]:
-    """Errors by what runs have in common, the values of each cause together."""
+def _farthest(worst: Sequence[PredictedRun]) -> Iterator[Block]:
+    yield Heading("Largest errors")
+    rows = [
+        (
+            outcome.prepared.run.name,
+            outcome.prepared.run.family,
+            f"{outcome.prepared.measured_s:.4g} s",
+            f"{outcome.predicted_s:.4g} s",
+            f"{outcome.error:+.1%}",
+        )
+        for outcome in worst
+    ]
+    yield rows_grid(("run", "family", "measured", "predicted", "error"), rows, left=("run", "family"))
+
+
+def cause_view(result: Validation, *, shipped: bool = False) -> Iterator[Block]:
+    """The mean error, and errors by what runs have in common, the values of each cause together."""
     rows, shown = [], ""
     for cause in result.causes:
         name, shown = ("" if cause.cause == shown else cause.cause), cause.cause
         shares = (_percent(cause.mape), _percent(cause.bias, signed=True), _percent(cause.excess, signed=True))
         rows.append((name, cause.value, str(cause.runs), str(cause.families), *shares))
-    yield Heading("Errors by what runs have in common")
-    names = ("cause", "value", "runs", "families", "mean", "bias", "over others")
+    yield Paragraph(validation_verdict(result, shipped=shipped), style="bold")
+    yield Blank()
+    names = ("cause", "value", "runs", "families", "mean", "bias", "difference")
     yield rows_grid(names, rows, left=("cause", "value"))
     yield Paragraph(
-        "Every family weighs the same; over others: how much larger the mean error is than that of the same"
-        " families' other runs.",
-        indent=2,
+        "Every family weighs the same. Difference: mean error less that of the same families' other runs.", indent=2
     )
 
 
 def choice_view(result: Validation) -> Iterator[Block]:
-    """What taking the layout that Weft ranks first costs, among layouts of one job that were measured."""
-    known = result.choices
-    if not known:
-        yield Paragraph("No job was measured in several layouts.")
+    """How much time is lost by taking the layout that Weft ranks first, among the measured layouts of a job."""
+    choices = result.choices
+    if not choices:
+        yield Heading("Choice of layout: no job was measured in several layouts")
         return
     rows = []
-    for choice in known:
+    for choice in choices:
         shares = (_percent(choice.regret), _percent(choice.worst), _percent(choice.random))
         counts = (str(choice.jobs), str(choice.layouts))
         rows.append((choice.family, *counts, *shares, str(choice.pairs), _percent(choice.ordered)))
-    regret, random = (_percent(mean(values)) for values in zip(*((c.regret, c.random) for c in known), strict=True))
-    worst = _percent(max(choice.worst for choice in known))
-    rows.append(("mean over families", "", "", regret, worst, random, "", ""))
-    yield Heading("The choice among measured layouts of one job")
+    regret, random = (mean(values) for values in zip(*((c.regret, c.random) for c in choices), strict=True))
+    worst = max(choice.worst for choice in choices)
+    rows.append(("mean over families", "", "", _percent(regret), _percent(worst), _percent(random), "", ""))
+    yield Heading(f"Layout ranked first: {regret:.1%} slower than the fastest measured; at random: {random:.0%}")
     names = ("family", "jobs", "layouts", "regret", "worst", "random pick", "pairs", "in order")
     yield rows_grid(names, rows, left=("family",))
     yield Paragraph(
-        "Regret: how much longer the layout that is predicted fastest took than the fastest;"
-        f" in order: of the pairs more than {APART:.0%} apart.",
+        "Regret: how much longer the layout predicted fastest took than the fastest measured."
+        f" In order: share of pairs more than {APART:.0%} apart.",
         indent=2,
     )
 
@@ -113,7 +146,7 @@ COLUMNS = ("family", "runs", "fitted", "source left out", "its bias", "worst", "
 
 
 def fit_view(result: Fitted) -> Iterator[Block]:
-    """Errors by family: as fitted, and of each family and each kind by constants fitted to the others."""
+    """The error of the fit, and by family: as fitted, and with its source or its kind left out of the fit."""
     fitted, by_family, by_kind = result.by_family()
     rows = []
     for seen, unseen, alone in zip(fitted, by_family, by_kind, strict=True):
@@ -123,11 +156,17 @@ def fit_view(result: Fitted) -> Iterator[Block]:
         rows.append((unseen.family, str(unseen.predicted), *shares, rank, _percent(alone.mape)))
     means = [_mean(errors) for errors in (fitted, by_family, by_kind)]
     rows.append(("mean over families", "", means[0], means[1], "", "", "", means[2]))
-    yield Heading("Mean absolute error of iteration time")
+    runs = counted(len(result.fit.seconds), "run")
+    yield Paragraph(
+        f"Mean error {means[1]} for a source left out of the fit, {means[0]} fitted"
+        f" ({len(result.fit.values)} constants, {runs})",
+        style="bold",
+    )
+    yield Blank()
     yield rows_grid(COLUMNS, rows, left=("family",))
     yield Paragraph(
-        "Left out: predicted by constants that were fitted without the run's source, or without it and all runs of its"
-        " kind (generation of accelerators, framework, and dense, experts, state-space or long context).",
+        "Left out: predicted with constants fitted without the run's source, or without it and all runs of its kind"
+        " (accelerator generation, framework, and dense, experts, state-space or long context).",
         indent=2,
     )
 
@@ -143,7 +182,7 @@ def calibration_view(result: Fitted) -> Iterator[Block]:
         (row["table"], row["constant"], f"{row['before']:.4g}", f"{row['fitted']:.4g}", row["unit"])
         for row in result.to_dicts()
     ]
-    yield Heading("Constants")
+    yield Heading("Fitted constants")
     names = ("table", "constant", "before", "fitted", "unit")
     yield rows_grid(names, rows, left=("table", "constant", "unit"))
 
@@ -160,28 +199,82 @@ def traced_view(result: Traced) -> Iterator[Block]:
             shape = f"{row['batch']:.0f} x {row['sequence']:.0f} tokens, {heads}"
         times = (format_seconds(row["seconds"]), format_seconds(row["seconds"] * row["calls"]))
         rows.append((row["kind"], row["phase"], shape, row.get("precision", ""), f"{row['calls']:,}", *times))
-    yield Heading(f"Kernels of {printable(result.source)}, medians")
-    names = ("kernel", "phase", "shape", "precision", "calls", "time", "in all")
+    total_s = sum(row["seconds"] * row["calls"] for row in result.to_dicts())
+    source = printable(result.source)
+    yield Paragraph(f"{counted(len(rows), 'kernel')} in {source}: {format_seconds(total_s)} in all", style="bold")
+    yield Blank()
+    names = ("kernel", "phase", "shape", "precision", "calls", "median", "in all")
     yield rows_grid(names, rows, left=names[:4])
 
 
-def described_view(result: Described) -> Iterator[Block]:
-    """Collectives by axis as nccl-tests does, fits, products, and a rank's share of the machine."""
+def described_view(result: Described, *, verbose: bool = False) -> Iterator[Block]:
+    """The bandwidth and speed of a machine: tiers, best products, and a rank's share.
+
+    Args:
+        verbose: add each collective and product as it was measured, and the fits to them.
+    """
     measured = result.measured
-    count = measured.layout.world
-    yield Paragraph(
-        f"{counted(count, 'rank')} of {printable(measured.rank.name)}, layout"
-        f" {format_layout(measured.layout)}: medians of at most {counted(measured.repeats, 'call')} after a warm-up,"
-        " all ranks busy, the slowest counts"
-    )
-    for axis in measured.axes:
-        yield from _axis(result, axis)
+    yield Paragraph(_machine_verdict(result), style="bold")
+    yield Blank()
     if measured.axes:
-        yield from _fits(result)
-    yield from _products(result)
-    yield from _one_rank(result)
+        yield _tiers(result)
+        yield Blank()
+    yield _rates(result)
+    yield Paragraph(
+        f"Medians of at most {counted(measured.repeats, 'call')} after a warm-up, all ranks busy, the slowest rank"
+        f" counts; {format_seconds(result.network.launch_s)} to launch a collective",
+        indent=2,
+        style="dim",
+    )
     for note in result.notes:
-        yield Paragraph(f"note: {note}", hang=6)
+        yield Paragraph(f"Note: {note}", indent=2, hang=2)
+    if verbose:
+        for axis in measured.axes:
+            yield from _axis(result, axis)
+        if measured.axes:
+            yield from _fits(result)
+        yield from _products(result)
+
+
+def _machine_verdict(result: Described) -> str:
+    measured = result.measured
+    ranks = f"{counted(measured.layout.world, 'rank')} of {printable(measured.rank.name)}"
+    best = [f"{precision} {format_si(flops, 'FLOP/s')}" for precision, flops in _best(result).items()]
+    axes = [f"{words.axis_words((axis.axis,))} {format_si(axis.achieved_Bps, 'B/s')}" for axis in result.network.axes]
+    return f"{ranks}: {', '.join([*best, *axes])}"
+
+
+def _best(result: Described) -> dict[str, float]:
+    """The fastest product of each precision, in FLOP/s of a rank."""
+    best: dict[str, float] = {}
+    for product in result.measured.products:
+        best[product.precision] = max(best.get(product.precision, 0.0), product.achieved_flops)
+    return best
+
+
+def _rates(result: Described) -> Grid:
+    rank = result.measured.rank
+    rows = (
+        *((f"{precision} products", format_si(flops, "FLOP/s")) for precision, flops in _best(result).items()),
+        ("memory", format_bytes(rank.memory_bytes)),
+        ("memory copy, read and write", format_si(rank.copy_Bps, "B/s")),
+        ("copy from host memory", format_si(rank.host_Bps, "B/s")),
+        ("launch of a small kernel", format_seconds(rank.launch_s)),
+    )
+    return rows_grid(("each rank", "best"), rows, left=("each rank",))
+
+
+def _tiers(result: Described) -> Grid:
+    axes = result.network.axes
+    return Grid(
+        [
+            Column(heading="axis", cells=[words.axis_words((axis.axis,)) for axis in axes], left=True),
+            Column(heading="ranks", cells=[f"{axis.ranks:,}" for axis in axes]),
+            Column(heading="latency of a hop", cells=[format_seconds(axis.latency_s) for axis in axes]),
+            Column(heading="bandwidth", cells=[format_si(axis.achieved_Bps, "B/s") for axis in axes]),
+            Column(heading="worst residual", cells=[f"{axis.worst:.0%}" for axis in axes]),
+        ]
+    )
 
 
 def cluster_file(result: Described, *, constants: str | None) -> str:
@@ -200,7 +293,7 @@ def _axis(result: Described, axis: str) -> Iterator[Block]:
     samples = result.measured.of(axis)
     lines = [result.line(one.axis, one.kind) for one in samples]
     fits = [format_seconds(line.seconds(one.bytes)) for one, line in zip(samples, lines, strict=True)]
-    yield Heading(f"{axis}: {samples[0].ranks} ranks")
+    yield Heading(f"{words.axis_words((axis,))}: {samples[0].ranks} ranks")
     first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
     kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
     yield Grid(
@@ -219,26 +312,14 @@ def _fits(result: Described) -> Iterator[Block]:
     yield Heading("Fits: time = latency + bytes that a ring sends / bandwidth")
     yield Grid(
         [
-            Column(heading="axis", cells=[one.axis for one in result.lines], left=True),
-            Column(heading="collective", cells=[one.kind for one in result.lines], left=True),
-            Column(heading="latency", cells=[format_seconds(one.latency_s) for one in result.lines]),
-            Column(heading="bandwidth", cells=[format_si(one.Bps, "B/s") for one in result.lines]),
-            Column(heading="r2", cells=[f"{one.r2:.3f}" for one in result.lines], drop=1),
-            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in result.lines]),
+            Column(heading="axis", cells=[words.axis_words((line.axis,)) for line in result.lines], left=True),
+            Column(heading="collective", cells=[line.kind for line in result.lines], left=True),
+            Column(heading="latency", cells=[format_seconds(line.latency_s) for line in result.lines]),
+            Column(heading="bandwidth", cells=[format_si(line.Bps, "B/s") for line in result.lines]),
+            Column(heading="r2", cells=[f"{line.r2:.3f}" for line in result.lines], drop=1),
+            Column(heading="worst residual", cells=[f"{line.worst:.0%}" for line in result.lines]),
         ]
     )
-    yield Heading("Tiers that plans read: one model for all collectives of an axis")
-    axes = result.network.axes
-    yield Grid(
-        [
-            Column(heading="tier", cells=[one.axis for one in axes], left=True),
-            Column(heading="size", cells=[f"{one.ranks:,}" for one in axes]),
-            Column(heading="hop", cells=[format_seconds(one.latency_s) for one in axes]),
-            Column(heading="achieved", cells=[format_si(one.achieved_Bps, "B/s") for one in axes]),
-            Column(heading="worst residual", cells=[f"{one.worst:.0%}" for one in axes]),
-        ]
-    )
-    yield Paragraph(f"Besides, {format_seconds(result.network.launch_s)} to launch a collective.", indent=2)
 
 
 def _products(result: Described) -> Iterator[Block]:
@@ -262,21 +343,4 @@ def _products(result: Described) -> Iterator[Block]:
         f"Fit: {made.gemm_efficiency:.0%} of the best, depth {made.gemm_depth:.0f},"
         f" {format_seconds(made.kernel_s)} a kernel; worst residual {made.worst:.0%}.",
         indent=2,
-    )
-
-
-def _one_rank(result: Described) -> Iterator[Block]:
-    rank = result.measured.rank
-    yield Heading("One rank")
-    rows = (
-        ("memory", format_bytes(rank.memory_bytes)),
-        ("copy, bytes read and written", format_si(rank.copy_Bps, "B/s")),
-        ("from host memory", format_si(rank.host_Bps, "B/s")),
-        ("to issue a small kernel", format_seconds(rank.launch_s)),
-    )
-    yield Grid(
-        [
-            Column(heading="", cells=[name for name, _ in rows], left=True),
-            Column(heading="", cells=[value for _, value in rows]),
-        ]
     )

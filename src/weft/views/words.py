@@ -269,6 +269,14 @@ def published(job: Job, cluster: Cluster, mfu: float) -> str:
     return f"MFU {mfu:.0%} is plausible: the best published run of this kind has {shown}"
 
 
+def axis_words(axes: Sequence[str]) -> str:
+    """Axes of a mesh by the field's short words."""
+    return ", ".join(_AXES.get(axis, axis) for axis in axes)
+
+
+_AXES = {name: short for short, name in DEGREES} | {"data": "dp"}
+
+
 def software(stack: str, space: str, job: Job) -> str:
     """The framework of a plan beside the recipe's own."""
     flags = f"--stack {job.stack}" + (f" --space {job.space}" if job.space else "")

@@ -154,7 +154,7 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     found = weft.train("tiny-gpt", **TRAINED, out=str(out), restart="on-failure", keep=1, quiet=False)
     assert (tmp_path / "died").exists()
     said = capsys.readouterr().out
-    assert "going on from" in said
+    assert "continuing from" in said
     assert "step-00000002" in said
     assert [one.loss for one in found.steps] == [one.loss for one in wanted.steps]
     assert list(step_folders(out)) == [5]
@@ -173,7 +173,7 @@ def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys)
     found = weft.train("tiny-gpt", **TRAINED, out=str(out), **again)
     assert (tmp_path / "died").exists()
     said = capsys.readouterr().out
-    assert "going on from" in said
+    assert "continuing from" in said
     assert found.layout == Layout(micro_batch=2)
     assert [one.loss for one in found.steps] == pytest.approx([one.loss for one in wanted.steps], rel=1e-5)
     assert list(step_folders(out)) == [2, 4, 5]
@@ -194,7 +194,7 @@ def test_layouts_to_go_on_with_are_checked_before_the_first_step(tmp_path):
     asked = {**TRAINED, "out": str(tmp_path), "restart": "on-failure"}
     with pytest.raises(BadInput, match="more pipeline chunks than layers"):
         weft.train("tiny-gpt", **asked, restart_layout=("pipeline=50",))
-    with pytest.raises(BadInput, match="--restart-layout needs --restart"):
+    with pytest.raises(BadInput, match="--restart-layout: needs --restart"):
         weft.train("tiny-gpt", restart_layout=("x=1",))
 
 
