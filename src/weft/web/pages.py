@@ -465,7 +465,9 @@ def _accuracy_view(found: Validation, asked: Asked, show: str) -> Iterator[Block
     from weft.views.validation import cause_view, validation_view
 
     chart = Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
-    yield from behind_verdict(cause_view(found) if show == "causes" else validation_view(found), chart)
+    shipped = asked.text("runs").pasted is None
+    shown = cause_view if show == "causes" else validation_view
+    yield from behind_verdict(shown(found, shipped=shipped), chart)
     if show == "families" and asked.get("family"):
         yield Heading("Runs")
         rows = [
