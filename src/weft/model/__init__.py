@@ -1,41 +1,25 @@
 """What is trained: models, recipes and jobs."""
 
-from weft.model.catalogue import ModelSource, load, names
+from weft.model.catalogue import load, names
 from weft.model.flops import model_flops
 from weft.model.huggingface import read_config
-from weft.model.job import PRECISIONS, AttentionKernel, Job, Precision, Recipe
+from weft.model.job import PRECISIONS, Job, Precision, Recipe
 from weft.model.resolve import RecipeChanges, resolve_job
-from weft.model.spec import (
-    Attention,
-    Block,
-    BlockRun,
-    FeedForward,
-    LatentAttention,
-    Linear,
-    LinearKind,
-    MixtureOfExperts,
-    Model,
-    StateSpace,
-)
+from weft.model.spec import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model
 
 __all__ = [
     "PRECISIONS",
     "Attention",
-    "AttentionKernel",
     "Block",
     "BlockRun",
     "FeedForward",
     "Job",
     "LatentAttention",
-    "Linear",
-    "LinearKind",
     "MixtureOfExperts",
     "Model",
-    "ModelSource",
     "Precision",
     "Recipe",
     "RecipeChanges",
-    "StateSpace",
     "load",
     "model_flops",
     "names",

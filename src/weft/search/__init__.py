@@ -1,22 +1,6 @@
 """Rank layouts: spaces, their enumeration and the search."""
 
-from weft.search.enumeration import FOUR_D, SPACES, STANDARD, WIDE, ZERO_BUBBLE, Space, runnable
-from weft.search.ranking import Advice, Count, Plan, distinct, plan
-from weft.search.ties import Recommendation, Tie
+from weft.search.enumeration import FOUR_D, SPACES, STANDARD, WIDE, Space, runnable
+from weft.search.ranking import Plan, distinct, plan
 
-__all__ = [
-    "FOUR_D",
-    "SPACES",
-    "STANDARD",
-    "WIDE",
-    "ZERO_BUBBLE",
-    "Advice",
-    "Count",
-    "Plan",
-    "Recommendation",
-    "Space",
-    "Tie",
-    "distinct",
-    "plan",
-    "runnable",
-]
+__all__ = ["FOUR_D", "SPACES", "STANDARD", "WIDE", "Plan", "Space", "distinct", "plan", "runnable"]
