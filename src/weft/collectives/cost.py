@@ -76,11 +76,7 @@ class Network:
 
     @classmethod
     def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
-        """The tiers of a cluster with what a calibration says of them.
-
-        Raises:
-            BadInput: collectives were measured in a scope that is not a tier of the cluster.
-        """
+        """The tiers of a cluster with what a calibration says of them."""
         efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (len(cluster.tiers) - 1)
         pairs = list(zip(cluster.tiers, efficiency, strict=True))
         return cls(

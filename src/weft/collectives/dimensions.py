@@ -72,7 +72,6 @@ def parse_dimensions(text: str) -> tuple[Dimension, ...]:
     """Dimensions from "switch:16:150GiB/s:1ns,ring:8:50GB/s:1us"; ":reduce" ends one that can reduce.
 
     Raises:
-        BadInput: a part is missing or is none; says which.
         UnknownName: there is no such kind.
     """
     return tuple(_dimension(part.strip(), f"--dims: dimension {i + 1}") for i, part in enumerate(text.split(",")))
@@ -109,11 +108,7 @@ def parse_algorithms(text: str) -> list[Algorithm | None]:
 
 
 def parse_late(text: str, collective: Request) -> Floats:
-    """When each rank begins, from "17:50us,3:1ms".
-
-    Raises:
-        BadInput: a part is none, or there is no such rank.
-    """
+    """When each rank begins, from "17:50us,3:1ms"."""
     starts = np.zeros(collective.accelerators)
     seen: set[int] = set()
     for rank, value in _per_rank(text, 2, collective, "--late", "17:50us"):
@@ -128,11 +123,7 @@ def parse_late(text: str, collective: Request) -> Floats:
 
 
 def parse_slow(text: str, collective: Request) -> list[tuple[int, int, float]]:
-    """Rank, dimension (from 0) and share of the bandwidth that is left, from "17:2:0.5".
-
-    Raises:
-        BadInput: a part is none, there is no such rank or dimension, or the share is not above 0.
-    """
+    """Rank, dimension (from 0) and share of the bandwidth that is left, from "17:2:0.5"."""
     result: list[tuple[int, int, float]] = []
     for rank, (dimension, share) in _per_rank(text, 3, collective, "--slow", "17:2:0.5"):
         number = _whole(dimension, "--slow: dimension")

@@ -13,11 +13,7 @@ Factors = Sequence[tuple[int, int]]
 
 
 def whole_dimensions(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> list[tuple[int, Dimension]]:
-    """Number and dimension of those chosen, inner to outer.
-
-    Raises:
-        BadInput: there is no such dimension.
-    """
+    """Number and dimension of those chosen, inner to outer."""
     for number in chosen:
         if not 0 <= number < len(dimensions):
             problem = f"there is no dimension {number + 1} of {len(dimensions)}"
@@ -32,7 +28,6 @@ def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[t
     on a ring are a line.
 
     Raises:
-        BadInput: the group does not fit on the dimensions.
         Unsupported: a factor cuts a dimension unevenly, or takes ranks apart on a ring or line.
     """
     result = []
@@ -72,7 +67,6 @@ def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> li
     """Number and dimension of each part of a group, given by its ranks.
 
     Raises:
-        BadInput: there is no such rank, or one appears twice.
         Unsupported: the group is not a block of coordinates, or takes ranks apart on a ring or line.
     """
     if len(ranks) == 1:
@@ -104,11 +98,7 @@ def _neighbours(place: set[int], dimension: Dimension) -> bool:
 
 
 def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -> list[tuple[int, Dimension]]:
-    """Number and dimension of those in which two ranks differ, inner to outer.
-
-    Raises:
-        BadInput: there is no such rank.
-    """
+    """Number and dimension of those in which two ranks differ, inner to outer."""
     count = prod(dimension.size for dimension in dimensions)
     if not (0 <= source < count and 0 <= target < count):
         raise BadInput(f"ranks {source} and {target} of {count}", where="message", remedy="count from 0")

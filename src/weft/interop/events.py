@@ -22,8 +22,9 @@ from weft.codec import Count, Positive, Range, decode
 from weft.documents import parse_line
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
+from weft.interop.flow_tables import FlowRow, traffic_of
 from weft.routing.events import KINDS, Event, Kind
-from weft.routing.traffic import JobTraffic, job_traffic
+from weft.routing.traffic import JobTraffic
 
 _Amount = Annotated[float, Range(0, 1e18, below=True)]
 _Name = Annotated[str, Range(0, 200, printable=False)]
@@ -99,29 +100,20 @@ def arrival_line(traffic: JobTraffic, fabric: Fabric, time_s: float) -> str:
 
 def _traffic(fields: EventLine, flows: Sequence[EventFlow], fabric: Fabric, where: str) -> JobTraffic:
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
-    names = list(dict.fromkeys(flow.collective for flow in flows))
-    rounds: dict[str, int] = {}
-    for flow in flows:
-        if rounds.setdefault(flow.collective, flow.rounds) != flow.rounds:
-            raise BadInput(f"collective {flow.collective!r} has several numbers of rounds", where=where)
-    ends = [[_end(getattr(flow, side), number, fabric, where) for flow in flows] for side in _SIDES]
-    return job_traffic(
-        np.array(ends[0]),
-        np.array(ends[1]),
-        np.array([flow.bytes for flow in flows]),
-        collective=np.array([names.index(flow.collective) for flow in flows]),
-        rounds=np.array([rounds[name] for name in names]),
-        names=names,
-        job=np.zeros(len(names), dtype=np.int64),
-        jobs=(fields.job or "",),
-        start_s=np.array([fields.time_s]),
-        pause_s=np.array([fields.pause_s]),
-        cap_Bps=np.array([np.inf if flow.rate_Bps is None else flow.rate_Bps for flow in flows]),
-        queue_pair=np.array([flow.queue_pair for flow in flows]),
-    )
-
-
-_SIDES = ("source", "target")
+    rows = [
+        FlowRow(
+            source=_end(flow.source, number, fabric, where),
+            target=_end(flow.target, number, fabric, where),
+            bytes=flow.bytes,
+            job=fields.job or "",
+            collective=flow.collective,
+            rounds=flow.rounds,
+            queue_pair=flow.queue_pair,
+            rate_Bps=np.inf if flow.rate_Bps is None else flow.rate_Bps,
+        )
+        for flow in flows
+    ]
+    return traffic_of(rows, where, start_s=np.array([fields.time_s]), pause_s=np.array([fields.pause_s]))
 
 
 def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> int:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.documents import csv_rows
 from weft.errors import BadInput
-from weft.fabric.spec import Fabric
+from weft.fabric.spec import Fabric, Floats
 from weft.files import read_text
 from weft.routing.problem import port_Bps
 from weft.routing.traffic import JobTraffic, job_traffic
@@ -34,18 +36,28 @@ def read_csv(path: str | os.PathLike[str], fabric: Fabric) -> JobTraffic:
     rows = [_row(row, number, fabric, place) for row, place in table]
     if not rows:
         raise BadInput("holds no flow", where=where, remedy="add a line for each flow")
-    rate = np.array([row[7] for row in rows])
-    most = port_Bps(fabric, np.array([row[0] for row in rows]), np.array([row[1] for row in rows]))
+    rate = np.array([row.rate_Bps for row in rows])
+    most = port_Bps(fabric, np.array([row.source for row in rows]), np.array([row.target for row in rows]))
     for at in np.flatnonzero((rate > most * (1 + 1e-9)) & (rate < np.inf))[:1]:
         problem = f"{format_si(rate[at], 'B/s')} is more than the {format_si(most[at], 'B/s')} of its ends' links"
         raise BadInput(problem, where=f"{table[at][1]}: rate", remedy="give at most that")
-    return _table(rows, where)
+    return traffic_of(rows, where)
 
 
-_Row = tuple[int, int, float, str, str, int, int, float]
+class FlowRow(NamedTuple):
+    """A flow, as a row of a table or a document has it; ``rate_Bps`` is infinite where nothing bounds it."""
+
+    source: int
+    target: int
+    bytes: float
+    job: str
+    collective: str
+    rounds: int = 1
+    queue_pair: int = 0
+    rate_Bps: float = math.inf
 
 
-def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> _Row:
+def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> FlowRow:
     ends = [_end(row[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
     size = parse_bytes(row["bytes"], f"{place}: bytes")
     for name, text in row.items():
@@ -57,7 +69,7 @@ def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str
     queue_pair = _whole(row.get("queue_pair") or "0", 0, f"{place}: queue_pair")
     rate = parse_bandwidth(row["rate"], f"{place}: rate") if row.get("rate") else math.inf
     job, collective = row.get("job") or "job", row.get("collective") or "flows"
-    return ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate
+    return FlowRow(ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate)
 
 
 def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
@@ -78,24 +90,26 @@ def _whole(text: str, low: int, place: str) -> int:
     return int(text)
 
 
-def _table(rows: list[_Row], where: str) -> JobTraffic:
-    jobs = list(dict.fromkeys(row[3] for row in rows))
-    groups = list(dict.fromkeys((row[3], row[4]) for row in rows))
+def traffic_of(rows: Sequence[FlowRow], where: str, **times: Floats) -> JobTraffic:
+    """The traffic of flows in their order; ``times`` are of the jobs, as ``job_traffic`` takes them."""
+    jobs = list(dict.fromkeys(row.job for row in rows))
+    collectives = list(dict.fromkeys((row.job, row.collective) for row in rows))
     job_at = {name: i for i, name in enumerate(jobs)}
-    at = {group: i for i, group in enumerate(groups)}
+    at = {collective: i for i, collective in enumerate(collectives)}
     rounds: dict[tuple[str, str], int] = {}
     for row in rows:
-        if rounds.setdefault((row[3], row[4]), row[5]) != row[5]:
-            raise BadInput(f"collective {row[4]!r} of {row[3]} has several numbers of rounds", where=where)
+        if rounds.setdefault((row.job, row.collective), row.rounds) != row.rounds:
+            raise BadInput(f"collective {row.collective!r} of {row.job} has several numbers of rounds", where=where)
     return job_traffic(
-        np.array([row[0] for row in rows]),
-        np.array([row[1] for row in rows]),
-        np.array([row[2] for row in rows]),
-        collective=np.array([at[row[3], row[4]] for row in rows]),
-        job=np.array([job_at[job] for job, _ in groups]),
-        rounds=np.array([rounds[group] for group in groups]),
-        names=[name for _, name in groups],
+        np.array([row.source for row in rows], dtype=np.int64),
+        np.array([row.target for row in rows], dtype=np.int64),
+        np.array([row.bytes for row in rows], dtype=np.float64),
+        collective=np.array([at[row.job, row.collective] for row in rows], dtype=np.int64),
+        job=np.array([job_at[job] for job, _ in collectives], dtype=np.int64),
+        rounds=np.array([rounds[collective] for collective in collectives], dtype=np.int64),
+        names=[name for _, name in collectives],
         jobs=jobs,
-        cap_Bps=np.array([row[7] for row in rows]),
-        queue_pair=np.array([row[6] for row in rows]),
+        cap_Bps=np.array([row.rate_Bps for row in rows], dtype=np.float64),
+        queue_pair=np.array([row.queue_pair for row in rows], dtype=np.int64),
+        **times,
     )

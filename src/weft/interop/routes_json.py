@@ -24,9 +24,10 @@ from weft.errors import BadInput
 from weft.fabric.assemble import finite
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
+from weft.interop.flow_tables import FlowRow, traffic_of
 from weft.interop.plan_paths import planned_paths
 from weft.routing.report import RouteReport, flow_rows
-from weft.routing.traffic import JobTraffic, check_traffic, job_traffic
+from weft.routing.traffic import JobTraffic, check_traffic
 from weft.units import parse_bytes
 
 SCHEMA = "weft.routes/1"
@@ -139,9 +140,7 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
     for link, ends in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
         between[ends].append(link)
     number = {name: node for node, name in enumerate(fabric.names)}
-    jobs: dict[str, int] = {}
-    collectives: dict[tuple[int, str], int] = {}
-    columns: list[tuple[int, int, int, int, float, float]] = []
+    flows: list[FlowRow] = []
     paths: list[list[int]] = []
     for row, place in rows:
         names = row["path"]
@@ -158,8 +157,6 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
         for key in ("job", "collective"):
             if not isinstance(row[key], str) or len(row[key]) > 200 or not row[key].isprintable():
                 raise BadInput(f"{key} is not a name", where=place, remedy="use up to 200 printable characters")
-        job = jobs.setdefault(row["job"], len(jobs))
-        group = collectives.setdefault((job, row["collective"]), len(collectives))
         for key in ("cap_Bps", "bytes"):
             if not isinstance(row.get(key, 1.0), int | float):
                 raise BadInput(f"{key} is not a number", where=place)
@@ -167,20 +164,18 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
         pair = row["queue_pair"]
         if isinstance(pair, bool) or not isinstance(pair, int) or not 0 <= pair < 2**31:
             raise BadInput("queue_pair is not a whole number from 0", where=place)
-        columns.append((nodes[0], nodes[-1], pair, group, finite(row.get("bytes", 1.0), "bytes", place), cap))
-    ends_and_numbers = np.array([column[:4] for column in columns], dtype=np.int64).reshape(-1, 4)
-    amounts = np.array([column[4:] for column in columns], dtype=np.float64).reshape(-1, 2)
-    traffic = job_traffic(
-        ends_and_numbers[:, 0],
-        ends_and_numbers[:, 1],
-        amounts[:, 0],
-        collective=ends_and_numbers[:, 3],
-        job=np.array([job for job, _ in collectives], dtype=np.int64),
-        names=[name for _, name in collectives],
-        jobs=list(jobs),
-        cap_Bps=amounts[:, 1],
-        queue_pair=ends_and_numbers[:, 2],
-    )
+        flows.append(
+            FlowRow(
+                source=nodes[0],
+                target=nodes[-1],
+                bytes=finite(row.get("bytes", 1.0), "bytes", place),
+                job=row["job"],
+                collective=row["collective"],
+                queue_pair=pair,
+                rate_Bps=cap,
+            )
+        )
+    traffic = traffic_of(flows, where)
     check_traffic(fabric, traffic, where=where)
     return traffic, routes_of_links(fabric, paths)
 

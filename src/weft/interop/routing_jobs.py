@@ -62,7 +62,7 @@ def numbering(fabric: Fabric) -> Numbering:
     return Numbering(tors=tors, spines=spines, hosts_per_tor=hosts // tors)
 
 
-def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 12.5e9) -> Fabric:
+def paper_fabric(numbering: Numbering | None = None) -> Fabric:
     """The paper's network: 64 ToRs with 32 hosts each, 32 spines, all links of 100 Gb/s, no latency.
 
     Another numbering gives the network that it numbers, each ToR joined to each spine once.
@@ -82,7 +82,7 @@ def paper_fabric(numbering: Numbering | None = None, *, bandwidth_Bps: float = 1
         members,
         members // form.hosts_per_tor,
         shape,
-        port_Bps=bandwidth_Bps,
+        port_Bps=12.5e9,
         roles=clos.level_roles(shape.tiers),
         nic_latency_s=0.0,
         switch_latency_s=0.0,

@@ -1,1 +1,4 @@
-"""The flow-level clock."""
+"""The flow-level clock.
+
+Functions raise ``BadInput`` for what they cannot use.
+"""

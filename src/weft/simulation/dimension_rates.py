@@ -28,15 +28,12 @@ class _Flows(NamedTuple):
 
 
 def dimension_rates(
-    collective: Request, fabric: Fabric, *, placement: Placement | None = None, routing: Mode = "ecmp", seed: int = 0
+    collective: Request, fabric: Fabric, *, placement: Placement | None = None, routing: Mode = "ecmp"
 ) -> Floats:
     """Bytes/s of every rank on every dimension, shape (dimensions, ranks).
 
     Args:
         placement: of every rank; rank r on accelerator r by default.
-
-    Raises:
-        BadInput: the ranks do not fit on the fabric, or it does not join some.
     """
     ranks = collective.accelerators
     placed = placement or Placement.in_order(ranks)
@@ -44,7 +41,7 @@ def dimension_rates(
     at = placed.accelerators
     nominal = np.array([dimension.bandwidth_Bps for dimension in collective.dimensions])
     flows = _all_flows(collective)
-    routes = Paths(fabric).routes(at[flows.source], at[flows.target], mode=routing, seed=seed)
+    routes = Paths(fabric).routes(at[flows.source], at[flows.target], mode=routing)
     # Every flow wants its rate at full bandwidth of its dimension; where links are shared, max-min fairness says what
     # it gets.
     rates = solve(

@@ -124,7 +124,6 @@ def step_program(job: Job, layout: Layout, options: StepOptions | None = None) -
 
     Raises:
         Unsupported: pipeline stages, context parallelism, experts, or what the runtime does not train.
-        BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
     for axis, feature in (("pipeline", "pipeline stages"), ("context", "context parallelism")):
         if getattr(layout, axis) > 1:
@@ -587,7 +586,6 @@ def predict_step(
 
     Raises:
         Unsupported: pipeline stages, or what the runtime does not train.
-        BadInput: the layout breaks a rule of ``weft.layout.check``, or a size does not divide.
     """
 
     def computation_s(kernel: Computation) -> float:
@@ -621,7 +619,6 @@ def predict_on(
     Raises:
         Unsupported: pipeline stages, what the runtime does not train, or a precision that the accelerator
             lacks.
-        BadInput: the layout is for another number of accelerators or breaks a rule of ``weft.layout.check``.
     """
     program = step_program(job, layout, options)
     if layout.world != cluster.count:

@@ -353,7 +353,6 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     """The workload of a layout's slowest stage.
 
     Raises:
-        BadInput: the layout breaks a rule of ``weft.layout.check``.
         Unsupported: it has more micro-batches and layers than can be listed.
     """
     check_layout(job, layout.world, layout)

@@ -86,7 +86,7 @@ LP_LOADS_US = (780.5, 650.4, 557.5, 600.4, 325.2, 243.9)
 
 
 def all_reduce(platform, name, mib, latency="1 ns"):
-    return request("all-reduce", mib * MIB, platform(name, latency), accelerators=1024)
+    return request("all-reduce", mib * MIB, platform(name, latency))
 
 
 def as_astra(asked, policy):

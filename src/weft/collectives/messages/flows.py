@@ -88,7 +88,6 @@ def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> MessagePl
 
     Raises:
         Unsupported: there is no such algorithm for the kind.
-        BadInput: the domains do not divide the group.
     """
     if size < 1 or domains < 1 or size % domains:
         raise BadInput(f"{size} ranks do not lie evenly in {domains} domains", where="collective")
@@ -115,8 +114,6 @@ def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Int
 
     Raises:
         Unsupported: there is no such algorithm for the kind.
-        BadInput: the bytes are negative or not finite, a rank appears twice, or (where the algorithm follows
-            domains) a group does not lie evenly in its domains.
     """
     groups = np.atleast_2d(np.asarray(ranks, dtype=np.int64))
     if not np.isfinite(bytes_) or bytes_ < 0:
@@ -148,9 +145,6 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
 
     Domains follow each other as their first ranks do, and ranks within a domain as they are given: the order
     of a caller's placement stays.
-
-    Raises:
-        BadInput: a group has more ranks in one domain than in another, or groups differ in it.
     """
     # Step 1: ranks of a domain together.  Step 2: check that each domain has equally many.
     domains = domain[groups]

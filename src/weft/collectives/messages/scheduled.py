@@ -117,14 +117,14 @@ class _Digits:
     block: Ints
 
 
-def _digits(asked: Request, order: Ints) -> _Digits:
-    shape = [links.size for links in asked.dimensions]
-    ranks = np.arange(asked.accelerators).reshape(shape[::-1])
-    nested = order if asked.kind != "all-gather" else order[::-1]
+def _digits(collective: Request, order: Ints) -> _Digits:
+    shape = [links.size for links in collective.dimensions]
+    ranks = np.arange(collective.accelerators).reshape(shape[::-1])
+    nested = order if collective.kind != "all-gather" else order[::-1]
     # The digits of a block's number are coordinates in the order of the dimensions; the transposed ranks read it off.
     axes = [len(shape) - 1 - dimension for dimension in nested.tolist()]
-    rest = [axis for axis in range(len(shape)) if axis not in axes]
-    owner = np.transpose(ranks, (*axes, *rest)).ravel()
+    unused = [axis for axis in range(len(shape)) if axis not in axes]
+    owner = np.transpose(ranks, (*axes, *unused)).ravel()
     return _Digits(owner=owner, block=np.argsort(owner))
 
 

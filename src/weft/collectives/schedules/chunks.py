@@ -72,12 +72,7 @@ class Request:
 
 
 def request(
-    kind: str,
-    bytes_: float,
-    dimensions: Sequence[Dimension],
-    *,
-    algorithms: Sequence[Algorithm | None] | None = None,
-    accelerators: int | None = None,
+    kind: str, bytes_: float, dimensions: Sequence[Dimension], *, algorithms: Sequence[Algorithm | None] | None = None
 ) -> Request:
     """A collective to schedule.
 
@@ -86,12 +81,9 @@ def request(
         bytes_: the full buffer.
         dimensions: inner to outer.
         algorithms: of each dimension; None is the usual one of its kind.
-        accelerators: how many there must be.
 
     Raises:
         UnknownName: there is no such kind.
-        BadInput: the bytes are fewer than one or not finite, there are no dimensions, they make one
-            accelerator, or not ``accelerators``, or a quantity is out of all proportion.
         Unsupported: a dimension cannot carry its algorithm, or there are too many dimensions or
             accelerators.
     """
@@ -107,7 +99,6 @@ def request(
     if count > MAX_ACCELERATORS:
         problem = f"{count:.3g} accelerators"
         raise Unsupported(problem, where="dimensions", remedy=f"give {MAX_ACCELERATORS:,} at most")
-    check_accelerators(dimensions, accelerators)
     _check_scale(bytes_, dimensions)
     if sum(dimension.size > 1 for dimension in dimensions) > MOST_DIMENSIONS:
         raise Unsupported(f"{len(dimensions)} dimensions", where="dimensions", remedy=f"{MOST_DIMENSIONS} at most")
@@ -122,22 +113,6 @@ def request(
         algorithms=tuple(name for name, _ in chosen),
         notes=tuple(f"dimension {i + 1}: {note}" for i, (_, note) in enumerate(chosen) if note),
     )
-
-
-def check_accelerators(dimensions: Sequence[Dimension], accelerators: int | None) -> None:
-    """Refuse dimensions that do not make a given number of accelerators.
-
-    Raises:
-        BadInput: they do not.
-    """
-    count = prod(dimension.size for dimension in dimensions)
-    if accelerators is not None and accelerators != count:
-        sizes = " x ".join(str(dimension.size) for dimension in dimensions)
-        raise BadInput(
-            f"{sizes} = {count} accelerators, not {accelerators}",
-            where="dimensions",
-            remedy="make the product of the sizes the number of accelerators",
-        )
 
 
 def _check_scale(bytes_: float, dimensions: Sequence[Dimension]) -> None:
@@ -326,11 +301,7 @@ def _in_whole_ns(seconds: Floats, cost: StageCost, kind: StageKind) -> Floats:
 
 
 def equal_chunks(collective: Request, chunks: int) -> Floats:
-    """The request's bytes in equal parts.
-
-    Raises:
-        BadInput: there are too few or too many, or they are smaller than a byte.
-    """
+    """The request's bytes in equal parts."""
     if not 1 <= chunks <= MOST_CHUNKS:
         raise BadInput(f"{chunks} chunks", where="chunks", remedy=f"give 1 to {MOST_CHUNKS}")
     if collective.bytes / chunks < SMALLEST_CHUNK_BYTES:

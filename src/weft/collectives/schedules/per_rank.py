@@ -55,7 +55,6 @@ def play_ranks(
 
     Raises:
         Unsupported: another number of active chunks, or more chunks and ranks than can be held.
-        BadInput: arrays of another shape, negative or infinite starts, bandwidths that are not positive.
     """
     collective = timed.schedule.request
     ranks, chunks = collective.accelerators, len(timed.schedule)

@@ -54,7 +54,6 @@ def schedule(
 
     Raises:
         UnknownName: there is no such policy or order.
-        BadInput: chunks or active are out of range, or ``weft`` is given an order.
     """
     name = ALIASES.get(policy, policy)
     if name not in POLICIES:
@@ -129,9 +128,6 @@ def balanced(
         chunks: how many (rounded up to one for each order in use); by default the best of several counts.
         active: as ``weft.collectives.schedules.timing.time_schedule`` takes it.
         independent: also try all-gather orders that do not mirror the reduce-scatter orders.
-
-    Raises:
-        BadInput: there are too few or too many chunks.
     """
     limit = machine(collective, chunks, active)
     # Step 1: the shares of orders that the bound's LP finds, and those of the turns of one order where chunks are few.

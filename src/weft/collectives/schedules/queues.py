@@ -85,8 +85,6 @@ def play(
 
     Raises:
         UnknownName: there is no such rule.
-        BadInput: ``active`` is out of range, or the given order cannot be kept (a chunk waits for its turn
-            behind one that waits for it), tasks wait in a circle, or one has passages and computes.
     """
     if rule not in QUEUE_RULES:
         raise UnknownName("order within a dimension", str(rule), QUEUE_RULES)

@@ -30,9 +30,6 @@ def themis(collective: Request, *, chunks: int = 64, variant: Variant = "publish
         chunks: equal parts; 64 in the paper.
         variant: ``published`` starts the loads at the latency A of each dimension; ``astra-sim`` leaves
             latency out, and of equal loads keeps the order of the chunk before.
-
-    Raises:
-        BadInput: there are too few or too many chunks.
     """
     parts = equal_chunks(collective, chunks)
     if collective.kind not in BALANCED_KINDS:
@@ -102,9 +99,6 @@ def baseline(collective: Request, *, chunks: int = 64, fused: bool = False) -> S
     Args:
         chunks: equal parts that follow each other.
         fused: the outermost dimension all-reduces in one operation, as in ASTRA-sim.
-
-    Raises:
-        BadInput: there are too few or too many chunks.
     """
     parts = equal_chunks(collective, chunks)
     orders = np.tile(baseline_order(collective), (chunks, 1))

@@ -106,8 +106,6 @@ def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Activ
 
     Raises:
         UnknownName: there is no such rule.
-        BadInput: ``active`` is out of range, the rule is "fixed" and the schedule fixes no order, or its
-            order cannot be kept.
     """
     if schedule.ranks is not None:
         rule = "fixed"

@@ -52,10 +52,6 @@ def run(
             latencies) are simulated once.  The result is the same up to rounding, ``solutions`` counts what
             was done.
         sample: also record the rates of links in time.
-
-    Raises:
-        BadInput: inputs that do not fit together, phases that wait for each other in a circle, or flows
-            that can never end (with the flows and the links that hold them).
     """
     if mode not in MODES:
         raise UnknownName("sharing mode", mode, MODES, where="mode")
@@ -209,11 +205,7 @@ def net_of(capacity: Floats, traffic: Traffic, routes: Routes) -> Net:
 
 
 def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
-    """Nothing done, with room for some samples of links; also the number of phases that are ready.
-
-    Raises:
-        BadInput: phases wait for each other in a circle.
-    """
+    """Nothing done, with room for some samples of links; also the number of phases that are ready."""
     phases, flow_order, next_phase = _phases(traffic)
     ready = np.flatnonzero(phases["waiting"] == 0)
     begin = np.maximum(phases["delay"], phases["start"])[ready]
@@ -324,11 +316,7 @@ def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, fir
 
 
 def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Sequence[LinkEvent]) -> None:
-    """Refuse what the event loop cannot run.
-
-    Raises:
-        BadInput: lengths, indices or values that are out of range, by name.
-    """
+    """Refuse what the event loop cannot run."""
     nphases, nlinks = len(traffic.phases), len(capacity)
     check_lengths(traffic, routes)
     _values("capacity_Bps", capacity)
@@ -353,11 +341,7 @@ def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Seq
 
 
 def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
-    """Each path lists a link once; serving flows in turn takes a link's room path by path.
-
-    Raises:
-        BadInput: by the first flow whose path lists a link again.
-    """
+    """Each path lists a link once; serving flows in turn takes a link's room path by path."""
     flow = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
     order = np.argsort(flow * nlinks + routes.links, kind="stable")
     again = (np.diff(flow[order]) == 0) & (np.diff(routes.links[order]) == 0)
@@ -371,11 +355,7 @@ def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
 
 
 def check_lengths(traffic: Traffic, routes: Routes) -> None:
-    """Arrays with as many entries as there are flows, phases and places, and times of phases.
-
-    Raises:
-        BadInput: by the name of the first array that does not fit.
-    """
+    """Arrays with as many entries as there are flows, phases and places, and times of phases."""
     nflows, phases = len(traffic), traffic.phases
     for name, array in (
         ("traffic: target", traffic.target),
@@ -595,9 +575,6 @@ def run_until(
     """Simulate (max-min fair) up to a time, or until one of some phases has ended, whichever is first.
 
     Everything that falls on the instant of the halt has happened: flows completed, phases begun.
-
-    Raises:
-        BadInput: as ``weft.simulation.flows.engine.run``; ``until_s`` is negative or not a number.
     """
     if not until_s >= 0:
         raise BadInput(f"halt at {until_s:g} s", where="until_s", remedy="give a time of 0 or later")

@@ -32,11 +32,7 @@ _LAYOUT = 'line 1 "nhosts nlinks nflows bytes_per_second", "src dst bytes n l1 .
 
 
 def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
-    """Capacities in bytes/s, traffic and routes of a scenario file.
-
-    Raises:
-        BadInput: no such file, or the first problems in it with their line numbers.
-    """
+    """Capacities in bytes/s, traffic and routes of a scenario file."""
     lines = _lines(Path(path))
     rows = [line.split() for line in lines]
     counts = np.array([len(row) for row in rows], dtype=np.int64)

@@ -71,9 +71,6 @@ class FlowRoutes:
     def of(self, titles: Sequence[str], group: Ints, source: Ints, target: Ints) -> tuple[Routes, Ints]:
         """The routes of messages, message m in the collective ``titles[group[m]]``, and the numbers of those messages
         that carry nothing, which have none.
-
-        Raises:
-            BadInput: a pair of accelerators has no route; says how many, and names some.
         """
         pair = source * self.fabric.accelerators + target
         numbers = np.array([self.number.get(title, -1) for title in titles], dtype=np.int64)
@@ -186,9 +183,6 @@ class Wires:
         routes: what messages between domains take instead.
         in_network: where all tiers reduce, switches add up all-reduces of several domains if that is faster (without
             ``routes``).
-
-    Raises:
-        BadInput: too few accelerators, or a placement that is none.
     """
 
     def __init__(
@@ -324,12 +318,7 @@ class Wires:
         return self.in_network and key[0] == "all-reduce" and len(np.unique(self.fabric.domain[groups[0]])) > 1
 
     def _added_up(self, key: Key) -> Messages:
-        """An all-reduce that switches add up.
-
-        Raises:
-            Unsupported: they cannot.
-            BadInput: a group does not lie evenly in its domains.
-        """
+        """An all-reduce that switches add up."""
         ranks = rank_groups(self.layout, key[1])
         groups, domains = by_domain(self.placement[ranks], self.fabric.domain)
         result = self.trees.reductions(groups, domains)

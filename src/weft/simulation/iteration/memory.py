@@ -107,7 +107,6 @@ def memory_timeline(
     """What a pipeline stage (the fullest by default) allocates over one iteration.
 
     Raises:
-        BadInput: the layout breaks a rule of ``weft.layout.check``, or there is no such stage.
         Unsupported: the iteration has more blocks and micro-batches than can be listed.
     """
     check_layout(job, cluster.count, layout)

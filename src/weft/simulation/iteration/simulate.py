@@ -76,8 +76,6 @@ def simulate_iteration(
         slow: how many times longer each rank computes, shape (world,); not with ``full``.
 
     Raises:
-        BadInput: the layout breaks a rule of ``weft.layout.check``, the ranks do not fit on the fabric, or a
-            flow has no path, or none of ``routes``.
         UnknownName: there is no such routing or transport.
     """
     check_layout(job, layout.world, layout)
@@ -109,9 +107,6 @@ def iteration_traffic(
 ) -> tuple[FullTraffic, dict[Key, Messages]]:
     """Every flow of one iteration in phases, as ``simulate_iteration`` with ``full`` runs it, and the messages
     whose routes the flows take.
-
-    Raises:
-        BadInput: the layout breaks a rule.
     """
     check_layout(job, layout.world, layout)
     run = _Run(Estimator(job, cluster, wires.constants), layout, wires, unlumped(wires.fabric))
@@ -240,7 +235,7 @@ MOST = 1000.0
 """Times that a rank may be slower."""
 
 
-def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, where: str = "--slow") -> Floats:
+def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int) -> Floats:
     """How many times longer each rank computes, shape (world,).
 
     Args:
@@ -248,9 +243,6 @@ def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, w
             normal number of that deviation); of several for a rank the slowest counts.
         host_size: ranks of a host.
         seed: of random ones.
-
-    Raises:
-        BadInput: a text that is none of these, or no such rank.
     """
     slow = np.ones(world)
     for text in texts:
@@ -259,11 +251,11 @@ def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, w
             factor = float((match[3] or match[4]) if match else "")
         except ValueError:
             remedy = "write rank=3:1.3, host=2:1.1 or random=0.02"
-            raise BadInput(f"{text[:40]!r} says no slow rank", where=where, remedy=remedy) from None
+            raise BadInput(f"{text[:40]!r} says no slow rank", where="--slow", remedy=remedy) from None
         assert match is not None
         low, high = (0.0, 1.0) if match[4] else (1.0, MOST)
         if not low <= factor <= high:
-            raise BadInput(f"{text[:40]!r} is out of range", where=where, remedy=f"give {low:g} to {high:g}")
+            raise BadInput(f"{text[:40]!r} is out of range", where="--slow", remedy=f"give {low:g} to {high:g}")
         if match[4]:
             drawn = 1.0 + factor * np.abs(np.random.default_rng(seed).standard_normal(world))
             slow = np.maximum(slow, drawn)
@@ -272,7 +264,7 @@ def parse_slow(texts: Sequence[str], world: int, host_size: int, *, seed: int, w
         first = int(match[2]) * size
         if first >= world:
             last = -(-world // size) - 1
-            raise BadInput(f"there is no {match[1]} {match[2]}", where=where, remedy=f"give 0 to {last}")
+            raise BadInput(f"there is no {match[1]} {match[2]}", where="--slow", remedy=f"give 0 to {last}")
         slow[first : first + size] = np.maximum(slow[first : first + size], factor)
     return slow
 

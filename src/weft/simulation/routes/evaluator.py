@@ -87,7 +87,6 @@ class Evaluator:
         placement: of every rank; rank r on accelerator r by default.
 
     Raises:
-        BadInput: the ranks do not fit on the fabric.
         UnknownName: there is no such routing.
     """
 

@@ -230,7 +230,6 @@ def replay(
 
     Raises:
         UnknownName: there is no such router or controller.
-        BadInput: flows that cannot be routed, or have no path left; epochs or events out of range.
         Unsupported: a router that does not apply.
     """
     if controller not in CONTROLLERS:
@@ -483,7 +482,6 @@ def evaluate(
 
     Raises:
         UnknownName: there is no such router or controller.
-        BadInput: more spines down than there are; flows that cannot be routed.
         Unsupported: a router that does not apply.
     """
     broken = [with_spines_down(fabric, count) for count in failed_spines]
@@ -509,11 +507,7 @@ def evaluate(
 
 
 def with_spines_down(fabric: Fabric, count: int) -> Fabric:
-    """The fabric without its last spines.
-
-    Raises:
-        BadInput: it has not more spines than that.
-    """
+    """The fabric without its last spines."""
     spines = fabric.nodes_of("spine")
     if count and not 0 < count < len(spines):
         raise BadInput(

@@ -38,7 +38,6 @@ def planned_traffic(
     *,
     placement: Placement | None = None,
     name: str = "job",
-    constants: Calibration | None = None,
 ) -> JobTraffic:
     """The flows of one iteration of a layout between scale-up domains.
 
@@ -49,11 +48,8 @@ def planned_traffic(
     Args:
         placement: of every rank; rank r on accelerator r by default.
         name: of the job.
-
-    Raises:
-        BadInput: the layout breaks a rule, the ranks do not fit on the fabric, or nothing leaves the domains.
     """
-    (parts, _), iteration_s = _asked(job, cluster, layout, fabric, placement, constants)
+    (parts, _), iteration_s = _asked(job, cluster, layout, fabric, placement, None)
     if not parts:
         problem = f"{name} sends nothing over the network of {fabric.name}"
         raise BadInput(problem, where="traffic", remedy="route other jobs")
@@ -68,31 +64,24 @@ def planned_routes(
     *,
     placement: Placement | None = None,
     constants: Calibration | None = None,
-    router: str = "auto",
     seed: int = 0,
 ) -> FlowRoutes | None:
-    """What a router gives the flows of ``planned_traffic``; None where nothing leaves the domains.
-
-    Raises:
-        BadInput: the layout breaks a rule, or the ranks do not fit on the fabric.
-        UnknownName: there is no such router.
-        Unsupported: the router does not apply.
-    """
-    return _routed(*_asked(job, cluster, layout, fabric, placement, constants), fabric, router, seed)
+    """What a router gives the flows of ``planned_traffic``; None where nothing leaves the domains."""
+    return _routed(*_asked(job, cluster, layout, fabric, placement, constants), fabric, seed)
 
 
 def routes_over(
-    wires: Wires, wanted: Mapping[Key, StageTotals], iteration_s: float, *, router: str = "auto", seed: int = 0
+    wires: Wires, wanted: Mapping[Key, StageTotals], iteration_s: float, *, seed: int = 0
 ) -> FlowRoutes | None:
     """As ``planned_routes``, of the layout of ``wires``, with what it asks for and its closed form's seconds."""
-    return _routed(_parts(wires, wanted), iteration_s, wires.fabric, router, seed)
+    return _routed(_parts(wires, wanted), iteration_s, wires.fabric, seed)
 
 
-def _routed(flows: _Asked, iteration_s: float, fabric: Fabric, router: str, seed: int) -> FlowRoutes | None:
+def _routed(flows: _Asked, iteration_s: float, fabric: Fabric, seed: int) -> FlowRoutes | None:
     if not flows.parts:
         return None
     traffic = _together(flows.parts, "job", iteration_s, fabric)
-    result = route(fabric, traffic, router=router, seed=seed)
+    result = route(fabric, traffic, router="auto", seed=seed)
     return FlowRoutes(fabric, traffic, result, name="planned", idle=flows.idle)
 
 
