@@ -16,7 +16,7 @@ from weft.collectives.schedules.provision import provision
 from weft.collectives.schedules.result import ScheduleResult
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
-from weft.model.workload import Communication, Task, Workload, dlrm
+from weft.model.workload import Task, Workload, dlrm
 from weft.simulation.workload import WorkloadResult, run_policies
 from weft.views.collective import ORDERS_SHOWN, order_groups, schedule_view, write_schedule_timeline
 from weft.views.simulation import workload_view, write_workload_timeline
@@ -213,15 +213,6 @@ def test_an_iteration_says_what_matters():
     assert f"{found['baseline'].iteration_s / found['weft'].iteration_s:.3f}x" in text
     busy = found["themis"].busy_s / found["themis"].iteration_s
     assert all(f"{share:.1%}" in text for share in busy)
-
-
-def test_one_collective_is_singular():
-    call = Communication(kind="all-reduce", bytes=1e6)
-    workload = Workload(name="one", tasks=(Task(name="a", communication=call),))
-    dimensions = network(NARROW)
-    found = runs(workload, dimensions)
-    text = printed(workload_view(result(found, dimensions, ())))
-    assert "1 collective of " in text
 
 
 def test_an_iteration_as_json():

@@ -102,7 +102,7 @@ class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
     )
     algorithms: str | None = option(None, "Algorithm of each dimension, - for the default.", metavar="A,A,...")
     system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system.", metavar="FILE")
-    independent: bool = option(False, "With weft: let all-gathers take orders of their own.")
+    independent: bool = option(False, "With weft: all-gather orders need not mirror reduce-scatter's.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

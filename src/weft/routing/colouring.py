@@ -40,7 +40,7 @@ def coloured(problem: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
         order: in which flows are coloured; as given by default.
 
     Raises:
-        Unsupported: the fabric is no Clos under hosts with one NIC, or a switch reaches a part by several
+        Unsupported: the fabric is not a Clos under hosts with one NIC, or a switch reaches a part by several
         switches.
     """
     ways, fabric = problem.ways, problem.fabric

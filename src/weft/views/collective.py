@@ -290,7 +290,11 @@ def schedules_view(result: JobSchedules) -> Iterator[Block]:
             Column(heading="size", cells=[format_si(row.bytes, "B") for row in rows]),
             Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=1),
             Column(heading="between hosts", cells=between, drop=2),
-            Column(heading="predicted", cells=[format_seconds(row.assumed[1]) for row in rows], meaning="by estimate"),
+            Column(
+                heading="predicted",
+                cells=[format_seconds(row.assumed[1]) for row in rows],
+                meaning="as weft estimate has it",
+            ),
             Column(
                 heading="best",
                 cells=[format_seconds(row.best[1]) for row in rows],
@@ -315,5 +319,5 @@ def schedules_verdict(result: JobSchedules) -> str:
     gain = largest.assumed[1] / largest.best[1]
     return (
         f"{result.job}: a schedule beats NCCL's algorithms in {len(better)} of {counted(len(rows), 'collective')},"
-        f" at most {gain:.2f}x ({largest.name})."
+        f" by up to {gain:.2f}x ({largest.name})."
     )

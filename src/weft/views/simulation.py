@@ -95,7 +95,7 @@ def iteration_verdict(report: IterationReport) -> str:
         return f"{start}."
     worst = max(used, key=lambda row: row.calls * (row.simulated_s - row.closed_form_s))
     name = f"{_axes(worst, grid=report.layout.y > 1)} {worst.kind}"
-    return f"{start}: flows collide, the {name} takes {worst.simulated_s / worst.closed_form_s:.2f}x as long."
+    return f"{start}: the {name} takes {worst.simulated_s / worst.closed_form_s:.2f}x as long."
 
 
 def _details(report: IterationReport) -> Iterator[Block]:
@@ -243,7 +243,7 @@ def workload_verdict(result: WorkloadResult, policy: str) -> str:
         verdict += f", {faster} the baseline ({format_seconds(baseline_s)})"
     exposed = ratio(run.exposed_s, run.iteration_s, 0.0)
     ideal = format_seconds(result.runs["ideal"].iteration_s)
-    return f"{verdict}; {exposed:.0%} is exposed communication (ideal: {ideal})."
+    return f"{verdict}; {exposed:.0%} exposed communication (ideal: {ideal})."
 
 
 def write_workload_timeline(path: str, run: Iteration) -> None:
