@@ -228,7 +228,7 @@ def _parallelism(model: Model, layout: Layout) -> _Written:
     """The settings of both forms."""
     shard = _shard(layout)
     settings: _Written = {
-        "data_parallel_replicate_degree": layout.data_parallel // shard,
+        "data_parallel_replicate_degree": layout.dp // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.z > 1 else "never" if shard > 1 else "default",
         **{f"{name}_degree": getattr(layout, field) for name, field in DEGREES.items()},
@@ -331,7 +331,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
         world=layout.world,
         model=model,
         problem=problem,
-        global_batch=batch if batch > 0 else local * layout.data_parallel,
+        global_batch=batch if batch > 0 else local * layout.dp,
         sequence=s.integer("training.seq_len", 2048),
         precision=_precision(s),
         ignored=s.ignored,

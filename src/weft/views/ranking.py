@@ -125,7 +125,7 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
     return [
         Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
+        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=7),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
         Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=8, left=True),
     ]

@@ -120,6 +120,11 @@ def schedule_words(layout: Layout) -> str:
     return layout.schedule
 
 
+def zero_words(layout: Layout) -> str:
+    """The stage of ZeRO: FSDP is 3."""
+    return "3" if layout.fsdp > 1 and not layout.zero else str(layout.zero)
+
+
 def recompute_words(layout: Layout) -> str:
     """Recomputation, with the layers of a stage where it is limited: "full 3"."""
     return f"{layout.recompute} {layout.recompute_layers}" if layout.recompute_layers else layout.recompute
