@@ -212,7 +212,7 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     if not result.layouts:
         from weft.views.words import advice_sentence
 
-        advice = "see weft info codes CODE" if result.advice is None else advice_sentence(result, result.advice)
+        advice = result.remedy if result.advice is None else advice_sentence(result, result.advice)
         raise NothingFeasible(f"{result.shortage} -- {advice}")
     if out.chart is not None:
         deliver_chart(result.chart(pareto=out.pareto), out.chart)

@@ -313,7 +313,7 @@ def _option(one: Option, value: Any, where: str) -> Value:
         value = str(value)
     elif one.kind == "number" and isinstance(value, str):
         value = parse_count(value, where)
-    elif one.kind == "switch":
+    elif one.kind == "flag":
         value = {"true": True, "false": False}.get(str(value).lower(), value)
     result = _placed(one.checked, value, where)
     if isinstance(result, tuple):

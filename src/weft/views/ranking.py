@@ -95,7 +95,7 @@ def _details(plan: Plan) -> Iterator[Block]:
 def ranking(plan: Plan) -> Iterator[Block]:
     """A table with one layout a line.
 
-    Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
+    Degrees that are 1 in all layouts are left out; what all layouts share otherwise is below.
     """
     estimates = plan.layouts
     columns = settings(estimates)
@@ -132,7 +132,7 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
 
 
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
-    """What layouts come to; ``ties`` stand beside the time."""
+    """Time, MFU, memory and losses of layouts; ``ties`` come after the time."""
     return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
         *ties,
