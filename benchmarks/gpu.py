@@ -331,7 +331,7 @@ def memory(tiny: bool) -> Iterator[Case]:
     """The allocator's peak against the estimate, of one rank of ten grids, and what was live at it."""
 
     def peak(layout: Layout) -> dict[str, Any]:
-        job = wide_job(layout.micro_batch * layout.data_parallel * 2, tiny=tiny)
+        job = wide_job(layout.micro_batch * layout.dp * 2, tiny=tiny)
         name = accelerator_of(torch.cuda.get_device_name()).name if CUDA else "h100"
         constants = of_runtime(calibration(name))
         estimated = estimate(job, load(f"{name}-{layout.world}"), [layout], constants)[0].allocated_bytes
@@ -406,7 +406,7 @@ def overlap(tiny: bool) -> Iterator[Case]:
     """How much of a step's emulated collectives is hidden, with overlap and without."""
 
     def hidden(layout: Layout) -> dict[str, Any]:
-        job, result = wide_job(layout.micro_batch * layout.data_parallel * 2, tiny=tiny), {}
+        job, result = wide_job(layout.micro_batch * layout.dp * 2, tiny=tiny), {}
         cases = {"alone": (math.inf, 0.0, None), "on": (LINK_BPS, LATENCY_S, None)}
         cases["off"] = (LINK_BPS, LATENCY_S, Switches.off())
         for name, (link_Bps, latency_s, switches) in cases.items():
@@ -432,7 +432,7 @@ def races(tiny: bool) -> Iterator[Case]:
 
     def steps(layout: Layout) -> dict[str, Any]:
         with one_of_many(layout) as grid:
-            session = session_of(job_of(hidden=128, batch=4 * layout.data_parallel), grid)
+            session = session_of(job_of(hidden=128, batch=4 * layout.dp), grid)
             for _ in range(3):
                 session.step()
             synchronize()

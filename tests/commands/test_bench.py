@@ -88,7 +88,7 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
     ("arguments", "message"),
     [
         (("--repeats", "2"), "--layout or --ranks is missing"),
-        (("--layout", "x=2,q=3"), "unknown layout field 'q'"),
+        (("--layout", "x=2,q=3"), "unknown key 'q'"),
         (("--layout", "x=3", "--ranks", "4"), "does not divide 4"),
         pytest.param(("--ranks", "2", "--sizes", "soon"), "'soon' is not a quantity", marks=needs_torch),
         pytest.param(("--ranks", "2", "--sizes", "1MiB:1KiB"), "1MiB:1KiB is empty", marks=needs_torch),

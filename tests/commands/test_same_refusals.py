@@ -16,7 +16,7 @@ from weft.layout import Layout
 BAD_LAYOUTS = (
     "x=3",
     "zero=7",
-    "zero=3",
+    "zero=3,data=2",
     "schedule=foo",
     "recompute=some",
     "x=0",

@@ -66,7 +66,7 @@ def job_for():
 
     def make(layout=None, model="llama-3.1-8b", precision="bf16"):
         layout = layout or Layout()
-        batch = 4 * layout.micro_batch * layout.data_parallel
+        batch = 4 * layout.micro_batch * layout.dp
         recipe = Recipe(global_batch=batch, sequence=8192, precision=precision)
         return Job(model=replace(models[model]), recipe=recipe)
 

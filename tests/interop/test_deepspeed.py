@@ -58,7 +58,7 @@ def test_written_configuration_reads_back_as_the_same_layout(layout, precision, 
     values = json.loads(written.text)
     assert set(flatten(values)) <= NAMES
     share = values["train_micro_batch_size_per_gpu"] * values["gradient_accumulation_steps"]
-    assert values["train_batch_size"] == share * layout.data_parallel
+    assert values["train_batch_size"] == share * layout.dp
     for world in (None, layout.world):
         run = deepspeed.read(written.text, world=world)
         assert run.layout == canonical(layout)

@@ -29,7 +29,7 @@ def test_format_follows_from_name_or_content(tmp_path, name, text, tool):
     path.write_text(text, encoding="utf-8")
     run = read_run(path, world=16)
     assert run.tool == tool
-    assert (run.layout.x, run.layout.data_parallel, run.world) == (4, 4, 16)
+    assert (run.layout.x, run.layout.dp, run.world) == (4, 4, 16)
 
 
 @pytest.mark.parametrize(

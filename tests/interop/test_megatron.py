@@ -73,7 +73,7 @@ def canonical(layout, moe):
 
 @given(layout=layouts, precision=st.sampled_from(PRECISIONS), name=st.sampled_from(catalogue.names()))
 def test_every_argument_is_in_megatron(layout, precision, name, cluster, expressed):
-    recipe = Recipe(global_batch=4 * layout.micro_batch * layout.data_parallel, sequence=512, precision=precision)
+    recipe = Recipe(global_batch=4 * layout.micro_batch * layout.dp, sequence=512, precision=precision)
     written = expressed(megatron.write, Job(model=catalogue.load(name).model, recipe=recipe), cluster, layout)
     if written:
         flags = set(re.findall(r"--[a-z][\w-]*", written.text))
@@ -113,7 +113,7 @@ def test_a_launch_file_reads_back_as_the_whole_plan(
     """Layout, shape and every field of the recipe; the vocabulary as Megatron-LM pads it."""
     model = catalogue.load(name).model
     recipe = Recipe(
-        global_batch=4 * layout.micro_batch * layout.data_parallel,
+        global_batch=4 * layout.micro_batch * layout.dp,
         sequence=2048,
         precision=precision,
         attention=attention,

@@ -111,7 +111,7 @@ def test_recipes_are_python_with_known_names(layout, model, precision, cluster, 
     product = prod(values[f"parallelism.{name}_degree"] for name in (*degrees, "pipeline_parallel"))
     assert product == layout.world
     per_pass = values["training.num_tokens_per_microbatch_per_dp_rank"]
-    passes = values["training.num_tokens_per_train_step"] / (per_pass * layout.data_parallel)
+    passes = values["training.num_tokens_per_train_step"] / (per_pass * layout.dp)
     assert passes == 4
     assert values.get("parallelism.num_pp_microbatches", 4) == 4
 

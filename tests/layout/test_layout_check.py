@@ -31,22 +31,22 @@ REFUSED = [
     ("world-mismatch", Layout(x=2, data=2), job(), "= 4, cluster has 8"),
     ("batch-not-divisible", Layout(data=8), job(batch=12), "global batch 12"),
     ("batch-not-divisible", Layout(data=8, micro_batch=4), job(), "= 32"),
-    ("heads-not-divisible", Layout(x=8), job(), "8 heads, 4 key-value heads, x = 8"),
+    ("heads-not-divisible", Layout(x=8), job(), "8 heads, 4 key-value heads, tp = 8"),
     (
         "features-not-divisible",
         Layout(x=4, data=2),
         job(replace(DENSE, feed_forward=FeedForward(intermediate=250))),
-        "hidden 96, x = 4",
+        "hidden 96, tp = 4",
     ),
     (
         "state-heads",
         Layout(x=4, data=2, sequence_parallel=True),
         job(RECURRENT),
-        "8 heads in 2 groups, x = 4, context = 1",
+        "8 heads in 2 groups, tp = 4, cp = 1",
     ),
-    ("sequence-not-divisible", Layout(context=8), job(sequence=72), "72 tokens, context = 8"),
+    ("sequence-not-divisible", Layout(context=8), job(sequence=72), "72 tokens, cp = 8"),
     ("sequence-not-divisible", Layout(x=4, data=2, sequence_parallel=True), job(sequence=66), "66 tokens"),
-    ("ulysses-heads", Layout(x=2, context=4, context_method="ulysses"), job(), "x * context = 8"),
+    ("ulysses-heads", Layout(x=2, context=4, context_method="ulysses"), job(), "tp * cp = 8"),
     ("too-many-stages", Layout(pipeline=8), job(layers=6), "8 * 1 chunks, 6 layers"),
     (
         "too-many-stages",
@@ -54,22 +54,22 @@ REFUSED = [
         job(),
         "4 * 3 chunks, 8 layers",
     ),
-    ("schedule-mismatch", Layout(data=8, schedule="zb1p"), job(), "pipeline = 1"),
-    ("schedule-mismatch", Layout(pipeline=4, data=2, virtual_stages=2), job(), "virtual_stages = 2"),
+    ("schedule-mismatch", Layout(data=8, schedule="zb1p"), job(), "pp = 1"),
+    ("schedule-mismatch", Layout(pipeline=4, data=2, virtual_stages=2), job(), "vpp = 2"),
     ("schedule-mismatch", Layout(pipeline=4, data=2, schedule="interleaved"), job(), "interleaved"),
     ("schedule-mismatch", Layout(pipeline=4, data=2, schedule="zbv"), job(), "zbv"),
     (
         "interleaving-rounds",
         Layout(pipeline=4, data=2, virtual_stages=2, schedule="interleaved"),
         job(batch=12),
-        "6 micro-batches, pipeline = 4",
+        "6 micro-batches, pp = 4",
     ),
-    ("pipeline-starved", Layout(pipeline=8, schedule="zb1p"), job(batch=4), "4 micro-batches, pipeline = 8"),
-    ("experts-not-divisible", Layout(data=8, expert=2), job(), "expert 2"),
+    ("pipeline-starved", Layout(pipeline=8, schedule="zb1p"), job(batch=4), "4 micro-batches, pp = 8"),
+    ("experts-not-divisible", Layout(data=8, expert=2), job(), "ep 2"),
     ("experts-not-divisible", Layout(data=2, pipeline=4, expert=4), job(ROUTED), "on 2 ranks of a stage"),
-    ("experts-need-sequence-parallel", Layout(x=2, data=4, expert=4), job(ROUTED), "x = 2"),
-    ("sequence-not-divisible", Layout(x=2, y=2, data=2), job(ROUTED, sequence=66), "66 tokens, context = 1, x = 2, y"),
-    ("sequence-parallel-misused", Layout(data=8, sequence_parallel=True), job(), "x = 1"),
+    ("experts-need-sequence-parallel", Layout(x=2, data=4, expert=4), job(ROUTED), "tp = 2"),
+    ("sequence-not-divisible", Layout(x=2, y=2, data=2), job(ROUTED, sequence=66), "66 tokens, cp = 1, tp = 2, y"),
+    ("sequence-parallel-misused", Layout(data=8, sequence_parallel=True), job(), "tp = 1"),
     ("recompute-layers", Layout(data=8, recompute_layers=2), job(), "recompute_layers = 2"),
     (
         "recompute-layers",
@@ -137,7 +137,7 @@ def test_accepted_layouts_divide_everything(layout: Layout, block: Block) -> Non
     work = job(block, batch=48, sequence=96)
     if explain(work, layout.world, layout) is not None:
         return
-    micro_batches = 48 / (layout.micro_batch * layout.data_parallel)
+    micro_batches = 48 / (layout.micro_batch * layout.dp)
     assert micro_batches == int(micro_batches)
     assert 8 % layout.x == 4 % layout.x == 96 % layout.y == 0
     assert 96 % layout.context == 0

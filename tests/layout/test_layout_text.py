@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput
 from weft.layout.spec import ALIASES, AXES, FIELDS, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
 
@@ -107,16 +107,37 @@ def test_dp_is_z_times_data(text, z, data):
 
 @pytest.mark.parametrize("text", ["dp=8,z=3", "dp=8,z=16", "dp=8,data=3", "dp=8,z=2,data=2"])
 def test_dp_that_disagrees_is_refused(text):
-    with pytest.raises(BadInput, match="does not give dp 8"):
+    with pytest.raises(BadInput, match=r"is not dp=8|dp=8 is not a multiple of"):
         parse_layout(text).complete()
+
+
+@pytest.mark.parametrize(
+    ("text", "fsdp", "data"),
+    [
+        ("zero=3", 64, 1),
+        ("tp=8,zero=3", 8, 1),
+        ("tp=8,zero=3,dp=8", 8, 1),
+        ("tp=8,zero=3,fsdp=4", 4, 2),
+        ("fsdp=1", 1, 64),
+    ],
+)
+def test_zero_3_shares_the_weights_among_all_data_parallel_ranks(text, fsdp, data):
+    layout = parse_layout(text).complete(64)
+    assert (layout.fsdp, layout.data) == (fsdp, data)
+    assert layout.zero == (0 if fsdp > 1 else 1)
+
+
+def test_layouts_have_the_words_of_users():
+    layout = parse_layout("tp=2,y=3,cp=5,pp=7,dp=22,fsdp=11,ep=2").complete()
+    assert (layout.tp, layout.cp, layout.pp, layout.dp, layout.fsdp, layout.ep) == (2, 5, 7, 22, 11, 2)
 
 
 def test_world_fills_data_and_is_checked():
     assert parse_layout("x=8,pipeline=16").complete(1024).data == 8
     assert parse_layout("x=8,fsdp=16").complete(128).data == 1
-    with pytest.raises(BadInput, match=r"x 8 .* pipeline 6 = 48 does not divide 1024"):
+    with pytest.raises(BadInput, match=r"tp 8 \* pp 6 = 48 does not divide 1024"):
         parse_layout("x=8,pipeline=6").complete(1024)
-    with pytest.raises(BadInput, match=r"data 20 \* pipeline 6 = 960, but there are 1024"):
+    with pytest.raises(BadInput, match=r"tp 8 \* pp 6 \* dp 20 = 960, but there are 1024"):
         parse_layout("x=8,pipeline=6,data=20").complete(1024)
     with pytest.raises(BadInput, match="does not divide 4"):
         parse_layout("x=8").complete(4)
@@ -133,8 +154,8 @@ def test_world_fills_data_and_is_checked():
         ("x=1.5", "not a whole number"),
         ("x=true", "not a whole number"),
         ("x=" + "9" * 5000, "not a whole number"),
-        ("x=2,tp=2", "x is given twice"),
-        ("zero=3,dp=8", "write fsdp=N"),
+        ("x=2,tp=2", "tp is given twice"),
+        ("zero=3,data=2", "data=2 copies them -- drop data, or give fsdp=N"),
         ("zero=4", "not between 0 and 2"),
         ("sp=maybe", "not true or false"),
         ("recompute=sel", "did you mean selective"),
@@ -159,7 +180,7 @@ def test_dictionaries_are_strict(values):
 
 
 def test_unknown_key_is_named_with_its_file():
-    with pytest.raises(UnknownName, match=r"plan\.json: unknown layout field 'dataa'"):
+    with pytest.raises(BadInput, match=r"plan\.json: unknown key 'dataa' -- did you mean data\? Keys: dp, tp, y,"):
         layout_from_dict({"dataa": 2}, where="plan.json")
 
 

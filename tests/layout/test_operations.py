@@ -97,7 +97,7 @@ def layouts(draw: st.DrawFn, *, y: bool = True, sharded: bool | None = None) -> 
 
 def runs(layout: Layout, recipe: Recipe = RECIPE) -> float:
     """Rank-micro-batches of an iteration."""
-    return layout.stage_ranks * recipe.global_batch / (layout.micro_batch * layout.data_parallel)
+    return layout.stage_ranks * recipe.global_batch / (layout.micro_batch * layout.dp)
 
 
 @given(st.sampled_from([GPT, GQA]), layouts())

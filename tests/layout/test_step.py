@@ -740,8 +740,8 @@ WAVE = {"virtual_stages": 2, "schedule": "zbv"}
         (replace(LLAMA, prediction_layers=1), Layout(), "prediction_layers=0"),
         (replace(LLAMA, embedding_features=24), Layout(), "embedding_features=None"),
         (replace(LLAMA, embedding_norm=True), Layout(), "embedding_norm=False"),
-        (LLAMA, Layout(data=2, expert=2), "expert = 2 without experts -- set expert=1"),
-        (LLAMA, Layout(x=2, expert_tensor=2), "expert_tensor=1"),
+        (LLAMA, Layout(data=2, expert=2), "ep = 2 without experts -- set ep=1"),
+        (LLAMA, Layout(x=2, expert_tensor=2), "etp=1"),
         (LLAMA, Layout(offload_optimizer=True), "offload_optimizer=false"),
         (LLAMA, Layout(offload_activations=True), "offload_activations=false"),
         (replace(LLAMA, tied_embeddings=True), Layout(pipeline=2, **WAVE), "tied .* schedule=zb1p"),
@@ -756,15 +756,15 @@ def test_what_the_runtime_lacks_is_refused_with_what_to_change(model: Model, lay
 
 def test_every_rank_needs_a_key_value_head() -> None:
     """The rules of layouts let one key-value head be copied."""
-    with pytest.raises(BadInput, match=r"1 key-value heads do not divide over x = 2"):
+    with pytest.raises(BadInput, match=r"1 key-value heads do not divide by tp = 2"):
         check_runnable(with_attention(kv_heads=1), Layout(x=2))
 
 
 @pytest.mark.parametrize(
     ("layout", "stage", "words"),
     [
-        (Layout(z=16, micro_batch=5), 0, "24.*micro_batch 5"),
-        (Layout(x=4, y=2, z=3, data=5), 0, "24.*data 5"),
+        (Layout(z=16, micro_batch=5), 0, "24.*micro-batch 5"),
+        (Layout(x=4, y=2, z=3, data=5), 0, "24.*dp 15"),
         (Layout(y=5), 0, "y = 5"),
         (Layout(x=2, y=2, sequence_parallel=True), 0, "y = 1"),
         (Layout(pipeline=2), 2, "stage 2 of 2"),

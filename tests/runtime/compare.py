@@ -80,7 +80,7 @@ class Run:
         for holding in held:
             holding.fill(self.whole)
         self.flat = Flat(self.machine, self.stages, held)
-        self.own = BATCH // layout.data_parallel
+        self.own = BATCH // layout.dp
         self.columns = own_tokens(self.grid, SEQUENCE)
         self.micro_batches = self.own // layout.micro_batch
         self.passes = StepPasses(

@@ -39,8 +39,8 @@ def linears(layout: Layout) -> Iterator[Case]:
     for (rows, hidden), bias in product(SIZES, (True, False)):
         make = linear(hidden, 2 * hidden, bias=bias)
         for plan, over, apart in (
-            ({"0": Normal()}, ("y", "x"), layout.data_parallel),
-            ({"0": Transposed()}, ("x", "y"), layout.data_parallel),
+            ({"0": Normal()}, ("y", "x"), layout.dp),
+            ({"0": Transposed()}, ("x", "y"), layout.dp),
             (None, ("y", "x"), layout.world),
         ):
             count = rows if rows % apart == 0 else rows * apart

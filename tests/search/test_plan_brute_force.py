@@ -129,7 +129,7 @@ def recomputations(case: Case, pipeline: int) -> list[tuple[str, int]]:
 def admitted(case: Case, layout: Layout) -> bool:
     """Whether the constraints of the space hold, read off the layout's own fields."""
     for name, values in case.space.fixed.items():
-        value = layout.data_parallel if name == "data_parallel" else encode(name, getattr(layout, name))
+        value = layout.dp if name == "data_parallel" else encode(name, getattr(layout, name))
         if value not in values:
             return False
     return all(getattr(layout, name) <= most for name, most in case.space.maximum.items())

@@ -158,7 +158,7 @@ def test_odd_counts_and_batches(count: int, batch: int, sequence: int) -> None:
     for one in found.layouts:
         layout = one.layout
         assert layout.world == count
-        assert batch % (layout.micro_batch * layout.data_parallel) == 0
+        assert batch % (layout.micro_batch * layout.dp) == 0
         assert explain(job, count, layout) is None
         assert one.iteration_s >= one.lower_bound_s
     assert bool(found.layouts) == (found.feasible > 0)

@@ -93,7 +93,7 @@ class _Named(click.types.StringParamType):
 def offered(
     param: click.Parameter, incomplete: str, known: tuple[str, ...], *, file: bool = False
 ) -> list[CompletionItem]:
-    """What a shell may put in place of a word that is not whole; a file where one is meant and no name fits."""
+    """Completions of a word for a shell; a file where one is meant and no name fits."""
     result = [CompletionItem(one) for one in known if one.startswith(incomplete)]
     file = file or any(word in (param.metavar or "") for word in ("FILE", "DIR", "FOLDER"))
     return result or ([CompletionItem(incomplete, type="file")] if file else [])
@@ -178,7 +178,7 @@ def takes(**records: type[Options]) -> Callable[[_Command], _Command]:
 
 
 def _click_option(one: Option) -> Callable[[Any], Any]:
-    if one.kind == "switch":
+    if one.kind == "flag":
         return click.option(*one.flags, one.name, cls=Once, group=one.group, is_flag=True, help=one.help)
     several = one.kind in ("texts", "integers")
     return click.option(

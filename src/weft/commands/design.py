@@ -146,7 +146,9 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
         except ValueError:
             ratio = 0.0
         if not 1 <= ratio < 1000:
-            raise BadInput(f"{text[:40]!r} is no oversubscription", where="--oversubscription", remedy="give 1 to 999")
+            raise BadInput(
+                f"{text[:40]!r} is not an oversubscription", where="--oversubscription", remedy="give 1 to 999"
+            )
         result[ratio] = None
     return tuple(result)
 

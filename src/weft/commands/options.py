@@ -23,9 +23,9 @@ from weft.units import parse_whole
 
 LARGEST = 10**18
 """Numbers beyond it are refused."""
-Kind = Literal["switch", "integer", "number", "text", "texts", "integers"]
+Kind = Literal["flag", "integer", "number", "text", "texts", "integers"]
 _KINDS: dict[Any, Kind] = {
-    bool: "switch",
+    bool: "flag",
     int: "integer",
     float: "number",
     str: "text",
@@ -47,7 +47,7 @@ class Option:
 
     Attributes:
         name: the field of the record and the keyword of a call.
-        flags: how the command line spells it; the first stands in messages.
+        flags: how the command line spells it; messages name the first.
         kind: what values are.
         default: the value where nobody gives one.
         help: one sentence.
@@ -83,7 +83,7 @@ class Option:
         return self._one(value)
 
     def _one(self, value: Any) -> Any:
-        if self.kind == "switch":
+        if self.kind == "flag":
             if not isinstance(value, bool):
                 raise BadInput(f"{reprlib.repr(value)} is neither true nor false", where=self.flags[0])
             return value

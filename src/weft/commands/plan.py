@@ -60,7 +60,7 @@ class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     order: Literal["ease", "time"] = option(
         "ease", "Rank by time and by what a layout needs to run, or by time alone."
     )
-    fix: tuple[str, ...] = option((), "Pin a degree or switch, as tp=8 (repeats).", metavar="NAME=VALUE")
+    fix: tuple[str, ...] = option((), "Pin a key of --layout, as tp=8 (repeats).", metavar="NAME=VALUE")
     max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
     runnable: bool = option(False, "Only layouts that weft train runs.")
     memory_margin: str | float = option("5%", "Memory to leave free.", metavar="SHARE")
@@ -144,21 +144,21 @@ def plan(
 
 def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
     """The space with ``fix`` and ``max`` applied."""
-    from weft.layout.spec import AXES
+    from weft.layout.spec import AXES, word_of
     from weft.layout.text import parse_layout
 
     fixed: dict[str, Any] = {}
     for text in options.fix:
         part = parse_layout(text, where="--fix")
         if twice := sorted(set(fixed) & set(part.values)):
-            raise BadInput(f"{twice[0]} is fixed twice", where="--fix", remedy="give it once")
+            raise BadInput(f"{word_of(twice[0])} is fixed twice", where="--fix", remedy="give it once")
         fixed |= dict(part.values)
         if part.data_parallel is not None:
             fixed["data_parallel"] = part.data_parallel
     for name in (*AXES, "data_parallel"):
         if count % fixed.get(name, 1):
             raise BadInput(
-                f"{name} = {fixed[name]} does not divide {counted(count, 'accelerator')}",
+                f"{word_of(name)}={fixed[name]} does not divide {counted(count, 'accelerator')}",
                 where="--fix",
                 remedy="choose a divisor of the number of accelerators",
             )
@@ -168,7 +168,7 @@ def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
         bounds = dict(part.values) | ({"data_parallel": part.data_parallel} if part.data_parallel else {})
         for name, value in bounds.items():
             if not isinstance(value, int) or isinstance(value, bool):
-                raise BadInput(f"{name} has no maximum", where="--max", remedy="use --fix for switches")
+                raise BadInput(f"{word_of(name)} has no maximum", where="--max", remedy="use --fix for options")
             maximum[name] = value
     return space.constrained(fixed, maximum)
 
@@ -212,7 +212,7 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     if not result.layouts:
         from weft.views.words import advice_sentence
 
-        advice = "see weft info codes CODE" if result.advice is None else advice_sentence(result, result.advice)
+        advice = result.remedy if result.advice is None else advice_sentence(result, result.advice)
         raise NothingFeasible(f"{result.shortage} -- {advice}")
     if out.chart is not None:
         deliver_chart(result.chart(pareto=out.pareto), out.chart)

@@ -314,7 +314,7 @@ def _option(option: Option, value: Any, where: str) -> Value:
         value = str(value)
     elif option.kind == "number" and isinstance(value, str):
         value = parse_count(value, where)
-    elif option.kind == "switch":
+    elif option.kind == "flag":
         value = {"true": True, "false": False}.get(str(value).lower(), value)
     result = _placed(option.checked, value, where)
     if isinstance(result, tuple):

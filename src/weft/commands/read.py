@@ -70,7 +70,7 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     ('gpt2-124m', 'a100-8', 8)
 
     Raises:
-        BadInput: the file is no plan, was changed into one that cannot run, or has no layout of that rank.
+        BadInput: the file is not a plan, was changed into one that cannot run, or has no layout of that rank.
     """
     from weft.cluster.files import cluster_from_dict
     from weft.layout.check import check_layout

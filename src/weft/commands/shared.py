@@ -308,7 +308,7 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
     parts = [part.strip() for part in parts if part.strip()]
     result = tuple(parse_whole(part, where) for part in parts)
     if (given and not parts) or not all(0 < one <= 10**7 for one in result):
-        raise BadInput(f"{given!r} is no list of positive numbers", where=where, remedy="write it like 8,64,256")
+        raise BadInput(f"{given!r} is not a list of positive numbers", where=where, remedy="write it like 8,64,256")
     return result
 
 
@@ -330,4 +330,4 @@ def path_of(value: object, where: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise BadInput(f"a {type(value).__name__} is no layout", where="--layout", remedy="write it like tp=8,pp=4")
+    raise BadInput(f"a {type(value).__name__} is not a layout", where="--layout", remedy="write it like tp=8,pp=4")

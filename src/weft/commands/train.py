@@ -449,7 +449,7 @@ def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     partial = parse_layout(text)
     layout = partial.complete(None if options.restart_layout else launched_world())
     if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
-        share, rest = divmod(job.recipe.global_batch, layout.data_parallel)
+        share, rest = divmod(job.recipe.global_batch, layout.dp)
         parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
         size = share // parts if share and not rest and share % parts == 0 else 1
         layout = replace(layout, micro_batch=size)

@@ -160,7 +160,7 @@ def _field(name: str) -> str:
     """The field of a layout that a person means."""
     from weft.layout.spec import ALIASES, FIELDS
 
-    known = {**ALIASES, **{field: field for field in FIELDS}, "dp": "data_parallel"}
+    known = {**ALIASES, **{field: field for field in FIELDS}, "dp": "dp"}
     if name.lower() not in known:
         raise UnknownName("setting", name[:40], known, where="--keep")
     return known[name.lower()]

@@ -12,9 +12,8 @@ import numpy as np
 from weft.codec import Coded, decode, entries, number, table_of
 from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
-from weft.layout.spec import FIELDS
 from weft.layout.table import Floats, Index
-from weft.layout.text import WrittenLayout, format_layout, layout_from_dict, layout_to_dict
+from weft.layout.text import DEGREES, OPTION_FIELDS, WrittenLayout, format_layout, layout_from_dict
 from weft.results import Result
 
 TIME_PARTS = (
@@ -143,7 +142,8 @@ HOST_FIELDS = {"host_memory_bytes": "host_bytes", "host_capacity_bytes": "host_c
 """The same of host memory, which documents of before do not have."""
 ROW_FIELDS = (*TOTAL_FIELDS, "fullest_stage", "provenance")
 COLUMNS = (
-    *FIELDS,
+    *(word for word, _ in DEGREES),
+    *OPTION_FIELDS,
     *ROW_FIELDS,
     *HOST_FIELDS,
     *(f"time_{name}" for name in TIME_PARTS),
@@ -217,8 +217,10 @@ class Estimate(Result):
         return replace(result, layout=layout_from_dict(table["layout"], where=where, world=world))
 
     def row(self) -> dict[str, Any]:
-        """The layout's fields, totals and parts side by side, under ``COLUMNS``."""
-        flat = layout_to_dict(self.layout) | {"order": "/".join(self.layout.order)}
+        """Degrees and options of the layout, totals and parts side by side, under ``COLUMNS``."""
+        flat = {word: getattr(self.layout, name) for word, name in DEGREES}
+        flat |= {name: getattr(self.layout, name) for name in OPTION_FIELDS}
+        flat["order"] = "/".join(self.layout.order)
         flat |= {name: getattr(self, TOTAL_FIELDS.get(name, name)) for name in ROW_FIELDS}
         flat |= {name: getattr(self, field) for name, field in HOST_FIELDS.items()}
         flat |= {f"time_{part.name}": part.value for part in self.time}

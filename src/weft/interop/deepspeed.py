@@ -111,7 +111,7 @@ def _configuration(job: Job, layout: Layout) -> dict[str, Any]:
         overlap = layout.overlap_tensor != "none"
         values["tensor_parallel"] = {"autotp_size": layout.x, "tp_overlap_comm": overlap}
     if layout.context > 1:
-        values |= {"sequence_parallel_size": layout.context, "data_parallel_size": layout.data_parallel}
+        values |= {"sequence_parallel_size": layout.context, "data_parallel_size": layout.dp}
     if layout.pipeline > 1:
         values["pipeline"] = {"stages": layout.pipeline, "partition": "uniform"}
     if layout.expert > 1:

@@ -153,7 +153,7 @@ def common_reasons(job: Job, cluster: Cluster, layout: Layout) -> Iterator[str]:
         yield f"y is {layout.y}: no launcher splits the other side of a linear layer"
     if layout.world > cluster.count:
         yield f"it needs {layout.world} accelerators of {cluster.count}"
-    share = layout.micro_batch * layout.data_parallel
+    share = layout.micro_batch * layout.dp
     if job.recipe.global_batch % share:
         product = f"micro_batch {layout.micro_batch} * z {layout.z} * data {layout.data} = {share}"
         yield f"the global batch {job.recipe.global_batch} is not a multiple of {product}"
@@ -161,7 +161,7 @@ def common_reasons(job: Job, cluster: Cluster, layout: Layout) -> Iterator[str]:
 
 def micro_batches(job: Job, layout: Layout) -> int:
     """Micro-batches of a data-parallel rank in one iteration."""
-    return job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+    return job.recipe.global_batch // (layout.micro_batch * layout.dp)
 
 
 def placed_like(layout: Layout, *axes: str) -> bool:

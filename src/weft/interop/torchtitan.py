@@ -187,7 +187,7 @@ def parallelism(model: Model, layout: Layout) -> Written:
     """The settings of both forms."""
     shard = _shard(layout)
     settings: Written = {
-        "data_parallel_replicate_degree": layout.data_parallel // shard,
+        "data_parallel_replicate_degree": layout.dp // shard,
         "data_parallel_shard_degree": shard,
         "fsdp_reshard_after_forward": "always" if layout.z > 1 else "never" if shard > 1 else "default",
         **{f"{name}_degree": getattr(layout, field) for name, field in DEGREES.items()},

@@ -96,7 +96,7 @@ def read(text: str, *, where: str = "job.toml", world: int | None = None) -> Run
         world=layout.world,
         model=model,
         problem=problem,
-        global_batch=batch if batch > 0 else local * layout.data_parallel,
+        global_batch=batch if batch > 0 else local * layout.dp,
         sequence=s.integer("training.seq_len", 2048),
         precision=_precision(s),
         ignored=s.ignored,

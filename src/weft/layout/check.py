@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import BadInput, Unsupported
-from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
+from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, word_of
 from weft.layout.table import Ints, LayoutTable, Mask
+from weft.layout.text import product
 from weft.model.job import Job
 from weft.model.spec import Attention, LatentAttention, MixtureOfExperts, Model
 
@@ -26,18 +27,18 @@ class Rejection:
 REASONS = {
     "world-mismatch": "the degrees do not multiply to the accelerators of the cluster",
     "batch-not-divisible": "the global batch is not a multiple of micro-batch x data-parallel ranks",
-    "heads-not-divisible": "attention heads (or key-value heads) do not divide by x",
-    "features-not-divisible": "hidden or feed-forward features do not divide by x or y",
-    "sequence-not-divisible": "the sequence does not divide over 2 x context, or over x (and y)",
-    "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by context",
-    "state-heads": "heads or groups of a state-space layer do not divide by x, or its heads by x * context",
+    "heads-not-divisible": "attention heads (or key-value heads) do not divide by tp",
+    "features-not-divisible": "hidden or feed-forward features do not divide by tp or y",
+    "sequence-not-divisible": "the sequence does not divide by 2 * cp, or by tp (and y)",
+    "ulysses-heads": "Ulysses needs the heads of a tensor-parallel rank to divide by cp",
+    "state-heads": "heads or groups of a state-space layer do not divide by tp, or its heads by tp * cp",
     "too-many-stages": "more pipeline chunks than layers",
     "schedule-mismatch": "virtual stages and schedule contradict each other",
-    "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of the pipeline",
+    "interleaving-rounds": "interleaved 1F1B needs micro-batches in multiples of pp",
     "pipeline-starved": "zero-bubble schedules need at least one micro-batch per stage",
-    "experts-not-divisible": "experts or their ranks do not divide by expert parallelism",
-    "experts-need-sequence-parallel": "experts with x > 1, y = 1 need sequence parallelism, else tokens route twice",
-    "sequence-parallel-misused": "sequence parallelism needs x > 1 and y = 1",
+    "experts-not-divisible": "experts do not divide by ep, their features by etp, or a stage's ranks by ep * etp",
+    "experts-need-sequence-parallel": "experts with tp > 1 and y = 1 need sp, else tokens are routed twice",
+    "sequence-parallel-misused": "sequence parallelism (sp) needs tp > 1 and y = 1",
     "recompute-layers": "more recomputed layers than a stage holds, or without full recomputation",
     "does-not-fit": "the fullest stage needs more memory than an accelerator has",
     "host-memory": "what is offloaded needs more pinned host memory than an accelerator's share",
@@ -45,20 +46,20 @@ REASONS = {
 """Every rejection code and what it means."""
 
 REMEDIES = {
-    "world-mismatch": "leave data out and it takes what remains",
-    "batch-not-divisible": "choose another --batch, or fewer data-parallel ranks",
-    "heads-not-divisible": "choose x that divides both numbers of heads",
-    "features-not-divisible": "choose x and y that divide the features",
-    "sequence-not-divisible": "choose a sequence that is a multiple, or less context parallelism",
+    "world-mismatch": "leave dp out to let it take what remains",
+    "batch-not-divisible": "choose another --batch, or a smaller dp",
+    "heads-not-divisible": "choose tp that divides both numbers of heads",
+    "features-not-divisible": "choose tp and y that divide the features",
+    "sequence-not-divisible": "choose a sequence that is a multiple, or a smaller cp",
     "ulysses-heads": "use context_method=ring",
-    "state-heads": "choose x and context that divide the heads and groups of the state-space layers",
-    "too-many-stages": "use fewer stages or virtual stages",
-    "schedule-mismatch": "interleaved needs virtual_stages > 1 and pipeline > 1, zbv exactly 2, the others 1",
+    "state-heads": "choose tp and cp that divide the heads and groups of the state-space layers",
+    "too-many-stages": "use a smaller pp or vpp",
+    "schedule-mismatch": "interleaved needs pp > 1 and vpp > 1, zbv needs vpp=2, the others vpp=1",
     "interleaving-rounds": "use smaller micro-batches, fewer stages, or plain 1f1b",
     "pipeline-starved": "use smaller micro-batches, fewer stages, or 1f1b",
-    "experts-not-divisible": "choose expert and expert_tensor that divide the experts and the stage's ranks",
+    "experts-not-divisible": "choose ep and etp that divide the experts, their features and the ranks of a stage",
     "experts-need-sequence-parallel": "add sp",
-    "sequence-parallel-misused": "drop sp, or use x > 1 with y = 1",
+    "sequence-parallel-misused": "drop sp, or use tp > 1 with y = 1",
     "recompute-layers": "set recompute=full, with no more layers than a stage holds",
     "host-memory": "offload less, or shard the optimizer: zero, fsdp",
     "does-not-fit": "shard or recompute more: fsdp, zero, recompute, sp, smaller micro-batches, offload",
@@ -77,7 +78,7 @@ def reject(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
 
 
 def reject_mesh(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
-    """As ``reject``, by the rules that depend on the mesh alone, whatever the micro-batch and switches."""
+    """As ``reject``, by the rules that depend on the mesh alone, whatever the micro-batch and options."""
     verdict = np.full(len(table), -1, dtype=np.int8)
     for code, broken in _mesh_rules(job, count, table):
         verdict[(verdict < 0) & broken] = CODES.index(code)
@@ -195,39 +196,37 @@ def _numbers(code: str, job: Job, count: int, layout: Layout) -> str:
     """The figures behind a rejection."""
     recipe, model = job.recipe, job.model
     if code == "world-mismatch":
-        factors = ("x", "y", "z", "data", "pipeline", "context")
-        product = " * ".join(f"{name} {getattr(layout, name)}" for name in factors)
-        return f"{product} = {layout.world}, cluster has {count}"
+        return f"{product(layout)}, cluster has {count}"
     if code == "batch-not-divisible":
-        unit = layout.micro_batch * layout.data_parallel
+        unit = layout.micro_batch * layout.dp
         return (
-            f"global batch {recipe.global_batch}, micro_batch {layout.micro_batch} * z {layout.z}"
-            f" * data {layout.data} = {unit}; {max(round(recipe.global_batch / unit), 1) * unit} is the nearest"
+            f"global batch {recipe.global_batch}, micro-batch {layout.micro_batch} * dp {layout.dp}"
+            f" = {unit}; {max(round(recipe.global_batch / unit), 1) * unit} is the nearest"
         )
     heads = ", ".join(
         f"{attention.heads} heads, {attention.kv_heads} key-value heads"
         for attention in dict.fromkeys(model.attentions[:1])
     )
-    cuts = f"context = {layout.context}, x = {layout.x}" + (f", y = {layout.y}" if layout.y > 1 else "")
+    cuts = f"cp = {layout.cp}, tp = {layout.tp}" + (f", y = {layout.y}" if layout.y > 1 else "")
     states = ", ".join(f"{state.heads} heads in {state.groups} groups" for state in dict.fromkeys(model.state_spaces))
-    experts = f"expert {layout.expert} * expert_tensor {layout.expert_tensor}"
-    schedule = f"{layout.schedule} with virtual_stages = {layout.virtual_stages}"
-    micro_batches = recipe.global_batch // (layout.micro_batch * layout.data_parallel)
-    rounds = f"{micro_batches} micro-batches, pipeline = {layout.pipeline}"
+    experts = f"ep {layout.ep} * etp {layout.expert_tensor}"
+    schedule = f"{layout.schedule} with vpp = {layout.virtual_stages}"
+    micro_batches = recipe.global_batch // (layout.micro_batch * layout.dp)
+    rounds = f"{micro_batches} micro-batches, pp = {layout.pp}"
     facts = {
         "interleaving-rounds": rounds,
         "pipeline-starved": rounds,
-        "heads-not-divisible": f"{heads}, x = {layout.x}",
-        "ulysses-heads": f"{heads}, x * context = {layout.x * layout.context}",
-        "state-heads": f"{states}, x = {layout.x}, context = {layout.context}",
-        "features-not-divisible": f"hidden {model.hidden}, x = {layout.x}, y = {layout.y}",
+        "heads-not-divisible": f"{heads}, tp = {layout.tp}",
+        "ulysses-heads": f"{heads}, tp * cp = {layout.tp * layout.cp}",
+        "state-heads": f"{states}, tp = {layout.tp}, cp = {layout.cp}",
+        "features-not-divisible": f"hidden {model.hidden}, tp = {layout.tp}, y = {layout.y}",
         "sequence-not-divisible": f"{recipe.sequence} tokens, {cuts}",
         "too-many-stages": f"{layout.pipeline} * {layout.virtual_stages} chunks, {model.layers} layers",
-        "schedule-mismatch": f"{schedule}, pipeline = {layout.pipeline}",
+        "schedule-mismatch": f"{schedule}, pp = {layout.pp}",
         "experts-not-divisible": f"{experts} on {layout.stage_ranks} ranks of a stage",
         "recompute-layers": f"recompute = {layout.recompute}, recompute_layers = {layout.recompute_layers}",
     }
-    return facts.get(code, f"x = {layout.x}, y = {layout.y}")
+    return facts.get(code, f"tp = {layout.tp}, y = {layout.y}")
 
 
 NORMS = (2, 4)
@@ -254,7 +253,7 @@ def check_runnable(model: Model, layout: Layout) -> None:
 
     Raises:
         Unsupported: a field of the model or of the layout asks for something that the runtime lacks.
-        BadInput: key-value heads do not divide over x.
+        BadInput: key-value heads do not divide by x.
     """
     for wanted, field, feature, remedy in (*_model_limits(model), *_layout_limits(model, layout)):
         if wanted:
@@ -262,9 +261,9 @@ def check_runnable(model: Model, layout: Layout) -> None:
     for attention in model.attentions:
         if attention.kv_heads % layout.x:
             raise BadInput(
-                f"{attention.kv_heads} key-value heads do not divide over x = {layout.x}",
+                f"{attention.kv_heads} key-value heads do not divide by tp = {layout.tp}",
                 where="--layout",
-                remedy="choose x (tp) that divides them",
+                remedy="choose tp that divides them",
             )
 
 
@@ -327,10 +326,11 @@ def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:
     routed = any(kind.moe for kind in model.kinds)
     for name in ("expert", "expert_tensor"):
         degree = getattr(layout, name)
-        alone = f"{name} = {degree} without experts"
-        yield degree > 1 and not routed, f"layout.{name}", alone, f"set {name}=1"
+        word = word_of(name)
+        alone = f"{word} = {degree} without experts"
+        yield degree > 1 and not routed, f"layout.{word}", alone, f"set {word}=1"
     cut = routed and layout.x > 1 and layout.y == 1 and not layout.sequence_parallel
-    yield cut, "layout.sequence_parallel", "experts with x > 1 and whole tokens on each rank", "add sp"
+    yield cut, "layout.sequence_parallel", "experts with tp > 1 and whole tokens on each rank", "add sp"
     for name in ("offload_optimizer", "offload_activations"):
         yield getattr(layout, name), f"layout.{name}", "offloading", f"set {name}=false"
     twice = layout.schedule.wraps and model.tied_embeddings

@@ -106,7 +106,7 @@ VOCABULARIES: Mapping[str, type[CodedEnum]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Degrees of the mesh axes and the switches that change time or memory.
+    """Degrees of the mesh axes and the options that change time or memory.
 
     ``micro_batch`` counts sequences per data-parallel rank and micro-batch; a rank's share of the global batch is
     ``micro_batch * micro_batches``.  ``zero`` (0-2) shards over ``data``: 1 the optimizer, 2 gradients too (z > 1
@@ -153,9 +153,34 @@ class Layout:
         return self.x * self.y * self.z * self.data * self.pipeline * self.context
 
     @property
-    def data_parallel(self) -> int:
-        """The users' ``dp``: ranks that see different sequences, z * data."""
+    def tp(self) -> int:
+        """Tensor-parallel ranks, ``x``; AxoNN's second tensor axis ``y`` comes on top."""
+        return self.x
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel ranks."""
+        return self.context
+
+    @property
+    def pp(self) -> int:
+        """Pipeline stages."""
+        return self.pipeline
+
+    @property
+    def dp(self) -> int:
+        """Ranks that see different sequences, z * data."""
         return self.z * self.data
+
+    @property
+    def fsdp(self) -> int:
+        """Ranks of ``dp`` that share the weights (ZeRO-3), ``z``."""
+        return self.z
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel ranks."""
+        return self.expert
 
     @property
     def stage_ranks(self) -> int:
@@ -178,10 +203,11 @@ ALIASES = {
     "mbs": "micro_batch",
     "sp": "sequence_parallel",
 }
-"""Users' words accepted at the edge; ``dp`` stands for z * data and is handled where it is read."""
+"""Users' words for fields; ``dp`` stands for z * data."""
 
 FIELDS = tuple(field.name for field in fields(Layout))
-SWITCHES = tuple(field.name for field in fields(Layout) if isinstance(field.default, bool))
+_SHORT = {name: short for short, name in ALIASES.items()}
+FLAGS = tuple(field.name for field in fields(Layout) if isinstance(field.default, bool))
 _MAY_BE_ZERO = ("zero", "recompute_layers")
 _LARGEST = 10**9
 
@@ -197,8 +223,8 @@ def checked_field(name: str, value: Any, where: str) -> Any:
         return _choice(name, value, where)
     if name == "order":
         return _order(value, where)
-    if name in SWITCHES:
-        return _switch(value, where)
+    if name in FLAGS:
+        return _flag(value, where)
     return _integer(name, value, where)
 
 
@@ -213,7 +239,7 @@ def _choice(name: str, value: Any, where: str) -> CodedEnum:
     return words(value.lower())
 
 
-def _switch(value: Any, where: str) -> bool:
+def _flag(value: Any, where: str) -> bool:
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
     raise BadInput(f"{shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
@@ -226,9 +252,9 @@ def _integer(name: str, value: Any, where: str) -> int:
         raise BadInput(f"{shown(value)} is not a whole number", where=where, remedy=f"write it like {max(least, 1)}")
     if name == "zero" and value == 3:
         raise BadInput(
-            "zero acts on data and is 0, 1 or 2; ZeRO-3 is the axis z",
+            "zero is 0, 1 or 2 in a layout's fields",
             where=where,
-            remedy="write fsdp=N (or z=N) with the number of ranks that share the weights",
+            remedy="for ZeRO-3 give fsdp (z), the number of ranks that share the weights",
         )
     largest = 2 if name == "zero" else _LARGEST
     if not least <= value <= largest:
@@ -245,6 +271,11 @@ def _order(value: Any, where: str) -> tuple[str, ...]:
         problem = f"{shown(value)} does not name every axis once"
         raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
     return value if value == axes else axes
+
+
+def word_of(name: str) -> str:
+    """What users call a field: tp, pp, fsdp, vpp, ..."""
+    return "dp" if name == "data_parallel" else _SHORT.get(name, name)
 
 
 def shown(value: Any) -> str:

@@ -8,14 +8,12 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from weft.layout.spec import AXES, VOCABULARIES, Layout, PipelineSchedule
+from weft.layout.spec import AXES, FLAGS, VOCABULARIES, Layout, PipelineSchedule
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Index = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
-
-FLAGS = ("sequence_parallel", "overlap_reduce", "overlap_gather", "offload_optimizer", "offload_activations")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from weft.estimation.iteration import Estimator, estimate_of
 from weft.estimation.result import COLUMNS, Estimate
 from weft.estimation.training import TrainingRun
 from weft.estimation.trust import shipped_contrast
-from weft.layout.check import CODES, explain
+from weft.layout.check import CODES, REMEDIES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
 from weft.model.job import Job
@@ -142,7 +142,7 @@ class Plan(Result):
             NothingFeasible: none fits; says how many fell to which rule.
         """
         if not self.layouts:
-            raise NothingFeasible(f"{self.shortage} -- see weft info codes CODE")
+            raise NothingFeasible(f"{self.shortage} -- {self.remedy}")
         return self.layouts[0]
 
     @property
@@ -157,8 +157,13 @@ class Plan(Result):
         batch = f"; --batch {self.batch_that_runs} would work" if self.batch_that_runs else ""
         return f"none of {counted(self.considered, 'layout')} is feasible ({counts}){batch}"
 
+    @property
+    def remedy(self) -> str:
+        """What to change where nothing fits, by the rule that rejects most layouts."""
+        return REMEDIES[max(self.rejected, key=lambda count: count.layouts).code]
+
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The ranked layouts, a row each, under ``COLUMNS``: degrees, switches, totals in SI units, parts, ties."""
+        """The ranked layouts, a row each, under ``COLUMNS``: degrees, options, totals in SI units, parts, ties."""
         named = {"model": self.job.model.name, "cluster": self.cluster.name}
         rows = [{"rank": rank} | named | estimate.row() for rank, estimate in enumerate(self.layouts, 1)]
         return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]

@@ -176,7 +176,7 @@ def tune(
         layout: the run's own.
         measured_s: seconds of its step.
         space: layouts that the framework runs.
-        keep: fields of ``Layout`` that stay as they are, ``data_parallel`` among them.
+        keep: attributes of ``Layout`` that stay as they are, ``dp`` among them.
         memory_margin: share of the memory to leave free; a run that does without proves that it can.
         top: single changes to return, at most.
         flags: says what to change in the run's file for a layout; None where the framework cannot run it.
@@ -205,7 +205,7 @@ def tune(
     whole = plan(
         job,
         cluster,
-        space=space.constrained(fixed, {}),
+        space=space.constrained({"data_parallel" if name == "dp" else name: fixed[name] for name in fixed}, {}),
         top=TRIED,
         per_mesh=True,
         memory_margin=memory_margin,
@@ -227,8 +227,30 @@ def tune(
     chosen = _chosen(estimator, anchor, [candidates[number] for number in order], top, flags)
     changes = tuple(sorted(chosen, key=lambda change: -change.speedup))
     return Tuning(
-        job=job, cluster=cluster, stack=stack, layout=layout, measured_s=measured_s, expected=expected, changes=changes
+        job=job,
+        cluster=cluster,
+        stack=stack,
+        layout=layout,
+        measured_s=measured_s,
+        expected=expected,
+        changes=changes,
+        recipe=tuple(_recipe_changes(estimator, expected)),
     )
+
+
+def _recipe_changes(estimator: Estimator, expected: Estimate) -> Iterator[RecipeChange]:
+    """Narrower products and a larger batch, with the layout as it is."""
+    job, chip = estimator.job, estimator.cluster.accelerator
+    recipe = job.recipe
+    tried: list[tuple[str, Any, Any]] = [("global batch", recipe.global_batch, 2 * recipe.global_batch)]
+    if recipe.precision in ("bf16", "fp16") and chip.fp8_flops:
+        tried.append(("precision", recipe.precision, "fp8"))
+    for name, before, after in tried:
+        changed = replace(job, recipe=replace(recipe, **{name.replace(" ", "_"): after}))
+        estimate = _estimates(Estimator(changed, estimator.cluster, estimator.constants), [expected.layout])[0]
+        speedup = estimate.tokens_per_s / expected.tokens_per_s
+        if speedup > 1.0 + WORTHWHILE and estimate.memory_bytes <= max(estimate.capacity_bytes, expected.memory_bytes):
+            yield RecipeChange(name=name, before=before, after=after, speedup=speedup)
 
 
 def _chosen(
@@ -321,7 +343,7 @@ def neighbours(layout: Layout, job: Job) -> Iterator[Layout]:
                 degrees = {source: getattr(layout, source) // factor, target: getattr(layout, target) * factor}
                 yield from _consistent(layout, replace(layout, **_resting(layout, degrees)))
     # 2. Every other value of a setting.
-    per_rank = max(job.recipe.global_batch // layout.data_parallel, 1)
+    per_rank = max(job.recipe.global_batch // layout.dp, 1)
     stages = max(job.model.layers // layout.pipeline, 1)
     experts = max((kind.moe.experts for kind in job.model.kinds if kind.moe), default=1)
     values: dict[str, Sequence[Any]] = {

@@ -187,9 +187,9 @@ def _scheduled(run: Run, stack: Stack, model: Model, layout: Layout, assumed: li
 
 def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """The stated micro-batch; else 1 in pipelines, and else the largest power of two up to 4 that divides."""
-    share, remainder = divmod(job.recipe.global_batch, layout.data_parallel)
+    share, remainder = divmod(job.recipe.global_batch, layout.dp)
     if remainder or not share:
-        problem = f"global batch {job.recipe.global_batch} on {layout.data_parallel} data-parallel ranks"
+        problem = f"global batch {job.recipe.global_batch} on {layout.dp} data-parallel ranks"
         raise BadInput(f"{problem} leaves a remainder")
     wanted = run.micro_batch
     if wanted is None:
@@ -206,7 +206,7 @@ def _micro_batched(run: Run, stack: Stack, job: Job, layout: Layout, assumed: li
 
 def _rounds(job: Job, layout: Layout, assumed: list[str]) -> Layout:
     """Plain 1F1B where micro-batches do not come in rounds of the stages."""
-    steps = job.recipe.global_batch // (layout.micro_batch * layout.data_parallel)
+    steps = job.recipe.global_batch // (layout.micro_batch * layout.dp)
     if layout.schedule.rounds and steps % layout.pipeline:
         assumed.append(f"plain 1F1B, since {steps} micro-batches are not a multiple of {layout.pipeline} stages")
         return replace(layout, schedule=PipelineSchedule.PLAIN, virtual_stages=1)

@@ -27,7 +27,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """The heading of a section; those at the ``top`` stand in the navigation of a report."""
+    """The heading of a section; those at the ``top`` are in the navigation of a report."""
 
     text: str
     top: bool = field(default=False, kw_only=True)
@@ -57,10 +57,10 @@ class Column:
         heading: of the column.
         cells: texts of its rows.
         drop: the columns with the highest go first where the grid is too wide, 0 never.
-        left: whether texts stand at the left.
-        shares: in place of texts, bars of these shares of a whole.
-        room: columns of a terminal that bars leave for what stands beside them.
-        meaning: of the heading, in a few words; it stands below the grid.
+        left: whether texts are left-aligned.
+        shares: bars of these shares instead of texts.
+        room: columns of a terminal that bars leave for the other columns.
+        meaning: of the heading, in a few words, shown below the grid.
         values: what the rows are called elsewhere, so that a page can lead from a row to its own page.
         front: whether pages show it right behind the first column, in every case.
     """
@@ -107,7 +107,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Text to copy, and what it is; a text of one line stands beside its label."""
+    """Text to copy, and what it is; a text of one line is shown after its label."""
 
     text: str
     label: str

@@ -120,7 +120,8 @@ def time(estimate: Estimate, *, title: str = "Time") -> Iterator[Block]:
 def memory(estimate: Estimate) -> Iterator[Block]:
     """The parts of the memory of the fullest stage; shares are of the accelerator's memory."""
     used, capacity = format_bytes(estimate.memory_bytes), format_bytes(estimate.capacity_bytes)
-    yield Heading(f"Memory: {used} of {capacity} on the fullest stage ({estimate.fullest_stage}; the first is 0)")
+    stage = f" on pipeline stage {estimate.fullest_stage}, the fullest" if estimate.layout.pp > 1 else ""
+    yield Heading(f"Memory: {used} of {capacity}{stage}")
     parts = [part for part in estimate.memory if part.value > 0]
     yield from _parts(
         parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts], words.MEMORY_LABELS

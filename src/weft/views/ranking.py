@@ -97,7 +97,7 @@ def _details(plan: Plan) -> Iterator[Block]:
 def ranking(plan: Plan) -> Iterator[Block]:
     """A table with one layout a line.
 
-    Degrees that are 1 in all layouts are left out; what all layouts share otherwise stands below.
+    Degrees that are 1 in all layouts are left out; what all layouts share otherwise is below.
     """
     estimates = plan.layouts
     columns = settings(estimates)
@@ -127,14 +127,14 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
     return [
         Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="zero", cells=[str(layout.zero) for layout in layouts], drop=7),
+        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=7),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
         Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=8, left=True),
     ]
 
 
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
-    """What layouts come to; ``ties`` stand beside the time."""
+    """Time, MFU, memory and losses of layouts; ``ties`` come after the time."""
     return [
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates], front=True),
         *ties,

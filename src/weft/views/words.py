@@ -120,6 +120,11 @@ def schedule_words(layout: Layout) -> str:
     return layout.schedule
 
 
+def zero_words(layout: Layout) -> str:
+    """The stage of ZeRO: FSDP is 3."""
+    return "3" if layout.fsdp > 1 and not layout.zero else str(layout.zero)
+
+
 def recompute_words(layout: Layout) -> str:
     """Recomputation, with the layers of a stage where it is limited: "full 3"."""
     return f"{layout.recompute} {layout.recompute_layers}" if layout.recompute_layers else layout.recompute
@@ -247,7 +252,8 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
     if fastest.layout != first.layout:
         does = f"needs {listed(plan.choice.reasons[:3])}" if plan.choice.reasons else "leaves less memory"
         name = format_layout(fastest.layout)
-        sentences.append(f"The first is simpler than the fastest, {name}, which gains {slower:.1%} and {does}")
+        gain = f"{slower:.1%}" if slower >= 5e-4 else "less than 0.1%"
+        sentences.append(f"The first is simpler than the fastest, {name}, which gains {gain} and {does}")
     elif tied > 1:
         sentences.append("The first is the fastest")
     if sentences:

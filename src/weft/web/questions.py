@@ -119,7 +119,7 @@ class Asked:
             text = self.get(option.name)
             if option.name not in names or not text:
                 continue
-            if option.kind == "switch":
+            if option.kind == "flag":
                 values[option.name] = text == _YES
             elif option.kind == "number":
                 values[option.name] = self.number(option.name, -1e18, 1e18)
@@ -190,7 +190,7 @@ def fields_of(record: type[Options], *names: str) -> tuple[Field, ...]:
 def _field(option: Option) -> Field:
     kind = "text"
     choices: tuple[str, ...] = ()
-    if option.choices or option.kind == "switch":
+    if option.choices or option.kind == "flag":
         kind, choices = "choice", ("", *(option.choices or (_YES,)))
     elif option.kind in ("integer", "number"):
         kind = "number"

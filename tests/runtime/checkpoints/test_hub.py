@@ -138,7 +138,7 @@ def decoder(machine, folder):
 def logits_error(grid, folder, want):
     """Of this rank's logits; behind the vocabulary is padding."""
     machine = Machine.of(grid)
-    own = BATCH // grid.layout.data_parallel
+    own = BATCH // grid.layout.dp
     index = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
     rows = slice(index * own, (index + 1) * own)
     with torch.no_grad():

@@ -292,7 +292,7 @@ def test_two_short_steps_give_a_long_one(model, layout, switches):
     job = job_of(model)
     for rank in (0, layout.world - 1):
         found = extrapolate(job, layout, rank=rank, switches=switches)
-        assert found.micro_batches == BATCH // layout.data_parallel > max(found.traced)
+        assert found.micro_batches == BATCH // layout.dp > max(found.traced)
         assert found.issued == trace(job, layout, rank=rank, switches=switches)
 
 

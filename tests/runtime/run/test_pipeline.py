@@ -139,7 +139,7 @@ def sent(layout, count):
 def test_each_boundary_is_crossed_once_a_micro_batch_and_direction(ranks, layout, ends, inner):
     """Each x rank sends its part of the tokens; shapes are never asked for, nor votes sent."""
     layout = LAYOUTS[layout]
-    micro_batches = BATCH // (layout.data_parallel * layout.micro_batch)
+    micro_batches = BATCH // (layout.dp * layout.micro_batch)
     elements = layout.micro_batch * SEQUENCE * 32 // (layout.x * layout.y)
     for rank, found in enumerate(ranks.run(sent, layout, 2)):
         stage = coordinates(layout, rank)["pipeline"]
@@ -193,7 +193,7 @@ def ran(layout):
 @pytest.mark.parametrize("layout", list(ORDERED))
 def test_stages_run_in_the_order_that_is_predicted(ranks, layout):
     layout = replace(LAYOUTS[layout], micro_batch=1)
-    wanted = orders(layout, BATCH // layout.data_parallel)
+    wanted = orders(layout, BATCH // layout.dp)
     for rank, found in enumerate(ranks.run(ran, layout)):
         assert found == wanted[coordinates(layout, rank)["pipeline"]]
 

@@ -41,7 +41,7 @@ def layouts_of(model):
             rows = draw.choice(len(batch.table), min(len(batch.table), 8), replace=False)
             found += [batch.table.row(int(row)) for row in rows]
     few = job.recipe.global_batch
-    return [one for one in found if few // (one.data_parallel * one.micro_batch) * one.pipeline < 512]
+    return [one for one in found if few // (one.dp * one.micro_batch) * one.pipeline < 512]
 
 
 @st.composite

@@ -423,7 +423,7 @@ def _built_in(
 ) -> tuple[nn.Module, Step]:
     """The stages that this rank has of a built-in model."""
     job = resolve_job(source) if isinstance(source, str) else source
-    rows = layout.data_parallel * (micro_batch or 1) * 2 * layout.pipeline
+    rows = layout.dp * (micro_batch or 1) * 2 * layout.pipeline
     check_trainable(replace(job, recipe=replace(job.recipe, global_batch=rows)), layout)
     grid = Grid.of(layout, _device())
     machine = Machine.of(grid, precision=Precision.of(precision or job.recipe.precision))

@@ -64,7 +64,7 @@ def layouts(ranks: int, batch: int) -> list[Layout]:
     result = []
     for text in _GRIDS[ranks]:
         layout = parse_layout(text).complete(ranks)
-        parts = layout.data_parallel * (4 if layout.pipeline > 1 else 1)
+        parts = layout.dp * (4 if layout.pipeline > 1 else 1)
         result.append(replace(layout, micro_batch=max(batch // parts, 1), zero=int(layout.data > 1)))
     return result
 

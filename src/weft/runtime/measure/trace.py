@@ -117,7 +117,7 @@ def extrapolate(
     count = micro_batches_of(job, layout)
 
     def traced(micro_batches: int) -> Counter[Issue]:
-        rows = micro_batches * layout.micro_batch * layout.data_parallel
+        rows = micro_batches * layout.micro_batch * layout.dp
         part = replace(job, recipe=replace(job.recipe, global_batch=rows))
         return trace(part, layout, rank=rank, precision=precision, switches=switches)
 

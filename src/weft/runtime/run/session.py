@@ -79,7 +79,7 @@ def micro_batches_of(job: Job, layout: Layout) -> int:
     Raises:
         BadInput: the global batch cannot be divided.
     """
-    together = layout.data_parallel * layout.micro_batch
+    together = layout.dp * layout.micro_batch
     if job.recipe.global_batch % together:
         raise BadInput(
             f"a global batch of {job.recipe.global_batch} cannot be divided over z={layout.z} x "

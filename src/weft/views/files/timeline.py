@@ -45,7 +45,7 @@ def write_trace(
     events: list[dict[str, Any]] = []
     for part in sorted(slices, key=lambda part: (part.begin_s, part.end_s)):
         begin_us, end_us = _us(part.begin_s), _us(part.end_s)
-        # Viewers nest slices of one thread: those that overlap get threads of their own, each the first that is free.
+        # Viewers nest slices of one thread: those that overlap get separate threads, each the first that is free.
         busy = ends_us.setdefault((part.process, part.thread), [])
         lane = next((i for i, until_us in enumerate(busy) if until_us <= begin_us), len(busy))
         busy[lane : lane + 1] = [end_us]
