@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail
-from weft.fabric.files import fabric_from_json, fabric_from_toml, fabric_to_json, fabric_to_toml, read_fabric
+from weft.fabric.files import fabric_from_json, fabric_from_toml, fabric_to_json, read_fabric
 from weft.fabric.spec import Fabric
 
 DOMAIN = Dimension(kind="switch", size=4, bandwidth_Bps=450e9, latency_s=5e-7)
@@ -56,7 +56,6 @@ def as_dict(fabric):
 def test_round_trips_are_exact(number):
     fabric = examples()[number]
     assert_equal(fabric_from_json(fabric_to_json(fabric)), fabric)
-    assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
 
 
 @given(st.data())
@@ -78,7 +77,6 @@ def test_any_connected_graph_round_trips(data):
     table = {"schema": "weft.fabric/1", "name": "x", "nodes": nodes, "links": links}
     fabric = fabric_from_json(json.dumps(table))
     assert_equal(fabric_from_json(fabric_to_json(fabric)), fabric)
-    assert_equal(fabric_from_toml(fabric_to_toml(fabric)), fabric)
 
 
 def test_cables_of_a_link_are_links_and_hashed_as_such(tmp_path):

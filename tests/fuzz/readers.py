@@ -153,11 +153,10 @@ def asked() -> Any:
 
 def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
-        from weft.fabric.files import fabric_to_toml
         from weft.interop.formats import FORMATS
 
         writers = {form.name: form.write for form in FORMATS if form.noun in ("fabric", "wiring") and form.writer}
-        return [(writers | {"toml": fabric_to_toml})[kind](one) for one in (clos(), rails())]
+        return [writers[kind](fabric) for fabric in (clos(), rails())]
 
     return texts
 
@@ -192,9 +191,12 @@ Unicast lids [0x0-0x5] of switch Lid 2 guid 0x0000000000001040 (s1):
 """
 
 
+FABRIC_TOML = from_tests("fabric/test_fabric_files.py", "SMALL")
+
+
 def all_fabrics() -> list[str | bytes]:
-    texts = (fabrics(kind)() for kind in ("json", "toml", "slurm"))
-    return [text for group in (*texts, SLURM_TEXTS(), LLDP(), NCCL(), DISCOVERED()) for text in group]
+    texts = (fabrics(kind)() for kind in ("json", "slurm"))
+    return [text for group in (*texts, FABRIC_TOML(), SLURM_TEXTS(), LLDP(), NCCL(), DISCOVERED()) for text in group]
 
 
 def subnet() -> Any:
@@ -205,7 +207,7 @@ def subnet() -> Any:
 
 of_file("interop.fabric_files.read_fabric", "text", all_fabrics, hosts=("gpu*",), **SPEED)
 of_file("fabric.files.read_fabric fabric.files.fabric_from_json", "json", fabrics("json"))
-of_text("fabric.files.fabric_from_toml", "toml", fabrics("toml"))
+of_text("fabric.files.fabric_from_toml", "toml", FABRIC_TOML)
 of_text("interop.ibnetdiscover.read", "text", lambda: DISCOVERED() + OPENSM(), scale_up_Bps=1e11)
 HOST_MAP = '# rack 1\n0x3e8 "node0 mlx5_0"\n0x000003e9 node0  # the other\n'
 of_text("interop.cabling.read_host_map", "text", lambda: [HOST_MAP])

@@ -66,7 +66,6 @@ class _Site:
     network: _SwitchedOptions
     radix: int
     oversubscription: Oversubscription
-    unit: int | None
 
     @property
     def count(self) -> int:
@@ -106,12 +105,7 @@ def default_kind(cluster: Cluster) -> str:
 
 
 def for_cluster(
-    kind: str,
-    cluster: Cluster,
-    *,
-    radix: int = 64,
-    oversubscription: Oversubscription | None = None,
-    unit: int | None = None,
+    kind: str, cluster: Cluster, *, radix: int = 64, oversubscription: Oversubscription | None = None
 ) -> Fabric:
     """The fabric of that kind for a cluster.
 
@@ -123,7 +117,6 @@ def for_cluster(
         radix: ports of a switch, at the bandwidth of a NIC.
         oversubscription: where ``kind`` says none: of the leaves (or per tier); the largest of the cluster's tiers
             by default.
-        unit: domains of a scalable unit of a rail-optimized network.
 
     Raises:
         UnknownName: no such kind.
@@ -142,7 +135,7 @@ def for_cluster(
         "nic_latency_s": nic_latency_s,
         "switch_latency_s": switch_latency_s,
     }
-    site = _Site(cluster=cluster, network=network, radix=radix, oversubscription=oversubscription, unit=unit)
+    site = _Site(cluster=cluster, network=network, radix=radix, oversubscription=oversubscription)
     return _KINDS[kind](site)
 
 
@@ -206,7 +199,7 @@ def _torus(site: _Site) -> Fabric:
 
 
 def _planes(count: int) -> Callable[[_Site], Fabric]:
-    return lambda site: rail.multi_plane(site.count, planes=count, unit=site.unit, **site.tree(ports=count))
+    return lambda site: rail.multi_plane(site.count, planes=count, **site.tree(ports=count))
 
 
 def _hierarchical(site: _Site) -> Fabric:
@@ -217,7 +210,7 @@ def _hierarchical(site: _Site) -> Fabric:
 
 _KINDS: dict[str, Callable[[_Site], Fabric]] = {
     "fat-tree": lambda site: clos.build(site.count, **site.tree()),
-    "rail-optimized": lambda site: rail.optimized(site.count, unit=site.unit, **site.tree()),
+    "rail-optimized": lambda site: rail.optimized(site.count, **site.tree()),
     "rail-only": lambda site: rail.only(site.count, **site.tree()),
     **{kind: _planes(count) for kind, count in rail.PLANES.items()},
     "torus": _torus,

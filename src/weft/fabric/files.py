@@ -8,7 +8,7 @@
              { source = "gpu1", target = "leaf0", capacity = "400 Gb/s" }]
 
 A link stands for both directions unless ``both = false``; ``tier`` (0 inside a scale-up domain, 1, 2, ...
-outwards), ``domain`` and ``rail`` may be left out.  In place of nodes and links:
+outwards), ``domain`` and ``rail`` may be left out.  Instead of nodes and links:
 
     generator = { kind = "rail-only", cluster = "dgx-h100-1024", radix = 64 }
 """
@@ -120,15 +120,6 @@ def fabric_to_json(fabric: Fabric) -> str:
     return f'{{{head},\n "nodes": [\n  {nodes}],\n "links": [\n  {links}]}}\n'
 
 
-def fabric_to_toml(fabric: Fabric) -> str:
-    """TOML that ``fabric_from_toml`` turns into an equal fabric; one node or link a line."""
-    head = {"schema": SCHEMA, "name": fabric.name, "roles": list(fabric.roles)}
-    lines = [f"{key} = {_toml(value)}" for key, value in head.items()]
-    for key, rows in (("nodes", _nodes(fabric)), ("links", _links(fabric))):
-        lines += [f"{key} = [", *(f"  {_toml(row)}," for row in rows), "]"]
-    return "\n".join(lines) + "\n"
-
-
 def _fabric(table: Any, where: str) -> Fabric:
     fields = decode(FabricFile, table, where)
     if fields.generator is not None:
@@ -197,9 +188,3 @@ def _links(fabric: Fabric) -> Iterator[dict[str, Any]]:
         link |= {"latency": latency, "cables": cables, "tier": tier}
         yield link | ({} if up else {"up": False}) | ({} if both else {"both": False})
         i += 2 if both else 1
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False)

@@ -76,7 +76,7 @@ def eval_line(step: MeasuredStep) -> str:
 
 
 def run_verdict(steps: Sequence[MeasuredStep]) -> str:
-    """The last loss, and the median speed of steps that are no warm-up."""
+    """The last loss, and the median speed of some steps."""
     last, middle = steps[-1], [f"{median(step.tokens_per_s for step in steps):,.0f} tokens/s"]
     known = [step.mfu for step in steps if step.mfu is not None]
     if known:
