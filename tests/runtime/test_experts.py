@@ -105,7 +105,7 @@ def test_a_capacity_is_a_share_rounded_up():
     moe = MODELS["mixture"].kinds[0].moe
     found = [Routing(capacity=capacity).most(moe, 40) for capacity in (None, 1.0, 1.1, 1.11, 1e-9, 1e18)]
     assert found == [None, 10, 11, 12, 1, 40]
-    with pytest.raises(BadInput, match=r"expert_capacity: -1\.0 is no capacity -- give one above 0"):
+    with pytest.raises(BadInput, match=r"expert_capacity: -1\.0 is not a capacity -- give one above 0"):
         Routing(capacity=-1.0).most(moe, 40)
 
 

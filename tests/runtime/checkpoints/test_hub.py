@@ -327,7 +327,7 @@ PLACED = json.dumps({"a": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}
 def test_damaged_files_are_refused(tmp_path, content):
     written(tmp_path, "llama")
     (tmp_path / SINGLE).write_bytes(content)
-    with pytest.raises(BadInput, match="is no safetensors file"):
+    with pytest.raises(BadInput, match="is not a safetensors file"):
         HubWeights(tmp_path, read_config(tmp_path))
 
 

@@ -398,10 +398,10 @@ def test_parameters_of_the_models_own_are_uncovered():
         ({"lm_head": Positions()}, r"lm_head: is of class Linear, which Positions\(\) does not"),
         ({"model.embed_tokens": Head()}, r"embed_tokens: is of class Embedding, which Head\(\) does not"),
         ({"model.norm": Transposed()}, r"model\.norm: is of class RMSNorm, which Transposed\(\)"),
-        ({"lm_head": Head}, "is no role"),
-        ({"model.layers.*.self_attn": Heads("num_heads")}, "no integer 'num_heads'"),
-        ({"model.layers.*.self_attn": Heads("attention_dropout")}, "no integer 'attention_dropout'"),
-        ({"model.layers.*.self_attn.q_proj": Normal(unit="width")}, "self_attn: has no integer 'width'"),
+        ({"lm_head": Head}, "is not a role"),
+        ({"model.layers.*.self_attn": Heads("num_heads")}, "no integer attribute 'num_heads'"),
+        ({"model.layers.*.self_attn": Heads("attention_dropout")}, "no integer attribute 'attention_dropout'"),
+        ({"model.layers.*.self_attn.q_proj": Normal(unit="width")}, "self_attn: has no integer attribute 'width'"),
         ({"lm_head": Head(tied="model.embed_tokens")}, "not the same parameter"),
         ({"lm_head": Normal(parts=3)}, "parts of 53 outputs: 53 / 3 is not whole"),
         ({"lm_head": Normal(parts=(50, 2))}, r"parts \(50, 2\) do not add up to 53"),
@@ -479,7 +479,7 @@ def test_changed_layers():
     model = made("llama")
     forward = model.lm_head.forward
     model.lm_head.forward = lambda rows: forward(rows) * 2
-    refused(model, LLAMA_PLAN, "lm_head: has a forward of its own", Unsupported)
+    refused(model, LLAMA_PLAN, "lm_head: its instance has another forward", Unsupported)
     model = made("llama")
     model.model.embed_tokens.max_norm = 2.0
     refused(model, LLAMA_PLAN, "embed_tokens: has max_norm = 2", Unsupported)

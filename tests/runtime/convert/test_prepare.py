@@ -354,7 +354,7 @@ def test_optimizers_of_torch():
         ({"loss": nn.MSELoss(reduction="sum")}, r"MSELoss\(\) is not the mean over rows"),
         ({"loss": nn.CrossEntropyLoss(weight=torch.ones(2))}, r"CrossEntropyLoss\(\) is not the mean over rows"),
         ({"optimizer": torch.optim.LBFGS}, "LBFGS: updates an element by others of its parameter"),
-        ({"optimizer": 0.1}, r"0\.1 is no class of optimizer -- give AdamSettings"),
+        ({"optimizer": 0.1}, r"0\.1 is not a class of optimizer -- give AdamSettings"),
         ({"plan": "bert"}, "plan 'bert'"),
         ({"plan": {"5": Whole()}}, "plan: 5: no module of Sequential has this name"),
         ({"plan": {"0": Normal()}}, r"no role for 1 \(LayerNorm\)"),
@@ -411,5 +411,5 @@ def test_heads_have_the_mean_cross_entropy():
             return self.head(self.down(self.up(self.table(ids)).relu()))
 
     plan = {"table": Vocabulary(), "up": Normal(), "down": Transposed(), "head": Head()}
-    with pytest.raises(BadInput, match="a function of one's own would see a rank's part of the logits"):
+    with pytest.raises(BadInput, match="a function would see a rank's part of the logits"):
         prepare(Model(), "tp=1", plan=plan, loss=functional.cross_entropy)

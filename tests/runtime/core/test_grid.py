@@ -239,7 +239,7 @@ def test_unknown_arguments_are_refused(call):
 
 # The package --------------------------------------------------------------------------------------
 
-CHOOSES = {"prepare.py", "ranks.py", "selftest.py", "timing.py", "trace.py"}
+CHOOSES = {"prepare.py", "ranks.py", "selftest.py", "timing.py", "beneath.py"}
 """Where a device is chosen, or what only a GPU has is asked for."""
 
 

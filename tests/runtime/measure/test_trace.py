@@ -330,7 +330,7 @@ def test_a_rank_that_is_not_there_is_refused(rank):
 
 
 def within_a_run():
-    with pytest.raises(BadInput, match="in use -- trace in a process of its own"):
+    with pytest.raises(BadInput, match="in use -- trace in a new process"):
         trace(job_of("gpt"), layout_of((2, 2, 2, 1)))
 
 

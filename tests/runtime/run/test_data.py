@@ -154,7 +154,7 @@ def test_vocabularies_that_the_model_lacks():
 
 def test_sizes_that_are_no_batch():
     for changed in ({"sequence": 0}, {"rows": 0}):
-        with pytest.raises(BadInput, match="no batch"):
+        with pytest.raises(BadInput, match="not a batch"):
             batches(**changed)
     for vocabulary, tokens in ((1, 10), (10, 0)):
         with pytest.raises(BadInput, match="synthetic"):

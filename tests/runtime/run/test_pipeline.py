@@ -251,9 +251,9 @@ def test_chunks_without_a_pipeline_are_refused():
 @pytest.mark.parametrize(
     ("inputs", "targets", "match"),
     [
-        ((3, SEQUENCE), (4, SEQUENCE), r"inputs of a step: \(3, \d+\) is no tensor of 4 rows"),
+        ((3, SEQUENCE), (4, SEQUENCE), r"inputs of a step: \(3, \d+\) does not have 4 rows"),
         ((4, SEQUENCE), (6, SEQUENCE), "targets of a step: .* 2 micro-batches together"),
-        ((4, SEQUENCE), (), r"targets of a step: \(\) is no tensor of 4 rows"),
+        ((4, SEQUENCE), (), r"targets of a step: \(\) does not have 4 rows"),
     ],
 )
 def test_rows_are_those_of_all_micro_batches(inputs, targets, match):

@@ -108,7 +108,7 @@ def test_files_that_hold_something_else(tmp_path):
     path = tmp_path / "metrics.jsonl"
     for other in ("hello", "[" * 100_000, '{"step": ' + "9" * 5000 + "}"):
         path.write_text(f'{{"step": 1}}\n{other}\n{{"step": 2}}\n')
-        with pytest.raises(BadInput, match="line 2 is no record of a step"):
+        with pytest.raises(BadInput, match="line 2 is not a record of a step"):
             record(path, 2)
         assert other in path.read_text()
     with pytest.raises(BadInput, match="cannot be written"):
@@ -119,7 +119,7 @@ def test_files_that_hold_something_else(tmp_path):
 def test_a_new_run_overwrites_records_alone(tmp_path, text):
     path = tmp_path / "notes.txt"
     path.write_text(text)
-    with pytest.raises(BadInput, match="is no record of a step"):
+    with pytest.raises(BadInput, match="is not a record of a step"):
         record(path, 0, 1)
     assert path.read_text() == text
 

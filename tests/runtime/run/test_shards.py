@@ -66,7 +66,7 @@ def test_files_of_a_folder_in_order(tmp_path):
         ("a.npy", "2d", r"is an array of float64 of shape \(2, 2\)"),
         ("a.npy", "float", r"is an array of float32 of shape \(3,\) -- save token ids"),
         ("a.npy", "below", "has tokens below 0"),
-        ("a.bin", b"abc", "3 bytes are no tokens of uint16"),
+        ("a.bin", b"abc", "3 bytes are not tokens of uint16"),
         ("a.bin", b"", "is empty"),
         ("a.txt", b"text", "holds no shards"),
     ],
@@ -81,7 +81,7 @@ def test_files_that_are_no_tokens(tmp_path, name, content, words):
         shard_corpus(tmp_path)
     if name == "a.bin":
         (tmp_path / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(9))
-        with pytest.raises(BadInput, match="no index of token ids"):
+        with pytest.raises(BadInput, match="not an index of token ids"):
             shard_corpus(tmp_path)
 
 

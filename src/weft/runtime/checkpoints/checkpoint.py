@@ -113,7 +113,7 @@ def save(
     never replaced; what a crash left in ``folder.partial`` is.
 
     Args:
-        group: of all ranks, for what they tell each other; where other threads communicate, one of its own.
+        group: of all ranks, for what they tell each other; a separate one where other threads communicate.
 
     Raises:
         BadInput: on every rank: the folder exists or cannot be written, or the state is too large.
@@ -163,7 +163,7 @@ def load(
 
     Raises:
         Damaged: on every rank: the checkpoint is not what was written; values may have been filled.
-        BadInput: on every rank, before any value is filled: the folder is no checkpoint, lacks a tensor, has it
+        BadInput: on every rank, before any value is filled: the folder is not a checkpoint, lacks a tensor, has it
             in another shape or format, or ranks have different ones.
     """
     path = Path(folder)
@@ -184,7 +184,7 @@ def read_state(folder: str | os.PathLike[str]) -> dict[str, Json]:
 
     Raises:
         Damaged: its state is no JSON, too large or not what was written.
-        BadInput: no such folder, it is no checkpoint or one of another format.
+        BadInput: no such folder, it is not a checkpoint or one of another format.
     """
     path = Path(folder)
     if not path.is_dir():
@@ -477,7 +477,7 @@ def _read_table(path: Path, largest: int) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise BadInput("is not a table of fields", where=str(path))
     if table.get("format") != FORMAT:
-        remedy = "load it with the version of Weft that wrote it, or begin anew"
+        remedy = "load it with the version of Weft that wrote it, or start a new run"
         raise BadInput(f"is not of the format {FORMAT!r}", where=str(path), remedy=remedy)
     return table
 

@@ -30,7 +30,7 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
     the state is JSON in the metadata's ``weft``.  One process does it, with one tensor in memory at a time.
 
     Raises:
-        BadInput: the folder is no checkpoint, damaged or cannot be read, or the file cannot be written.
+        BadInput: the folder is not a checkpoint, damaged or cannot be read, or the file cannot be written.
     """
     source = Path(folder)
     state, saved = read_state(source), SavedParameters(source)

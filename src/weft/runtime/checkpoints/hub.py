@@ -78,7 +78,7 @@ def family_of(source: str | os.PathLike[str]) -> str:
 
 
 def parts(model: Model, family: str) -> dict[str, HubPart]:
-    """What each of Weft's parameters is made of; names begin behind ``model.``, but for the head's."""
+    """The hub's tensors of each of Weft's parameters; names begin behind ``model.``, except the head's."""
     shift = 1.0 if family.startswith("gemma") else 0.0
     result = {"embedding.weight": HubPart(names=(_TABLE,), heights=(model.vocab,))}
     kinds = model.kinds
@@ -192,7 +192,7 @@ class HubWeights:
         return stored
 
     def _full(self, own: str) -> str:
-        """The head stands beside the model, or in front of its prefix's first word."""
+        """The name in the files; that of the head has another prefix."""
         if own != "lm_head.weight":
             return self._prefix + own
         return next((name for name in self._file_of if name.endswith(own)), own)
@@ -238,7 +238,7 @@ class HubWeights:
                 problem = f"cannot be read: {error.strerror or error}"
                 raise BadInput(problem, where=str(where), remedy="check the path") from None
             except SafetensorError as error:
-                problem = f"is no safetensors file: {str(error)[:100]}"
+                problem = f"is not a safetensors file: {str(error)[:100]}"
                 raise BadInput(problem, where=str(where), remedy="is the download complete?") from None
         return self._files[file]
 
@@ -291,7 +291,7 @@ def export_hub(
         largest_bytes: of a file.
 
     Raises:
-        BadInput: the folder is no checkpoint, damaged or of another model than the configuration's, there is no
+        BadInput: the folder is not a checkpoint, damaged or of another model than the configuration's, there is no
             configuration, or ``out`` is not empty or cannot be written.
         Unsupported: the hub has no names for weights of such models.
     """

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from weft.errors import BadInput, Unsupported
+from weft.runtime.core.beneath import in_backward, tree_flatten, tree_unflatten
 from weft.runtime.core.cuts import TensorCut
 from weft.runtime.core.draws import Draws
 from weft.runtime.core.machine import Machine
@@ -66,7 +66,7 @@ class Converted(nn.Module):
         takes: features that ``layer`` takes; None where it takes ids.
         gives: features to keep of the rows that ``layer`` gives; all by default.
         stream: the whole residual stream's features, which the layer takes or gives.
-        easy: all features of rows of its own, not this rank's share of them.
+        easy: it takes all features of different rows on each rank.
         features_at: the dimension of features, counted from the last; earlier ones become rows.
         stored: how the plain module stores its matrix, where not as (outputs, inputs).
         tied: the module whose matrix this one shares.
@@ -146,7 +146,7 @@ class Converted(nn.Module):
 
     def _check_known(self, known: bool) -> None:
         """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""
-        if torch._C._current_graph_task_id() == -1:
+        if not in_backward():
             self._known = known
         elif self._known and not known:
             raise Unsupported(
@@ -191,7 +191,7 @@ class Converted(nn.Module):
 
     @property
     def bias(self) -> NoReturn:
-        """Likewise."""
+        """No rank has it either."""
         self._refuse_whole("bias")
 
     def _refuse_whole(self, key: str) -> NoReturn:
@@ -225,7 +225,7 @@ def own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
 
 
 def all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
-    """The inverse: of what is made of it ranks along the axis have the same gradient."""
+    """The inverse; ranks along the axis have the same gradient of the result."""
     return cast(Tensor, _Parts.apply(values, machine, axis, dim, _all_parts, _own_part))  # type: ignore[no-untyped-call]
 
 

@@ -179,7 +179,7 @@ def matched(model: nn.Module, plan: Plan) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for pattern, role in plan.items():
         if not isinstance(role, Role):
-            raise BadInput(f"{role!r} is no role", where=f"plan: {pattern}", remedy="give Normal(), Head(), ...")
+            raise BadInput(f"{role!r} is not a role", where=f"plan: {pattern}", remedy="give Normal(), Head(), ...")
         shape = re.compile(re.escape(pattern).replace(r"\*", r"[^.]+"))
         result = [name for name in names if shape.fullmatch(name)]
         if not result:
@@ -212,7 +212,7 @@ def _check_covered(model: nn.Module, roles: Mapping[str, Role]) -> None:
 
 
 def _grouped(result: Mapping[str, str], names: set[str]) -> Iterator[str]:
-    """Names with their classes; one pattern for all those that differ by indices alone, if all are there."""
+    """Names with their classes; one pattern for names that differ only by indices, where it has no others."""
 
     def pattern(name: str) -> str:
         return ".".join("*" if part.isdigit() else part for part in name.split("."))
@@ -332,7 +332,7 @@ def _check_norms(model: nn.Module, roles: Mapping[str, Role]) -> None:
 
 
 def _check_statistics(model: nn.Module) -> None:
-    """In easy mode each rank would take, or keep, the statistics of its own rows."""
+    """In easy mode each rank would take, or keep, the statistics of one rank's rows."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             remedy = "use a LayerNorm or GroupNorm"

@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from weft.errors import BadInput, InDoubt, UnknownName, Unsupported
 from weft.launched import adopt_launcher, launched, launched_world, variable
@@ -31,6 +30,7 @@ from weft.runtime.convert.converted import Gathered
 from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, matched, parallelize
 from weft.runtime.convert.roles import Easy, Head, Role, Whole, is_layer, undivided
 from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
+from weft.runtime.core.beneath import tree_leaves, tree_map_only
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, holdings, initialize
@@ -283,7 +283,7 @@ class _Rows:
         """Targets of the whole batch that count in a mean.
 
         Raises:
-            BadInput: targets are no ids, or none counts.
+            BadInput: targets are not ids, or none counts.
         """
         targets = self.every_target
         if not isinstance(targets, Tensor) or targets.is_floating_point():
@@ -531,7 +531,7 @@ def _optimizer(flat: Flat, choice: OptimizerChoice | None) -> Optimizer | torch.
     kind, options = (choice.func, choice.keywords) if isinstance(choice, partial) else (choice, {})
     if not isinstance(kind, type) or (isinstance(choice, partial) and choice.args):
         raise BadInput(
-            f"{choice!r:.80} is no class of optimizer",
+            f"{choice!r:.80} is not a class of optimizer",
             where="optimizer",
             remedy="give AdamSettings(rate=...), or functools.partial(torch.optim.SGD, lr=...)",
         )
@@ -554,7 +554,7 @@ def _check_mean(loss: LossFunction, vocabulary: int | None) -> None:
     """
     if vocabulary is not None:
         raise BadInput(
-            "a function of one's own would see a rank's part of the logits",
+            "a function would see a rank's part of the logits",
             where="loss",
             remedy='prepare with loss="mean", or without a Head() in the plan',
         )

@@ -3,7 +3,7 @@
 Features of the residual stream are split over y.  What a normal layer gives, and a transposed one takes, is
 split over x.  Every other dimension is kept: (batch, sequence, features) becomes rows and comes back.
 
-Easy() and Whole() are for easy mode: between layers every rank has all features of rows of its own, as plain
+Easy() and Whole() are for easy mode: between layers every rank has all features of different rows, as plain
 data parallelism has.  Norms, activations and attention of a plain model then run unchanged.  Around a layer
 rows are exchanged for features: an all-to-all over the axis of inputs, then the layer gathers rows over the
 axis of outputs; its partial sums are scattered by rows over the axis of inputs, and an all-to-all over the
@@ -172,7 +172,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Easy:
-    """A linear layer or convolution in easy mode: all features of rows of this rank's own, in and out."""
+    """A linear layer or convolution in easy mode: all features of this rank's rows, in and out."""
 
     def build(self, site: ModuleSite) -> Converted:
         plain = layer_of(site, "Easy")
@@ -540,7 +540,7 @@ def _check_own(site: ModuleSite, names: tuple[str, ...], optional: tuple[str, ..
     if more:
         site.refuse(f"holds {', '.join(more)}, which would be lost", "take it away")
     if "forward" in vars(module):
-        site.refuse("has a forward of its own instance, which would be lost", "take the wrapper away")
+        site.refuse("its instance has another forward, which would be lost", "take the wrapper away")
     for name in sorted(own):
         check_parameter(site, site.parameter(name), f"{site.name}.{name}")
 
@@ -577,7 +577,7 @@ def attribute_of(module: nn.Module, name: str, attribute: str) -> int:
     value = vars(module).get(attribute)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadInput(
-            f"has no integer {attribute!r} of its own",
+            f"has no integer attribute {attribute!r}",
             where=name or "the model itself",
             remedy=f"give the plan the name of an attribute of {type(module).__name__}",
         )

@@ -46,7 +46,7 @@ def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int |
 
     Args:
         flat: what trains the model.  It is needed with ZeRO-1 where weights are gathered in a narrower format
-            than they rest in: a rank then knows the exact values of its own share alone.
+            than they rest in: a rank then knows the exact values of its share alone.
         rank: keep the tensors on this rank alone; others get an empty dictionary.
 
     Raises:
@@ -57,7 +57,7 @@ def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int |
     precision = machine.precision
     if flat is None and machine.shares_updates and precision.gather != precision.master:
         raise BadInput(
-            "with ZeRO-1 a rank knows the exact values of its own share alone",
+            "with ZeRO-1 a rank knows the exact values of its share alone",
             where="gather_state_dict",
             remedy="give flat=, what trains the model",
         )

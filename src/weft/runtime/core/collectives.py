@@ -16,6 +16,7 @@ from torch import Tensor
 from weft.errors import WeftError
 from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
+from weft.runtime.core.beneath import all_gather, reduce_scatter
 from weft.runtime.core.grid import Grid
 
 
@@ -60,9 +61,6 @@ class Pace:
         self.pay()
 
 
-_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""Their names from PyTorch 2.13 on, and before."""
 _OWN_PACE = Pace()
 """As fast as the rank is: it has no state then."""
 
@@ -238,7 +236,7 @@ class Collectives:
         shard = shard.detach().contiguous()
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
         self.pace.pay()
-        work = _gather(whole, shard, group=group, async_op=True)
+        work = all_gather(whole, shard, group=group, async_op=True)
         return self._issued("all-gather", axes, whole if counted is None else counted, whole, work, shard)
 
     def reduce_scatter(self, values: Tensor, *axes: str, counted: Tensor | None = None) -> Pending:
@@ -249,7 +247,7 @@ class Collectives:
         values = values.contiguous()
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
         self.pace.pay()
-        work = _scatter(own, values, group=group, async_op=True)
+        work = reduce_scatter(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values if counted is None else counted, own, work, values)
 
     def all_to_all(self, values: Tensor, *axes: str) -> Pending:

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from weft.layout.mesh import ROWS
+from weft.runtime.core.beneath import in_backward, tree_map_only
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.split import marked, plain
 
@@ -58,11 +58,11 @@ class Draws:
     def alike(self) -> Iterator[None]:
         """One forward pass: inside, ranks that have the same rows draw the same.
 
-        The process's own generator is as before afterwards, but for one number.  By it a pass that activation
-        checkpointing makes again is known.
+        It takes one number of the process's generator, by which a pass that activation checkpointing makes again is
+        known.
         """
         mark = int(torch.randint(_LARGEST, (), device="cpu"))
-        again = torch._C._current_graph_task_id() != -1
+        again = in_backward()
         number = self._made.get(mark, self.passes) if again else self.passes
         if not again:
             self.passes += 1

@@ -2,7 +2,7 @@
 
 Inside ``Overlap.step`` weights are gathered before they are asked for, in the order in which the previous
 step asked for them, and gradients are scattered while earlier layers compute.  Outside, all is done at once.
-On a device gradients are widened, scattered and added in a queue of their own: computation does not wait for them,
+On a device gradients are widened, scattered and added in a separate queue: computation does not wait for them,
 and memory for the wide ones is that of one or two, not of all that are under way.
 Source: arXiv 2305.13525, section 4; every mode gives the same bits.
 """

@@ -63,7 +63,7 @@ class Holding:
         """Whether this rank's copy is the one that counts.
 
         Args:
-            cut_over_copies: ranks of ``Grid.replica`` have pieces of it that are no copies.
+            cut_over_copies: ranks of ``Grid.replica`` have different pieces of it.
         """
         split = (*self.split_over, *grid.replica) if cut_over_copies else self.split_over
         copied = [axis for axis in ("x", "y", *ROWS) if axis not in split]
@@ -101,7 +101,7 @@ def _refuse_update(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> 
         if owner is not None and not owner.machine.shares_updates:
             continue
         raise Unsupported(
-            "with zero > 0 a rank has the gradients of its own share of the parameters alone"
+            "with zero > 0 a rank has the gradients of its share of the parameters alone"
             if owner is not None
             else "nothing sums the gradients of these parameters over ranks, so that their copies would drift apart",
             where=type(optimizer).__name__,
@@ -318,7 +318,7 @@ class Vector(nn.Module):
 
 
 class Replicated(nn.Parameter):
-    """A plain module's parameter that every rank holds whole and uses on rows of its own.
+    """A plain module's parameter that every rank holds whole and uses on its rows.
 
     Attributes:
         plain_name: in the plain model.

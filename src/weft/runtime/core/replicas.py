@@ -44,7 +44,7 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
         raise Diverged(
             result[rank],
             where=f"rank {rank}",
-            remedy="use no numbers of a process of its own (seeds, clocks) in what ranks hold alike",
+            remedy="use no numbers of one process (seeds, clocks) in what ranks hold alike",
         )
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils._pytree import tree_map_only
 
 from weft.errors import Unsupported
+from weft.runtime.core.beneath import DisableTorchFunctionSubclass, in_backward, tree_map_only
 from weft.runtime.core.cuts import Lost, TensorCut, followed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Split(Tensor):
         draws, axes = given[0].draws if given else None, frozenset[str]().union(*(one.axes for one in given))
         drawn = draws is not None and draws.trains and axes and func in _RANDOM and _drops(func, args, named)
         apart = draws.differing(*sorted(axes)) if drawn and draws is not None else nullcontext()
-        with apart, torch._C.DisableTorchFunctionSubclass():
+        with apart, DisableTorchFunctionSubclass():
             result = tuple(args[0].unbind(0)) if func is Tensor.__iter__ else func(*args, **named)
             cuts = _cuts(func, args, named, result, given)
         made = result if draws is None else _marked(result, draws, axes, cuts, given)
@@ -75,8 +75,7 @@ def _cuts(
     """The cut of what a function gives; refused where a part of the features does not say it."""
     known = [one for one in given if one.cut is not None]
     first = result[0] if isinstance(result, list | tuple) and result else result
-    again = torch._C._current_graph_task_id() != -1
-    if not known or again or not (isinstance(first, Tensor) or func is Tensor.__setitem__):
+    if not known or in_backward() or not (isinstance(first, Tensor) or func is Tensor.__setitem__):
         return None
     over = " and ".join(sorted(known[0].axes))
     problem = ""

@@ -48,7 +48,7 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
     own = [vars(block).get("forward") for block in blocks]
     if any(one is not None and not (isinstance(one, Recomputed) and one.whole) for one in own):
         raise Unsupported(
-            "blocks with a forward of their own instance (recompute=selective sets one) are not compiled",
+            "blocks whose instance has another forward (recompute=selective sets one) are not compiled",
             where=type(model).__name__,
             remedy="leave compile out, or recompute=selective",
         )

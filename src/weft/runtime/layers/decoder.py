@@ -46,7 +46,7 @@ class Details:
     norm_epsilon: float = 1e-5
     rotary_theta: float = 10000.0
     local_theta: float | None = None
-    """Of attention with a window, where it has its own; its positions are not scaled."""
+    """Of attention with a window, where that differs; its positions are not scaled."""
     rotary_factor: float | None = None
     """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3, YaRN)."""
     rotary_low: float | None = None
@@ -60,7 +60,7 @@ class Details:
     query_scale: float | None = None
     """Of scores before the softmax; None: 1 / sqrt(features of a head)."""
     score_cap: float | None = None
-    """Scores s become cap tanh(s / cap) (Gemma 2, arXiv 2408.00118, section 2); likewise ``logit_cap``."""
+    """Scores s become cap tanh(s / cap) (Gemma 2, arXiv 2408.00118, section 2); ``logit_cap`` bounds logits."""
     logit_cap: float | None = None
     embedding_scale: float | None = None
     """By which token embeddings are multiplied."""
@@ -441,7 +441,7 @@ class Rotary(nn.Module):
 def frequencies(features: int, details: Details, *, local: bool = False) -> Tensor:
     """Radians per position of each pair of a head's features, shape (features / 2,), fp64.
 
-    ``local``: of attention with a window and a theta of its own.  With a band (``rotary_low`` to ``rotary_high``
+    ``local``: of attention with a window and a separate theta.  With a band (``rotary_low`` to ``rotary_high``
     turns in ``rotary_original`` positions) slow pairs are stretched, fast ones left, and those between blended, as
     Llama 3.1 and YaRN have it (Hugging Face transformers, ``modeling_rope_utils``).
     """

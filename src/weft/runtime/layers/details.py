@@ -164,7 +164,7 @@ def _scaled(f: Fields, rope: Fields, read: Details) -> Details:
     if key is None or kind == "default":
         return read
     if kind not in ("linear", "llama3", "yarn"):
-        raise _unsupported(rope, key, "choose default, linear, llama3 or yarn; remove it to train anew")
+        raise _unsupported(rope, key, "choose default, linear, llama3 or yarn; remove it to train from the start")
     if kind == "yarn":
         return _yarn(f, rope, read)
     read = replace(read, rotary_factor=_number(rope, None, "factor"))

@@ -21,7 +21,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -29,6 +28,7 @@ from torch.nn import functional
 from weft.errors import BadInput
 from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
+from weft.runtime.core.beneath import FakeTensor
 from weft.runtime.core.grid import GRID_AXES, SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
@@ -216,12 +216,14 @@ class Routing:
         """Copies of a sequence that an expert takes at most.
 
         Raises:
-            BadInput: the capacity is no number above 0.
+            BadInput: the capacity is not a number above 0.
         """
         if self.capacity is None:
             return None
         if not 0 < self.capacity < inf:
-            raise BadInput(f"{self.capacity} is no capacity", where="expert_capacity", remedy="give one above 0: 1.25")
+            raise BadInput(
+                f"{self.capacity} is not a capacity", where="expert_capacity", remedy="give one above 0: 1.25"
+            )
         return min(ceil(Fraction(repr(self.capacity)) * moe.top_k * sequence / moe.experts), sequence)
 
 
@@ -490,7 +492,7 @@ class Drops:
         self._layers = [module for module in stages.modules() if isinstance(module, Experts4D)]
 
     def begin(self) -> None:
-        """Count anew."""
+        """Start to count."""
         for layer in self._layers:
             layer.met = 0
             layer.dropped.zero_()

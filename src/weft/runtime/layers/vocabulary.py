@@ -19,6 +19,7 @@ from torch.nn import functional
 from weft.errors import BadInput
 from weft.layout.parts import padded_rows
 from weft.layout.step import WIDENED_LOGITS
+from weft.runtime.core.beneath import assert_on_device
 from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
@@ -58,7 +59,7 @@ def _check_known(ids: Tensor, vocab: int, where: str, *, ignored: int | None = N
     if ignored is not None:
         unknown &= ids != ignored
     if ids.is_cuda:
-        torch._assert_async(~unknown.any(), f"{where}: outside the vocabulary of {vocab}")
+        assert_on_device(~unknown.any(), f"{where}: outside the vocabulary of {vocab}")
     elif unknown.any():
         first = int(ids[unknown][0])
         more = "" if ignored is None else f", or {ignored} for what is not to count"

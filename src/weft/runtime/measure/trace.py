@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import BadInput
 from weft.layout.check import check_trainable
@@ -25,6 +24,7 @@ from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.layout.step import Issue
 from weft.model.job import Job
+from weft.runtime.core.beneath import TorchDispatchMode, start_fake_ranks
 from weft.runtime.core.grid import SEQUENCE, Grid
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.overlap import Switches
@@ -63,7 +63,7 @@ def trace(
 
 
 def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0) -> Counter[Issue]:
-    """The collectives that ``rank`` issues in a step of the caller's own, with a plain model too.
+    """The collectives that ``rank`` issues in a caller's step, with a plain model too.
 
     Args:
         step: builds its model on the meta device, by ``parallelize`` with ``Machine.of(grid)``, and trains it on
@@ -156,12 +156,9 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
 
 @contextmanager
 def _fake_ranks(world: int, rank: int) -> Iterator[None]:
-    from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
-
     if dist.is_initialized():
-        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a process of its own")
-    dist.Backend.register_backend(_BACKEND, _create_fake_pg, extended_api=True, devices=["cpu", "cuda", "meta"])
-    dist.init_process_group(_BACKEND, rank=rank, world_size=world, store=FakeStore())
+        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a new process")
+    start_fake_ranks(_BACKEND, rank, world)
     try:
         yield
     finally:
@@ -190,7 +187,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = grid.group(*axes)
             if known is not None and known.group_name == group.group_name:
                 return grid.axes(*axes)
-        raise AssertionError(f"{group.group_name} is no group of the grid")
+        raise AssertionError(f"{group.group_name} is not a group of the grid")
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

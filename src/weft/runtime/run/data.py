@@ -210,7 +210,7 @@ class Batches:
 
     def __init__(self, corpus: Data, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
         if sequence < 1 or rows < 1:
-            raise BadInput(f"{rows} rows of {sequence} tokens are no batch", where="batch")
+            raise BadInput(f"{rows} rows of {sequence} tokens are not a batch", where="batch")
         self.corpus, self.rows, self._seed, self._sequence = corpus, rows, seed, sequence
         self._corpora = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
         for each in self._corpora:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from weft.errors import BadInput, Unsupported
 from weft.layout.mesh import ROWS
 from weft.layout.step import buckets
+from weft.runtime.core.beneath import DisableTorchFunctionSubclass, foreach_norm
 from weft.runtime.core.collectives import Pending, settle
 from weft.runtime.core.grid import GRID_AXES
 from weft.runtime.core.machine import Machine
@@ -28,7 +29,7 @@ from weft.runtime.core.parameters import Holding, Matrix
 from weft.runtime.core.placement import Range, share
 
 _NORMS = frozenset(
-    {torch._foreach_norm, torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch.norm_except_dim}
+    {foreach_norm, torch.linalg.vector_norm, torch.linalg.norm, torch.norm, Tensor.norm, torch.norm_except_dim}
 )
 WHOLE = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch whose update of an element depends on others of its parameter."""
@@ -51,7 +52,7 @@ class PartGradient(Tensor):
                 where=getattr(func, "__name__", "norm"),
                 remedy="call clip() or norm() of the model's Flat instead of clip_grad_norm_",
             )
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 

@@ -131,5 +131,7 @@ def _kept(path: Path, after: int) -> str:
         if isinstance(step, int) and line.endswith("\n"):
             kept.append(line if step <= after else "")
         elif line.endswith("\n") or not (kept or _RECORD.startswith(line[: len(_RECORD)])):
-            raise BadInput(f"line {number} is no record of a step", where=str(path), remedy="name another --metrics")
+            raise BadInput(
+                f"line {number} is not a record of a step", where=str(path), remedy="name another --metrics"
+            )
     return "".join(kept)

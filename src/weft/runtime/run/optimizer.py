@@ -24,7 +24,7 @@ class AdamSettings:
     leaves gradients as they are.
 
     Raises:
-        BadInput: a value is no number of its kind, out of range or not finite.
+        BadInput: a value is not a number of its kind, out of range or not finite.
     """
 
     rate: float = 3e-4
@@ -77,7 +77,7 @@ def _within(
     below: float = inf,
     kind: type[int | float] = float,
 ) -> None:
-    """Refuse what is no number, or one outside its range; NaN is in none, and infinity neither."""
+    """Refuse values that are not numbers or out of range; NaN and infinity always are."""
     if not isinstance(value, int | kind) or isinstance(value, bool):
         wanted = "a whole number" if kind is int else "a number"
         raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {wanted}")

@@ -48,7 +48,7 @@ class StageModule(Protocol):
         """What a micro-batch is to this stage: a tensor on the meta device, with or without gradient."""
 
     def gives(self, micro_batch: int) -> Tensor:
-        """What the stage makes of a micro-batch, likewise."""
+        """The stage's output of a micro-batch, in the same form."""
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The losses of a micro-batch's parts, to be summed; only the last stage is asked."""
@@ -104,7 +104,7 @@ class StepPasses:
     """Forward and backward passes of one step's micro-batches.
 
     Args:
-        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of a model of your own.
+        stages: this rank's, each a ``StageModule``: of ``build_stages``, or of your model.
         micro_batch: sequences (images) per micro-batch.
         micro_batches: of one step.
         tokens: losses in the whole global batch, by whose number they are divided.
@@ -133,7 +133,7 @@ class StepPasses:
         """All micro-batches; this rank's share of the mean loss, shape (1,), 0 but on the last stage.
 
         Args:
-            inputs: token ids (micro_batches * micro_batch, sequence), ``targets`` likewise; or whatever the
+            inputs: token ids (micro_batches * micro_batch, sequence), as ``targets``; or whatever the
                 first stage takes and the last one's losses are of.
 
         Raises:
@@ -172,7 +172,7 @@ class StepPasses:
     def _check_rows(self, what: str, given: Tensor) -> None:
         if given.shape[:1] != (self.rows,):
             raise BadInput(
-                f"{tuple(given.shape)} is no tensor of {self.rows} rows",
+                f"{tuple(given.shape)} does not have {self.rows} rows",
                 where=f"{what} of a step",
                 remedy=f"give micro_batch x micro_batches rows, {self.micro_batches} micro-batches together",
             )
@@ -186,7 +186,7 @@ class StepPasses:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """Where a rank begins to receive what ``of``, a pass of its own, takes."""
+    """Where a rank begins to receive what its pass ``of`` takes."""
 
     of: Op
 
@@ -194,7 +194,7 @@ class Arrival:
 def messages(layout: Layout, passes: Sequence[Sequence[Op]]) -> list[list[Op | Arrival]]:
     """The passes of every stage, with the places where it begins to receive.
 
-    One clock runs the passes of all stages, each as soon as what it takes is there; a message is sent when its pass
+    One clock runs the passes of all stages, each as soon as its input has come; a message is sent when its pass
     has run, and begins to be received at the same time.  So any two ranks send and receive in the same order, and no
     rank waits for a message that its sender will only send after one that the rank has not received yet.
     """
@@ -269,7 +269,7 @@ class StagePasses:
 
     def _forget(self) -> None:
         self._arriving: dict[Op, tuple[list[dist.Work], Tensor]] = {}
-        """What passes take, and what is to be waited for before it is there."""
+        """What passes take, and the messages under way that bring it."""
         self._between: dict[Op, tuple[Tensor, Tensor]] = {}
         """What a forward pass took and made, until the backward pass."""
         self._later: dict[Op, Callable[[], None]] = {}

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
 from weft.launched import launched, said_once, variable
 from weft.layout.spec import Layout
+from weft.runtime.core.beneath import default_store
 from weft.runtime.run.arranged import environment
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -151,7 +152,7 @@ def _others_failed() -> bool:
     """Whether another rank has raised before this one, which then ends quietly: it met the same problem, or
     waited for the one that did."""
     with suppress(Exception):  # the store may have gone with its rank
-        return dist.distributed_c10d._get_default_store().add(TOLD, 1) > 1
+        return bool(default_store().add(TOLD, 1) > 1)
     return False
 
 

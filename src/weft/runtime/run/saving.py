@@ -24,7 +24,7 @@ class CheckpointSaving:
     """Writes the checkpoints of one run; every rank has one and calls it alike.
 
     In the background a thread of each rank copies the values, while the run computes the gradients of the next step,
-    and writes the copy over a process group of its own; one checkpoint is under way at a time.  The run calls ``hold``
+    and writes the copy over a separate process group; one checkpoint is under way at a time.  The run calls ``hold``
     before it changes values.  Either way a checkpoint gets its name when what was written has been read back.
     ``async_save`` of PyTorch would let the run stand until all values are copied.
 
@@ -89,7 +89,7 @@ class CheckpointSaving:
             under_way.result()
 
     def _left_gpu(self, pieces: Sequence[Piece]) -> torch.Event | None:
-        """Values of a GPU are on their way to the host, on a stream of its own, until the event."""
+        """Values of a GPU are on their way to the host, on a separate stream, until the event."""
         device = next((piece.values.device for piece in pieces if piece.values.is_cuda), None)
         if device is None:
             return None

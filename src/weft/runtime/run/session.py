@@ -338,7 +338,7 @@ class RunState:
                 )
                 if option == "--data":
                     problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
-                raise BadInput(problem, where=where, remedy=f"give the same {option}, or begin anew")
+                raise BadInput(problem, where=where, remedy=f"give the same {option}, or start a new run")
 
     def _fixed(self) -> Iterator[tuple[str, Any]]:
         for name, value in encode(self).items():
@@ -384,7 +384,7 @@ def load_latest(session: Session, root: Path) -> Resumed:
     raise BadInput(
         f"every checkpoint is damaged; the newest: {skipped[0]}",
         where=str(root),
-        remedy="begin anew in another folder",
+        remedy="start a new run in another folder",
     )
 
 

@@ -104,7 +104,7 @@ def _mapped(path: Path) -> Tokens:
         kind = _indexed(index) if index.is_file() else np.uint16
         size = path.stat().st_size
         if size % np.dtype(kind).itemsize:
-            raise BadInput(f"{size:,} bytes are no tokens of {np.dtype(kind)}", where=where, remedy=_REMEDY)
+            raise BadInput(f"{size:,} bytes are not tokens of {np.dtype(kind)}", where=where, remedy=_REMEDY)
         return np.memmap(path, dtype=kind, mode="r") if size else np.empty(0, kind)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=where, remedy="check the path") from None
@@ -127,7 +127,7 @@ def _indexed(index: Path) -> Any:
         head = file.read(len(_MAGIC) + 9)
     code = head[-1] if len(head) == len(_MAGIC) + 9 and head.startswith(_MAGIC) else None
     if code not in _FORMATS:
-        raise BadInput("is no index of token ids of Megatron-LM", where=str(index), remedy=_REMEDY)
+        raise BadInput("is not an index of token ids of Megatron-LM", where=str(index), remedy=_REMEDY)
     return np.dtype(_FORMATS[code]).newbyteorder("<")
 
 
@@ -141,7 +141,7 @@ def text_corpus(path: str, tokenizer: str | None, *, leads: bool, wait: Callable
 
     Args:
         leads: this process is the one of its machine that tokenizes.
-        wait: returns when the leaders of all machines are there.
+        wait: returns when the leaders of all machines have called it.
 
     Raises:
         BadInput, MissingExtra: as ``byte_corpus`` and ``token_corpus``.
@@ -171,5 +171,5 @@ def _kept_under(path: str, tokenizer: str) -> Path:
     except OSError as error:
         raise BadInput(f"cannot be written: {error.strerror}", where=str(folder), remedy="set TMPDIR") from None
     if held.st_uid != os.getuid() or held.st_mode & 0o022 or folder.is_symlink():
-        raise BadInput("others may write there", where=str(folder), remedy="set TMPDIR to a folder of your own")
+        raise BadInput("others may write there", where=str(folder), remedy="set TMPDIR to a private folder")
     return folder / f"{digest.hexdigest()}.npy"
