@@ -11,7 +11,6 @@ these alone.
 from __future__ import annotations
 
 import contextlib
-import csv
 import difflib
 import io
 import json
@@ -313,26 +312,6 @@ def studies_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def networks_table() -> str:
-    """Results of examples/studies/networks.toml: thousands of tokens per dollar, seconds of an iteration, price."""
-    with (ROOT / "docs" / "studies" / "networks.csv").open(encoding="utf-8", newline="") as file:
-        points = list(csv.DictReader(file))
-    kinds = list(dict.fromkeys((one["fabric"], float(one["oversubscription"])) for one in points))
-    heads = ("model", "routes", "GPUs", *(f"{kind} {share:g}:1" for kind, share in kinds))
-    lines = []
-    for model, routing, count in dict.fromkeys((one["model"], one["routing"], one["count"]) for one in points):
-        of = [one for one in points if (one["model"], one["routing"], one["count"]) == (model, routing, count)]
-        most = max(float(one["tokens_per_usd"]) for one in of)
-        cells = []
-        for one in of:
-            tokens = float(one["tokens_per_usd"])
-            text = f"{tokens / 1e3:,.0f}"
-            text = f"**{text}**" if tokens > most * 0.999 else text
-            cells.append(f"{text} ({float(one['simulated_s']):.3f} s, ${float(one['usd']) / 1e6:.1f}M)")
-        lines.append((model, routing, f"{int(count):,}", *cells))
-    return rows(heads, lines)
-
-
 GENERATED = {
     "calibration": calibration_table,
     "model-types": lambda: listed(MODEL_TYPES),
@@ -342,12 +321,10 @@ GENERATED = {
     "accuracy": lambda: figures_table("accuracy"),
     "first": first_lines,
     "beside": beside_table,
-    "study": lambda: passage("study"),
     "congestion": lambda: passage("congestion"),
     "congestion-published": lambda: passage("congestion-published"),
     "errors": errors_table,
     "studies": studies_table,
-    "study-networks": networks_table,
 }
 
 
@@ -382,7 +359,6 @@ QUOTING = {
     "accuracy": "docs/accuracy",
     "first": "README",
     "beside": "docs/comparison",
-    "study": "docs/sweep",
     "congestion": "docs/congestion",
     "congestion-published": "docs/congestion",
 }

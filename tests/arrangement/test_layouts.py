@@ -91,7 +91,7 @@ def test_no_layout_alone_is_below_the_bound(site_of, space):
     ("job", "words"),
     [
         ({}, "says neither its layout nor how many accelerators"),
-        ({"accelerators": 16, "keep_layout": True}, "keeps a layout that is not there"),
+        ({"accelerators": 16, "keep_layout": True}, "needs a layout to keep"),
         ({"layout": "dp=16", "fix": "tp=2"}, "fixes parts of a layout that is kept"),
         ({"accelerators": 12}, "12 ranks do not fill hosts of 8"),
         ({"layout": "dp=16", "tokens": 1e9, "iterations": 5}, "gives iterations and tokens"),

@@ -133,10 +133,11 @@ def test_a_certificate_of_jobs_that_share_a_cut_is_above_each_alone(tmp_path):
     site = read(tmp_path, text.replace("oversubscription = [4.0]", "oversubscription = [7.0]"))
     search = Search(site, budget_s=2).run()
     clock = search.clock
-    certificate = certify(clock, cuts_of(clock.fabric), search.given)
+    hosts = search.policies["hashed"].choice.hosts
+    certificate = certify(clock, cuts_of(clock.fabric), hosts)
     assert certificate.proof == "time-sharing"
     assert 1.5 < certificate.objective <= search.best.cost * (1 + WINDOW)
-    lone = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), search.given)
+    lone = certify(clock, cuts_of(replace(clock.fabric, capacity_Bps=clock.fabric.capacity_Bps * 1e3)), hosts)
     assert lone.objective == pytest.approx(1.0)
 
 

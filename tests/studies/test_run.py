@@ -177,7 +177,7 @@ def test_a_state_in_use_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is in use by another sweep"):
         StudyState(tmp_path, {"study": "mine"})
     kept.add([(b"0" * 16, "no JSON")])
-    with pytest.raises(BadInput, match="damaged: a result is no JSON"):
+    with pytest.raises(BadInput, match="damaged: a result is not JSON"):
         list(kept.rows(kept.keys()))
     kept.close()
     (tmp_path / FILE).write_bytes(b"something else" * 100)

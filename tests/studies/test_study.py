@@ -66,7 +66,7 @@ def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
         ({"axes": {"a": {"from": 0, "to": 2, "scale": "log", "steps": 2}}}, "begins at 0"),
         ({"axes": {"a": [1]}, "skip": [{"b": 1}]}, "b is not an axis of the study"),
         ({"axes": {"a": [1]}, "skip": [{"d": 1}]}, "unknown axis of sum 'd'"),
-        ({"axes": {"a": [1]}, "skip": [{"a": 1}]}, "no point is left"),
+        ({"axes": {"a": [1]}, "skip": [{"a": 1}]}, "all points are skipped"),
         ({"axes": {"a": [1]}, "skip": [{}]}, "skip: has no axes"),
         ({"axes": {"a": [1]}, "skipp": []}, "did you mean skip"),
         ({"axes": {"a": list(range(1, 12)), "b": list(range(1, 12))}, "limit": 100}, "121 points are more than 100"),

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from weft.arrangement.certificate import Certificate, Proof, Verified
-from weft.arrangement.clock import Assignment, Clock, Hosts, Reference, Timed, levels, order_of
+from weft.arrangement.clock import Assignment, Clock, Reference, Timed, levels, order_of
 from weft.arrangement.collectives import JobCollective, JobSchedules, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
@@ -50,14 +50,13 @@ _CLASS_STEP = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class Arrangement(Result):
-    """Where every job of a site runs, when it sends, by which routes and class, and how far from optimal that is.
+    """Hosts, start times, routes and classes of all jobs of a site, and the distance to the optimum.
 
     Attributes:
-        clock: with the layouts of the best; ``began`` has those that jobs began with, which are ``first``.
-        given: hosts of jobs before the search.
+        clock: with the layouts of the best; ``began`` has the first layouts.
         policies: the best ("arrange") and what it is compared with, in order of ``POLICIES``.
-        layouts: how many were tried beside the other jobs.
-        verified: None where an interrupt came first.
+        layouts: how many other layouts were tried.
+        verified: None after an interrupt.
     """
 
     SCHEMA = "weft.arrangement/1"
@@ -65,7 +64,6 @@ class Arrangement(Result):
     clock: Clock
     began: Clock
     cuts: FabricCuts
-    given: Hosts
     policies: dict[str, Timed]
     certificate: Certificate
     evaluations: int
@@ -271,10 +269,10 @@ def host_lists(hosts: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
-    """An arrangement read back to start its jobs: a site whose jobs stay, and what was chosen and promised.
+    """An arrangement read back to start its jobs.
 
-    ``environments`` are NCCL's settings, and ``tuners`` the text of its tuner file, by job; ``promised_s`` are the
-    seconds of each job's iteration with all jobs, ``alone_here_s`` those alone on its hosts.
+    By job: ``environments`` are NCCL's settings, ``tuners`` texts of its tuner file, ``promised_s`` seconds of an
+    iteration with all jobs, ``alone_here_s`` seconds alone on its hosts.
     """
 
     where: str
@@ -493,7 +491,7 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The fields of a file that ``weft arrange -o`` wrote.
 
     Raises:
-        BadInput: the file holds something else.
+        BadInput: the file is not an arrangement.
     """
     where = os.fspath(path)
     document = parse_json(
@@ -505,19 +503,19 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """What starts the jobs of a file that ``weft arrange -o`` wrote.
+    """The jobs of a file that ``weft arrange -o`` wrote, ready to start.
 
     Raises:
-        BadInput: the file holds something else, or was changed into something that means nothing.
+        BadInput: the file is not an arrangement, or its fields contradict each other.
     """
     return _bundle(decode(ArrangementFile, read_document(path), os.fspath(path)), os.fspath(path))
 
 
 def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
-    """The whole arrangement of a document, with its policies and bounds; nothing is stepped again.
+    """The arrangement of a document, with its policies and bounds; nothing is stepped again.
 
     Raises:
-        BadInput: its fields mean nothing.
+        BadInput: its fields contradict each other.
     """
     fields = decode(ArrangementFile, document, where)
     bundle = _bundle(fields, where)
@@ -547,7 +545,6 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
         clock=clock,
         began=began,
         cuts=cuts_of(clock.fabric),
-        given=policies["hashed"].choice.hosts,
         policies=policies,
         certificate=Certificate(
             iteration_s=np.array([row.bound_s for row in fields.jobs]),
@@ -613,7 +610,6 @@ def _site(fields: ArrangementFile, where: str) -> Site:
         name=fields.site,
         cluster=cluster,
         fabric=fabric,
-        fabric_source=where,
         host_names=tuple(name_of.get(host, f"host-{host}") for host in range(len(sizes))),
         usable=(True,) * len(sizes),
         routers=(fields.router,),

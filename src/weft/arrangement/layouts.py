@@ -114,7 +114,10 @@ class Layouts:
         """
         job = clock.site.jobs[number]
         # Three sources, as each misses what another sees: alone, on its hosts, and as slow as it is beside the others.
-        felt = self._planned(job, _slower(_own(job, self.site.cluster), self.pace(clock, now, number)))
+        cluster = _own(job, self.site.cluster)
+        pace, (inner, *outer) = self.pace(clock, now, number), cluster.tiers
+        slower = (inner, *(replace(tier, oversubscription=pace) for tier in outer))
+        felt = self._planned(job, replace(cluster, tiers=slower))
         result = [
             *self.ranked(job).layouts,
             *self._here(clock, now, number),
@@ -211,12 +214,6 @@ def _own(job: SiteJob, cluster: Cluster) -> Cluster:
     several = (inner, replace(outer, size=job.domains, oversubscription=1.0))
     tiers = several if job.domains > 1 else (replace(inner, size=world),)
     return replace(cluster, name=f"{cluster.name}: {job.name}", count=world, tiers=tiers)
-
-
-def _slower(cluster: Cluster, pace: float) -> Cluster:
-    """The cluster with that many times the seconds per byte between hosts."""
-    inner, *outer = cluster.tiers
-    return replace(cluster, tiers=(inner, *(replace(tier, oversubscription=pace) for tier in outer)))
 
 
 class _AloneEvaluator(Evaluator):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from weft.arrangement.clock import Assignment, Clock, Timed
+from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask
 from weft.model.flops import model_flops
 from weft.simulation.flows.engine import run
@@ -203,16 +204,11 @@ def with_order(clock: Clock, now: Timed, stop: Stop) -> Timed:
     if clock.site.classes < 2 or jobs < 2:
         return now
     # Few jobs: every order, by branch and bound. More: Crux's order, where it is better than none.
-    if jobs > EXACT:
-        return min(now, by_intensity(clock, now), key=_cost)
-    return _Branches(clock, now, stop).best
-
-
-def by_intensity(clock: Clock, now: Timed) -> Timed:
-    """A choice with Crux's order of jobs, in as many classes as there are."""
+    if jobs <= EXACT:
+        return _Branches(clock, now, stop).best
     worth, meets = intensities(clock, now.choice)
     order = compressed(crux_order(worth), worth, meets, clock.site.classes)
-    return clock.timed(replace(now.choice, order=order))
+    return min(now, clock.timed(replace(now.choice, order=order)), key=_cost)
 
 
 def intensities(clock: Clock, choice: Assignment) -> tuple[Floats, Mask]:
@@ -411,13 +407,3 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
         moved = np.diff(sent(rates.time_s[mine], rates.rate_Bps[mine], result.makespan_s, edges))
         share = moved / (clock.fabric.capacity_Bps[link] * seconds / PARTS)
     return Window(seconds=seconds, sends=tuple(sends), ends=tuple(ends), link=link, share=share)
-
-
-def covered(begin: Floats, end: Floats) -> Floats:
-    """What some spans of time cover together, as spans apart from each other (begin, end), in order."""
-    # A new span begins where it begins after all before it have ended.
-    order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
-    first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])
-    last = np.append(first[1:], len(begin))[: len(first)] - 1
-    return np.stack([begin[first], reach[last]], axis=1)

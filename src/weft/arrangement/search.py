@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from weft.arrangement.bundle import POLICIES, Arrangement, Ended
-from weft.arrangement.certificate import Certificate, certify, verifiable, verify
+from weft.arrangement.certificate import certify, verifiable, verify
 from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
@@ -24,40 +24,15 @@ KEPT = 3
 ALONE_SHARE = 0.4
 """Share of the budget for the policies that are compared."""
 PLACED_SHARE = 0.7
-"""Share of the budget after which layouts are looked at, where some are free."""
+"""Share of the budget after which free layouts are searched."""
 VERIFIED_SHARE = 0.5
-"""Share of the budget that the verification may take; it is left out where it would take more than what is left."""
+"""Share of the budget that the verification may take."""
 ROUNDS = 4
 """How often every job may answer the others with another layout."""
 WORTHWHILE = 1e-5
-"""A score that is less by no more than this is not worth another layout."""
+"""Another layout must lower the score by more than this."""
 Progress = Callable[[float, float], object]
-"""Told the incumbent's objective and the bound, or processor seconds that are spent and may be."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StartingPoint:
-    """What there is before anything is searched: layouts, the clock with the first of them, hosts as given, bounds."""
-
-    layouts: Layouts
-    clock: Clock
-    cuts: FabricCuts
-    given: Hosts
-    certificate: Certificate
-
-    @classmethod
-    def of(cls, site: Site, left_s: Callable[[], float]) -> StartingPoint:
-        """The begin of a site; ``left_s`` are the seconds that there are to choose layouts.
-
-        Raises:
-            BadInput: a job that cannot run, or flows without a path.
-            NothingFeasible: no layout of a job fits.
-        """
-        layouts = Layouts(site, left_s)
-        site, references = layouts.begun()
-        clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
-        cuts, hosts = cuts_of(clock.fabric), as_given(site)
-        return cls(layouts=layouts, clock=clock, cuts=cuts, given=hosts, certificate=certify(clock, cuts, hosts))
+"""Takes the incumbent's objective and the bound, or processor seconds spent and those of the budget."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,9 +60,12 @@ class Search:
             NothingFeasible: no layout of a job fits.
         """
         # 1. Layouts, bounds, and the arrangement as it is, which is the first incumbent.
-        begun = StartingPoint.of(self.site, self._left(ALONE_SHARE))
-        clock, cuts, hosts, layouts = begun.clock, begun.cuts, begun.given, begun.layouts
-        self.clock, self.bound = clock, begun.certificate.objective
+        layouts = Layouts(self.site, self._left(ALONE_SHARE))
+        site, references = layouts.begun()
+        clock = Clock(site, tuple(layouts.template(job, job.layout) for job in site.jobs), references)
+        cuts, hosts = cuts_of(clock.fabric), as_given(site)
+        certificate = certify(clock, cuts, hosts)
+        self.clock, self.bound = clock, certificate.objective
         # Stepping all flows takes about as long as the templates took; the search leaves that time, unless it is too
         # much.
         verify_s = layouts.each_s * len(clock.templates) if verifiable(clock) else 0.0
@@ -114,9 +92,8 @@ class Search:
             clock=self._clock,
             began=clock,
             cuts=cuts,
-            given=hosts,
             policies={name: policies[name] for name in POLICIES if name in policies},
-            certificate=begun.certificate,
+            certificate=certificate,
             evaluations=clock.evaluations,
             placements=placements,
             first=tuple(job.layout for job in clock.site.jobs),
@@ -191,8 +168,8 @@ class Search:
         return placements
 
     def _recut(self, layouts: Layouts, cuts: FabricCuts) -> int:
-        """Other layouts, a job at a time, each answering the others, until none is better; then hosts and times once
-        more for the new ones.  Returns how many placements were tried."""
+        """Other layouts, a job at a time, until none is better; then hosts and times once more for the new ones.
+        Returns how many placements were tried."""
         late, placements = self._until(1.0), 0
         for _ in range(ROUNDS):
             before = self._clock

@@ -119,10 +119,9 @@ class SiteFile:
 class SiteJob:
     """A job of a site.
 
-    ``hosts`` are the domains that it holds, in rank order; empty where it may have any.  ``may`` says what is
-    free: "move" (hosts and their order), "reorder" (the order of its hosts), "stay" (neither).  ``cut`` says whether
-    its layout is kept, may be changed, or is to be chosen: ``layout`` is data parallelism alone until it is.  Layouts
-    come from ``space``.  ``iterations`` are those that it has to do; None where nobody said.
+    ``hosts`` are its domains in rank order; empty where any will do.  ``may``: "move" (any hosts), "reorder" (its
+    hosts in any order) or "stay".  ``cut``: whether its layout is kept, may be changed, or is chosen from ``space``
+    (``layout`` is data parallelism alone until then).  ``iterations`` is the length of the job, None if unknown.
     """
 
     name: str
@@ -142,15 +141,14 @@ class SiteJob:
 class Site:
     """A fabric with its hosts, and jobs.
 
-    Host ``h`` is scale-up domain ``h`` of the fabric; ``host_names[h]`` is its name, ``usable[h]`` whether jobs
-    may be put there; ``spares`` of those stay free.  ``usd_per_hour`` is the price of an accelerator, 0 where nobody
-    said.
+    Host ``h`` is scale-up domain ``h`` of the fabric; ``usable[h]`` says whether jobs may run there; ``spares`` hosts
+    stay free.  ``usd_per_hour`` is the price of an accelerator, 0 if unknown.
     """
 
     name: str
     cluster: Cluster
     fabric: Fabric
-    fabric_source: str
+
     host_names: tuple[str, ...]
     usable: tuple[bool, ...]
     routers: tuple[Router, ...]
@@ -201,7 +199,7 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Sit
     if not file.jobs:
         raise BadInput("a site without jobs", where=f"{where}: jobs", remedy="add [[jobs]]")
     cluster = named_cluster(file.cluster) if beside is None else resolve_cluster(_beside(file.cluster, beside))
-    fabric, origin = _fabric(file, cluster, beside, where)
+    fabric = _fabric(file, cluster, beside, where)
     names, usable = _hosts(file.hosts, fabric, cluster, where)
     jobs = tuple(
         _job(entry, f"{where}: jobs[{number}]", cluster, names, beside) for number, entry in enumerate(file.jobs)
@@ -210,7 +208,6 @@ def site_of(table: Mapping[str, object], where: str, beside: Path | None) -> Sit
         name=file.name,
         cluster=cluster,
         fabric=fabric,
-        fabric_source=origin,
         host_names=names,
         usable=usable,
         routers=tuple(dict.fromkeys(file.switches.routing)),
@@ -230,7 +227,7 @@ def _beside(name: str, folder: Path) -> str:
     return str(folder / name) if os.path.isfile(folder / name) else name
 
 
-def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -> tuple[Fabric, str]:
+def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -> Fabric:
     if len(cluster.tiers) < 2:
         problem = f"{cluster.name} is one scale-up domain without a network"
         raise BadInput(problem, where=f"{where}: cluster", remedy="name a cluster of several hosts")
@@ -239,8 +236,8 @@ def _fabric(file: SiteFile, cluster: Cluster, beside: Path | None, where: str) -
     if path != kind or (beside is not None and Path(kind).suffix):
         from weft.interop.fabric_files import read_fabric
 
-        return read_fabric(path), kind
-    return for_cluster(kind, cluster, radix=file.radix, oversubscription=file.oversubscription), kind
+        return read_fabric(path)
+    return for_cluster(kind, cluster, radix=file.radix, oversubscription=file.oversubscription)
 
 
 def _hosts(
@@ -314,7 +311,7 @@ def _cut(entry: SiteJobEntry, where: str) -> Cut:
     """What may happen to the layout of a job."""
     if entry.plan is None and entry.layout is None:
         if entry.keep_layout:
-            raise BadInput("keeps a layout that is not there", where=f"{where}.keep_layout", remedy="give the layout")
+            raise BadInput("needs a layout to keep", where=f"{where}.keep_layout", remedy="give the layout")
         return "choose"
     keep = entry.keep_layout is None or entry.keep_layout
     if keep and entry.fix is not None:
@@ -368,7 +365,7 @@ def _planned(entry: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job,
     if entry.layout is not None or entry.batch is not None:
         raise BadInput("layout and batch are in the plan", where=where, remedy="leave them out")
     if beside is None:
-        problem = "names a file, and none is read here"
+        problem = "names a file, but files are not read here"
         raise BadInput(problem, where=f"{where}.plan", remedy="give model and layout instead")
     name = str(entry.plan)
     path, remedy = _beside(name, beside), "write one with weft plan --format json -o plan.json"
@@ -380,7 +377,7 @@ def _planned(entry: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job,
         raise BadInput(f"there is no rank {entry.rank}", where=path, remedy=remedy)
     row = rows[entry.rank - 1]
     if not isinstance(row, Mapping) or not isinstance(row.get("layout"), Mapping) or "job" not in plan:
-        raise BadInput("holds no job with a layout", where=path, remedy=remedy)
+        raise BadInput("has no job with a layout", where=path, remedy=remedy)
     job = job_from_dict(plan["job"], where=f"{where}.plan: job")
     layout = layout_from_dict(row["layout"], where=f"{where}.plan: layout")
     check_layout(job, layout.world, layout, where=f"{where}.plan")
@@ -388,8 +385,7 @@ def _planned(entry: SiteJobEntry, where: str, beside: Path | None) -> tuple[Job,
 
 
 def _check(site: Site, where: str) -> None:
-    """Refuse names given twice, hosts that two jobs hold, hosts that are not up, too many jobs, and objectives
-    without what they count."""
+    """Refuse equal names, shared hosts, jobs on hosts that are down, and objectives that lack an input."""
     names = Counter(job.name for job in site.jobs)
     twice = [name for name, times in names.items() if times > 1]
     if twice:
@@ -402,7 +398,7 @@ def _check(site: Site, where: str) -> None:
                 problem = f"{site.host_names[host]} is held by {holder[host]} and {job.name}"
                 raise BadInput(problem, where=place, remedy="give each job its own hosts")
             if not site.usable[host] and job.may != "move":
-                problem = f"{site.host_names[host]} is drained or not there, but {job.name} stays on it"
+                problem = f"{site.host_names[host]} is drained or missing, but {job.name} stays on it"
                 raise BadInput(problem, where=place, remedy='let the job move (may = "move"), or bring the host up')
             holder[host] = job.name
     if site.objective == "makespan":
@@ -428,8 +424,8 @@ def _check_room(site: Site, where: str) -> None:
     for job in wanted:
         if job.domains > free:
             raise NothingFeasible(
-                f"{where}: {job.name} needs {counted(job.domains, 'host')}, {free} are free -- cut it smaller,"
-                " or free hosts"
+                f"{where}: {job.name} needs {counted(job.domains, 'host')}, {free} are free"
+                " -- give it fewer accelerators, or free hosts"
             )
     need = sum(job.domains for job in wanted)
     if need > free:

@@ -130,7 +130,7 @@ def _phased(job: SiteJob, wires: Wires, traffic: JobTraffic | None) -> Template:
         titles=titles,
         traffic=traffic,
         alone_s=float(done.phase_end_s[full.last]),
-        network_s=_covered_s(done.phase_begin_s[mixed], done.phase_end_s[mixed]),
+        network_s=float(np.diff(covered(done.phase_begin_s[mixed], done.phase_end_s[mixed])).sum()),
     )
 
 
@@ -178,14 +178,14 @@ def _burst(job: SiteJob, fabric: Fabric, traffic: JobTraffic) -> Template:
     )
 
 
-def _covered_s(begin: Floats, end: Floats) -> float:
-    """Seconds that some spans cover together."""
+def covered(begin: Floats, end: Floats) -> Floats:
+    """The union of some spans of time, as disjoint spans (begin, end) in order."""
+    # A new span begins where it begins after all before it have ended.
     order = np.argsort(begin, kind="stable")
-    total, reach = 0.0, -np.inf
-    for a, b in zip(begin[order].tolist(), end[order].tolist(), strict=True):
-        total += max(0.0, b - max(a, reach))
-        reach = max(reach, b)
-    return total
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    first = np.flatnonzero(np.concatenate([[True], begin[1:] > reach[:-1]])[: len(begin)])
+    last = np.append(first[1:], len(begin))[: len(first)] - 1
+    return np.stack([begin[first], reach[last]], axis=1)
 
 
 def contracted(phases: Phases, flows: Mask, last: int) -> tuple[Phases, Ints]:

@@ -1,4 +1,4 @@
-"""Results on disk, by key: every transaction stays, whatever is killed."""
+"""Results on disk, by key; a transaction survives any kill."""
 
 from __future__ import annotations
 
@@ -25,11 +25,8 @@ _AT_ONCE = 500
 class StudyState:
     """A folder with the results of the studies of one name, by one version of Weft.
 
-    Attributes:
-        folder: where it is.
-
     Raises:
-        BadInput: the folder cannot be used, is in use, or holds results of another study or version.
+        BadInput: the folder cannot be used, is in use, or has results of another study or version.
     """
 
     def __init__(self, folder: str | os.PathLike[str], about: dict[str, str] | None = None) -> None:
@@ -56,11 +53,7 @@ class StudyState:
             base.executemany("insert or replace into results values (?, ?, ?)", rows)
 
     def rows(self, keys: NDArray[np.void]) -> Iterator[dict[str, Any] | None]:
-        """The row of each key, in the order of the keys; None where there is none.
-
-        Raises:
-            BadInput: what is there cannot be read.
-        """
+        """The row of each key, in the order of the keys; None for keys without a result."""
         for begin in range(0, len(keys), _AT_ONCE):
             wanted = [bytes(key) for key in keys[begin : begin + _AT_ONCE]]
             marks = ",".join("?" * len(wanted))
@@ -71,7 +64,7 @@ class StudyState:
                 try:
                     row = json.loads(result[key]) if key in result else None
                 except (ValueError, TypeError, RecursionError):
-                    raise self._state.damaged("a result is no JSON") from None
+                    raise self._state.damaged("a result is not JSON") from None
                 if key in result and not isinstance(row, dict):
                     raise self._state.damaged("a result is not a row")
                 yield row
@@ -88,5 +81,5 @@ class StudyState:
         return None if row is None else str(row[0])
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Release the folder."""
         self._state.close()

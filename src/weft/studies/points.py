@@ -1,4 +1,4 @@
-"""The points of a study, in order: the product of its axes, less what is skipped."""
+"""The points of a study, in order: the product of its axes without the skipped points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.studies.study import Study, Value
 
 KEY_BYTES = 16
 LIMIT = 1_000_000
-"""Points that a study may have where nobody says more."""
+"""Most points of a study by default."""
 
 
 class Points:
@@ -25,19 +25,19 @@ class Points:
 
     Attributes:
         study: the study.
-        limit: most points, with those that are skipped.
-        columns: what results call its axes.
+        columns: names of its axes in results.
         files: digest of each file that a value names.
 
     Args:
-        files: digests as they were; by default those of the files that exist.
+        files: earlier digests; by default those of the files as they are.
+        limit: most points, with skipped ones.
 
     Raises:
         BadInput: no point or too many.
     """
 
     def __init__(self, study: Study, *, files: Mapping[str, str] | None = None, limit: int = LIMIT) -> None:
-        self.study, self.limit = study, limit
+        self.study = study
         self.columns = tuple(axis.kind.column for axis in study.axes)
         raw = prod(len(axis.values) for axis in study.axes)
         if raw > limit:
@@ -58,7 +58,7 @@ class Points:
                 ]
             )
         if not len(self._kept):
-            raise BadInput("no point is left", where=f"{study.name}: skip", remedy="skip fewer")
+            raise BadInput("all points are skipped", where=f"{study.name}: skip", remedy="skip fewer")
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -72,7 +72,7 @@ class Points:
         return dict(zip(self.columns, self[number], strict=True))
 
     def keys(self, version: str) -> NDArray[np.void]:
-        """What tells points apart, also between studies: the hash of all that a result follows from."""
+        """The hash of everything that each result depends on; equal points of two studies have the same."""
         same = {"version": version, "compute": self.study.computation.name}
         result = bytearray()
         for number in range(len(self)):

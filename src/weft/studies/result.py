@@ -1,5 +1,4 @@
-"""A study with its results: rows in the order of its points, read from the disk as they are asked for, and looked at:
-those that have given values, and columns by name."""
+"""The results of a study: rows in the order of its points, read from the disk one by one, and filters of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from weft.studies.points import Points
 from weft.studies.run import Counts
 
 OUTCOME = ("failure", "message")
-"""Columns of what kept a point from being computed, between the axes and the figures."""
+"""Columns of failures, between the axes and the figures."""
 
 
 class Sweep(Result):
@@ -29,8 +28,8 @@ class Sweep(Result):
 
     Attributes:
         points: the points of the study.
-        counts: what was computed and what was known.
-        version: of Weft, its sources and constants; results are of that alone.
+        counts: points computed and known.
+        version: of Weft, its sources and constants.
 
     Args:
         keys: of the points.
@@ -76,7 +75,7 @@ class Sweep(Result):
         return [empty | row for row in self.rows()]
 
     def close(self) -> None:
-        """Let others have the state; there are no rows after that."""
+        """Release the state; there are no rows after that."""
         self._end()
 
     def __enter__(self) -> Sweep:
@@ -120,10 +119,7 @@ Rows = list[dict[str, Any]]
 
 
 def filtered(rows: Iterable[dict[str, Any]], where: Sequence[str], columns: Collection[str]) -> Rows:
-    """The rows with given values.
-
-    Args:
-        where: "COLUMN=VALUE"; of several for one column, one must hold.
+    """The rows that match "COLUMN=VALUE" filters, one of those for each column.
 
     Raises:
         BadInput: a filter cannot be used.
@@ -150,11 +146,7 @@ def _one_of(value: Any, texts: Sequence[str]) -> bool:
 
 
 def chosen(text: str, columns: Collection[str], where: str) -> list[str]:
-    """The columns that a list with commas names.
-
-    Raises:
-        UnknownName: one is none.
-    """
+    """The columns of a list with commas."""
     return [_column(name, columns, where) for name in text.split(",") if name.strip()]
 
 

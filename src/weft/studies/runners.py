@@ -20,13 +20,13 @@ from weft.errors import BadInput, MissingExtra
 from weft.studies.work import Answer, PointBatch, answer
 
 AHEAD = 2
-"""Tasks under way for each worker, so that none waits for the next."""
+"""Tasks in flight for each worker, so that none waits for the next."""
 RETRIES = 10
 """How often Ray repeats a task whose node or worker died."""
 
 
 class Runner(ABC):
-    """Takes tasks and gives answers, in any order."""
+    """Runs tasks; answers come in any order."""
 
     workers: int
 
@@ -36,7 +36,7 @@ class Runner(ABC):
 
     @abstractmethod
     def answers(self) -> list[tuple[int, Answer | None]]:
-        """Wait for a task; the numbers of those that are done, None where the worker died.
+        """Wait for a task; the numbers and answers of finished ones, None where the worker died.
 
         Raises:
             BadInput: the workers are gone.
@@ -48,7 +48,7 @@ class Runner(ABC):
 
 
 def runner(workers: str | int | None) -> Runner:
-    """The runner that ``--workers`` names: a number of processes (by default the cores there are), or Ray.
+    """The runner of ``--workers``: a number of processes (default: one per core), or Ray.
 
     Raises:
         BadInput: no such runner, or Ray cannot be reached.

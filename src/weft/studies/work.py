@@ -1,4 +1,4 @@
-"""What a worker does: points in, results as canonical JSON out, by a version of Weft that it tells."""
+"""The work of a worker: it takes points and returns results as canonical JSON, if its version of Weft is the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = (".py", ".toml", ".json", ".csv", ".yaml")
 
 @cache
 def version() -> str:
-    """What results follow from beside their input: Weft's version, and a hash of its sources and constants."""
+    """Weft's version, and a hash of its sources and constants."""
     root = Path(weft.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.suffix in _KINDS):
@@ -37,15 +37,13 @@ def version() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointBatch:
-    """Points for one worker.
+    """Points for one worker, by the values of ``columns``.
 
     Attributes:
-        compute: where the function ``Compute`` is, as "package.module:name".
+        compute: the place of the function ``Compute``, as "package.module:name".
         name: of the computation.
-        version: Weft's, which a worker must have.
-        columns: of the points.
+        version: of Weft; workers must have the same.
         files: digests of the files that values name.
-        points: values in the order of the columns.
     """
 
     compute: str
@@ -58,7 +56,7 @@ class PointBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a worker found: a text for each point, and the seconds it took; or why it refuses all of them."""
+    """A text for each point and the seconds in all, or why a worker refuses the batch."""
 
     texts: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -77,7 +75,7 @@ def answer(task: PointBatch) -> Answer:
 
 @cache
 def _problem(wanted: str, files: tuple[tuple[str, str], ...]) -> str:
-    """Why results of this process would be others; checked once."""
+    """Why results of this process would differ; checked once."""
     if version() != wanted:
         return f"a worker has Weft {version()}, not {wanted}"
     for name, digest in files:
@@ -91,7 +89,7 @@ def _problem(wanted: str, files: tuple[tuple[str, str], ...]) -> str:
 
 
 def _text(compute: Compute, name: str, values: Mapping[str, Value]) -> str:
-    """The row of a point, or why there is none."""
+    """The row of a point, or its failure."""
     row: dict[str, Any] = {"failure": None, "message": None}
     try:
         row |= {key: value for key, value in compute(name, values).items() if key not in values}

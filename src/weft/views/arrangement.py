@@ -77,6 +77,10 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
         yield Paragraph(f"With less: {less}", indent=2, hang=2)
     proof = f"Routes: {ROUTERS[choice.router]}. Bound: {HOLDS[result.certificate.proof]}. {result.verification}."
     yield Paragraph(proof, indent=2, hang=2)
+    changed = [row for row in result.to_dicts() if row["layout_text"] != row["first_layout_text"]]
+    layouts = [f"{row['name']} {row['layout_text']} (before: {row['first_layout_text']})" for row in changed]
+    if layouts:
+        yield Paragraph(f"Other layouts: {'; '.join(layouts)}", indent=2, hang=2)
     if max(choice.offset_s) > 0:
         yield Paragraph("Jobs begin at their offsets; drift is not corrected.", indent=2, hang=2)
     up = sum(site.usable)
@@ -144,10 +148,6 @@ def _details(result: Arrangement) -> Iterator[Block]:
             Column(heading="choice", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
         ]
     )
-    for row in result.to_dicts():
-        if row["layout_text"] != row["first_layout_text"]:
-            change = f"Layout of {row['name']}: {row['layout_text']}, before {row['first_layout_text']}"
-            yield Paragraph(change, indent=2, hang=2)
     yield from _seats(result)
     yield from _loads(result)
     yield Heading("Search")
