@@ -1,4 +1,4 @@
-"""``weft.make_report``: a plan, an arrangement or a study as one file to hand around."""
+"""``weft.make_report``: a plan, an arrangement or a study as one file to pass on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
-"""Tools whose launch files stand in a report."""
+"""Tools whose launch files a report has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ def make_report(
         options: the options as a record instead of keywords.
 
     Raises:
-        BadInput: the file is no plan and no arrangement, the folder no state, or an option cannot be used.
+        BadInput: the file is neither a plan nor an arrangement, the folder has no state, or an option cannot be used.
         MissingExtra: the extra ``page`` is not installed.
     """
     from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
@@ -121,7 +121,7 @@ def _study(result: Sweep, form: str) -> str:
 @click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
 @takes(options=ReportOptions, out=FileOutput)
 def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:
-    """Write a plan, an arrangement or a study as a page in one file, to hand around.
+    """Write a plan, an arrangement or a study as a page in one file.
 
     PLAN.json is what weft plan --format json wrote, ARRANGEMENT.json what weft arrange -o wrote, STUDY the folder of
     weft sweep --state. The page opens from disk and loads nothing.
