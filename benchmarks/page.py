@@ -5,7 +5,7 @@ Run: ``python benchmarks/page.py``.
 A server process of its own answers Debian's Chromium, driven by Playwright; without these two, the users alone are
 measured.  Times are Chromium's performance entries from the beginning of the navigation, the median of the repeats,
 each with an empty cache.  A plan is asked for that the server has not made before.  A user sends the form and looks
-at the plan, a layout, the charts, a launch file and the JSON document; every answer is checked.
+at the plan, a layout, a launch file and the JSON document; every answer is checked.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_what_other_networks_change_is_said(client):
     slower = weft.plan(ASKED["model"], cluster).layouts[0].iteration_s
     assert slower > as_it_is
     text = unescape(shown(client, domain="4", oversubscription="4").text)
-    told = f"{format_seconds(slower)} per iteration in place of {format_seconds(as_it_is)}"
+    told = f"{format_seconds(slower)} per iteration instead of {format_seconds(as_it_is)}"
     assert f"{told} ({slower / as_it_is - 1:+.1%})" in text
     assert "what if: domains of 4, oversubscription 4" in text
     assert "What if: " not in shown(client).text

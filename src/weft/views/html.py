@@ -191,7 +191,7 @@ def render(name: str, **context: Any) -> str:
 
     Args:
         name: a file of ``templates``.
-        context: ``frozen`` (style and script stand in the page, which leads nowhere), ``here`` (the path of the
+        context: ``frozen`` (style and script are inside the page, which has no links), ``here`` (the path of the
             page in ``PLACES``), ``sections`` (of a frozen page, which its navigation names), and what the
             template itself takes.
     """
@@ -211,7 +211,7 @@ def static(name: str) -> bytes:
 
 
 def _inlined(name: str) -> Markup:
-    """A style or script as it stands in a frozen page."""
+    """A style or script inside a frozen page."""
     return Markup(static(name).decode())
 
 

@@ -14,7 +14,7 @@ from weft.results import Result
 from weft.units import format_seconds
 from weft.views import words
 from weft.views.arrangement import arrangement_view
-from weft.views.blocks import Block, Copied, Fact, Figure, Heading, Paragraph
+from weft.views.blocks import Block, Copied, Fact, Figure, Grid, Heading, Paragraph
 from weft.views.comparison import comparison_view
 from weft.views.ranking import launch_view, plan_view
 
@@ -53,11 +53,19 @@ def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tool
 
 
 def behind_verdict(blocks: Iterable[Block], *figures: Block) -> Iterator[Block]:
-    """Blocks with figures behind the first one, the verdict."""
-    remaining = iter(blocks)
-    yield next(remaining)
+    """The verdict, which is the first block, then figures, the first table, and the rest.
+
+    Facts and paragraphs above the first table move to the end of its section.
+    """
+    verdict, *rest = blocks
+    yield verdict
     yield from figures
-    yield from remaining
+    table = next((i for i, block in enumerate(rest) if isinstance(block, Grid)), 0)
+    end = next((i for i in range(table + 1, len(rest)) if isinstance(rest[i], Heading)), len(rest))
+    yield from (block for block in rest[:table] if isinstance(block, Heading))
+    yield from rest[table:end]
+    yield from (block for block in rest[:table] if not isinstance(block, Heading))
+    yield from rest[end:]
 
 
 def plan_with_charts(plan: Plan) -> Iterator[Block]:

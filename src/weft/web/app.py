@@ -79,7 +79,7 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
 
 
 def _page_routes() -> list[Route]:
-    """The form, the answer and the files of every page; the first one stands at the root too."""
+    """The form, the answer and the files of every page; the plan is at the root too."""
     return [
         Route("/", _shown(PLAN)),
         *(Route(page.path, _shown(page)) for page in PAGES.values()),
@@ -159,7 +159,7 @@ def _asked(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
 
 
 def _question(function: Callable[..., Any], asked: Asked, page: Page, *more: str) -> Question:
-    """The work of what is made of an answer: ``function`` takes what is asked, and more."""
+    """The work behind a page or a file: ``function`` takes the fields of the page, and ``more``."""
     return Question(function, (asked, *more), progress=True, long=page.time_s is not None, time_s=page.time_s)
 
 
@@ -176,7 +176,7 @@ def _whole(page: Page, given: Mapping[str, str], told: tuple[int, str]) -> Respo
 async def _streamed(
     request: Request, ticket: Ticket, page: Page, given: dict[str, str], frame: tuple[str, str]
 ) -> AsyncIterator[str]:
-    """The page up to its answer, and the rest when that is there."""
+    """The page up to its answer, then the rest when the answer is ready."""
     try:
         yield frame[0]
         yield render("waiting.html", number=ticket.number)

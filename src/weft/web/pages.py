@@ -74,7 +74,7 @@ def _clusters() -> tuple[str, ...]:
 _MODEL = Field(name="model", label="Model", choices=_models(), placeholder="llama-3.1-8b")
 _CLUSTER = Field(name="cluster", label="Cluster", choices=_clusters(), placeholder="h100-64")
 _ACCELERATORS = Field(
-    name="count", label="Accelerators", kind="number", help="In place of the cluster's", slide=(8, 131072, 1)
+    name="count", label="Accelerators", kind="number", help="Instead of the cluster's", slide=(8, 131072, 1)
 )
 _PASTED = Group(
     title="Paste a model or a cluster",
@@ -188,7 +188,7 @@ def _effect(made: Plan, as_it_is: Plan) -> str:
     same = "the same layout" if best.layout == before.layout else "another layout"
     change = round(best.iteration_s / before.iteration_s - 1, 3) + 0.0
     return (
-        f"What if: {format_seconds(best.iteration_s)} per iteration in place of {format_seconds(before.iteration_s)}"
+        f"What if: {format_seconds(best.iteration_s)} per iteration instead of {format_seconds(before.iteration_s)}"
         f" ({change:+.1%}); on the hardware as it is, {same} is first"
     )
 
@@ -215,7 +215,7 @@ PLAN = Page(
     title="Plan",
     groups=(
         Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(PlanOptions, *_RECIPE))),
-        Group(title="What layouts may be", fields=fields_of(PlanOptions, *_SEARCH)),
+        Group(title="Limit the layouts", fields=fields_of(PlanOptions, *_SEARCH)),
         Group(
             title="What if the hardware were different",
             fields=(
@@ -264,7 +264,7 @@ PLAN = Page(
 
 # Network ------------------------------------------------------------------------------------------------------------
 
-_DESIGN = ("fabrics", "oversubscription", "sizes", "batches", "layout", "routing", "radix", "batch")
+_DESIGN = ("layout", "radix", "fabrics", "oversubscription", "sizes", "batches", "routing", "batch")
 
 
 def _design(asked: Asked, progress: Progress) -> DesignStudy:
@@ -284,15 +284,16 @@ def _design_view(study: DesignStudy, asked: Asked, show: str) -> Iterator[Block]
     yield from behind_verdict(design_view(study), chart)
     yield Heading("Pictures")
     radix = asked.whole("radix") or 64
-    for kind in dict.fromkeys(one.kind for one in study.designs):
+    for kind in dict.fromkeys(each.kind.partition(" ")[0] for each in study.designs):  # without the oversubscription
         yield Figure(fabric_svg(for_cluster(kind, study.cluster, radix=radix)), kind)
 
 
+_design_fields = fields_of(DesignOptions, *_DESIGN)
 NETWORK = Page(
     title="Network",
     groups=(
-        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS)),
-        Group(title="Which networks", fields=fields_of(DesignOptions, *_DESIGN)),
+        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *_design_fields[:2])),
+        Group(title="Which networks", fields=_design_fields[2:]),
         _PASTED,
     ),
     needed=("model", "cluster"),
@@ -354,7 +355,7 @@ SCHEDULE = Page(
                     *fields_of(ScheduleOptions, "dims"),
                     help="Inner to outer: ring, line, fully-connected or switch, its size, bandwidth and latency",
                 ),
-                replace(_CLUSTER, help="In place of dimensions: those of a cluster"),
+                replace(_CLUSTER, help="Dimensions of a cluster instead"),
             )
         ),
         Group(title="Chunks and algorithms", fields=fields_of(ScheduleOptions, *_SCHEDULE[1:])),
@@ -424,7 +425,7 @@ ARRANGE = Page(
             fields=(
                 Field(name="site", label="Site", choices=tuple(_examples()), placeholder="scattered"),
                 Field(name="objective", label="Objective", kind="choice", choices=("", *get_args(Goal))),
-                Field(name="oversubscription", label="Oversubscription", kind="number", help="In place of the site's"),
+                Field(name="oversubscription", label="Oversubscription", kind="number", help="Instead of the site's"),
                 Field(
                     name="seconds",
                     label="Seconds to search",
@@ -497,7 +498,7 @@ ACCURACY = Page(
             )
         ),
         Group(
-            title="Hold runs of your own against Weft",
+            title="Compare your own runs",
             fields=(Field(name="runs_text", label="Runs: CSV", kind="area", placeholder=_EXAMPLE_RUNS),),
         ),
     ),

@@ -102,14 +102,14 @@ class Asked:
         except ValueError:
             value = float("nan")
         if not low <= value <= high:
-            raise BadInput(f"{text[:40]!r} is no number from {low:g} to {high:,g}", where=name)
+            raise BadInput(f"{text[:40]!r} is not a number from {low:g} to {high:,g}", where=name)
         return value
 
     def whole(self, name: str, low: int = 1, high: int = 10**9) -> int | None:
         """The whole number of a field, None where it is empty."""
         value = self.number(name, low, high)
         if value is not None and value != int(value):
-            raise BadInput(f"{value:g} is no whole number", where=name)
+            raise BadInput(f"{value:g} is not a whole number", where=name)
         return None if value is None else int(value)
 
     def options(self, record: type[_Record], names: Iterable[str], **more: Any) -> _Record:
@@ -130,12 +130,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A question: its form, what is worked out, and what is shown of that.
+    """A page: its form, its computation and its views.
 
     Attributes:
         needed: fields without which nothing is asked.
         sources: the fields that name a text which may be pasted.
-        looks: fields that only choose what is shown of a result.
+        looks: fields that choose what is shown of a result, without a new computation.
         shows: views of a result, the first by default.
         example: fields that fill the form where the address has none.
         row: the field that a row of a table leads to.

@@ -80,7 +80,7 @@ def checked_text(text: str, where: str) -> str:
     try:
         large = len(text.encode()) > TEXT_BYTES
     except UnicodeEncodeError:
-        raise BadInput("holds what is no character", where=where, remedy="paste plain text") from None
+        raise BadInput("has an invalid character", where=where, remedy="paste plain text") from None
     if large:
         raise BadInput(f"is larger than {TEXT_BYTES / 1e6:g} MB", where=where)
     if odd := CONTROLS.search(text):

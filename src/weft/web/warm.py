@@ -1,4 +1,4 @@
-"""What a worker has at hand before the first question, so that it is answered at once.
+"""Modules and data that a worker loads before the first question, so that its answer is quick.
 
 The server from which workers are forked imports this module, and they share its memory.
 """

@@ -1,4 +1,4 @@
-"""Work of pages in processes of their own: with progress, cancel, limits, and answers that equal questions share.
+"""Work of pages in separate processes, with progress, cancel and limits; equal questions share an answer.
 
 A question is a function of a module and hashable arguments.  Processes stay warm from one question to the next; one
 that is cancelled, takes too long or dies is replaced.  Tabs wait for tickets: a question whose last ticket is let go
@@ -216,7 +216,7 @@ class Pool:
         return None
 
     def _unwanted(self, job: _Job) -> bool:
-        """Whether nobody waits for a job any more; who asks now, asks anew."""
+        """Whether nobody waits for a job any more; who asks now starts a new one."""
         with self._changed:
             unwanted = self._closed or not job.wanted
             if unwanted and self._jobs.get(job.question) is job:

@@ -122,7 +122,7 @@ def test_sliders_ask_what_if(tabs):
     assert page.locator("[name=nic]").input_value() == "2"
     page.keyboard.press("Enter")
     page.wait_for_url("**nic=2**")
-    page.get_by_text(re.compile(r"^What if: .* per iteration in place of ")).wait_for()
+    page.get_by_text(re.compile(r"^What if: .* per iteration instead of ")).wait_for()
     assert page.locator("[name=nic]").input_value() == "2"
     box = page.get_by_label("Scale-up domain (accelerators), slider").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] / 2)
@@ -176,7 +176,7 @@ def test_hostile_texts_are_inert(tabs):
     page.get_by_role("button", name="Plan").click()
     page.locator("#first-table").wait_for()
     page.goto("/accuracy")
-    page.get_by_text("Hold runs of your own").click()
+    page.get_by_text("Compare your own runs").click()
     area = page.get_by_label("Runs: CSV")
     quoted = HOSTILE.replace('"', '""')
     area.fill(area.input_value().replace("mine", f'"{quoted}"').replace("one,", f'"{quoted}",'))

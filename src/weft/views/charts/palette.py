@@ -61,5 +61,5 @@ def scheme() -> str:
 
 
 def alone(picture: str) -> str:
-    """A picture's SVG as a file of its own, which follows the viewer's scheme."""
+    """The SVG file of a picture, which follows the viewer's scheme."""
     return picture.replace(">", f">{scheme()}", 1)

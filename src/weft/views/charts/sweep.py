@@ -54,8 +54,8 @@ def sweep_chart(
 
     Args:
         columns: names, and the type of their values.
-        axes: columns that tell points apart; those that vary beside what is drawn have lines of their own.
-        subtitle: in place of how many points there are and what tells them apart.
+        axes: columns that tell points apart; those that are not drawn get separate lines.
+        subtitle: by default the number of points and what tells them apart.
 
     Raises:
         BadInput: ``y`` holds no numbers, or there is nothing or too much to draw.
