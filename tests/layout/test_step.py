@@ -32,8 +32,8 @@ from weft.layout.step import (
     Call,
     Issue,
     Software,
-    Step,
     StepOptions,
+    TrainingStep,
     buckets,
     step_collectives,
     wide_axes,
@@ -414,7 +414,7 @@ def test_groups_are_those_of_the_collectives(step: tuple[Model, Layout, int, Ste
         step_collectives(model, RECIPE, layout, stage=stage, options=options) for stage in range(layout.pipeline)
     ]
     issued = {(one.kind, one.axes) for stage in stages for one in stage if one.elements > 1}
-    listed = Step(model, RECIPE, LayoutTable.of([layout]), RUNTIME).groups()
+    listed = TrainingStep(model, RECIPE, LayoutTable.of([layout]), RUNTIME).groups()
     wanted = {
         (use, wide_axes(layout, ("pipeline",) if axes == ("tied",) else real_axes(layout, axes)))
         for (use, axes), there in listed.items()
@@ -545,7 +545,7 @@ def cut_jobs(draw: st.DrawFn, models: tuple[Model, ...] = (GPT, UNTIED, LLAMA, R
     return job, layout
 
 
-def listed(step: Step, job: Job, layout: Layout, stage: int) -> Iterator[tuple[Call, float]]:
+def listed(step: TrainingStep, job: Job, layout: Layout, stage: int) -> Iterator[tuple[Call, float]]:
     """Every call of a stage in one step, and how often."""
     chunks = [chunk for chunk in held_chunks(job.model, layout) if chunk.stage == stage]
     for chunk in chunks:
@@ -555,7 +555,7 @@ def listed(step: Step, job: Job, layout: Layout, stage: int) -> Iterator[tuple[C
         yield call, float(call.times[0])
 
 
-def summed(step: Step, job: Job, layout: Layout, stage: int) -> Sums:
+def summed(step: TrainingStep, job: Job, layout: Layout, stage: int) -> Sums:
     found: dict[tuple[str, tuple[str, ...]], list[float]] = {}
     for call, times in listed(step, job, layout, stage):
         axes = real_axes(layout, call.axes)
@@ -619,7 +619,7 @@ def check_one_list(software: Software, cut: tuple[Job, Layout]) -> None:
     constants = replace(NO_LAUNCH, shard_collectives=software.pieces, software=software.name)
     estimator = Estimator(job, CLUSTER, constants)
     table = LayoutTable.of([layout])
-    step = Step(job.model, job.recipe, table, estimator.software)
+    step = TrainingStep(job.model, job.recipe, table, estimator.software)
     stages = range(layout.pipeline)
     for stage in stages:
         assert close(drawn_by_the_simulator(estimator, layout, stage), summed(step, job, layout, stage))

@@ -6,7 +6,7 @@ pytest.importorskip("jinja2")
 
 from weft.errors import BadInput
 from weft.views import html
-from weft.views.blocks import Blank, Column, Fact, Figure, Grid, Heading, Paragraph, rows_grid
+from weft.views.blocks import Blank, Column, Fact, Figure, Heading, Paragraph, Table, rows_grid
 from weft.views.html import sections, sort_key, to_html
 
 
@@ -36,7 +36,7 @@ def test_tables_of_a_section_have_names_of_their_own():
 
 
 def test_rows_lead_to_their_own_pages_where_there_are_any():
-    grid = Grid([Column(heading="#", cells=["1", "all"], values=["tp=2", ""])])
+    grid = Table([Column(heading="#", cells=["1", "all"], values=["tp=2", ""])])
     assert to_html([grid], lambda value: f"/plan?layout={value}").count("<a ") == 1
     assert "<a " not in to_html([grid])
     assert "<tr>" in to_html([rows_grid(("a",), [])])

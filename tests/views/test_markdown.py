@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Grid, Heading, Paragraph, rows_grid
+from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Heading, Paragraph, Table, rows_grid
 from weft.views.markdown import to_markdown
 
 HOSTILE = "<script>x</script> | `a` *b* [c](d) ![e](f) @g #1\n# h"
@@ -32,7 +32,7 @@ def test_every_kind_of_block_has_its_markdown():
 
 def test_names_do_not_act():
     columns = [Column(heading=HOSTILE, cells=[HOSTILE])]
-    made = to_markdown(HOSTILE, [Heading(HOSTILE), Fact(HOSTILE, HOSTILE), Paragraph(HOSTILE), Grid(columns)])
+    made = to_markdown(HOSTILE, [Heading(HOSTILE), Fact(HOSTILE, HOSTILE), Paragraph(HOSTILE), Table(columns)])
     assert "<script>" not in made
     inert = r"&lt;script&gt;x&lt;/script&gt; \| \`a\` \*b\* \[c\](d) \!\[e\](f) \@g \#1 \# h"
     assert made.count(inert) == 7

@@ -14,7 +14,7 @@ from weft.estimation.training import training_run
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
 from weft.units import format_seconds
-from weft.views.blocks import Column, Grid
+from weft.views.blocks import Column, Table
 from weft.views.breakdown import estimate_view
 from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
 from weft.views.design import design_view, purchase
@@ -39,7 +39,7 @@ def test_no_column_is_cut_off_without_a_word(width):
         Column(heading="spare", cells=["a", "b"], drop=1),
         Column(heading="MFU", cells=["43.6%", "40.0%"]),
     ]
-    heading, first, second, *rest = printed([Grid(columns)], width).splitlines()
+    heading, first, second, *rest = printed([Table(columns)], width).splitlines()
     assert max(map(len, (heading, first, second))) <= width
     assert "MFU" in heading
     assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]

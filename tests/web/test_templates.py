@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.palette import scheme_css
 from weft.views.html import PLACES, STATIC, Markup, _environment, render, sections, static, to_page
 from weft.web.pages import PLAN
@@ -24,7 +24,7 @@ def blocks(name):
     ]
     bars = [Column(heading=name, cells=[name]), Column(heading="", cells=[name]), Column(heading="", shares=[0.5])]
     return [
-        *(Paragraph(name), Fact(name, name), Blank(), Heading(name, top=True), Grid(columns), Grid(bars)),
+        *(Paragraph(name), Fact(name, name), Blank(), Heading(name, top=True), Table(columns), Table(bars)),
         *(Figure("<svg></svg>", name), Copied(name, name)),
     ]
 

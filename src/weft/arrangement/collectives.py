@@ -37,7 +37,7 @@ from weft.interop.nccl_tuner import write_tuner
 from weft.layout.mesh import Spread, rank_groups, real_axes, spread
 from weft.layout.operations import CollectiveKind
 from weft.layout.stages import HeldChunk, held_chunks
-from weft.layout.step import Call, Step
+from weft.layout.step import Call, TrainingStep
 from weft.layout.table import LayoutTable
 from weft.results import Result
 from weft.simulation.flows.symmetry import transfer
@@ -286,7 +286,7 @@ def _listed(
 ) -> list[tuple[CollectiveKind, tuple[str, ...], float, float]]:
     """Kind, axes, bytes and calls of what an iteration of a rank holds, by the stage that has most of each."""
     frame = next(iter(Estimator(job.job, cluster, constants).frames(LayoutTable.of([job.layout]))))
-    step = Step(frame.job.model, frame.job.recipe, frame.table, frame.software)
+    step = TrainingStep(frame.job.model, frame.job.recipe, frame.table, frame.software)
     rounds = float(step.micro_batches[0])
     most: Counter[tuple[CollectiveKind, tuple[str, ...], float]] = Counter()
     chunks = held_chunks(step.model, job.layout)

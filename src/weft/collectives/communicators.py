@@ -59,7 +59,7 @@ def communicator_bytes(
     Args:
         table: the layouts.
         uses: the rows on which groups over each axes are for each kind of collective
-            (``weft.layout.step.Step.groups``).
+            (``weft.layout.step.TrainingStep.groups``).
         network: the tiers.
     """
     total = np.zeros(len(table))

@@ -56,7 +56,7 @@ def info_command(ctx: click.Context, topic: str, name: str | None, wide: bool) -
 def _models(word: str | None) -> Iterator[Block]:
     from weft.model import load, names
     from weft.units import counted, format_count
-    from weft.views.blocks import Column, Grid, Paragraph
+    from weft.views.blocks import Column, Paragraph, Table
 
     chosen = [name for name in names() if word is None or word.lower() in name]
     if not chosen:
@@ -65,7 +65,7 @@ def _models(word: str | None) -> Iterator[Block]:
     recipes = [entry.recipe for entry in entries]
     batches = [f"{recipe.global_batch:,} x {recipe.sequence:,}" if recipe else "-" for recipe in recipes]
     yield Paragraph(f"{counted(len(chosen), 'model')}; any Hugging Face config.json works too", style="bold")
-    yield Grid(
+    yield Table(
         [
             Column(heading="model", cells=chosen, left=True),
             Column(heading="parameters", cells=[format_count(entry.model.parameters) for entry in entries]),
@@ -79,7 +79,7 @@ def _models(word: str | None) -> Iterator[Block]:
 def _clusters(word: str | None) -> Iterator[Block]:
     from weft.cluster import accelerator, accelerator_names, names
     from weft.units import counted, format_si
-    from weft.views.blocks import Column, Grid, Paragraph
+    from weft.views.blocks import Column, Paragraph, Table
 
     patterns, chosen = (
         [known for known in every if word is None or word.lower() in known.lower()]
@@ -94,7 +94,7 @@ def _clusters(word: str | None) -> Iterator[Block]:
     chips = [accelerator(name) for name in chosen]
     if chips:
         flops = [max(chip.bf16_flops, chip.fp16_flops) for chip in chips]
-        yield Grid(
+        yield Table(
             [
                 Column(heading="accelerator", cells=chosen, left=True),
                 Column(heading="16-bit", cells=[format_si(value, "FLOP/s") for value in flops]),
@@ -117,7 +117,7 @@ def _frameworks(name: str | None) -> Iterator[Block]:
     from weft.cluster.calibration import shipped_tables, stack_names
     from weft.units import counted
     from weft.validation.runs import stacks
-    from weft.views.blocks import Column, Grid, Paragraph
+    from weft.views.blocks import Column, Paragraph, Table
 
     tables, known = shipped_tables().tables, stacks()
     if name is not None and name not in stack_names():
@@ -129,7 +129,7 @@ def _frameworks(name: str | None) -> Iterator[Block]:
     titles = [known[framework].title if framework in known else "weft.runtime" for framework in chosen]
     sources = [str(tables[f"stack.{framework}"]["source"]) for framework in chosen]
     yield Paragraph(f"{counted(len(chosen), 'framework')} for --stack", style="bold")
-    yield Grid(
+    yield Table(
         [
             Column(heading="framework", cells=chosen, left=True),
             Column(heading="title", cells=titles, left=True),

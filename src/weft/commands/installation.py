@@ -125,7 +125,7 @@ CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate"
 
 def installation_view(result: Installation) -> Iterator[Block]:
     """The installation for people."""
-    from weft.views.blocks import Column, Grid, Heading, Paragraph
+    from weft.views.blocks import Column, Heading, Paragraph, Table
 
     missing = [name for name in NEEDED if not result.packages[name]]
     failed = sum(not check.holds for check in result.checks)
@@ -135,7 +135,7 @@ def installation_view(result: Installation) -> Iterator[Block]:
     yield Paragraph(f"Weft {weft.__version__} {state}: {problem}{passed}", style="bold")
     yield Heading("Extras")
     states = [f"pip install 'weft[{name}]'" if result.lacks(name) else "installed" for name in EXTRAS]
-    yield Grid(
+    yield Table(
         [
             Column(heading="extra", cells=list(EXTRAS), left=True),
             Column(heading="needed by", cells=[serves for serves, _ in EXTRAS.values()], left=True),
@@ -143,7 +143,7 @@ def installation_view(result: Installation) -> Iterator[Block]:
         ]
     )
     yield Heading("Checks")
-    yield Grid(
+    yield Table(
         [
             Column(heading="", cells=["passed" if check.holds else "FAILED" for check in result.checks], left=True),
             Column(heading="check", cells=[check.name for check in result.checks], left=True),

@@ -134,7 +134,7 @@ def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) 
 
 
 def _view(result: Selftest) -> Iterator[Block]:
-    from weft.views.blocks import Blank, Column, Grid, Paragraph
+    from weft.views.blocks import Blank, Column, Paragraph, Table
 
     findings = result.findings
     verdicts = [finding.verdict for finding in findings]
@@ -143,7 +143,7 @@ def _view(result: Selftest) -> Iterator[Block]:
     yield Paragraph(f"{state} on {counted(result.ranks, 'rank')} ({result.device})", style="bold")
     yield Blank()
     names = {"holds": "passed", "fails": "FAILED", "seen": "measured"}
-    yield Grid(
+    yield Table(
         [
             Column(heading="grid", cells=[finding.grid for finding in findings], left=True),
             Column(heading="", cells=[names[verdict] for verdict in verdicts], left=True),

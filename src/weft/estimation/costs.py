@@ -26,7 +26,7 @@ from weft.layout.operations import Collective, Computation, FlashAttention, Gemm
 from weft.layout.parts import distinct_matrices
 from weft.layout.spec import AXES, TensorOverlap
 from weft.layout.stages import StageTable
-from weft.layout.step import SCALAR_BYTES, Reduction, Software, Step, Unit
+from weft.layout.step import SCALAR_BYTES, Reduction, Software, TrainingStep, Unit
 from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job, Recipe
 
@@ -83,7 +83,12 @@ class PartTimer:
     """
 
     def __init__(
-        self, kernels: KernelModel, network: Network, step: Step, operations: Operations, spreads: dict[Any, Spread]
+        self,
+        kernels: KernelModel,
+        network: Network,
+        step: TrainingStep,
+        operations: Operations,
+        spreads: dict[Any, Spread],
     ) -> None:
         self.kernels, self.network, self.step, self.sizes = kernels, network, step, step.sizes
         self.operations, self._spreads = operations, spreads
@@ -426,8 +431,8 @@ class CostModel:
         self.workspace_bytes = workspace_bytes(cluster.accelerator)
         self._parts, self._shards, self._communicators = Remembered(), Remembered(), Remembered()
 
-    def step(self, mesh: LayoutTable) -> Step:
-        return Step(self.job.model, self.job.recipe, mesh, self.software)
+    def step(self, mesh: LayoutTable) -> TrainingStep:
+        return TrainingStep(self.job.model, self.job.recipe, mesh, self.software)
 
     def causes(self, mesh: LayoutTable, names: Sequence[str], groups: Iterable[tuple[str, ...]]) -> list[Ints]:
         """Columns of a table, and how groups over axes lie on the tiers."""
@@ -436,7 +441,7 @@ class CostModel:
         return columns + [members.astype(np.int64) for group in spreads for members in group.members]
 
     def parts(self, mesh: LayoutTable) -> tuple[PartCosts, ...]:
-        """Costs of each kind of block, of the embedding and of the head, as ``Step`` lists them."""
+        """Costs of each kind of block, of the embedding and of the head, as ``TrainingStep`` lists them."""
 
         def compute(rows: Index) -> tuple[PartCosts, ...]:
             step, spreads = self.step(mesh.take(rows)), dict[Any, Spread]()
@@ -509,7 +514,7 @@ class Meshes:
 
     @cached_property
     def parts(self) -> tuple[PartCosts, ...]:
-        """Seconds per micro-batch of each part, as ``Step`` lists them."""
+        """Seconds per micro-batch of each part, as ``TrainingStep`` lists them."""
         return self.model.parts(self.table)
 
     @cached_property

@@ -30,7 +30,7 @@ from weft.layout.operations import (
     causal_attention,
 )
 from weft.layout.spec import Layout
-from weft.layout.step import Step
+from weft.layout.step import TrainingStep
 from weft.layout.table import Floats, Index, LayoutTable, collapse
 from weft.model.job import Job, Precision
 
@@ -368,7 +368,7 @@ def coverage(job: Job, cluster: Cluster, layout: Layout, constants: Calibration)
         return None
     kernels = KernelModel(cluster.accelerator, constants, job.recipe.precision)
     result: dict[object, str] = {}
-    for part in Step(job.model, job.recipe, LayoutTable.of([layout])).operations:
+    for part in TrainingStep(job.model, job.recipe, LayoutTable.of([layout])).operations:
         for computation in part.computations:
             if isinstance(computation, Gemm):
                 sides = (float(computation.m[0]), float(computation.n[0]), float(computation.k[0]))

@@ -237,7 +237,7 @@ class Call:
         return self.elements * self.element_bytes
 
 
-class Step:
+class TrainingStep:
     """One training step of every row of a table.
 
     Args:
@@ -607,7 +607,7 @@ def step_collectives(
     check_trainable(Job(model=model, recipe=recipe), layout)
     if not 0 <= stage < layout.pipeline:
         raise BadInput(f"stage {stage} of {layout.pipeline}", where="stage", remedy="count from 0")
-    step = Step(model, recipe, LayoutTable.of([layout]), RUNTIME, separate=options.separate)
+    step = TrainingStep(model, recipe, LayoutTable.of([layout]), RUNTIME, separate=options.separate)
     chunks = [chunk for chunk in held_chunks(model, layout) if chunk.stage == stage]
     step_chunks = HeldChunk.together(chunks)
     rounds = int(step.micro_batches[0])
@@ -623,7 +623,7 @@ def step_collectives(
     return result
 
 
-def _gathered_once(step: Step, stage: HeldChunk) -> Iterator[Call]:
+def _gathered_once(step: TrainingStep, stage: HeldChunk) -> Iterator[Call]:
     """Every matrix that a stage holds, a tied one once."""
     counts = list(stage.counts)
     if step.model.tied_embeddings and stage.holds_embedding:

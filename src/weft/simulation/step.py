@@ -40,8 +40,8 @@ from weft.layout.step import (
     SCALAR_BYTES,
     SCATTER_USES,
     Issue,
-    Step,
     StepOptions,
+    TrainingStep,
     buckets,
     wide_axes,
 )
@@ -198,7 +198,7 @@ class _Plan:
         self.layout, self.options, model = layout, options, job.model
         self.gradient_bytes, self.element_bytes = job.recipe.gradient_bytes, int(job.recipe.element_bytes)
         check_trainable(job, layout)
-        step = Step(model, job.recipe, LayoutTable.of([layout]), RUNTIME)
+        step = TrainingStep(model, job.recipe, LayoutTable.of([layout]), RUNTIME)
         blocks = HeldChunk.together(held_chunks(model, layout))
         self.micro_batches = int(step.micro_batches[0])
         parts = list(zip(step.operations, step.matrices, strict=True))

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -70,7 +70,7 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
     site, choice = result.site, result.best.choice
     yield Paragraph(arrangement_verdict(result), style="bold")
     yield Blank()
-    yield Grid(_jobs(result))
+    yield Table(_jobs(result))
     text = result.clock.objective.text
     names = [name for name in LESS_WORDS if name in result.policies]
     if less := ", ".join(f"{LESS_WORDS[name]} {text(result.policies[name].score)}" for name in names):
@@ -139,7 +139,7 @@ def _details(result: Arrangement) -> Iterator[Block]:
     yield Heading("Policies (slowdown against a 1:1 network)")
     text, names = result.clock.objective.text, list(result.policies)
     slowdowns = [result.policies[name].slowdown for name in names]
-    yield Grid(
+    yield Table(
         [
             Column(heading="policy", cells=names, left=True),
             Column(heading="objective", cells=[text(result.policies[name].score) for name in names]),
@@ -228,7 +228,7 @@ def _seats(result: Arrangement) -> Iterator[Block]:
     for at, job in enumerate(shown):
         cells = [str(count.get((unit, job), "·")) for unit in units[:SHOWN]]
         columns.append(Column(heading=job, cells=cells, drop=at if at else 0))
-    yield Grid(columns)
+    yield Table(columns)
     if len(units) > SHOWN:
         yield Paragraph(f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")
 
@@ -238,7 +238,7 @@ def _loads(result: Arrangement) -> Iterator[Block]:
     if not rows:
         return
     yield Heading("Busiest links (mean share of capacity; before: hosts as given, ECMP)")
-    yield Grid(
+    yield Table(
         [
             Column(heading="link", cells=[str(row["link"]) for row in rows], left=True),
             Column(heading="tier", cells=[str(row["tier"]) for row in rows], drop=2),

@@ -82,17 +82,17 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Table:
     """A table, a row on each line."""
 
     columns: Sequence[Column]
     indent: int = field(default=2, kw_only=True)
 
 
-def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> Grid:
+def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> Table:
     """A grid from its rows; the columns in ``left`` hold texts."""
     cells = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Grid(
+    return Table(
         [Column(heading=name, cells=texts, left=name in left) for name, texts in zip(names, cells, strict=True)]
     )
 
@@ -113,4 +113,4 @@ class Copied:
     label: str
 
 
-Block = Paragraph | Heading | Fact | Blank | Grid | Figure | Copied
+Block = Paragraph | Heading | Fact | Blank | Table | Figure | Copied

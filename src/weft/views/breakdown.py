@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Fact, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Fact, Heading, Paragraph, Table
 from weft.views.files.timeline import Counter, Slice, write_trace
 from weft.views.training import training_view
 
@@ -189,7 +189,7 @@ def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> I
         Column(heading="difference", cells=[_signed(value) for value in seconds]),
         Column(heading="speed", cells=[f"x{one.speedup:.3f}" for one in ordered], drop=1),
     ]
-    yield Grid(columns)
+    yield Table(columns)
 
 
 def _signed(seconds: float) -> str:
@@ -204,4 +204,4 @@ def _parts(parts: Sequence[Part], whole: float, values: Sequence[str], labels: d
         Column(heading="", cells=[f"{share:.1%}" for share in shares]),
         Column(heading="", shares=shares, room=60, drop=1, left=True),
     ]
-    yield Grid(columns)
+    yield Table(columns)

@@ -11,7 +11,7 @@ from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     if verbose and tables:
         yield Heading("Dimensions, inner to outer")
     if verbose or not tables:
-        yield Grid(_dimension_columns(outcome))
+        yield Table(_dimension_columns(outcome))
     if outcome.ranks is not None:
         yield Paragraph(f"With equal ranks: {_verdict(outcome)}", indent=2, hang=2)
     if outcome.provision.slow and not verbose:
@@ -56,7 +56,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         if outcome.ranks is not None:
             first_s = float(outcome.ranks.finish_s.min())
             yield Paragraph(f"The first rank ends after {time_words(first_s)}", indent=2)
-        yield Grid(_order_columns(timed.schedule))
+        yield Table(_order_columns(timed.schedule))
         yield from _provision(outcome.provision)
 
 
@@ -138,7 +138,7 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
     limits = {"bound": outcome.bound_s} | ({"ideal": outcome.ideal_s} if verbose else {})
     seconds = [*(run.time_s for run in shown.values()), *limits.values()]
     blank = [""] * len(limits)
-    yield Grid(
+    yield Table(
         [
             Column(heading="policy", cells=[*shown, *limits], values=[*shown, *blank], left=True),
             Column(heading="chunks", cells=[*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
@@ -160,7 +160,7 @@ def _counts(outcome: ScheduleResult, *, verbose: bool) -> Iterator[Block]:
     for i, (count, policies) in enumerate(outcome.counts.items()):
         cells = [f"{policies[name].utilization:.1%}" for name in names]
         columns.append(Column(heading=counted(count, "chunk"), cells=cells, drop=i))
-    yield Grid(columns)
+    yield Table(columns)
     yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks", indent=2)
 
 
@@ -282,7 +282,7 @@ def schedules_view(result: JobSchedules) -> Iterator[Block]:
     yield Paragraph(schedules_verdict(result), style="bold")
     yield Blank()
     between = ["-" if row.reached_Bps is None else f"{row.reached_Bps / 1e9:.3g} GB/s" for row in rows]
-    yield Grid(
+    yield Table(
         [
             Column(heading="collective", cells=[row.name for row in rows], left=True),
             Column(heading="ranks", cells=[f"{row.ranks:,}" for row in rows]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 from weft.views.words import MEMORY_LABELS, TIME_LABELS, straddling
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     """
     yield Paragraph(comparison_verdict(result), style="bold")
     yield Blank()
-    yield Grid(_sides(result))
+    yield Table(_sides(result))
     for letter, side in zip(ascii_uppercase, result.sides, strict=False):
         yield Paragraph(f"{letter}: {_setting(side)}", indent=2, hang=2, style="dim")
         if line := straddling([side.estimate.layout], side.cluster):
@@ -165,7 +165,7 @@ def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str
     rows = [change for change in changes if max(abs(change.before), abs(change.after)) > least]
     differences = [_signed(change.difference if abs(change.difference) > least else 0.0, form) for change in rows]
     parts = [PART_LABELS[change.part] for change in rows]
-    yield Grid(
+    yield Table(
         [
             Column(heading="part", cells=[*parts, "in all"], left=True),
             Column(heading="A", cells=[*(_value(change.before, least, form) for change in rows), form(sums[0])]),

@@ -9,7 +9,7 @@ from weft.fabric.cost import BOARD
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
     yield from defaults(study.assumptions)
     if study.designs:
         yield Heading(f"Networks with {study.radix}-port switches, {study.prices.name} prices")
-        yield Grid(_columns(study))
+        yield Table(_columns(study))
         up = _UP if any(one.scale_up_usd for one in study.designs) else ""
         bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
         simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
@@ -39,7 +39,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         yield from _instead(study)
     if any(one.failures for one in study.designs):
         yield Heading("One component fails")
-        yield Grid(_failure_columns(study.designs))
+        yield Table(_failure_columns(study.designs))
         yield Paragraph(
             "affected: accelerators or links at the component; stranded: accelerators without any way left to"
             " the others, so that the job cannot run on all; else the iteration with traffic going around.",
@@ -47,7 +47,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         )
     if any(one.after for one in study.designs):
         yield Heading("A whole run, failures counted")
-        yield Grid(_after_columns(study.designs))
+        yield Table(_after_columns(study.designs))
         yield Paragraph(
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
             f" in it; network: the share that the run uses up of the price of its {study.prices.contents}.",
@@ -162,7 +162,7 @@ def _instead(study: DesignStudy) -> Iterator[Block]:
     ]
     if len({one.global_batch for one in rows}) > 1:
         columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
-    yield Grid(columns)
+    yield Table(columns)
 
 
 def _less(saved: float | None) -> str:

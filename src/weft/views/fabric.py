@@ -11,7 +11,7 @@ from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -50,7 +50,7 @@ def wiring_view(report: WiringReport) -> Iterator[Block]:
     if result.findings:
         counts = [(kind, report.counts[kind]) for kind in KINDS if report.counts[kind]]
         yield Blank()
-        yield Grid(
+        yield Table(
             [
                 Column(heading="finding", cells=[kind for kind, _ in counts], left=True),
                 Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
@@ -72,8 +72,8 @@ def wiring_view(report: WiringReport) -> Iterator[Block]:
     yield Paragraph(f"Compared: {report.as_built} with {report.design}", indent=2, style="dim")
 
 
-def _repairs(findings: Sequence[Finding]) -> Grid:
-    return Grid(
+def _repairs(findings: Sequence[Finding]) -> Table:
+    return Table(
         [
             Column(heading="finding", cells=[finding.kind for finding in findings], left=True),
             Column(heading="repair", cells=[finding.remedy for finding in findings], left=True),
@@ -142,7 +142,7 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
     yield Paragraph(network_verdict(fabric, bill, kind), style="bold")
     yield Blank()
     counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
-    yield Grid(
+    yield Table(
         [
             Column(heading="nodes", cells=[role for role, _ in counts], left=True),
             Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
@@ -159,7 +159,7 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
         yield Paragraph(f"Prices: {bill.prices.name}, for {bill.prices.contents} (--prices)", indent=2, style="dim")
 
 
-def _links(fabric: Fabric) -> Grid:
+def _links(fabric: Fabric) -> Table:
     tiers = sorted(set(fabric.tier.tolist()))
     rows = [fabric.tier == tier for tier in tiers]
     columns = [
@@ -169,7 +169,7 @@ def _links(fabric: Fabric) -> Grid:
     ]
     if not fabric.up.all():
         columns.append(Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]))
-    return Grid(columns)
+    return Table(columns)
 
 
 def _range(values: Floats, unit: str) -> str:
@@ -188,7 +188,7 @@ def bill_view(bill: Bill) -> Iterator[Block]:
     totals = f"${bill.usd:,.0f} {_contents(bill)}, {bill.watts / 1e3:,.1f} kW"
     yield Paragraph(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more", style="bold")
     yield Blank()
-    yield Grid(
+    yield Table(
         [
             Column(heading="part", cells=[row["part"] for row in rows], left=True),
             Column(heading="count", cells=[f"{row['count']:,}" for row in rows]),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
-from weft.views.blocks import Block, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.blocks import Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.charts import Chart, embedded
 
 _NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
@@ -81,9 +81,9 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                 parts[-1][1].append((block.name.rstrip(":"), block.text))
             case Paragraph():
                 parts.append(("paragraph", block))
-            case Grid(columns=columns) if any(column.shares for column in columns):
+            case Table(columns=columns) if any(column.shares for column in columns):
                 parts.append(("bars", _bars(columns)))
-            case Grid(columns=columns):
+            case Table(columns=columns):
                 tables = sum(kind == "table" for kind, _ in parts)
                 name = f"{result[-1].name or 'first'}-table{tables or ''}"
                 columns, same = _ordered(columns)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from weft.views.blocks import Block, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.blocks import Block, Copied, Fact, Figure, Heading, Paragraph, Table
 
 _ACTS = re.compile(r"([\\`*_\[\]|~#@!])")
 _TICKS = re.compile("`+")
@@ -33,7 +33,7 @@ def _block(block: Block) -> Iterator[str]:
             yield _inert(block.text)
         case Copied():
             yield from (f"{_inert(block.label)}:", _code(block.text.strip("\n")))
-        case Grid():
+        case Table():
             columns = [column for column in block.columns if column.cells]
             if columns and columns[0].cells:
                 rule = "|".join("---" if column.left else "---:" for column in columns)

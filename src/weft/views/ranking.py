@@ -10,7 +10,7 @@ from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Fact, Heading, Paragraph, Table
 from weft.views.breakdown import bound, memory, subject, time
 from weft.views.training import training_view
 
@@ -105,7 +105,7 @@ def ranking(plan: Plan) -> Iterator[Block]:
     varying = [column for column in columns if column not in shared]
     marks = ["=" if tie.tied else "" for tie in plan.ties]
     ties = [Column(heading="tie", cells=marks, left=True, front=True)] if len(set(marks)) > 1 else []
-    yield Grid([*degrees(estimates), *varying, *results(estimates, ties)])
+    yield Table([*degrees(estimates), *varying, *results(estimates, ties)])
     if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
         yield Paragraph(f"All have {facts}.", indent=2)
 
@@ -165,7 +165,7 @@ def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block
     close = [one for one in estimates if one.iteration_s <= 2 * fastest]
     chosen = thinned(close, most)
     yield Heading("Less memory for more time")
-    yield Grid(_trade(chosen, fastest))
+    yield Table(_trade(chosen, fastest))
     text = (
         f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
         " those beyond twice the shortest time are left out."
@@ -209,7 +209,7 @@ def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[B
     """The fastest layout on a network, the layouts that were simulated, and what was proved."""
     yield Paragraph(words.plan_verdict(plan), style="bold")
     yield Blank()
-    yield Grid(_network_columns(plan))
+    yield Table(_network_columns(plan))
     yield Paragraph(proof_sentence(plan), indent=2, hang=2)
     yield Paragraph(_choice_sentence(plan), indent=2, hang=2)
     yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "To copy")

@@ -14,7 +14,7 @@ from weft.results import Result
 from weft.units import format_seconds
 from weft.views import words
 from weft.views.arrangement import arrangement_view
-from weft.views.blocks import Block, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.blocks import Block, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.comparison import comparison_view
 from weft.views.ranking import launch_view, plan_view
 
@@ -60,7 +60,7 @@ def behind_verdict(blocks: Iterable[Block], *figures: Block) -> Iterator[Block]:
     verdict, *rest = blocks
     yield verdict
     yield from figures
-    table = next((i for i, block in enumerate(rest) if isinstance(block, Grid)), 0)
+    table = next((i for i, block in enumerate(rest) if isinstance(block, Table)), 0)
     end = next((i for i in range(table + 1, len(rest)) if isinstance(rest[i], Heading)), len(rest))
     yield from (block for block in rest[:table] if isinstance(block, Heading))
     yield from rest[table:end]

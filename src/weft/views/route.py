@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
@@ -30,9 +30,9 @@ def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
     yield Paragraph(plan_verdict(report), style="bold")
     yield Blank()
     if report.compared:
-        yield Grid(_routers([*report.compared, plan]))
+        yield Table(_routers([*report.compared, plan]))
         yield Heading("Jobs")
-    yield Grid(_jobs(plan, _worst_jobs(plan, verbose=verbose)))
+    yield Table(_jobs(plan, _worst_jobs(plan, verbose=verbose)))
     yield from _rest(plan, verbose=verbose)
     if plan.alpha > 1 + NOTICEABLE:
         busiest = int(np.argmax(plan.load))
@@ -85,7 +85,7 @@ def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     replanned, best = result.replanned, installed.efficiency
     kinds = (("installed", installed), ("repaired", result.repaired), (f"new plan ({replanned.router})", replanned))
     plans = [plan for _, plan in kinds]
-    yield Grid(
+    yield Table(
         [
             Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
             Column(heading="flows that move", cells=[f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
@@ -100,7 +100,7 @@ def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     )
     yield Heading("Slowdown of jobs")
     shown = _worst_jobs(installed, verbose=verbose)
-    yield Grid(
+    yield Table(
         [
             Column(heading="job", cells=[installed.jobs[job].job for job in shown], left=True),
             *(Column(heading=name, cells=[f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
@@ -181,7 +181,7 @@ def _links(plan: RoutePlan) -> Iterator[Block]:
     order: Ints = np.argsort(-plan.load, kind="stable")[:SHOWN]
     order = order[plan.load[order] > 0]
     yield Heading("Busiest links")
-    yield Grid(
+    yield Table(
         [
             Column(heading="link", cells=[fabric.link_name(i) for i in order], left=True),
             Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),

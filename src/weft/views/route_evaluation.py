@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.units import counted, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Paragraph
+from weft.views.blocks import Blank, Block, Column, Paragraph, Table
 from weft.views.files.csv_out import neutral
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def evaluation_view(evaluation: Evaluation) -> Iterator[Block]:
             meaning="running flows given another path",
         ),
     ]
-    yield Grid(columns)
+    yield Table(columns)
     setting = f"{counted(evaluation.epochs, 'epoch')} on {evaluation.fabric}"
     yield Paragraph(f"{setting}, {CONTROLLER_WORDS[evaluation.controller]}", indent=2, style="dim")
 

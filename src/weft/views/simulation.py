@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -32,7 +32,7 @@ def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[
     )
     yield Blank()
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
-    yield Grid(
+    yield Table(
         [
             Column(heading="flow", cells=[str(flow) for flow in late]),
             Column(heading="from", cells=[str(traffic.source[flow]) for flow in late]),
@@ -46,7 +46,7 @@ def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[
         yield Paragraph(f"the slowest {SHOWN} flows (--format json lists all)", indent=2, style="dim")
     if verbose:
         yield Heading("Busiest links")
-        yield Grid(
+        yield Table(
             [
                 Column(heading="link", cells=[str(link) for link in order]),
                 Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in order]),
@@ -69,7 +69,7 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     yield Paragraph(iteration_verdict(report), style="bold")
     yield Blank()
     if rows := [row for row in result.collectives if row.used or verbose]:
-        yield Grid(_collective_columns(rows, grid=report.layout.y > 1))
+        yield Table(_collective_columns(rows, grid=report.layout.y > 1))
     if report.slow:
         yield Paragraph(f"Slow: {', '.join(report.slow)} (the closed form has no slow ranks)", indent=2, hang=2)
     if report.failed:
@@ -118,7 +118,7 @@ def _details(report: IterationReport) -> Iterator[Block]:
     yield Blank()
     yield from subject(report.job, report.cluster)
     yield Heading("Bytes by tier")
-    yield Grid(
+    yield Table(
         [
             Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
             Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
@@ -135,7 +135,7 @@ def _details(report: IterationReport) -> Iterator[Block]:
     )
     if result.busiest:
         yield Heading("Busiest links")
-        yield Grid(
+        yield Table(
             [
                 Column(heading="link", cells=[link.name for link in result.busiest[:SHOWN]], left=True),
                 Column(heading="carried", cells=[format_si(link.bytes, "B") for link in result.busiest[:SHOWN]]),
@@ -195,7 +195,7 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
     workload = baseline.workload
     yield Paragraph(workload_verdict(result, policy), style="bold")
     yield Blank()
-    yield Grid(
+    yield Table(
         [
             Column(heading="policy", cells=list(runs), left=True),
             Column(heading="iteration", cells=[format_seconds(run.iteration_s) for run in runs.values()]),
@@ -228,7 +228,7 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
             columns.append(
                 Column(heading=name, cells=[f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s])
             )
-    yield Grid(columns)
+    yield Table(columns)
 
 
 def workload_verdict(result: WorkloadResult, policy: str) -> str:

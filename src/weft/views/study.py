@@ -14,7 +14,7 @@ from weft import __version__
 from weft.errors import printable as bounded
 from weft.studies.result import Rows
 from weft.units import counted, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Figure, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.palette import COLOURS
 from weft.views.words import printable, told
 
@@ -115,8 +115,8 @@ class StudyReport:
         places: dict[str, Any] = {"x": x, "y": y, "colour": colour, "facet": facet}
         return Figure(partial(sweep_chart, rows, columns, axes, **places, title=self.title), caption)
 
-    def _grid(self, names: Sequence[str], rows: Rows) -> Grid:
-        return Grid(
+    def _grid(self, names: Sequence[str], rows: Rows) -> Table:
+        return Table(
             [
                 Column(
                     heading=printable(name),
@@ -236,7 +236,7 @@ def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[
         text = all(isinstance(value, str | None) for value in values)
         columns.append(Column(heading=name, cells=cells, drop=100 if name == _LEAST else place, left=text))
     yield Blank()
-    yield Grid(columns)
+    yield Table(columns)
 
 
 def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft.errors import printable
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Grid, Heading, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Fact, Heading, Paragraph, Table
 
 GAP = 2
 """Blanks between columns."""
@@ -60,7 +60,7 @@ def print_blocks(blocks: Iterable[Block], console: Console | None = None, *, wid
             case Heading():
                 console.print()
                 _print_paragraph(console, Paragraph(block.text, style="bold"))
-            case Grid():
+            case Table():
                 _print_grid(console, block, wide)
             case Blank():
                 console.print()
@@ -80,7 +80,7 @@ def to_text(blocks: Iterable[Block], *, wide: bool | None = None) -> str:
     return text.getvalue()
 
 
-def _print_grid(console: Console, grid: Grid, wide: bool | None) -> None:
+def _print_grid(console: Console, grid: Table, wide: bool | None) -> None:
     """The columns that fit (``wide``: all), each row on one line; the longest texts are shortened where the rest does
     not fit."""
     columns = [_drawn(console, column) if column.shares else column for column in grid.columns]

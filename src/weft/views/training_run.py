@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
-from weft.views.blocks import Blank, Block, Grid, Heading, Paragraph, rows_grid
+from weft.views.blocks import Blank, Block, Heading, Paragraph, Table, rows_grid
 from weft.views.words import axis_words
 
 Axes = tuple[str, ...]
@@ -164,7 +164,7 @@ def _verdict(*, equal: bool, where: str) -> Paragraph:
     return Paragraph(text, style="bold")
 
 
-def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
+def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Table:
     known, seen = by_axes(predicted.elements()), by_axes(issued.elements())
     rows = []
     for axes in sorted(known.keys() | seen.keys()):
@@ -173,7 +173,7 @@ def _collectives(predicted: Counter[Issue], issued: Counter[Issue]) -> Grid:
     return rows_grid(("axes", "predicted", "issued", "bytes predicted", "bytes issued"), rows, left=("axes",))
 
 
-def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Grid:
+def _times(steady: Sequence[MeasuredStep], time: PredictedTime | None) -> Table:
     exposed = [step.exposed_s or {} for step in steady]
     axes = sorted({axes for waits in exposed for axes in waits})
     seconds: list[tuple[str, float | None, float]] = [

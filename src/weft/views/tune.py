@@ -9,7 +9,7 @@ from weft.layout.spec import ALIASES
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Grid, Paragraph
+from weft.views.blocks import Blank, Block, Column, Copied, Paragraph, Table
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def _notes(result: Tuning) -> Iterator[str]:
     )
 
 
-def _table(changes: list[Change]) -> Grid:
-    return Grid(
+def _table(changes: list[Change]) -> Table:
+    return Table(
         [
             Column(heading="change", cells=[_settings(change) for change in changes], left=True),
             Column(heading="step", cells=[format_seconds(change.iteration_s) for change in changes]),

@@ -15,7 +15,7 @@ from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
 from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Grid, Heading, Paragraph, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
 from weft.views.words import printable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def validation_view(result: Validation, *, shipped: bool = False, verbose: bool 
     families = [family.family for family in result.families]
     grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
     columns = [replace(column, drop=_DROPS.get(column.heading, 0)) for column in grid.columns]
-    yield Grid([replace(columns[0], values=[*families, ""]), *columns[1:]])
+    yield Table([replace(columns[0], values=[*families, ""]), *columns[1:]])
     worst = sorted(result.outcomes, key=lambda outcome: -abs(outcome.error))[:FARTHEST]
     if verbose:
         yield from _farthest(worst)
@@ -252,7 +252,7 @@ def _best(result: Described) -> dict[str, float]:
     return best
 
 
-def _rates(result: Described) -> Grid:
+def _rates(result: Described) -> Table:
     rank = result.measured.rank
     rows = (
         *((f"{precision} products", format_si(flops, "FLOP/s")) for precision, flops in _best(result).items()),
@@ -264,9 +264,9 @@ def _rates(result: Described) -> Grid:
     return rows_grid(("each rank", "best"), rows, left=("each rank",))
 
 
-def _tiers(result: Described) -> Grid:
+def _tiers(result: Described) -> Table:
     axes = result.network.axes
-    return Grid(
+    return Table(
         [
             Column(heading="axis", cells=[words.axis_words((axis.axis,)) for axis in axes], left=True),
             Column(heading="ranks", cells=[f"{axis.ranks:,}" for axis in axes]),
@@ -296,7 +296,7 @@ def _axis(result: Described, axis: str) -> Iterator[Block]:
     yield Heading(f"{words.axis_words((axis,))}: {samples[0].ranks} ranks")
     first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
     kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
-    yield Grid(
+    yield Table(
         [
             Column(heading="collective", cells=kinds, left=True),
             Column(heading="size", cells=[format_bytes(one.bytes, least=1.0) for one in samples]),
@@ -310,7 +310,7 @@ def _axis(result: Described, axis: str) -> Iterator[Block]:
 
 def _fits(result: Described) -> Iterator[Block]:
     yield Heading("Fits: time = latency + bytes that a ring sends / bandwidth")
-    yield Grid(
+    yield Table(
         [
             Column(heading="axis", cells=[words.axis_words((line.axis,)) for line in result.lines], left=True),
             Column(heading="collective", cells=[line.kind for line in result.lines], left=True),
@@ -329,7 +329,7 @@ def _products(result: Described) -> Iterator[Block]:
     names = [one.precision if new else "" for one, new in zip(products, first, strict=True)]
     peaks = result.cluster.accelerator
     shares = [one.achieved_flops / peaks.peak_flops(one.precision) for one in products]
-    yield Grid(
+    yield Table(
         [
             Column(heading="precision", cells=names, left=True),
             *(Column(heading=side, cells=[f"{getattr(one, side):,}" for one in products]) for side in ("m", "n", "k")),

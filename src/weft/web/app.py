@@ -29,7 +29,7 @@ from weft.errors import BadInput, WeftError
 from weft.views.html import STATIC, Markup, render, static
 from weft.web.guard import Guard, Refused
 from weft.web.pages import PAGES, PLAN, answer, file
-from weft.web.questions import Asked, Page
+from weft.web.questions import Page, PageRequest
 from weft.web.texts import Texts
 from weft.web.work import Failure, Pool, Question, Ticket
 
@@ -150,15 +150,15 @@ async def _show(request: Request, page: Page, given: dict[str, str]) -> Response
     return StreamingResponse(_streamed(request, ticket, page, given, (head, tail)), media_type="text/html")
 
 
-def _asked(request: Request, page: Page, given: Mapping[str, str]) -> Asked:
+def _asked(request: Request, page: Page, given: Mapping[str, str]) -> PageRequest:
     """What an address asks, with the texts that it names."""
     texts: Texts = request.app.state.texts
     fields = tuple((name, given[name]) for name in page.names if given.get(name))
     named = tuple((name, texts.find(kind, given[name])) for name, kind in page.sources.items() if given.get(name))
-    return Asked(page.path, fields, named)
+    return PageRequest(page.path, fields, named)
 
 
-def _question(function: Callable[..., Any], asked: Asked, page: Page, *more: str) -> Question:
+def _question(function: Callable[..., Any], asked: PageRequest, page: Page, *more: str) -> Question:
     """The work behind a page or a file: ``function`` takes the fields of the page, and ``more``."""
     return Question(function, (asked, *more), progress=True, long=page.time_s is not None, time_s=page.time_s)
 

@@ -20,7 +20,7 @@ from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
 from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
-from weft.web.questions import Asked, Field, Group, Page, Progress, fields_of
+from weft.web.questions import Field, Group, Page, PageRequest, Progress, fields_of
 from weft.web.texts import cluster_of_text, job_of_text
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _json(name: str) -> Any:
 
 
 def _csv(name: str) -> Any:
-    def written(result: Any, asked: Asked) -> tuple[str, str, str]:
+    def written(result: Any, asked: PageRequest) -> tuple[str, str, str]:
         from weft.views.files.csv_out import rows_to_csv
 
         rows = result.to_dicts()
@@ -98,7 +98,7 @@ class _Planned:
     as_it_is: Plan | None
 
 
-def _cluster_of(asked: Asked) -> Cluster:
+def _cluster_of(asked: PageRequest) -> Cluster:
     source, count = asked.text("cluster"), asked.whole("count")
     if count is not None and source.pasted is None:
         source = replace(source, name=f"{_COUNT.sub('', source.name)}-{count}")
@@ -106,7 +106,7 @@ def _cluster_of(asked: Asked) -> Cluster:
     return resized(cluster, count) if count is not None and cluster.count != count else cluster
 
 
-def _supposed(asked: Asked, cluster: Cluster) -> Cluster:
+def _supposed(asked: PageRequest, cluster: Cluster) -> Cluster:
     """The cluster as the what-if fields make it; the same one where all are empty."""
     given = {name: asked.number(name, 0.01, 100) for name in FACTORS}
     scales = Scales(**{name: value for name, value in given.items() if value is not None})
@@ -126,7 +126,7 @@ def _supposed(asked: Asked, cluster: Cluster) -> Cluster:
     return replace(cluster, defaults=(*cluster.defaults, "; ".join(filter(None, notes))))
 
 
-def _plan(asked: Asked, progress: Progress) -> _Planned:
+def _plan(asked: PageRequest, progress: Progress) -> _Planned:
     cluster = _cluster_of(asked)
     top = min(asked.whole("top") or 10, _MOST_LAYOUTS)
     options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
@@ -137,7 +137,7 @@ def _plan(asked: Asked, progress: Progress) -> _Planned:
     return _Planned(found, plan(job, cluster, search, progress=progress) if other is not cluster else None)
 
 
-def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
+def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block]:
     from weft.commands.estimate import estimate
     from weft.commands.shared import stack_of
     from weft.layout.text import format_layout
@@ -173,7 +173,7 @@ def _plan_view(found: _Planned, asked: Asked, show: str) -> Iterator[Block]:
         yield from comparison_view(compare(sides, 1e12), verbose=True)
 
 
-def _chosen(made: Plan, asked: Asked) -> Any:
+def _chosen(made: Plan, asked: PageRequest) -> Any:
     from weft.commands.shared import layout_of
 
     text = asked.get("layout")
@@ -193,14 +193,14 @@ def _effect(made: Plan, as_it_is: Plan) -> str:
     )
 
 
-def _launch(made: Plan, asked: Asked) -> LaunchArguments:
+def _launch(made: Plan, asked: PageRequest) -> LaunchArguments:
     tool = asked.get("tool", TOOLS[0])
     if tool not in TOOLS:
         raise UnknownName("tool", tool[:40], TOOLS)
     return launch_arguments(tool, made.job, made.cluster, _chosen(made, asked))
 
 
-def _launch_file(found: _Planned, asked: Asked) -> tuple[str, str, str]:
+def _launch_file(found: _Planned, asked: PageRequest) -> tuple[str, str, str]:
     if not found.plan.layouts:
         raise NothingFeasible(found.plan.shortage)
     written = _launch(found.plan, asked)
@@ -267,14 +267,14 @@ PLAN = Page(
 _DESIGN = ("layout", "radix", "fabrics", "oversubscription", "sizes", "batches", "routing", "batch")
 
 
-def _design(asked: Asked, progress: Progress) -> DesignStudy:
+def _design(asked: PageRequest, progress: Progress) -> DesignStudy:
     cluster = _cluster_of(asked)
     options = asked.options(DesignOptions, _DESIGN)
     job = job_of_text(asked.text("model"), options.changes(), cluster.count)
     return design(job, cluster, options, progress=progress)
 
 
-def _design_view(study: DesignStudy, asked: Asked, show: str) -> Iterator[Block]:
+def _design_view(study: DesignStudy, asked: PageRequest, show: str) -> Iterator[Block]:
     from weft.fabric.catalogue import for_cluster
     from weft.views.charts.designs import design_chart
     from weft.views.charts.fabric import fabric_svg
@@ -313,21 +313,21 @@ _DRAWN = ("baseline", "themis scf", "weft")
 """Policies that are drawn beside the one that is looked at."""
 
 
-def _schedule(asked: Asked, progress: Progress) -> Any:
+def _schedule(asked: PageRequest, progress: Progress) -> Any:
     more: dict[str, Any] = {"policy": "baseline", "compare": True}
     if asked.get("cluster") and not asked.get("dims"):
         more["cluster"] = cluster_of_text(asked.text("cluster"))
     return schedule(asked.get("collective"), asked.get("size"), asked.options(ScheduleOptions, _SCHEDULE, **more))
 
 
-def _looked_at(found: Any, asked: Asked) -> Any:
+def _looked_at(found: Any, asked: PageRequest) -> Any:
     policy = asked.get("policy", "weft")
     if policy not in found.others:
         raise UnknownName("policy", policy[:40], tuple(found.others))
     return replace(found, timed=found.others[policy])
 
 
-def _schedule_view(found: Any, asked: Asked, show: str) -> Iterator[Block]:
+def _schedule_view(found: Any, asked: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.schedules import counts_chart, policies_chart
     from weft.views.collective import schedule_view
 
@@ -384,7 +384,7 @@ def _examples() -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))}
 
 
-def _arrange(asked: Asked, progress: Progress) -> Any:
+def _arrange(asked: PageRequest, progress: Progress) -> Any:
     from weft.arrangement.site import site_of
     from weft.commands.arrange import arrange
     from weft.documents import parse_toml
@@ -412,7 +412,7 @@ def _arrange(asked: Asked, progress: Progress) -> Any:
     return arrange(site, budget=seconds, spent=spent)
 
 
-def _arrange_report(found: Any, asked: Asked) -> tuple[str, str, str]:
+def _arrange_report(found: Any, asked: PageRequest) -> tuple[str, str, str]:
     from weft.commands.report import arrangement_page
 
     return "report.html", _HTML, arrangement_page(found, found.to_dict(), "arranged.json")
@@ -452,7 +452,7 @@ ARRANGE = Page(
 # Accuracy -----------------------------------------------------------------------------------------------------------
 
 
-def _validate(asked: Asked, progress: Progress) -> Validation:
+def _validate(asked: PageRequest, progress: Progress) -> Validation:
     from weft.commands.validate import validate
     from weft.validation.runs import runs_of_text, shipped_runs
 
@@ -461,7 +461,7 @@ def _validate(asked: Asked, progress: Progress) -> Validation:
     return validate(rows, family=(asked.get("family"),) if asked.get("family") else ())
 
 
-def _accuracy_view(found: Validation, asked: Asked, show: str) -> Iterator[Block]:
+def _accuracy_view(found: Validation, asked: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.validation import validation_chart
     from weft.views.validation import cause_view, validation_view
 
@@ -519,13 +519,13 @@ PAGES = {page.path: page for page in (PLAN, NETWORK, SCHEDULE, ARRANGE, ACCURACY
 # Answers ---------------------------------------------------------------------------------------------------------
 
 _KEPT_RESULTS = 16
-_kept: dict[Asked, Any] = {}
+_kept: dict[PageRequest, Any] = {}
 
 
-def _result(page: Page, asked: Asked, progress: Progress) -> Any:
+def _result(page: Page, asked: PageRequest, progress: Progress) -> Any:
     """The result of a question, whichever view is looked at."""
     core = tuple(pair for pair in asked.given if pair[0] not in (*page.looks, "show"))
-    question = Asked(asked.path, core, asked.texts)
+    question = PageRequest(asked.path, core, asked.texts)
     if question not in _kept:
         result = page.compute(question, progress)
         while len(_kept) >= _KEPT_RESULTS:
@@ -534,7 +534,7 @@ def _result(page: Page, asked: Asked, progress: Progress) -> Any:
     return _kept[question]
 
 
-def answer(asked: Asked, *, progress: Progress = None) -> str:
+def answer(asked: PageRequest, *, progress: Progress = None) -> str:
     """The HTML of what a page shows."""
     page = PAGES[asked.path]
     result = _result(page, asked, progress)
@@ -549,7 +549,7 @@ def answer(asked: Asked, *, progress: Progress = None) -> str:
     return to_html(blocks, link if page.row else None)
 
 
-def file(asked: Asked, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
+def file(asked: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
     """Name, type and content of a file of a page."""
     page = PAGES[asked.path]
     return page.files[name](_result(page, asked, progress), asked)

@@ -71,7 +71,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """What an address asks of a page.
 
     Attributes:
@@ -155,9 +155,9 @@ class Page:
     example: Mapping[str, str] = field(default_factory=dict)
     row: str = ""
     section: str = ""
-    compute: Callable[[Asked, Progress], Any]
-    view: Callable[[Any, Asked, str], Iterable[Block]]
-    files: Mapping[str, Callable[[Any, Asked], tuple[str, str, str]]] = field(default_factory=dict)
+    compute: Callable[[PageRequest, Progress], Any]
+    view: Callable[[Any, PageRequest, str], Iterable[Block]]
+    files: Mapping[str, Callable[[Any, PageRequest], tuple[str, str, str]]] = field(default_factory=dict)
     time_s: float | None = None
 
     @property

@@ -103,7 +103,7 @@ class SideQueue:
         return None if self._stream is None else Done(self._device, self._stream.record_event())
 
 
-class Gathered(Protocol):
+class GatheredWeight(Protocol):
     """A weight as the scheduler sees it; ``alone``: no other rank has a part of it."""
 
     alone: bool
@@ -124,7 +124,7 @@ class _Scattering:
 
     use: int
     pending: Pending
-    weight: Gathered | None
+    weight: GatheredWeight | None
 
     def finish(self) -> None:
         result = self.pending.wait()
@@ -140,14 +140,14 @@ class Overlap:
         self._reducing = SideQueue(device)
         self._active = False
         self._forget()
-        self._order: list[ref[Gathered]] = []
+        self._order: list[ref[GatheredWeight]] = []
         """Of the step before; weights refer to what refers to this."""
 
     def _forget(self) -> None:
-        self._asked: list[Gathered] = []
+        self._asked: list[GatheredWeight] = []
         self._position: int | None = 0
-        self._ahead: dict[Gathered, Pending] = {}
-        self._kept: dict[Gathered, Tensor] = {}
+        self._ahead: dict[GatheredWeight, Pending] = {}
+        self._kept: dict[GatheredWeight, Tensor] = {}
         self._scattering: deque[_Scattering] = deque()
         self._uses = 0
 
@@ -175,7 +175,7 @@ class Overlap:
             self._active = False
             self._forget()
 
-    def gather(self, weight: Gathered) -> Tensor:
+    def gather(self, weight: GatheredWeight) -> Tensor:
         """The whole weight; begins to gather those that come next."""
         if not self._active:
             return weight.start_gather().wait()
@@ -189,7 +189,7 @@ class Overlap:
             self._kept[weight] = whole
         return whole
 
-    def _prefetch(self, weight: Gathered) -> None:
+    def _prefetch(self, weight: GatheredWeight) -> None:
         """Follow the order of the previous step; once it is left, nothing is gathered ahead any more."""
         self._asked.append(weight)
         if not self.switches.all_gather or self._position is None:
@@ -203,7 +203,7 @@ class Overlap:
             if following is not None and following not in self._ahead and following not in self._kept:
                 self._ahead[following] = following.start_gather()
 
-    def scatter(self, weight: Gathered, gradient: Tensor) -> None:
+    def scatter(self, weight: GatheredWeight, gradient: Tensor) -> None:
         """Sum a weight's gradient over z and add this rank's piece to the parameter's gradient."""
         if weight.alone:
             weight.accumulate(gradient)

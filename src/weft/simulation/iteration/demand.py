@@ -18,7 +18,7 @@ from weft.layout.mesh import groups, rank_groups, real_axes
 from weft.layout.operations import CollectiveKind
 from weft.layout.spec import Layout
 from weft.layout.stages import HeldChunk, held_chunks, stage_of
-from weft.layout.step import Call, Step
+from weft.layout.step import Call, TrainingStep
 
 T = TypeVar("T")
 Key = tuple[CollectiveKind, tuple[str, ...]]
@@ -77,10 +77,10 @@ class Demand:
 
 def demand(layout: Layout, frame: Frame) -> Demand:
     """The demand of a layout, whose one-row frame is given."""
-    return demand_of(layout, Step(frame.job.model, frame.job.recipe, frame.table, frame.software))
+    return demand_of(layout, TrainingStep(frame.job.model, frame.job.recipe, frame.table, frame.software))
 
 
-def demand_of(layout: Layout, step: Step) -> Demand:
+def demand_of(layout: Layout, step: TrainingStep) -> Demand:
     """The demand of a layout, whose step is given."""
     chunks = held_chunks(step.model, layout)
     stages = [
@@ -139,7 +139,7 @@ class _Gathered:
         return self._sizes[axes]
 
 
-def _chunk(chunk: HeldChunk, step: Step, gathered: _Gathered) -> ChunkDemand:
+def _chunk(chunk: HeldChunk, step: TrainingStep, gathered: _Gathered) -> ChunkDemand:
     inside = list(step.inside(chunk))
     return ChunkDemand(
         stage=chunk.stage,
@@ -150,7 +150,7 @@ def _chunk(chunk: HeldChunk, step: Step, gathered: _Gathered) -> ChunkDemand:
     )
 
 
-def _stage(stage: HeldChunk, step: Step, gathered: _Gathered) -> StageDemand:
+def _stage(stage: HeldChunk, step: TrainingStep, gathered: _Gathered) -> StageDemand:
     once = list(step.once(stage))
     reduce, gather, tied, scalars = (
         gathered.amounts(call for call in once if call.when == when) for when in ("reduce", "gather", "tied", "scalar")

@@ -26,7 +26,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats
 from weft.fabric.transport import transport
 from weft.layout.mesh import EXPERT_AXES, WEIGHT_GROUPS, degrees
 from weft.layout.spec import Layout
-from weft.layout.step import Step
+from weft.layout.step import TrainingStep
 from weft.layout.table import Index, Ints, LayoutTable, collapse
 from weft.model.job import Job
 from weft.simulation.iteration.contention import Cuts, Wires
@@ -205,7 +205,7 @@ class Evaluator:
 
     def _wanted(self, layout: Layout) -> dict[Key, StageTotals]:
         """What each stage asks of every collective."""
-        step = Step(self.job.model, self.job.recipe, LayoutTable.of([layout]), self.closed.software)
+        step = TrainingStep(self.job.model, self.job.recipe, LayoutTable.of([layout]), self.closed.software)
         return totals(layout, demand_of(layout, step))
 
     # ------------------------------------------------------------------------------------------------
