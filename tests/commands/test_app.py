@@ -60,7 +60,7 @@ BAD = {
             *("schedule", "all-reduce", "1MiB", "--dims", "ring:4:1GB/s:1us"),
             *("--chunks", "2", "--chunk-counts", "2,4"),
         ),
-        "beside --chunks",
+        "does not go with --chunks",
     ),
     "no such accelerator": (("info", "clusters", "foo"), "unknown accelerator"),
     "missing file": (("plan", "./no/config.json", "h100-8"), "no"),

@@ -167,8 +167,8 @@ def test_functions_take_the_objects_that_functions_give() -> None:
     routes = library.route(network, plan=found)
     run = library.simulate(plan=found, fabric=network, routes=routes)
     assert run.result.routing == "auto"
-    assert repr(routes).startswith("<RouteReport: ")
-    assert repr(run).startswith("<IterationReport: gpt2-124m on fat-tree")
+    assert repr(routes).startswith("Planned routes: ")
+    assert " per step, " in repr(run)
     assert routes.to_dicts()[0]["path"].startswith("accelerator-")
     assert {row["kind"] for row in run.to_dicts()} >= {"reduce-scatter"}
     assert len(repr(run)) < 200

@@ -33,7 +33,7 @@ REFUSED = {
         ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--slow", "0:1:0.5,0:1:0.7"),
         "dimension 1 of rank 0 is given twice",
     ),
-    "export: host map": (("route", "export", "json", *PAPER, "--host-map", "no"), "--host-map: says nothing"),
+    "export: host map": (("route", "export", "json", *PAPER, "--host-map", "no"), "--host-map: has no effect"),
     "events: radix": (("route", "export", "events", *PAPER, "--radix", "7"), "--radix: applies to"),
     "events: failed": (
         ("route", "export", "events", *PAPER, "--failed", "spine-1"),

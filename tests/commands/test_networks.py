@@ -31,7 +31,7 @@ def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
     assert found["makespan_s"] == pytest.approx(15.0)
     assert [flow["completion_s"] for flow in found["flows"]] == pytest.approx([15.0, 10.0])
     assert found["links"][1]["utilization"] == pytest.approx(1.0)
-    assert "makespan 15.000000 s" in weft("simulate", "--flows", str(path))[1]
+    assert "end after 15.00 s" in weft("simulate", "--flows", str(path))[1]
 
 
 def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
@@ -108,7 +108,16 @@ def test_an_oversubscription_below_one_names_one_that_is_not(weft: Run) -> None:
 
 def test_simulate_and_the_bill_count_the_same_switches(weft: Run) -> None:
     shown = weft(
-        "simulate", "llama-3.1-8b", "h100-64", "--layout", "tp=8,dp=8", "--fabric", "fat-tree", "--radix", "8"
+        "simulate",
+        "llama-3.1-8b",
+        "h100-64",
+        "--layout",
+        "tp=8,dp=8",
+        "--fabric",
+        "fat-tree",
+        "--radix",
+        "8",
+        "--verbose",
     )
     assert "40 switches and 8 of scale-up domains" in shown[1]
     assert "40 switches for 64 GPUs" in weft("fabric", "h100-64", "--kind", "fat-tree", "--radix", "8")[1]

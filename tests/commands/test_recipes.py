@@ -88,7 +88,7 @@ def test_where_no_layout_runs_a_batch_one_that_runs_is_named(model, changes, bat
     assert f"--batch {batch} would work" in found.shortage
     assert weft.plan(model or config, "h100-1000", top=1, fix=("cp=1", "pp=1"), batch=batch).layouts
     assert weft.Plan.from_dict(json.loads(found.to_json())).batch_that_runs == batch
-    with pytest.raises(BadInput, match=r"data 125 = 125; 1000 is the nearest"):
+    with pytest.raises(BadInput, match=r"dp 125 = 125; 1000 is the nearest"):
         weft.estimate(config, "h100-1000", "tp=8", batch=1024)
 
 

@@ -207,7 +207,7 @@ BAD = {
         "fewer chunks",
     ),
     "chunk counts": ((*SMALL, "--chunk-counts", "4,many"), "--chunk-counts"),
-    "no chunk counts": ((*SMALL, "--chunk-counts", ","), "no list of positive numbers"),
+    "no chunk counts": ((*SMALL, "--chunk-counts", ","), "not a list of positive numbers"),
     "export of chunk counts": ((*SMALL, "--chunk-counts", "4", "--export", "msccl"), "has no effect"),
     "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
     "chart folder": ((*SMALL, "--chart", "/no/such/folder/x.svg"), "folder"),

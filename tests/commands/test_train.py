@@ -142,7 +142,7 @@ def test_dry_run_traces_both_ends():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tiny-gpt", "--layout", "x=3"], "8 key-value heads .* x = 3"),
+        (["tiny-gpt", "--layout", "x=3"], "8 key-value heads .* tp = 3"),
         (["deepseek-v3"], "latent attention"),
         (["--from", "missing"], "missing: no such folder"),
         (["tiny-gpt", "--from", "."], "--from already has a model"),
@@ -150,7 +150,7 @@ def test_dry_run_traces_both_ends():
         (["tiny-gpt", "--data", "text=0"], "a weight is above 0"),
         (["tiny-gpt", "--data", "t.npy", "--tokenizer", "t.json"], "has no effect on --data that holds tokens"),
         (["tiny-gpt", "--precision", "fp16"], "--precision: fp16: the runtime computes in fp32, tf32, bf16"),
-        (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro_batch 1 .* data 2 = 2"),
+        (["tiny-gpt", "--batch", "7", "--layout", "data=2"], "global batch 7, micro-batch 1 .* dp 2 = 2"),
         (["tiny-gpt", "--sequence", "512"], "256 learned positions"),
         (["tiny-gpt", "--expert-capacity", "1"], "--expert-capacity: tiny-gpt has no experts -- drop it"),
         (["tiny-mixtral", "--expert-capacity", "1", "--compare"], "--compare predicts a step that sends all copies"),
