@@ -97,5 +97,5 @@ def columns_of(result: Result, rows: Sequence[Mapping[str, Any]]) -> tuple[str, 
 
 
 def _views() -> Any:
-    """How results look.  Views stand above the results, so they are imported only when one is shown."""
+    """How results look.  Views are above the results, so they are imported only when one is shown."""
     return import_module("weft.views.results")

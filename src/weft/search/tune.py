@@ -3,7 +3,7 @@
 The measured step corrects the estimates of other layouts.  Logarithmic errors of two layouts of one job each have the
 variance ``SPREAD**2``, and their difference has that of ``weft.estimation.trust.Contrast``, v; the error of one tells
 1 - v / (2 SPREAD**2) of the error of the other (Gaussian process regression: Rasmussen and Williams 2006, equation
-2.19).  What lies beyond ``USUAL`` of the spread is no error between layouts: a slow network or host slows all of
+2.19).  What lies beyond ``USUAL`` of the spread does not come from the layout: a slow network or host slows all of
 them.
 """
 
