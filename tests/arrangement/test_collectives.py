@@ -106,7 +106,7 @@ def test_one_collective_is_scheduled_by_name(arranged, bundle):
     assert found.bound_s + one.launch_s == pytest.approx(one.shares_bound_s)
     with pytest.raises(UnknownName, match="unknown collective"):
         weft.schedule("broadcast", **given)
-    with pytest.raises(BadInput, match="--dims beside --arrangement"):
+    with pytest.raises(BadInput, match="--dims does not go with --arrangement"):
         weft.schedule("reduce-scatter", dims="switch:8:1GB/s:1us", **given)
 
 

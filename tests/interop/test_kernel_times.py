@@ -95,5 +95,5 @@ def test_what_holds_no_shape_is_refused(events: Any, problem: str, tmp_path: Pat
 
 
 def test_a_trace_goes_alone(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"goes without RUNS\.csv"):
+    with pytest.raises(BadInput, match=r"takes no RUNS\.csv"):
         weft.calibrate("runs.csv", trace="trace.json")

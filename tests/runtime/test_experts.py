@@ -95,7 +95,7 @@ def test_weight_gradients_may_wait(ranks, capacity):
     check(ranks, layout, "shared", capacity)
 
 
-@pytest.mark.parametrize(("layout", "words"), [(Layout(x=2, expert=2), "x > 1 and whole tokens .* add sp")])
+@pytest.mark.parametrize(("layout", "words"), [(Layout(x=2, expert=2), "tp > 1 and whole tokens .* add sp")])
 def test_what_experts_cannot_have_is_refused(layout, words):
     with pytest.raises(Unsupported, match=words):
         check_runnable(MODELS["mixture"], layout)

@@ -144,12 +144,12 @@ def test_one_rank_needs_no_process_group():
 
 
 def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(BadInput, match=r"global batch 16, micro_batch 3 \* z 1 \* data 1 = 3"):
+    with pytest.raises(BadInput, match=r"global batch 16, micro-batch 3 \* dp 1 = 3"):
         session(Grid.of(Layout(micro_batch=3)), "gpt")
 
 
 def test_layouts_that_break_a_rule_are_refused_with_the_words_of_plans():
-    with pytest.raises(BadInput, match="sequence parallelism needs x > 1 and y = 1: x = 1, y = 1"):
+    with pytest.raises(BadInput, match="needs tp > 1 and y = 1: tp = 1, y = 1"):
         session(Grid.of(Layout(micro_batch=4, sequence_parallel=True)), "gpt")
     with pytest.raises(Unsupported, match="offloading -- set offload_optimizer=false"):
         session(Grid.of(Layout(micro_batch=4, offload_optimizer=True)), "gpt")

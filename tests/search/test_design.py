@@ -317,7 +317,7 @@ def test_oversubscribed_networks_are_tried_beside() -> None:
     own = weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription="none", **asked)
     assert [one.kind for one in own.designs] == ["rail-only", "fat-tree", "torus"]
     for text in ("0.5", "many", "1e9", "nan"):
-        with pytest.raises(BadInput, match="no oversubscription"):
+        with pytest.raises(BadInput, match="not an oversubscription"):
             weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription=text, **asked)
 
 

@@ -60,7 +60,7 @@ class PlanOptions(ModelOptions, RunOptions, ConstantsOptions, NetworkOptions):
     order: Literal["ease", "time"] = option(
         "ease", "Rank by time and by what a layout needs to run, or by time alone."
     )
-    fix: tuple[str, ...] = option((), "Pin a key of --layout, as tp=8 (repeats).", metavar="NAME=VALUE")
+    fix: tuple[str, ...] = option((), "Pin a key of the layout, as tp=8 (repeats).", metavar="NAME=VALUE")
     max: tuple[str, ...] = option((), "Bound a degree, as pp=16 (repeats).", metavar="NAME=N")
     runnable: bool = option(False, "Only layouts that weft train runs.")
     memory_margin: str | float = option("5%", "Memory to leave free.", metavar="SHARE")

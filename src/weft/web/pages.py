@@ -170,6 +170,7 @@ def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block
             Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
             for label, one in (("best", made.best), ("chosen", chosen.estimate))
         ]
+        yield Heading("Side by side")
         yield from comparison_view(compare(sides, 1e12), verbose=True)
 
 
@@ -335,7 +336,7 @@ def _schedule_view(found: Any, asked: PageRequest, show: str) -> Iterator[Block]
     policy = asked.get("policy", "weft")
     drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
     chart = Figure(partial(policies_chart, drawn, found.bound_s), "Chunks of the policies over time")
-    yield from behind_verdict(schedule_view(shown), chart)
+    yield from behind_verdict(schedule_view(shown, verbose=True), chart)
     counts = tuple(count for count in CHUNK_COUNTS if count <= shown.timed.schedule.request.bytes) or (1,)
     request = shown.timed.schedule.request
     options = ScheduleOptions(dims=request.dimensions, policy="baseline", chunk_counts=counts)

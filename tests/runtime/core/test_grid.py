@@ -192,7 +192,7 @@ def test_what_does_not_divide_is_refused_with_axis_and_size(build, words):
     ("model", "degrees", "words"),
     [
         (models.gpt(heads=8), {"x": 16}, "heads = 8|8 key-value heads"),
-        (models.llama(heads=16, kv_heads=4), {"x": 8}, r"4 key-value heads do not divide over x = 8"),
+        (models.llama(heads=16, kv_heads=4), {"x": 8}, r"4 key-value heads do not divide by tp = 8"),
         (models.gpt(hidden=24), {"y": 16}, "24 cannot be divided over y=16"),
     ],
 )

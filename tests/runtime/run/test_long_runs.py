@@ -56,14 +56,14 @@ def test_checkpoints_in_the_background_are_those_of_the_moment(ranks, tmp_path):
 def test_training_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Values that change after the call are not in the checkpoint."""
     running, written = session(Grid.of(ALONE), "gpt"), []
-    plain = checkpoint.save_planned
+    plain = checkpoint._RankFile.write
 
-    def slowly(*given, **options):
+    def slowly(*given):
         while not written:
             time.sleep(0.001)
-        return plain(*given, **options)
+        plain(*given)
 
-    monkeypatch.setattr(checkpoint, "save_planned", slowly)
+    monkeypatch.setattr(checkpoint._RankFile, "write", slowly)
     saving = CheckpointSaving(background=True)
     wanted = [piece.values.clone() for piece in running.optimizer.pieces()]
     running.save(tmp_path / "saved", saving)
@@ -114,15 +114,15 @@ def test_a_problem_in_the_background_is_told(tmp_path):
 @pytest.mark.parametrize("background", [False, True])
 def test_a_disk_that_does_not_give_back_what_was_written_is_told(tmp_path, monkeypatch, background):
     running, saving = session(Grid.of(ALONE), "gpt"), CheckpointSaving(background=background)
-    finish = checkpoint._Writer.finish
+    write = checkpoint._RankFile.write
 
-    def spoil(writer, **given):
-        finish(writer, **given)
-        raw = bytearray(writer._file.read_bytes())
+    def spoil(file, share):
+        write(file, share)
+        raw = bytearray(file._path.read_bytes())
         raw[100] ^= 1
-        writer._file.write_bytes(raw)
+        file._path.write_bytes(raw)
 
-    monkeypatch.setattr(checkpoint._Writer, "finish", spoil)
+    monkeypatch.setattr(checkpoint._RankFile, "write", spoil)
 
     def save():
         running.save(tmp_path / "saved", saving)

@@ -56,5 +56,5 @@ def test_what_is_no_rank_is_refused(text):
 
 
 def test_ranks_without_a_trace_are_refused():
-    with pytest.raises(BadInput, match="--profile-ranks needs --profile"):
+    with pytest.raises(BadInput, match="--profile-ranks: needs --profile"):
         weft.train("tiny-gpt", **TRAINED, profile_ranks="0")

@@ -181,7 +181,7 @@ def test_hostile_texts_are_inert(tabs):
     quoted = HOSTILE.replace('"', '""')
     area.fill(area.input_value().replace("mine", f'"{quoted}"').replace("one,", f'"{quoted}",'))
     page.get_by_role("button", name="Accuracy").click()
-    page.locator("#farthest-off").wait_for()
+    page.locator("#largest-errors").wait_for()
     page.locator("table a").first.click()
     page.locator("#runs").wait_for()
     page.goto("/arrange")
