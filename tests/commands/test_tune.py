@@ -26,10 +26,15 @@ def told(*arguments: str) -> str:
 
 def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None:
     text = told("h100-512", "--run", SCRIPT, "--measured", "18%")
-    assert text.startswith("You run at 18% MFU, where this layout should reach 25% ±6%. Change tp 8 -> 2")
+    assert text.startswith(
+        "You run at 18% MFU (5.11 s per step); this layout should reach 25% ±26%. Look outside the layout"
+    )
     assert "recompute full -> none" in text
-    assert "--tensor-model-parallel-size 2" in text
-    assert "without --recompute-granularity" in text
+    assert "Set in your file: --tensor-model-parallel-size 2" in text
+    assert "Remove in your file: --recompute-granularity" in text
+    assert told("h100-512", "--run", SCRIPT, "--measured", "28%").startswith(
+        "You run at 28% MFU (3.29 s per step), as this"
+    )
     found = json.loads(told("h100-512", "--run", SCRIPT, "--measured", "18%", "--format", "json"))
     assert found["measured_mfu"] == pytest.approx(0.18)
     speedups = [change["speedup"] for change in found["changes"]]
@@ -41,10 +46,18 @@ def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None
         assert change["layout_text"]
 
 
-def test_flags_lead_to_the_layout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", "--num-layers-per-virtual-pipeline-stage 5", "--recompute-activations"])
+def test_flags_lead_to_the_layout(tmp_path: Path, more: str) -> None:
     """The changed script, with the flags of a change in place of the run's, reads back as its layout."""
-    result = weft.tune(cluster="h100-512", run=SCRIPT, measured="18%", keep=("pp", "vpp"))
     text = Path(SCRIPT).read_text(encoding="utf-8").replace("$TP", "8").replace("$PP", "8")
+    text = text.replace("--bf16", f"--bf16 {more}").replace(
+        "--recompute-granularity full --recompute-method uniform", ""
+    )
+    text = text.replace(" --recompute-num-layers 1", "")
+    script = tmp_path / "run.sh"
+    script.write_text(text, encoding="utf-8")
+    result = weft.tune(cluster="h100-512", run=str(script), measured="18%")
+    assert result.changes
     for number, change in enumerate(result.changes):
         words = text.replace("\\\n", " ").split(" --")
         for flag in change.flags:
@@ -56,7 +69,7 @@ def test_flags_lead_to_the_layout(tmp_path: Path) -> None:
         assert read_run(path, world=512).layout == change.estimate.layout
 
 
-@pytest.mark.parametrize("value", ["{0.measured_s}s", "{1}%", "{2}TF", "{3}tok", "{4} ms"])
+@pytest.mark.parametrize("value", ["{0.measured_s}s", "{1}% MFU", "{2}TF", "{3}tps", "{4} ms"])
 def test_every_unit_is_the_same_step(value: str) -> None:
     base = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured=12.0)
     expected = base.expected
@@ -85,6 +98,11 @@ def test_a_plan_is_a_run(tmp_path: Path) -> None:
         ({"measured": "9s"}, "give either --run or --layout"),
         ({"layout": "tp=8", "run": SCRIPT, "measured": "9s"}, "give either --run or --layout"),
         ({"layout": "tp=8", "measured": "nine"}, "--measured"),
+        ({"layout": "tp=8", "measured": "9.2.1%"}, "--measured"),
+        ({"layout": "tp=8", "measured": "18"}, "'18' has no unit -- write 18s, 18%"),
+        ({"layout": "tp=8", "measured": "9s", "keep": ("order",)}, "--keep"),
+        ({"layout": "tp=8", "measured": "9s", "stack": "nosuch"}, "--stack"),
+        ({"run": SCRIPT, "measured": "9s"}, "it starts 512 accelerators, the cluster has 64"),
         ({"layout": "tp=8", "measured": "0%"}, "not above 0"),
         ({"layout": "tp=8", "measured": "200%"}, "all peaks together"),
         ({"layout": "tp=8", "measured": "9s", "keep": ("size",)}, "--keep"),

@@ -147,12 +147,12 @@ def test_a_design_begins_with_what_to_buy():
     cheap, dear = study.designs[:2]
     dear = replace(dear, scale_up_usd=cheap.total_usd)
     for tokens_per_s, words in (
-        (1.005, f"Buy {cheap.kind}: within 1% of the fastest, {dear.kind}, and $"),
-        (1.2, f"The fastest is {dear.kind}: 20% faster than {cheap.kind}, for $"),
-        (0.9, f"Buy {cheap.kind}: the fastest and the cheapest"),
+        (1.005, rf"Buy {cheap.kind} for \$[\d,.MK]+: as fast as {dear.kind} within 1%, for \$"),
+        (1.2, rf"The fastest is {dear.kind} for \$[\d,.MK]+: 20% faster than {cheap.kind}, for \$"),
+        (0.9, rf"Buy {cheap.kind} for \$[\d,.MK]+: the fastest and the cheapest"),
     ):
         changed = replace(dear, tokens_per_s=tokens_per_s * cheap.tokens_per_s)
-        assert purchase(replace(study, designs=(cheap, changed))).startswith(words)
+        assert re.match(words, purchase(replace(study, designs=(cheap, changed))))
 
 
 def test_thinning_keeps_the_ends(small_plan):

@@ -140,6 +140,8 @@ def _advised(error: click.UsageError) -> str:
             return (
                 f"No such option '{error.option_name}'. Write {'--fix' if '--fix' in flags else '--layout'} {name}=4."
             )
+        if name == "layout" and "--fix" in flags:
+            return "No such option '--layout'. Pin what is fixed with --fix tp=8; weft estimate takes one --layout."
         if name in COUNTS:
             return f"No such option '{error.option_name}'. The cluster's name has the number of GPUs, as h100-64."
     if isinstance(error, click.MissingParameter) and command.name in EXAMPLES:

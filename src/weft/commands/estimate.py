@@ -109,7 +109,13 @@ def memory_timeline(result: EstimateReport, options: EstimateOptions, stage: int
 
 
 def run_subject(
-    model: JobSource | None, cluster: ClusterSource | None, recipe: RecipeOptions, path: str, vocab: int | None = None
+    model: JobSource | None,
+    cluster: ClusterSource | None,
+    recipe: RecipeOptions,
+    path: str,
+    vocab: int | None = None,
+    *,
+    usage: str = USAGE,
 ) -> Subject:
     """The job, cluster and layout of a run's configuration."""
     from weft.interop.launch import read_run
@@ -117,13 +123,13 @@ def run_subject(
     from weft.model.resolve import changed_job, complete_job
 
     if cluster is None:
-        raise BadInput("CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=USAGE)
-    stated = _stated_world(path)
+        raise BadInput("CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=usage)
+    stated = stated_world(path)
     if isinstance(cluster, str | os.PathLike) and os.fspath(cluster).endswith(".json") and stated is not None:
         cluster = f"{os.fspath(cluster)}:{stated}"
     where = cluster_of(cluster)
     run = read_run(path, world=where.count, vocab=vocab)
-    stated = _stated_world(path)
+    stated = stated_world(path)
     changes = run.changes() | recipe.changes()
     if model is not None:
         own = job_of(model, RecipeOptions(), where.count)
@@ -144,7 +150,7 @@ def run_subject(
     return Subject(job=replace(job, defaults=tuple(assumed)), cluster=where, layout=run.layout)
 
 
-def _stated_world(path: str) -> int | None:
+def stated_world(path: str) -> int | None:
     """Accelerators that a run's configuration itself names, if it does."""
     from weft.interop.launch import read_run
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.commands.command_line import GroupedCommand, takes
-from weft.commands.estimate import run_subject
+from weft.commands.estimate import run_subject, stated_world
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, check_count, report
 from weft.commands.shared import (
@@ -26,8 +26,8 @@ from weft.commands.shared import (
 )
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
-from weft.interop.launch import changed_settings, launch_arguments, read_run
-from weft.units import parse_seconds
+from weft.interop.launch import changed_settings, launch_arguments, read_run, settings_of
+from weft.units import counted, parse_seconds
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
@@ -42,12 +42,20 @@ RUN_TOOLS = {
     "DeepSpeed": ("deepspeed", "deepspeed"),
 }
 """By what ``read_run`` calls a tool: the format that writes its settings, and the framework whose speed it has."""
+_OTHER_SPELLINGS = {
+    "--num-layers-per-virtual-pipeline-stage": (
+        "--num-virtual-stages-per-pipeline-rank",
+        ("pipeline", "virtual_stages"),
+    ),
+    "--recompute-activations": ("--recompute-granularity", ("recompute",)),
+}
+"""Settings of Megatron-LM, each with the one that Weft writes instead and the fields of a layout that both set."""
 _RATES: Mapping[str, Callable[[float, Estimate, float], float]] = {
-    r"%": lambda value, estimate, tokens: estimate.iteration_s * estimate.mfu / (value / 100),
+    r"%( ?MFU)?": lambda value, estimate, tokens: estimate.iteration_s * estimate.mfu / (value / 100),
     r"T(F|FLOPS?|FLOP/s)?(/s)?(/GPU)?": lambda value, estimate, tokens: (
         estimate.iteration_s * estimate.model_tflops / value
     ),
-    r"tok(ens)?(/s)?(/GPU)?": lambda value, estimate, tokens: tokens / value,
+    r"tok(ens)?(/s)?(/GPU)?|tps": lambda value, estimate, tokens: tokens / value,
 }
 """Units of a speed, and the seconds of a step that it comes to; ``tokens`` are those of an accelerator and step."""
 
@@ -104,7 +112,7 @@ def tune(
 
     job, where = subject.job, subject.cluster
     form, framework = RUN_TOOLS.get(tool, (None, None))
-    stack = options.stack or framework or stack_of(options, job, where)
+    stack = stack_of(options, job, where) if options.stack or framework is None else framework
     constants = (
         constants_of(options, where, job) if options.calibration else calibration(where.accelerator.name, stack)
     )
@@ -118,7 +126,7 @@ def tune(
         stack=stack,
         keep=tuple(map(_field, options.keep)),
         constants=constants,
-        flags=None if form is None else _flags(form, subject),
+        flags=None if form is None else _flags(form, subject, read_text(str(options.run), where=str(options.run))),
     )
 
 
@@ -132,9 +140,15 @@ def _subject(model: JobSource | None, cluster: ClusterSource | None, options: Tu
         return Subject(job=job, cluster=where, layout=layout_of(options.layout, job, where)), ""
     text = read_text(options.run, where=options.run, largest=CONFIGURATION_BYTES)
     if '"weft.plan/' in text[:200]:
+        if model is not None or cluster is not None:
+            raise BadInput("the plan has model and cluster", where="tune --run", remedy="leave them out")
         return planned_subject(options.run, 1, options), ""
-    subject = run_subject(model, cluster, options, options.run)
-    return subject, read_run(options.run, world=subject.cluster.count).tool
+    subject = run_subject(model, cluster, options, options.run, usage=USAGE)
+    started, count = stated_world(options.run), subject.cluster.count
+    if started not in (None, count):
+        problem = f"it starts {counted(started or 0, 'accelerator')}, the cluster has {count:,}"
+        raise BadInput(problem, where=options.run, remedy="name the cluster on which it was measured")
+    return subject, read_run(options.run, world=count).tool
 
 
 def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
@@ -144,12 +158,15 @@ def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
         estimate: of the run, whose FLOPs count.
         tokens: of an accelerator and step.
     """
-    matched = re.fullmatch(r"\s*([0-9.]+(?:[eE][0-9]+)?)\s*([kK]?)(\D*)", str(text))
+    matched = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)((?:[eE][+-]?\d+)?)\s*([kK]?)(\D*)", str(text))
     if matched:
-        number, thousand, unit = matched.groups()
+        number, exponent, thousand, unit = matched.groups()
+        if isinstance(text, str) and not thousand + unit:
+            problem = f"{text!r} has no unit"
+            raise BadInput(problem, where="--measured", remedy=f"write {text}s, {text}%, {text}TF or {text}tok")
         for pattern, seconds in _RATES.items():
             if re.fullmatch(pattern, unit.strip(), re.IGNORECASE):
-                value = float(number) * (1000 if thousand else 1)
+                value = float(number + exponent) * (1000 if thousand else 1)
                 if value <= 0:
                     raise BadInput(f"{text!r} is not above 0", where="--measured")
                 return seconds(value, estimate, tokens)
@@ -157,17 +174,18 @@ def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
 
 
 def _field(name: str) -> str:
-    """The field of a layout that a person means."""
+    """The field of a layout or a recipe that a person means."""
     from weft.layout.spec import ALIASES, FIELDS
 
-    known = {**ALIASES, **{field: field for field in FIELDS}, "dp": "dp"}
-    if name.lower() not in known:
+    fields = {field: field for field in (*FIELDS, "dp", "global_batch", "precision") if field != "order"}
+    known, word = ALIASES | fields, name.lower().replace("-", "_")
+    if word not in known:
         raise UnknownName("setting", name[:40], known, where="--keep")
-    return known[name.lower()]
+    return known[word]
 
 
-def _flags(form: str, subject: Subject) -> Callable[[Layout], tuple[str, ...] | None] | None:
-    """Writes what to change in a tool's own file; None for a layout that the tool cannot run."""
+def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[str, ...] | None] | None:
+    """Writes what to change in a tool's own file, whose ``text`` it is; None for a layout that the tool cannot run."""
     job, cluster = subject.job, subject.cluster
     try:
         before = launch_arguments(form, job, cluster, subject.layout).text
@@ -176,9 +194,20 @@ def _flags(form: str, subject: Subject) -> Callable[[Layout], tuple[str, ...] | 
 
     def flags(layout: Layout) -> tuple[str, ...] | None:
         try:
-            return changed_settings(before, launch_arguments(form, job, cluster, layout).text)
+            after = launch_arguments(form, job, cluster, layout).text
         except NothingFeasible:
             return None
+        changed = [
+            setting
+            for setting in changed_settings(before, after)
+            if not setting.startswith("without --") or setting.removeprefix("without ") in text
+        ]
+        # Where the file says it by another setting, that makes way for the one that is written here.
+        for other, (name, fields) in _OTHER_SPELLINGS.items():
+            if other in text and any(getattr(layout, field) != getattr(subject.layout, field) for field in fields):
+                changed += [setting for setting in settings_of(after) if setting.startswith(name)]
+                changed.append(f"without {other}")
+        return tuple(dict.fromkeys(changed))
 
     return flags
 

@@ -47,9 +47,8 @@ class Placement:
         placed = self.accelerators
         inside = (placed >= 0) & (placed < fabric.accelerators)
         if placed.shape != (ranks,) or not inside.all() or len(np.unique(placed)) != ranks:
-            raise BadInput(
-                f"a placement names {ranks} different accelerators below {fabric.accelerators}", where="placement"
-            )
+            problem = f"it must name {ranks} different accelerators of {fabric.accelerators}"
+            raise BadInput(problem, where="placement", remedy="use a larger network or smaller jobs")
 
 
 class _HostLine(NamedTuple):

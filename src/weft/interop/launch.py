@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from weft.errors import BadInput, NothingFeasible
 from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.formats import formats_of, writer_of
+from weft.interop.text.settings import flatten
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
@@ -82,15 +84,18 @@ def launch_arguments(tool: str, job: Job, cluster: Cluster, layout: Layout) -> L
 
 def changed_settings(before: str, after: str) -> tuple[str, ...]:
     """What the second of two launch files sets otherwise than the first, in the tool's own words."""
-    known = dict.fromkeys(_settings(before))
-    wanted = dict.fromkeys(_settings(after))
+    known = dict.fromkeys(settings_of(before))
+    wanted = dict.fromkeys(settings_of(after))
     names = {re.split(r"[ =:]", setting)[0] for setting in wanted}
     dropped = [name for name in (re.split(r"[ =:]", setting)[0] for setting in known) if name not in names]
     return (*(setting for setting in wanted if setting not in known), *(f"without {name}" for name in dropped))
 
 
-def _settings(text: str) -> Iterator[str]:
+def settings_of(text: str) -> Iterator[str]:
     """The arguments and assignments of a launch file."""
+    if text.lstrip().startswith("{"):
+        yield from (f"{name}: {json.dumps(value)}" for name, value in flatten(json.loads(text)).items())
+        return
     table = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
@@ -99,8 +104,8 @@ def _settings(text: str) -> Iterator[str]:
             continue
         elif "--" in line:
             yield from (part.strip(" \\") for part in re.split(r"\s(?=--)", f" {line}") if part.startswith("--"))
-        elif "=" in line or '":' in line:
-            yield table + line.rstrip(",")
+        elif "=" in line:
+            yield table + line
 
 
 def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = None) -> RunConfiguration:

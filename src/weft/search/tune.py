@@ -35,10 +35,13 @@ from weft.solvers.divisors import divisors
 
 SPREAD = 0.1
 """Standard deviation of logarithmic errors.  Range: 0.08 to 0.12.  Source: benchmarks/tuning.py, in which it covers
-79 % of 967 measured runs of 148 jobs with intervals for 80 %, and the mean error is 7.6 % (9.3 % by the ratio of two
+80 % of 967 measured runs of 148 jobs with intervals for 80 %, and the mean error is 7.6 % (9.3 % by the ratio of two
 estimates, 8.2 % without a measured run)."""
 USUAL = 2.0
 """Spreads beyond which a run's error is not one of its layout."""
+UNKNOWN = 1.0
+"""Standard deviation of what is beyond the usual error, as a share of it, for another layout.  Range: 0 to 1.5.
+Source: benchmarks/tuning.py."""
 WORTHWHILE = 0.01
 """Share of the step that a change must gain."""
 TRIED = 40
@@ -96,12 +99,13 @@ class Tuning(Result):
 
     SCHEMA = "weft.tune/1"
     COLUMNS = ("layout_text", "iteration_s", "speedup", "low", "high", "memory_bytes", "flags")
-    DOCUMENT = "job cluster stack layout measured_s measured_mfu expected slower changes recipe"
+    DOCUMENT = "job cluster stack layout keep measured_s measured_mfu expected slower changes recipe"
 
     job: Job
     cluster: Cluster
     stack: str
     layout: Layout
+    keep: tuple[str, ...]
     measured_s: float
     expected: Estimate
     changes: tuple[Change, ...]
@@ -153,7 +157,9 @@ class Anchor:
         common = np.clip(1.0 - variances / (2 * SPREAD**2), 0.0, 1.0)
         seconds: Floats = estimated_s * np.exp(error - usual + common * usual)
         deviations: Floats = SPREAD * np.sqrt(1.0 - common**2)
-        return seconds, deviations
+        # 3. A cause that is not known may weigh on another layout more or less.
+        unlike = np.array([layout != self.layout for layout in layouts])
+        return seconds, np.hypot(deviations, UNKNOWN * abs(error - usual) * unlike)
 
 
 def tune(
@@ -176,7 +182,7 @@ def tune(
         layout: the run's own.
         measured_s: seconds of its step.
         space: layouts that the framework runs.
-        keep: attributes of ``Layout`` that stay as they are, ``dp`` among them.
+        keep: attributes of ``Layout`` and ``Recipe`` that stay as they are, ``dp`` among them.
         memory_margin: share of the memory to leave free; a run that does without proves that it can.
         top: single changes to return, at most.
         flags: says what to change in the run's file for a layout; None where the framework cannot run it.
@@ -190,9 +196,12 @@ def tune(
     if measured_s < expected.lower_bound_s:
         problem = f"{measured_s:.3g} s are less than the {expected.lower_bound_s:.3g} s of all peaks together"
         raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
-    room_bytes = max((1 - memory_margin) * cluster.accelerator.memory_bytes, expected.memory_bytes)
+    # A run that does without the margin, or so says the estimate, may go on so.
+    capacity_bytes = cluster.accelerator.memory_bytes
+    free_bytes = (1 - memory_margin) * capacity_bytes
+    room_bytes = free_bytes if expected.memory_bytes <= free_bytes else capacity_bytes
     # 2. All layouts one or two changes away, and the best of the whole space.
-    fixed = {name: getattr(layout, name) for name in keep}
+    fixed = {name: getattr(layout, name) for name in keep if hasattr(layout, name)}
     space = replace(
         space,
         overlap_tensor=(layout.overlap_tensor,),
@@ -212,7 +221,7 @@ def tune(
         constants=constants,
         stack=stack,
     )
-    every = dict.fromkeys((*singles, *pairs, *(estimate.layout for estimate in whole.layouts)))
+    every = dict.fromkeys((*singles, *pairs, *(each for best in whole.layouts for each in _overlapped(best.layout))))
     candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
     # 3. Those that run, fit and gain, by time and by what a layout needs to run.
     table = LayoutTable.of(candidates)
@@ -224,36 +233,39 @@ def tune(
     order = [numbers[row] for row in np.argsort(keys, kind="stable") if gains[row]]
     # 4. Of each number of settings the best.
     anchor = Anchor(layout, measured_s, expected.iteration_s)
-    chosen = _chosen(estimator, anchor, [candidates[number] for number in order], top, flags)
-    changes = tuple(sorted(chosen, key=lambda change: -change.speedup))
+    chosen = _best_of_each(estimator, anchor, [candidates[number] for number in order], top, flags)
+    changes = tuple(sorted(chosen, key=lambda change: (change.interval[0] < 1.0, -change.speedup)))
     return Tuning(
         job=job,
         cluster=cluster,
         stack=stack,
         layout=layout,
+        keep=tuple(keep),
         measured_s=measured_s,
         expected=expected,
         changes=changes,
-        recipe=tuple(_recipe_changes(estimator, expected)),
+        recipe=tuple(_recipe_changes(estimator, expected, keep)),
     )
 
 
-def _recipe_changes(estimator: Estimator, expected: Estimate) -> Iterator[RecipeChange]:
+def _recipe_changes(estimator: Estimator, expected: Estimate, keep: Sequence[str]) -> Iterator[RecipeChange]:
     """Narrower products and a larger batch, with the layout as it is."""
     job, chip = estimator.job, estimator.cluster.accelerator
     recipe = job.recipe
-    tried: list[tuple[str, Any, Any]] = [("global batch", recipe.global_batch, 2 * recipe.global_batch)]
+    tried: list[tuple[str, Any, Any]] = [("global_batch", recipe.global_batch, 2 * recipe.global_batch)]
     if recipe.precision in ("bf16", "fp16") and chip.fp8_flops:
         tried.append(("precision", recipe.precision, "fp8"))
     for name, before, after in tried:
-        changed = replace(job, recipe=replace(recipe, **{name.replace(" ", "_"): after}))
+        if name in keep:
+            continue
+        changed = replace(job, recipe=replace(recipe, **{name: after}))
         estimate = _estimates(Estimator(changed, estimator.cluster, estimator.constants), [expected.layout])[0]
         speedup = estimate.tokens_per_s / expected.tokens_per_s
-        if speedup > 1.0 + WORTHWHILE and estimate.memory_bytes <= max(estimate.capacity_bytes, expected.memory_bytes):
+        if speedup > 1.0 + WORTHWHILE and estimate.memory_bytes <= estimate.capacity_bytes:
             yield RecipeChange(name=name, before=before, after=after, speedup=speedup)
 
 
-def _chosen(
+def _best_of_each(
     estimator: Estimator,
     anchor: Anchor,
     layouts: Sequence[Layout],
@@ -278,7 +290,7 @@ def _chosen(
             if count == 1 and key in names:
                 continue
             written = () if flags is None else flags(layout)
-            if written is None:
+            if written is None or (flags is not None and not written):
                 continue
             names.add(key)
             change = _change(estimator, anchor, layout, settings, written)
@@ -309,6 +321,13 @@ def _estimates(estimator: Estimator, layouts: Sequence[Layout]) -> tuple[Estimat
     return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))
 
 
+def _overlapped(layout: Layout) -> Iterator[Layout]:
+    """A layout as the run overlaps, and with more of its communication hidden."""
+    tensor = [layout.overlap_tensor, *(TensorOverlap if layout.x > 1 else ())]
+    for reduce, gather, overlap in product((layout.overlap_reduce, True), (layout.overlap_gather, True), tensor):
+        yield replace(layout, overlap_reduce=reduce, overlap_gather=gather, overlap_tensor=overlap)
+
+
 # Changes -------------------------------------------------------------------------------------------
 
 
@@ -321,10 +340,15 @@ def differences(before: Layout, after: Layout) -> tuple[SettingChange, ...]:
         follows.add("context_method")
     if after.pipeline == 1:
         follows |= {"schedule", "virtual_stages"}
-    if before.virtual_stages != after.virtual_stages:
+    usual = (PipelineSchedule.PLAIN, PipelineSchedule.INTERLEAVED)
+    if before.virtual_stages != after.virtual_stages and before.schedule in usual and after.schedule in usual:
         follows.add("schedule")
-    if after.z > 1:
+    if before.data == after.data == 1 and min(before.z, after.z) > 1:
+        follows.add("z")  # all data-parallel ranks share the weights, before and after
+    if before.z > 1 or after.z > 1:
         follows.add("zero")
+    if before.recompute != after.recompute and not after.recompute_layers:
+        follows.add("recompute_layers")
     return tuple(
         SettingChange(name=field.name, before=getattr(before, field.name), after=getattr(after, field.name))
         for field in fields(Layout)
@@ -341,7 +365,7 @@ def neighbours(layout: Layout, job: Job) -> Iterator[Layout]:
                 continue
             for factor in divisors(getattr(layout, source))[1:]:
                 degrees = {source: getattr(layout, source) // factor, target: getattr(layout, target) * factor}
-                yield from _consistent(layout, replace(layout, **_resting(layout, degrees)))
+                yield from _with_forms(layout, replace(layout, **_with_consequences(layout, degrees)))
     # 2. Every other value of a setting.
     per_rank = max(job.recipe.global_batch // layout.dp, 1)
     stages = max(job.model.layers // layout.pipeline, 1)
@@ -361,10 +385,10 @@ def neighbours(layout: Layout, job: Job) -> Iterator[Layout]:
     for name, choices in values.items():
         for value in choices:
             if value != getattr(layout, name):
-                yield from _consistent(layout, replace(layout, **_resting(layout, {name: value})))
+                yield from _with_forms(layout, replace(layout, **_with_consequences(layout, {name: value})))
 
 
-def _resting(layout: Layout, changes: dict[str, Any]) -> dict[str, Any]:
+def _with_consequences(layout: Layout, changes: dict[str, Any]) -> dict[str, Any]:
     """Changes with what follows of them."""
     after = {name: changes.get(name, getattr(layout, name)) for name in ("x", "pipeline", "context", "z")}
     virtual = changes.get("virtual_stages", layout.virtual_stages) if after["pipeline"] > 1 else 1
@@ -380,12 +404,14 @@ def _resting(layout: Layout, changes: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _consistent(before: Layout, after: Layout) -> Iterator[Layout]:
-    """A layout, and where tensor or context parallelism began the forms that these have."""
+def _with_forms(before: Layout, after: Layout) -> Iterator[Layout]:
+    """A layout, in all forms of what began with the change: tensor or context parallelism, replicated weights."""
     if after.x == 1:
         after = replace(after, sequence_parallel=False)
+    replicated = before.z > 1 == after.z
     began: dict[str, Sequence[Any]] = {
         "sequence_parallel": (False, True) if before.x == 1 < after.x else (after.sequence_parallel,),
+        "zero": (0, 1, 2) if replicated else (after.zero,),
         "context_method": tuple(ContextMethod) if before.context == 1 < after.context else (after.context_method,),
     }
     for values in product(*began.values()):

@@ -65,7 +65,7 @@ def purchase(study: DesignStudy) -> str:
     cheaper = [design for design in study.designs if design.total_usd < choice.total_usd]
     if choice is not fastest and fastest.total_usd > choice.total_usd:
         saved = format_count(fastest.total_usd - choice.total_usd)
-        why = f"within {AS_FAST:.0%} of the fastest, {_name(fastest, study)}, and ${saved} less"
+        why = f"as fast as {_name(fastest, study)} within {AS_FAST:.0%}, for ${saved} less"
     elif cheaper:
         next_best = max(cheaper, key=lambda design: design.tokens_per_s)
         gain = choice.tokens_per_s / next_best.tokens_per_s - 1
@@ -76,8 +76,9 @@ def purchase(study: DesignStudy) -> str:
     hashed = ""
     if choice.sprayed_s is not None and choice.iteration_s > (1 + AS_FAST) * choice.sprayed_s:
         hashed = f"; packet spraying would make its steps {1 - choice.sprayed_s / choice.iteration_s:.0%} shorter"
-    advice = "The fastest is" if cheaper else "Buy"
-    return f"{advice} {_name(choice, study)}: {why}{hashed}. Priced: {study.prices.contents}."
+    advice = "The fastest is" if choice is fastest and cheaper else "Buy"
+    price = f"for ${format_count(choice.total_usd)}"
+    return f"{advice} {_name(choice, study)} {price}: {why}{hashed}. Priced: {study.prices.contents}."
 
 
 def _name(design: Design, study: DesignStudy) -> str:

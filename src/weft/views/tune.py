@@ -15,6 +15,8 @@ from weft.views.breakdown import time
 if TYPE_CHECKING:
     from weft.search.tune import Change, SettingChange, Tuning
 
+MOST = 4
+"""Settings that are named one by one."""
 _SHORT = {name: short for short, name in ALIASES.items()}
 
 
@@ -24,13 +26,16 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
     Args:
         verbose: add where the time of the run's own layout should go.
     """
-    yield Paragraph(words_of(result), style="bold")
+    yield Paragraph(verdict(result), style="bold")
     yield Blank()
     if result.changes:
         yield _table(sorted(result.changes, key=lambda change: (len(change.settings), -change.speedup)))
         best = result.changes[0]
-        if best.flags:
-            yield Copied(" ".join(best.flags), "Fastest, in your file")
+        written = [flag for flag in best.flags if not flag.startswith("without ")]
+        dropped = [flag.removeprefix("without ") for flag in best.flags if flag.startswith("without ")]
+        for title, flags in (("Set", written), ("Remove", dropped)):
+            if flags:
+                yield Paragraph(f"{title} in your file: {' '.join(flags)}", indent=2, hang=2)
         yield Copied(f"--layout {format_layout(best.estimate.layout)}", "Its layout")
     for line in _notes(result):
         yield Paragraph(line, indent=2, hang=2)
@@ -40,18 +45,26 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
         yield from time(result.expected, title="Expected time of the run's own layout")
 
 
-def words_of(result: Tuning) -> str:
-    """The verdict: where the run is, where it should be, and the best change."""
-    expected, error = result.expected, result.expected.error
-    bar = "" if error is None or error.error is None else f" ±{expected.mfu * error.error:.0%}"
-    usual = error is not None and error.error is not None and abs(result.slower) <= error.error
-    reached = f"{expected.mfu:.0%}{bar}"
-    now = f"You run at {result.measured_mfu:.0%} MFU, " + (
-        f"as this layout should ({reached})" if usual else f"where this layout should reach {reached}"
-    )
+def verdict(result: Tuning) -> str:
+    """Where the run is, where it should be, whether its layout is the cause, and the best change."""
+    expected, error = result.expected, None if result.expected.error is None else result.expected.error.error
+    now = f"You run at {result.measured_mfu:.0%} MFU ({format_seconds(result.measured_s)} per step)"
+    reached = f"{expected.mfu:.0%}" + ("" if error is None else f" ±{error:.0%}")
+    if error is not None and abs(result.measured_mfu / expected.mfu - 1.0) <= error:
+        text = f"{now}, as this layout should ({reached})."
+    elif result.slower < 0:
+        text = f"{now}, more than expected of this layout ({reached}): check the value, the model and the batch."
+    else:
+        text = f"{now}; this layout should reach {reached}. Look outside the layout first: {OUTSIDE}."
     if not result.changes:
-        return f"{now}. No change of the layout is expected to be faster."
-    return f"{now}. Change {_settings(result.changes[0])}: {_gain(result.changes[0])}."
+        return f"{text} No change of the layout is expected to be faster."
+    best = result.changes[0]
+    sure = best.interval[0] >= 1.0
+    return f"{text} {'Change' if sure else 'What may gain:'} {_settings(best)}: {_gain(best)}."
+
+
+OUTSIDE = "network (weft bench), clocks, data loading, kernels"
+"""Causes of a slow step that are not the layout."""
 
 
 def _gain(change: Change) -> str:
@@ -61,17 +74,17 @@ def _gain(change: Change) -> str:
 
 
 def _notes(result: Tuning) -> Iterator[str]:
-    """What changes of the recipe gain, and what the layout does not explain."""
+    """What the run's memory says of the inputs, and what changes of the recipe gain."""
+    expected = result.expected
+    if not expected.fits:
+        need, most = expected.memory_bytes / 2**30, expected.capacity_bytes / 2**30
+        yield (
+            f"Warning: the run's layout needs {need:.0f} of {most:.0f} GiB by the estimate. Check the layout,"
+            " recomputation, ZeRO and the batch"
+        )
     if result.recipe:
         gains = [f"{each.name} {each.before} -> {each.after} {each.speedup:.2f}x" for each in result.recipe]
-        yield f"With a recipe to tune again: {', '.join(gains)}"
-    error = result.expected.error
-    if error is None or error.error is None or result.slower <= error.error:
-        return
-    yield (
-        f"The step takes {1 + result.slower:.2f} times what its layout explains. Look outside of it first:"
-        " network (weft bench), clocks, data loading, kernels"
-    )
+        yield f"If the recipe may change (and the learning rate with it): {', '.join(gains).replace('_', ' ')}"
 
 
 def _table(changes: list[Change]) -> Table:
@@ -84,12 +97,21 @@ def _table(changes: list[Change]) -> Table:
                 heading="interval", cells=["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2
             ),
             Column(heading="GiB", cells=[f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
-            Column(heading="flags", cells=[" ".join(change.flags) for change in changes], drop=3, left=True),
+            _reached(changes),
         ]
     )
 
 
+def _reached(changes: list[Change]) -> Column:
+    """How to get to each change: by flags of the run's file, or by its layout."""
+    flags = any(change.flags for change in changes)
+    cells = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
+    return Column(heading="flags" if flags else "layout", cells=cells, drop=3, left=True)
+
+
 def _settings(change: Change) -> str:
+    if len(change.settings) > MOST:
+        return f"to {format_layout(change.estimate.layout)}"
     return ", ".join(map(_setting, change.settings))
 
 

@@ -229,7 +229,10 @@ def advice_sentence(plan: Plan, advice: Advice) -> str:
     out, best = advice.rejected, plan.layouts[0] if plan.layouts else None
     start = "Nearest to fitting" if best is None else "Faster, but does not fit"
     gain = "" if best is None else f" ({1 - out.iteration_s / best.iteration_s:.0%} less)"
-    takes = f"{_spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
+    alike = best is not None and _spaced(out.layout) == _spaced(best.layout)
+    takes = (
+        f"{format_layout(out.layout) if alike else _spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
+    )
     room = f"{(1 - plan.memory_margin) * out.capacity_bytes / 2**30:.1f} GiB"
     free = f" ({plan.memory_margin:.0%} stay free)" if plan.memory_margin else ""
     need = f"{start}: {takes} and needs {out.memory_bytes / 2**30:.1f} of {room}{free};"
