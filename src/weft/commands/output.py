@@ -161,7 +161,7 @@ class RowsOutput(TableOutput):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details(Options):
+class VerboseOutput(Options):
     """How much of a result is shown."""
 
     group = "Output"
@@ -169,7 +169,7 @@ class Details(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayoutOutput(Details, RowsOutput):
+class LayoutOutput(VerboseOutput, RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")

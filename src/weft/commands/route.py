@@ -11,7 +11,7 @@ import click
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import SubnetOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import Details, RowsOutput, check_picture, deliver, report
+from weft.commands.output import RowsOutput, VerboseOutput, check_picture, deliver, report
 from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
 from weft.errors import BadInput, UnknownName
 
@@ -179,7 +179,7 @@ def route_command() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOutput(Details, RowsOutput):
+class AuditOutput(VerboseOutput, RowsOutput):
     """Output options of ``weft route audit``."""
 
 

@@ -13,7 +13,16 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import Options, given_options, option, options_of, verb
-from weft.commands.output import Details, Output, check_chart, check_count, check_file, deliver, deliver_chart, report
+from weft.commands.output import (
+    Output,
+    VerboseOutput,
+    check_chart,
+    check_count,
+    check_file,
+    deliver,
+    deliver_chart,
+    report,
+)
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -461,7 +470,7 @@ def _write_chakra(timed: TimedSchedule, folder: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScheduleOutput(Details, Output):
+class ScheduleOutput(VerboseOutput, Output):
     """Output options of ``weft schedule``."""
 
     export: str | None = option(None, "Write a format instead (chakra: -o FOLDER).", choices=FORMATS)

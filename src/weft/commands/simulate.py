@@ -10,7 +10,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Details, Output, check_count, check_file, report
+from weft.commands.output import Output, VerboseOutput, check_count, check_file, report
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -207,7 +207,7 @@ def _scenario(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulateOutput(Details, Output):
+class SimulateOutput(VerboseOutput, Output):
     """Output options of ``weft simulate``."""
 
     timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")

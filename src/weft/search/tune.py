@@ -58,7 +58,7 @@ class SettingChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change(Document):
+class LayoutChange(Document):
     """A layout to change to.
 
     Attributes:
@@ -108,7 +108,7 @@ class Tuning(Result):
     keep: tuple[str, ...]
     measured_s: float
     expected: Estimate
-    changes: tuple[Change, ...]
+    changes: tuple[LayoutChange, ...]
     recipe: tuple[RecipeChange, ...] = ()
 
     @property
@@ -200,28 +200,20 @@ def tune(
     capacity_bytes = cluster.accelerator.memory_bytes
     free_bytes = (1 - memory_margin) * capacity_bytes
     room_bytes = free_bytes if expected.memory_bytes <= free_bytes else capacity_bytes
-    # 2. All layouts one or two changes away, and the best of the whole space.
+    # 2. What may be changed to.
     fixed = {name: getattr(layout, name) for name in keep if hasattr(layout, name)}
-    space = replace(
-        space,
-        overlap_tensor=(layout.overlap_tensor,),
-        overlap_reduce=(layout.overlap_reduce,),
-        overlap_gather=(layout.overlap_gather,),
-        order=layout.order,
-    )
-    singles = list(neighbours(layout, job))
-    pairs = (second for first in singles for second in neighbours(first, job))
+    free = space.constrained({"data_parallel" if name == "dp" else name: fixed[name] for name in fixed}, {})
     whole = plan(
         job,
         cluster,
-        space=space.constrained({"data_parallel" if name == "dp" else name: fixed[name] for name in fixed}, {}),
+        space=_overlapping(free, layout),
         top=TRIED,
         per_mesh=True,
         memory_margin=memory_margin,
         constants=constants,
         stack=stack,
     )
-    every = dict.fromkeys((*singles, *pairs, *(each for best in whole.layouts for each in _overlapped(best.layout))))
+    every = _candidates(layout, job, [estimate.layout for estimate in whole.layouts])
     candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
     # 3. Those that run, fit and gain, by time and by what a layout needs to run.
     table = LayoutTable.of(candidates)
@@ -265,13 +257,31 @@ def _recipe_changes(estimator: Estimator, expected: Estimate, keep: Sequence[str
             yield RecipeChange(name=name, before=before, after=after, speedup=speedup)
 
 
+def _overlapping(space: Space, layout: Layout) -> Space:
+    """A space in which all layouts overlap, and place their axes, as the run does."""
+    return replace(
+        space,
+        overlap_tensor=(layout.overlap_tensor,),
+        overlap_reduce=(layout.overlap_reduce,),
+        overlap_gather=(layout.overlap_gather,),
+        order=layout.order,
+    )
+
+
+def _candidates(layout: Layout, job: Job, best: Sequence[Layout]) -> dict[Layout, None]:
+    """All layouts one or two changes away, and the best of the whole space with more overlap."""
+    singles = list(neighbours(layout, job))
+    pairs = (second for first in singles for second in neighbours(first, job))
+    return dict.fromkeys((*singles, *pairs, *(overlapped for each in best for overlapped in _overlapped(each))))
+
+
 def _best_of_each(
     estimator: Estimator,
     anchor: Anchor,
     layouts: Sequence[Layout],
     top: int,
     flags: Callable[[Layout], tuple[str, ...] | None] | None,
-) -> Iterator[Change]:
+) -> Iterator[LayoutChange]:
     """Of layouts, best first: the best change of each setting, the best pair, and the best of all.
 
     A change of more settings must gain ``WORTHWHILE`` on every one of fewer.
@@ -282,7 +292,7 @@ def _best_of_each(
         settings = differences(anchor.layout, layout)
         groups[min(len(settings), 3)].append((layout, settings))
     for count, group in groups.items():
-        chosen: list[Change] = []
+        chosen: list[LayoutChange] = []
         for layout, settings in group:
             key = tuple(setting.name for setting in settings)
             if len(chosen) == (top if count == 1 else 1):
@@ -302,11 +312,11 @@ def _best_of_each(
 
 def _change(
     estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[SettingChange, ...], flags: tuple[str, ...]
-) -> Change:
+) -> LayoutChange:
     estimate = _estimates(estimator, [layout])[0]
     seconds, deviations = anchor.corrected([layout], np.array([estimate.iteration_s]))
     speedup, spread = anchor.measured_s / float(seconds[0]), float(np.exp(NORMAL * deviations[0]))
-    return Change(
+    return LayoutChange(
         settings=settings,
         estimate=estimate,
         iteration_s=float(seconds[0]),

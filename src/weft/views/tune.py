@@ -13,7 +13,7 @@ from weft.views.blocks import Blank, Block, Column, Copied, Paragraph, Table
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
-    from weft.search.tune import Change, SettingChange, Tuning
+    from weft.search.tune import LayoutChange, SettingChange, Tuning
 
 MOST = 4
 """Settings that are named one by one."""
@@ -67,7 +67,7 @@ OUTSIDE = "network (weft bench), clocks, data loading, kernels"
 """Causes of a slow step that are not the layout."""
 
 
-def _gain(change: Change) -> str:
+def _gain(change: LayoutChange) -> str:
     low, high = change.interval
     memory, capacity = change.estimate.memory_bytes / 2**30, change.estimate.capacity_bytes / 2**30
     return f"{change.speedup:.2f}x faster ({low:.2f} to {high:.2f}), {memory:.0f} of {capacity:.0f} GiB"
@@ -87,7 +87,7 @@ def _notes(result: Tuning) -> Iterator[str]:
         yield f"If the recipe may change (and the learning rate with it): {', '.join(gains).replace('_', ' ')}"
 
 
-def _table(changes: list[Change]) -> Table:
+def _table(changes: list[LayoutChange]) -> Table:
     return Table(
         [
             Column(heading="change", cells=[_settings(change) for change in changes], left=True),
@@ -102,14 +102,14 @@ def _table(changes: list[Change]) -> Table:
     )
 
 
-def _reached(changes: list[Change]) -> Column:
+def _reached(changes: list[LayoutChange]) -> Column:
     """How to get to each change: by flags of the run's file, or by its layout."""
     flags = any(change.flags for change in changes)
     cells = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
     return Column(heading="flags" if flags else "layout", cells=cells, drop=3, left=True)
 
 
-def _settings(change: Change) -> str:
+def _settings(change: LayoutChange) -> str:
     if len(change.settings) > MOST:
         return f"to {format_layout(change.estimate.layout)}"
     return ", ".join(map(_setting, change.settings))
