@@ -99,7 +99,7 @@ def test_a_plan_is_a_run(tmp_path: Path) -> None:
         ({"layout": "tp=8", "run": SCRIPT, "measured": "9s"}, "give either --run or --layout"),
         ({"layout": "tp=8", "measured": "nine"}, "--measured"),
         ({"layout": "tp=8", "measured": "9.2.1%"}, "--measured"),
-        ({"layout": "tp=8", "measured": "18"}, "'18' has no unit -- write 18s, 18%"),
+        ({"layout": "tp=8", "measured": "18"}, "'18' has no unit -- write 18s or 18%"),
         ({"layout": "tp=8", "measured": "9s", "keep": ("order",)}, "--keep"),
         ({"layout": "tp=8", "measured": "9s", "stack": "nosuch"}, "--stack"),
         ({"run": SCRIPT, "measured": "9s"}, "it starts 512 accelerators, the cluster has 64"),

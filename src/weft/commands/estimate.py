@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -135,7 +136,8 @@ def run_subject(
         own = job_of(model, RecipeOptions(), where.count)
         job = changed_job(own, changes, origin=own.model.name)
     elif run.model is not None:
-        job = complete_job(run.model, None, changes, origin=path, accelerators=where.count)
+        named = replace(run.model, name=Path(path).stem if run.tool == "Megatron-LM" else run.model.name)
+        job = complete_job(named, None, changes, origin=path, accelerators=where.count)
     else:
         more = ", give --vocab N," if "--vocab-size" in run.problem else ""
         remedy = f"change it{more} or name the model: MODEL CLUSTER --run FILE"

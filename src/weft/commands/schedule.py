@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from weft.model.workload import Workload
     from weft.simulation.workload import WorkloadResult
 
-USAGE = "weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns"
+USAGE = "weft schedule all-reduce 1GiB --cluster h100-64"
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
 _ARRANGED = frozenset(

@@ -152,18 +152,11 @@ def _subject(model: JobSource | None, cluster: ClusterSource | None, options: Tu
 
 
 def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
-    """Seconds of a step from its time or its speed.
-
-    Args:
-        estimate: of the run, whose FLOPs count.
-        tokens: of an accelerator and step.
-    """
-    matched = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)((?:[eE][+-]?\d+)?)\s*([kK]?)(\D*)", str(text))
-    if matched:
+    """Seconds of a step from its time or its speed; ``tokens`` are those of a GPU and step."""
+    if matched := re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)((?:[eE][+-]?\d+)?)\s*([kK]?)(\D*)", str(text)):
         number, exponent, thousand, unit = matched.groups()
         if isinstance(text, str) and not thousand + unit:
-            problem = f"{text!r} has no unit"
-            raise BadInput(problem, where="--measured", remedy=f"write {text}s, {text}%, {text}TF or {text}tok")
+            raise BadInput(f"{text!r} has no unit", where="--measured", remedy=f"write {text}s or {text}%")
         for pattern, seconds in _RATES.items():
             if re.fullmatch(pattern, unit.strip(), re.IGNORECASE):
                 value = float(number + exponent) * (1000 if thousand else 1)

@@ -128,7 +128,7 @@ def read_config_noted(
         name = name or (own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else "model")
         return _build(source, name, where or "config", stand_in)
     path = _config_file(Path(source))
-    default = path.parent.name if path.name == "config.json" else path.stem
+    default = path.absolute().parent.name if path.name == "config.json" else path.stem
     remedy = "give the model's config.json"
     text = read_text(path, where=str(path), largest=LARGEST_CONFIGURATION_BYTES, remedy=remedy)
     data = parse_json(text, str(path), remedy=remedy)

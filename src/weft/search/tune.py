@@ -40,8 +40,7 @@ estimates, 8.2 % without a measured run)."""
 USUAL = 2.0
 """Spreads beyond which a run's error is not one of its layout."""
 UNKNOWN = 1.0
-"""Standard deviation of what is beyond the usual error, as a share of it, for another layout.  Range: 0 to 1.5.
-Source: benchmarks/tuning.py."""
+"""Share of what is beyond the usual error by which that deviates elsewhere.  Range: 0 to 1.5.  Source: as before."""
 WORTHWHILE = 0.01
 """Share of the step that a change must gain."""
 TRIED = 40

@@ -248,7 +248,7 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
     first, fastest, count = plan.layouts[0], plan.choice.fastest, len(plan.layouts)
     tied, slower = sum(tie.tied for tie in plan.ties), plan.ties[0].slower
     sentences = []
-    if count > 1:
+    if count > 1 and (tied > 1 or fastest.layout == first.layout):
         many = "All" if tied == count else f"{tied} of" if tied > 1 else "None of"
         error = f"{'less' if tied > 1 else 'more'} than the measured error between two layouts of one job"
         sentences.append(f"{many} {count} tie: they differ by {error}")
