@@ -22,6 +22,7 @@ FLOWS = ("--generate", "BLOOM:2", "--seed", "1")
 COMMANDS: dict[str, Sequence[str]] = {
     "plan": ("gpt2", "a100-8", "--top", "1", "--format", "json", "-o", "plan.json", "--chart", "plan.svg"),
     "estimate": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--tokens", "1B"),
+    "tune": ("gpt2", "a100-8", "--layout", "tp=2,dp=4", "--measured", "20%"),
     "compare": ("gpt2", "a100-8", "h100-8"),
     "report": ("plan.json", "-o", "plan.html"),
     "launch": ("plan.json",),
