@@ -134,7 +134,7 @@ def test_several_plans_on_one_fabric(weft: Run, planned: Path, tmp_path: Path) -
     shared = ("--placement", files[1], "--fabric", str(network), "--routes", str(routes))
     assert as_json(weft, "simulate", "--plan", plans[1], *shared)["layout"]["x"] == 4
     assert "need one network" in weft("route", *plans)[2]
-    assert "3 given for 2 plans" in weft("route", *plans, *files, "--placement", "x", "--cluster", "h100-64")[2]
+    assert "3 placements for 2 plans" in weft("route", *plans, *files, "--placement", "x", "--cluster", "h100-64")[2]
 
 
 def test_routes_and_simulation_agree_on_what_links_reach(weft: Run, planned: Path) -> None:

@@ -237,7 +237,7 @@ def test_a_folder_with_checkpoints_is_not_begun_anew(tmp_path):
     weft(*common)
     with pytest.raises(BadInput, match=r"holds checkpoints already .* --resume"):
         weft(*common)
-    with pytest.raises(BadInput, match="1 step done already"):
+    with pytest.raises(BadInput, match="1 step already done"):
         weft(*common, "--resume")
     with pytest.raises(BadInput, match="--seed 0, this run is with --seed 5"):
         weft(*common[:-4], "--steps", "2", "--out", str(tmp_path), "--resume", "--seed", "5")

@@ -123,7 +123,7 @@ def test_constraints_hold_in_every_result(fixed: dict[str, object], maximum: dic
     assert found
     for one in found:
         for name, value in fixed.items():
-            assert getattr(one.layout, name) == value, name
+            assert getattr(one.layout, "dp" if name == "data_parallel" else name) == value, name
         for name, most in maximum.items():
             assert getattr(one.layout, name) <= most
         assert explain(JOB, 16, one.layout) is None

@@ -230,5 +230,5 @@ def test_a_chain_of_kills_on_other_grids_has_the_losses_of_a_run_that_was_not_di
 def test_errors_of_the_user_are_not_tried_again(tmp_path):
     again = {**TRAINED, "steps": 2, "out": str(tmp_path / "out"), "restart": "on-failure"}
     weft.train("tiny-gpt", **again)
-    with pytest.raises(BadInput, match="done already"):
+    with pytest.raises(BadInput, match="already done"):
         weft.train("tiny-gpt", **again)

@@ -24,7 +24,7 @@ VIEWS = [
     ("/plan?model=llama-3.1-405b&cluster=h100-8", "#rejected-layouts"),
     (NETWORK, "#one-component-fails"),
     (f"{SCHEDULE}&policy=baseline", "#dimensions"),
-    (ARRANGE, "#jobs"),
+    (ARRANGE, "#busiest-links"),
     ("/arrange?site=nothing", "[role=alert]"),
     ("/accuracy", "figure svg"),
     ("/accuracy?family=korthikanti", "#runs"),
