@@ -83,6 +83,17 @@ def test_every_unit_is_the_same_step(value: str) -> None:
     assert weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured=text).measured_s == pytest.approx(12.0)
 
 
+def test_what_is_kept_stays() -> None:
+    every = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%")
+    names = ("global-batch", "precision", "order", "micro-batch", "zero", "dp", "fsdp")
+    result = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%", keep=names)
+    assert every.recipe
+    assert result.recipe == ()
+    for change in result.changes:
+        layout = change.estimate.layout
+        assert (layout.micro_batch, layout.zero, layout.dp, layout.z) == (1, 1, 8, 1)
+
+
 def test_a_plan_is_a_run(tmp_path: Path) -> None:
     plan = weft.plan("llama-3.1-8b", "h100-64", top=1)
     plan.save(tmp_path / "plan.json")
@@ -100,7 +111,6 @@ def test_a_plan_is_a_run(tmp_path: Path) -> None:
         ({"layout": "tp=8", "measured": "nine"}, "--measured"),
         ({"layout": "tp=8", "measured": "9.2.1%"}, "--measured"),
         ({"layout": "tp=8", "measured": "18"}, "'18' has no unit -- write 18s or 18%"),
-        ({"layout": "tp=8", "measured": "9s", "keep": ("order",)}, "--keep"),
         ({"layout": "tp=8", "measured": "9s", "stack": "nosuch"}, "--stack"),
         ({"run": SCRIPT, "measured": "9s"}, "it starts 512 accelerators, the cluster has 64"),
         ({"layout": "tp=8", "measured": "0%"}, "not above 0"),

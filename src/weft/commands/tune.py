@@ -12,7 +12,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.estimate import run_subject, stated_world
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import RowsOutput, check_count, report
+from weft.commands.output import RowsOutput, VerboseOutput, check_count, report
 from weft.commands.shared import (
     ConstantsOptions,
     RecipeOptions,
@@ -24,7 +24,7 @@ from weft.commands.shared import (
     planned_subject,
     stack_of,
 )
-from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.errors import BadInput, NothingFeasible
 from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.launch import changed_settings, launch_arguments, read_run, settings_of
 from weft.units import counted, parse_seconds
@@ -124,7 +124,7 @@ def tune(
         _measured_s(options.measured, expected, job.recipe.tokens / where.count),
         space=SPACES[job.space or STANDARD.name],
         stack=stack,
-        keep=tuple(map(_field, options.keep)),
+        keep=tuple(field for field in map(_field, options.keep) if field != "order"),  # which nothing changes
         constants=constants,
         flags=None if form is None else _flags(form, subject, read_text(str(options.run), where=str(options.run))),
     )
@@ -168,13 +168,10 @@ def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
 
 def _field(name: str) -> str:
     """The field of a layout or a recipe that a person means."""
-    from weft.layout.spec import ALIASES, FIELDS
+    from weft.layout.text import field_name
 
-    fields = {field: field for field in (*FIELDS, "dp", "global_batch", "precision") if field != "order"}
-    known, word = ALIASES | fields, name.lower().replace("-", "_")
-    if word not in known:
-        raise UnknownName("setting", name[:40], known, where="--keep")
-    return known[word]
+    word = name.lower().replace("-", "_")
+    return word if word in ("global_batch", "precision") else field_name(name, "--keep")
 
 
 def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[str, ...] | None] | None:
@@ -206,10 +203,8 @@ def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneOutput(RowsOutput):
+class TuneOutput(VerboseOutput, RowsOutput):
     """Output options of ``weft tune``."""
-
-    verbose: bool = option(False, "Also show the parts of the measured layout's time.")
 
 
 @click.command("tune", cls=GroupedCommand)

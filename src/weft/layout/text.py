@@ -134,7 +134,7 @@ def parse_layout(text: str, *, where: str = "--layout") -> PartialLayout:
         name, equals, value = item.partition("=")
         if not item:
             raise BadInput("the layout is empty", where=where, remedy="write it like tp=8,pp=4,dp=2")
-        if not equals and _field_name(name, where) in FLAGS:
+        if not equals and field_name(name, where) in FLAGS:
             value = "true"
         elif not value:
             raise BadInput(f"{shown(item)} has no value", where=where, remedy="write it like tp=8,pp=4")
@@ -170,8 +170,7 @@ def format_layout(layout: Layout, *, whole: bool = False) -> str:
     >>> format_layout(Layout(x=8, z=2, data=4, pipeline=4, zero=0, sequence_parallel=True))
     'tp=8,pp=4,dp=8,fsdp=2,sp'
     """
-    items = [format_degrees(layout)]
-    sharded = layout.fsdp > 1
+    items, sharded = [format_degrees(layout)], layout.fsdp > 1
     for name in OPTION_FIELDS:
         value = getattr(layout, name)
         wanted = name == "schedule" and layout.virtual_stages > 1
@@ -198,7 +197,7 @@ def _to_text(value: Any) -> str:
 def _collect(pairs: Iterable[tuple[str, Any]], where: str) -> PartialLayout:
     values: dict[str, Any] = {}
     for key, raw in pairs:
-        name = _field_name(key, where)
+        name = field_name(key, where)
         if name in values:
             raise BadInput(f"{word_of(name)} is given twice", where=where, remedy="give it once")
         fully_sharded = name == "zero" and raw == 3 and not isinstance(raw, bool)
@@ -215,7 +214,8 @@ def _collect(pairs: Iterable[tuple[str, Any]], where: str) -> PartialLayout:
     return PartialLayout(values=values, data_parallel=data_parallel, rest="z", where=where)
 
 
-def _field_name(key: str, where: str) -> str:
+def field_name(key: str, where: str) -> str:
+    """The field of ``Layout`` that people mean by a key, or dp.  Raises BadInput where there is none."""
     name = key.strip().lower().replace("-", "_")
     name = ALIASES.get(name, name)
     if name not in FIELDS and name != "dp":
@@ -227,7 +227,7 @@ def _field_name(key: str, where: str) -> str:
 
 def _from_text(text: str, value: str, where: str) -> Any:
     """The value with the type that the field wants, or the text for ``checked_field`` to refuse."""
-    name = _field_name(text, where)
+    name = field_name(text, where)
     if name in FLAGS:
         return _TRUTH.get(value.lower(), value)
     if name == "order":

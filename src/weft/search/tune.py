@@ -3,8 +3,7 @@
 The measured step corrects the estimates of other layouts.  Logarithmic errors of two layouts of one job each have the
 variance ``SPREAD**2``, and their difference has that of ``weft.estimation.trust.Contrast``, v; the error of one tells
 1 - v / (2 SPREAD**2) of the error of the other (Gaussian process regression: Rasmussen and Williams 2006, equation
-2.19).  What lies beyond ``USUAL`` of the spread does not come from the layout: a slow network or host slows all of
-them.
+2.19).  What lies beyond ``USUAL`` of the spread does not come from the layout: a slow network slows all layouts.
 """
 
 from __future__ import annotations
@@ -149,13 +148,11 @@ class Anchor:
         # 1. What is beyond the usual error has a cause that all layouts share.
         usual = float(np.clip(error, -USUAL * SPREAD, USUAL * SPREAD))
         # 2. Of the rest, as much as the two layouts' errors have in common.
-        contrast = shipped_contrast()
-        variances = np.full(len(layouts), 2 * SPREAD**2)
+        contrast, variances = shipped_contrast(), np.full(len(layouts), 2 * SPREAD**2)
         if contrast is not None:
             variances = np.array([contrast.between([self.layout, layout])[0, 1] ** 2 for layout in layouts])
         common = np.clip(1.0 - variances / (2 * SPREAD**2), 0.0, 1.0)
-        seconds: Floats = estimated_s * np.exp(error - usual + common * usual)
-        deviations: Floats = SPREAD * np.sqrt(1.0 - common**2)
+        seconds, deviations = estimated_s * np.exp(error - usual + common * usual), SPREAD * np.sqrt(1.0 - common**2)
         # 3. A cause that is not known may weigh on another layout more or less.
         unlike = np.array([layout != self.layout for layout in layouts])
         return seconds, np.hypot(deviations, UNKNOWN * abs(error - usual) * unlike)
@@ -178,8 +175,7 @@ def tune(
     """The changes of a run's layout that gain most.
 
     Args:
-        layout: the run's own.
-        measured_s: seconds of its step.
+        layout, measured_s: the run's own layout, and seconds of its step.
         space: layouts that the framework runs.
         keep: attributes of ``Layout`` and ``Recipe`` that stay as they are, ``dp`` among them.
         memory_margin: share of the memory to leave free; a run that does without proves that it can.
@@ -195,10 +191,10 @@ def tune(
     if measured_s < expected.lower_bound_s:
         problem = f"{measured_s:.3g} s are less than the {expected.lower_bound_s:.3g} s of all peaks together"
         raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
-    # A run that does without the margin, or so says the estimate, may go on so.
-    capacity_bytes = cluster.accelerator.memory_bytes
-    free_bytes = (1 - memory_margin) * capacity_bytes
-    room_bytes = free_bytes if expected.memory_bytes <= free_bytes else capacity_bytes
+    # A run that needs the margin itself may go on without it.
+    room_bytes = free_bytes = (1 - memory_margin) * cluster.accelerator.memory_bytes
+    if expected.memory_bytes > free_bytes:
+        room_bytes = cluster.accelerator.memory_bytes
     # 2. What may be changed to.
     fixed = {name: getattr(layout, name) for name in keep if hasattr(layout, name)}
     free = space.constrained({"data_parallel" if name == "dp" else name: fixed[name] for name in fixed}, {})
@@ -214,17 +210,11 @@ def tune(
     )
     every = _candidates(layout, job, [estimate.layout for estimate in whole.layouts])
     candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
-    # 3. Those that run, fit and gain, by time and by what a layout needs to run.
-    table = LayoutTable.of(candidates)
-    numbers = np.flatnonzero(reject(job, cluster.count, table) < 0)
-    results = estimator.evaluate(table.take(numbers))
-    efforts = Ease(job, cluster, stack, room_bytes).efforts(table.take(numbers), results.memory_bytes)
-    keys = results.iteration_s * (1.0 + efforts)
-    gains = (results.memory_bytes <= room_bytes) & (keys < (1.0 - WORTHWHILE) * keys[0])
-    order = [numbers[row] for row in np.argsort(keys, kind="stable") if gains[row]]
+    # 3. Those that run, fit and gain.
+    gaining = _gaining(estimator, Ease(job, cluster, stack, room_bytes), candidates)
     # 4. Of each number of settings the best.
     anchor = Anchor(layout, measured_s, expected.iteration_s)
-    chosen = _best_of_each(estimator, anchor, [candidates[number] for number in order], top, flags)
+    chosen = _best_of_each(estimator, anchor, gaining, top, flags)
     changes = tuple(sorted(chosen, key=lambda change: (change.interval[0] < 1.0, -change.speedup)))
     return Tuning(
         job=job,
@@ -241,8 +231,7 @@ def tune(
 
 def _recipe_changes(estimator: Estimator, expected: Estimate, keep: Sequence[str]) -> Iterator[RecipeChange]:
     """Narrower products and a larger batch, with the layout as it is."""
-    job, chip = estimator.job, estimator.cluster.accelerator
-    recipe = job.recipe
+    job, recipe, chip = estimator.job, estimator.job.recipe, estimator.cluster.accelerator
     tried: list[tuple[str, Any, Any]] = [("global_batch", recipe.global_batch, 2 * recipe.global_batch)]
     if recipe.precision in ("bf16", "fp16") and chip.fp8_flops:
         tried.append(("precision", recipe.precision, "fp8"))
@@ -272,6 +261,17 @@ def _candidates(layout: Layout, job: Job, best: Sequence[Layout]) -> dict[Layout
     singles = list(neighbours(layout, job))
     pairs = (second for first in singles for second in neighbours(first, job))
     return dict.fromkeys((*singles, *pairs, *(overlapped for each in best for overlapped in _overlapped(each))))
+
+
+def _gaining(estimator: Estimator, ease: Ease, candidates: Sequence[Layout]) -> list[Layout]:
+    """Those that run, fit and gain on the first, by time and by what each needs to run."""
+    table = LayoutTable.of(candidates)
+    numbers = np.flatnonzero(reject(estimator.job, estimator.cluster.count, table) < 0)
+    table = table.take(numbers)
+    results = estimator.evaluate(table)
+    keys = results.iteration_s * (1.0 + ease.efforts(table, results.memory_bytes))
+    gains = (results.memory_bytes <= ease.capacity_bytes) & (keys < (1.0 - WORTHWHILE) * keys[0])
+    return [candidates[numbers[row]] for row in np.argsort(keys, kind="stable") if gains[row]]
 
 
 def _best_of_each(

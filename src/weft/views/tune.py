@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from weft.layout.spec import ALIASES
+from weft.layout.spec import word_of
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 MOST = 4
 """Settings that are named one by one."""
-_SHORT = {name: short for short, name in ALIASES.items()}
 
 
 def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
@@ -116,8 +115,7 @@ def _settings(change: LayoutChange) -> str:
 
 
 def _setting(setting: SettingChange) -> str:
-    name = _SHORT.get(setting.name, setting.name)
-    return f"{name} {_value(setting.before)} -> {_value(setting.after)}"
+    return f"{word_of(setting.name)} {_value(setting.before)} -> {_value(setting.after)}"
 
 
 def _value(value: Any) -> str:
