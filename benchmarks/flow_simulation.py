@@ -24,13 +24,12 @@ import numpy as np
 
 from weft.fabric.spec import Floats
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows._clock import FAIR, advance
-from weft.simulation.flows.engine import net_of, new_clock, run
+from weft.simulation.flows._clock import advance
+from weft.simulation.flows.engine import LOCAL, net_of, new_clock, run, simulate
 from weft.solvers._filling import READY, new_net, share_all
 
 Case = tuple[Floats, Traffic, Routes]
 LINE_RATE = 12.5e9
-LOCAL = 0.25
 SCENARIOS = {
     (8, "ring"): (0.08, 0.0006),
     (8, "ringshuf"): (0.4, 0.0008),
@@ -54,8 +53,8 @@ def kernel_time(case: Case) -> float:
     """CPU seconds of the event loop."""
     capacity, traffic, routes = case
     net = net_of(capacity, traffic, routes)
-    clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
-    return bench.cpu_s(partial(advance, net, clock, FAIR, LOCAL, np.inf))
+    clock, net.counter[READY] = new_clock(traffic, routes, 0)
+    return bench.cpu_s(partial(advance, net, clock, LOCAL, np.inf))
 
 
 def rounds(case: Case, count: int) -> Case:
@@ -219,8 +218,8 @@ def golden_table(tiny: bool) -> dict[str, float]:
 def whole_ring(radix: int, count: int, simgrid: float) -> float:
     """All rounds of a ring all-reduce, each by itself, and equal ones once; SimGrid's seconds over the former's."""
     case = rounds(scenario(radix, "ringshuf"), count)
-    result = run(*case, reuse=False)
-    each, kernel = bench.cpu_s(partial(run, *case, reuse=False)), min(kernel_time(case) for _ in range(2))
+    result = simulate(*case)
+    each, kernel = bench.cpu_s(partial(simulate, *case)), min(kernel_time(case) for _ in range(2))
     row(f"k={radix} ring, {count} rounds", len(case[1]), result.makespan_s, kernel, each, simgrid)
     once = bench.cpu_s(partial(run, *case), 5)
     row("  equal rounds once", len(case[1]), run(*case).makespan_s, once, once, simgrid)
@@ -260,20 +259,6 @@ def large_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
     return figures
 
 
-def shortest_table(shapes: tuple[tuple[int, int, int], ...]) -> dict[str, float]:
-    """Flows served by the bytes that they have left: equal sizes, and mixed ones."""
-    figures = {}
-    for pods, half, times in shapes:
-        capacity, traffic, routes = permutations(pods, half, times)
-        mixed = np.random.default_rng(2).uniform(0.5e9, 1.5e9, len(traffic))
-        for words, sizes in (("equal", traffic.bytes), ("mixed", mixed)):
-            whole = partial(run, capacity, replace(traffic, bytes=sizes), routes, mode="shortest-remaining")
-            found, total = whole(), bench.cpu_s(whole)
-            row(f"shortest first, {words}", len(traffic), found.makespan_s, total, total)
-            figures[f"shortest_{len(traffic)}_{words}_cpu_s"] = total
-    return figures
-
-
 def main() -> None:
     options = bench.parser(__doc__).parse_args()
     run(*permutations(2, 2, 1))
@@ -281,8 +266,7 @@ def main() -> None:
     print("{:24}{:>10}{:>14}{:>11}{:>10}{:>11}{:>10}".format(*HEADS))
     figures = golden_table(options.tiny)
     shapes = ((4, 2, 1),) if options.tiny else ((16, 32, 1), (16, 32, 8), (64, 32, 1))
-    figures |= large_table(shapes)
-    bench.record(options, figures | shortest_table(((4, 2, 1),) if options.tiny else ((16, 8, 8), (16, 32, 1))))
+    bench.record(options, figures | large_table(shapes))
 
 
 if __name__ == "__main__":

@@ -34,13 +34,6 @@ def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
     assert "end after 15.00 s" in weft("simulate", "--flows", str(path))[1]
 
 
-def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
-    path = tmp_path / "scenario.txt"
-    path.write_text(SCENARIO)
-    _, out, _ = weft("simulate", "--flows", str(path), "--mode", "shortest-remaining", "--format", "json")
-    assert [flow["completion_s"] for flow in json.loads(out)["flows"]] == pytest.approx([15.0, 5.0])
-
-
 BAD = {
     "no arguments": (("simulate",), "--layout"),
     "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),

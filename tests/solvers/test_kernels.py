@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows.engine import LinkEvent, Mode, Simulation, run
+from weft.simulation.flows.engine import Simulation, simulate
 from weft.solvers import _jit, compiling
 from weft.solvers._jit import Kernel
 
@@ -138,8 +138,8 @@ def test_small_problems_are_interpreted_until_they_add_up(folder: Path, monkeypa
 # Machine code and Python ----------------------------------------------------------------------------
 
 
-def simulation(seed: int, mode: Mode) -> Simulation:
-    """A random network with phases, latencies, caps, weights, split flows and events."""
+def simulation(seed: int) -> Simulation:
+    """A random network with phases, latencies, caps, weights and split flows."""
     dice = np.random.default_rng(seed)
     flows, links, phases = int(dice.integers(1, 25)), int(dice.integers(2, 12)), int(dice.integers(1, 4))
     even = seed % 2 == 0
@@ -168,26 +168,24 @@ def simulation(seed: int, mode: Mode) -> Simulation:
         usage=np.ones(hops.sum()) if even else dice.choice([0.5, 1.0], hops.sum()),
         latency_s=dice.choice([0.0, 1e-6], flows),
     )
-    events = [LinkEvent(time_s=1e-4, link=0, capacity_Bps=2e8), LinkEvent(time_s=3e-3, link=1, capacity_Bps=4e9)]
     capacity = dice.uniform(1e8, 2e9, links)
-    return run(capacity, traffic, routes, mode=mode, events=events, reuse=False, sample=seed % 3 == 0)
+    return simulate(capacity, traffic, routes, sample=seed % 3 == 0)
 
 
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("seeds", [range(8), range(8, 30)], ids=["few", "more"])
 def test_machine_code_and_python_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch, seeds: range) -> None:
-    for mode in ("fair", "shortest-remaining"):
-        for seed in seeds:
-            answers = []
-            for sized in (lambda kernel, steps: kernel.interpret, lambda kernel, steps: kernel):
-                monkeypatch.setattr(Kernel, "sized", sized)
-                answers.append(simulation(seed, mode))
-            python, machine = answers
-            for name in ("completion_s", "begin_s", "phase_begin_s", "phase_end_s", "link_bytes", "bottleneck"):
-                assert getattr(python, name).tobytes() == getattr(machine, name).tobytes(), (mode, seed, name)
-            assert (python.makespan_s, python.solutions) == (machine.makespan_s, machine.solutions)
-            if python.rates is not None and machine.rates is not None:
-                assert python.rates.rate_Bps.tobytes() == machine.rates.rate_Bps.tobytes()
+    for seed in seeds:
+        answers = []
+        for sized in (lambda kernel, steps: kernel.interpret, lambda kernel, steps: kernel):
+            monkeypatch.setattr(Kernel, "sized", sized)
+            answers.append(simulation(seed))
+        python, machine = answers
+        for name in ("completion_s", "begin_s", "phase_begin_s", "phase_end_s", "link_bytes", "bottleneck"):
+            assert getattr(python, name).tobytes() == getattr(machine, name).tobytes(), (seed, name)
+        assert (python.makespan_s, python.solutions) == (machine.makespan_s, machine.solutions)
+        if python.rates is not None and machine.rates is not None:
+            assert python.rates.rate_Bps.tobytes() == machine.rates.rate_Bps.tobytes()
 
 
 COMMANDS = (

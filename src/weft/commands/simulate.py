@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -53,7 +53,6 @@ class SimulateOptions(RankedOptions, SimulatedNetwork, CalibrationOptions, Recip
     arrangement: str | None = option(None, "Job of an arrangement (JSON of weft arrange).", metavar="FILE")
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
     flows: str | None = option(None, "Scenario file: hosts, links and flows (see above).", metavar="FILE")
-    mode: Literal["fair", "shortest-remaining"] = option("fair", "With --flows: how flows share links.")
     full: bool = option(False, "Simulate every flow in time, for small jobs.")
 
 
@@ -86,8 +85,6 @@ def simulate(
     options = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
     if options.flows is not None:
         return _scenario(model, cluster, options, options.flows)
-    if options.mode != "fair":
-        raise BadInput("needs --flows", where="--mode", remedy="drop it")
     if options.arrangement is not None:
         return _arranged(model, cluster, options, options.arrangement)
     if options.job is not None:
@@ -196,13 +193,13 @@ def _extra(options: SimulateOptions, *allowed: str) -> bool:
 def _scenario(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> ScenarioReport:
-    if model is not None or cluster is not None or _extra(options, "flows", "mode"):
-        raise BadInput("--flows takes --mode and output options only", where="simulate", remedy=USAGE)
+    if model is not None or cluster is not None or _extra(options, "flows"):
+        raise BadInput("--flows takes output options only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
     from weft.simulation.flows.scenario import ScenarioReport, read_scenario
 
     capacity_Bps, traffic, routes = read_scenario(path)
-    result = run(capacity_Bps, traffic, routes, mode=options.mode)
+    result = run(capacity_Bps, traffic, routes)
     return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)
 
 

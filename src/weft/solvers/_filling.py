@@ -35,23 +35,18 @@ EMPTY = 1e-12
     EPOCH,
     SOLVES,
     RIPPLES,
-    EVENT,
     LOGGED,
     COME,
     TAKEN,
-    STILL,
-    MOVING,
-    SIDE,
     HALTS,
     OPENED,
     PENDING,
     COUNTERS,
-) = range(19)
+) = range(15)
 """Places in ``counter``: active flows; sizes of the heaps of arrivals and of ready phases; flows whose level
-changed; links to look at again; the last stamp given; solutions; local ones; link events done; samples of
-link rates taken; flows that came since the last solution; slots given to links; flows that stand and that move, in
-order of bytes left, and which half of each list holds them; phases that ended and halt the simulation; flows that
-rise; links that have held flows and wait to be looked at."""
+changed; links to look at again; the last stamp given; solutions; local ones; samples of link rates taken; flows that
+came since the last solution; slots given to links; phases that ended and halt the simulation; flows that rise; links
+that have held flows and wait to be looked at."""
 
 NO_LINK = wide(-1)
 FEW = 4
@@ -92,7 +87,6 @@ TRIP = np.dtype(
         ("rate", np.float64),
         ("since", np.float64),
         ("bytes", np.float64),
-        ("remaining", np.float64),
         ("seat", np.int64),  # index among the active flows
         ("phase", np.int64),
         ("latency", np.float64),
@@ -103,9 +97,7 @@ TRIP = np.dtype(
 )
 PLACE = np.dtype([("link", np.int32), ("slot", np.int32)], align=True)
 SLOT = np.dtype([("flow", np.int32), ("place", np.int32)], align=True)
-RANK = np.dtype([("key", np.float64), ("flow", np.int32), ("link", np.int32)], align=True)
-"""Bytes left of a flow, and the link that it waits behind."""
-FLOW_LIST = np.dtype([(name, np.int64) for name in ("live", "changed", "ranked", "due")])
+FLOW_LIST = np.dtype([(name, np.int64) for name in ("live", "changed", "due")])
 LINK_LIST = np.dtype([(name, np.int64) for name in ("used", "seed", "seeded")])
 """Links used in a solution; links to look at again; per link, whether it is one."""
 
@@ -124,8 +116,6 @@ class Net(NamedTuple):
     flow_list: Records
     link_list: Records
     heap: Records
-    ranks: Records
-    """Flows in order of bytes left: those that stand, twice as many places as flows, then those that move."""
     counter: Ints
     even: bool
     """Every share is 1."""
@@ -150,7 +140,6 @@ def new_net(capacity: Floats, indptr: Ints, links: Ints, usage: Floats, weight: 
         flow_list=blank(nflows, FLOW_LIST),
         link_list=blank(nlinks, LINK_LIST),
         heap=blank(2 * places + nlinks + 2 * nflows + 1, PAIR),
-        ranks=blank(4 * nflows, RANK),
         counter=np.zeros(COUNTERS, dtype=np.int64),
         even=same and bool(np.all(usage == 1.0)),
     )

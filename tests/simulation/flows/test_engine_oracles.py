@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows.engine import MODES, LinkEvent, Mode, Simulation, run
+from weft.simulation.flows.engine import LOCAL, Simulation, run, simulate
 from weft.solvers.maxmin import reference
 
 Floats = npt.NDArray[np.float64]
@@ -27,37 +27,25 @@ class Case(NamedTuple):
     capacity: Floats
     traffic: Traffic
     routes: Routes
-    events: tuple[LinkEvent, ...] = ()
 
-    def run(
-        self, mode: Mode = "fair", *, local_share: float = 0.25, reuse: bool = True, sample: bool = False
-    ) -> Simulation:
-        return run(
-            self.capacity,
-            self.traffic,
-            self.routes,
-            mode=mode,
-            events=self.events,
-            local_share=local_share,
-            reuse=reuse,
-            sample=sample,
-        )
+    def run(self, *, local: float = LOCAL, sample: bool = False) -> Simulation:
+        return simulate(self.capacity, self.traffic, self.routes, local=local, sample=sample)
 
 
 class Plain:
     """Event loop in plain Python: rates by definition whenever a link has another flow or capacity."""
 
-    def __init__(self, case: Case, mode: str) -> None:
-        self.capacity, self.traffic, self.routes, self.mode = case.capacity.copy(), *case[1:3], mode
+    def __init__(self, case: Case) -> None:
+        self.capacity, self.traffic, self.routes = case
         phases, flows = case.traffic.phases, len(case.traffic)
         bounds = zip(phases.indptr[:-1].tolist(), phases.indptr[1:].tolist(), strict=True)
         self.waits = [phases.waits[low:high].tolist() for low, high in bounds]
         self.left, self.rate = case.traffic.bytes.copy(), dict[int, float]()
         self.begin_s, self.completion_s = np.full(flows, np.nan), np.full(flows, np.nan)
         self.phase_begin_s, self.phase_end_s = np.full(len(phases), np.nan), np.full(len(phases), np.nan)
-        self.queue = [(event.time_s, 0, at) for at, event in enumerate(case.events)]
-        self.events, self.now, self.changed = case.events, 0.0, False
-        self.last: dict[int, tuple[Floats, dict[int, float]]] = {}
+        self.queue: list[tuple[float, int, int]] = []
+        self.now, self.changed = 0.0, False
+        self.last: dict[int, dict[int, float]] = {}
         for phase, waits in enumerate(self.waits):
             if not waits:
                 self.queue.append((max(phases.delay_s[phase], phases.start_s[phase]), 1, phase))
@@ -82,13 +70,10 @@ class Plain:
             self.happen(*heapq.heappop(self.queue)[1:])
         if self.changed:
             self.rate = dict(zip(self.rate, self.share(list(self.rate)), strict=True))
-            self.last.update(dict.fromkeys(self.rate, (self.capacity.copy(), self.rate.copy())))
+            self.last.update(dict.fromkeys(self.rate, self.rate.copy()))
 
     def happen(self, kind: int, number: int) -> None:
-        if kind == 0:
-            event = self.events[number]
-            self.capacity[event.link], self.changed = event.capacity_Bps, True
-        elif kind == 1:
+        if kind == 1:
             self.phase_begin_s[number] = self.now
             flows = np.flatnonzero(self.traffic.phase == number)
             for flow in flows:
@@ -120,23 +105,10 @@ class Plain:
                 heapq.heappush(self.queue, (begin, 1, later))
 
     def share(self, flows: list[int]) -> list[float]:
-        if self.mode == "fair":
-            return self.fair(flows, self.capacity)
-        rate, room, waiting = dict[int, float](), self.capacity.copy(), sorted(flows, key=self.left.item)
-        while waiting:
-            group = [flow for flow in waiting if self.left[flow] <= self.left[waiting[0]] * (1 + EQUAL)]
-            for flow, speed in zip(group, self.fair(group, room), strict=True):
-                rate[flow] = speed
-                np.subtract.at(room, *self.load(flow, speed))
-            room[room <= EQUAL * self.capacity] = 0.0
-            waiting = waiting[len(group) :]
-        return [rate[flow] for flow in flows]
-
-    def fair(self, flows: list[int], room: Floats) -> list[float]:
         paths = [slice(*self.routes.indptr[flow : flow + 2]) for flow in flows]
         places = np.concatenate([np.zeros(0, np.int64), *(np.arange(p.start, p.stop) for p in paths)])
         rates = reference(
-            room,
+            self.capacity,
             np.cumsum([0, *(path.stop - path.start for path in paths)]),
             self.routes.links[places.astype(np.int64)],
             self.routes.usage[places.astype(np.int64)],
@@ -186,22 +158,8 @@ def routes_of(rng: np.random.Generator, flows: int, links: int) -> Routes:
     )
 
 
-def events_of(rng: np.random.Generator, links: int) -> tuple[LinkEvent, ...]:
-    """Links fail, slow down and come back; all are up in the end."""
-    events = [
-        LinkEvent(
-            time_s=float(rng.integers(0, 30) if rng.random() < 0.5 else rng.uniform(0, 30)),
-            link=int(rng.integers(links)),
-            capacity_Bps=float(rng.choice([0.0, 2.0, 5.0, rng.uniform(1, 9)])),
-        )
-        for _ in range(rng.integers(1, 6))
-    ]
-    last = [LinkEvent(time_s=40.0 + link, link=link, capacity_Bps=3.0) for link in range(links)]
-    return (*events, *last)
-
-
-def case_of(seed: int, *, plain: bool = False) -> Case:
-    """A small case, often with ties; ``plain``: no link events."""
+def case_of(seed: int) -> Case:
+    """A small case, often with ties."""
     rng = np.random.default_rng([5, seed])
     flows, links, count = int(rng.integers(0, 16)), int(rng.integers(1, 9)), int(rng.integers(1, 7))
     whole = rng.random() < 0.4
@@ -219,15 +177,12 @@ def case_of(seed: int, *, plain: bool = False) -> Case:
         cap_Bps=cap,
         phases=phases_of(rng, count, whole),
     )
-    events = () if plain or rng.random() < 0.6 else events_of(rng, links)
-    if events and rng.random() < 0.5:
-        capacity[rng.integers(links)] = 0.0
-    return Case(capacity, traffic, routes_of(rng, flows, links), events)
+    return Case(capacity, traffic, routes_of(rng, flows, links))
 
 
-def cases(count: int, first: int = 0, *, plain: bool = False) -> Iterator[tuple[int, Case]]:
+def cases(count: int, first: int = 0) -> Iterator[tuple[int, Case]]:
     for seed in range(first, first + count):
-        yield seed, case_of(seed, plain=plain)
+        yield seed, case_of(seed)
 
 
 def assert_same(found: Simulation, other: Simulation | Plain, name: str) -> None:
@@ -236,67 +191,61 @@ def assert_same(found: Simulation, other: Simulation | Plain, name: str) -> None
         np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9, err_msg=f"{name}: {field}")
 
 
-def assert_as_plain(seed: int, case: Case, mode: Mode) -> None:
-    found, plain = case.run(mode), Plain(case, mode)
-    assert_same(found, plain, f"seed {seed}, {mode}")
+def assert_as_plain(seed: int, case: Case) -> None:
+    found, plain = case.run(), Plain(case)
+    assert_same(found, plain, f"seed {seed}")
     np.testing.assert_allclose(found.makespan_s, plain.phase_end_s.max(), rtol=1e-9)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_plain_event_loop(mode: Mode) -> None:
+def test_plain_event_loop() -> None:
     for seed, case in cases(250):
-        assert_as_plain(seed, case, mode)
+        assert_as_plain(seed, case)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_links_of_infinite_capacity_are_refused(mode: Mode) -> None:
+def test_links_of_infinite_capacity_are_refused() -> None:
     """A link that never fills is left out of the paths instead."""
     case = case_of(500)
-    with pytest.raises(BadInput, match="finite"):
-        case._replace(capacity=np.full(len(case.capacity), np.inf)).run(mode)
+    with pytest.raises(BadInput, match="capacity_Bps"):
+        case._replace(capacity=np.full(len(case.capacity), np.inf)).run()
 
 
-def test_a_link_listed_twice_counts_twice_or_is_refused() -> None:
+def test_a_link_listed_twice_counts_twice() -> None:
     traffic = at_once(np.array([0, 0]), np.array([1, 2]), np.array([4.0, 4.0]))
     routes = Routes(indptr=np.array([0, 2, 3]), links=np.array([0, 0, 0]), usage=np.ones(3), latency_s=np.zeros(2))
     fair = run(np.array([3.0]), traffic, routes)
     assert fair.completion_s == pytest.approx([4.0, 4.0])
-    with pytest.raises(BadInput, match="flow 0 lists link 0 more than once"):
-        run(np.array([3.0]), traffic, routes, mode="shortest-remaining")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_plain_event_loop_many_times(mode: Mode, request: pytest.FixtureRequest) -> None:
+def test_plain_event_loop_many_times(request: pytest.FixtureRequest) -> None:
     if "slow" not in request.config.getoption("markexpr"):
         pytest.skip("takes long: run with -m slow")
     for seed, case in cases(5_000, first=1_000):
-        assert_as_plain(seed, case, mode)
+        assert_as_plain(seed, case)
 
 
 def test_what_limited_a_flow_last_was_full_and_gave_none_more() -> None:
     for seed, case in cases(150, first=7_000):
-        found, plain, weight = case.run(), Plain(case, "fair"), case.traffic.weight
+        found, plain, weight = case.run(), Plain(case), case.traffic.weight
         for flow, link in enumerate(found.bottleneck.tolist()):
-            capacity, rate = plain.last.get(flow, (case.capacity, {}))
+            rate = plain.last.get(flow, {})
             if link < 0:
                 assert rate.get(flow, np.inf) >= case.traffic.cap_Bps[flow] * (1 - 1e-9), f"seed {seed}"
                 continue
             sharing = {other: plain.load(other, speed) for other, speed in rate.items()}
             loads = {other: load[links == link].sum() for other, (links, load) in sharing.items()}
             assert loads[flow] > 0, f"seed {seed}: flow {flow} does not cross {link}"
-            assert sum(loads.values()) >= capacity[link] * (1 - 1e-9)
+            assert sum(loads.values()) >= case.capacity[link] * (1 - 1e-9)
             levels = [rate[other] / weight[other] for other, load in loads.items() if load > 0]
             assert rate[flow] / weight[flow] >= max(levels) * (1 - 1e-9), f"seed {seed}: flow {flow}, {link}"
 
 
 def crowd_of(seed: int) -> Case:
-    """Many flows that come one by one into a sparse network, some with weights, caps, splits, events."""
+    """Many flows that come one by one into a sparse network, some with weights, caps, splits."""
     rng = np.random.default_rng([6, seed])
     flows, links = int(rng.integers(40, 120)), int(rng.integers(30, 90))
     routes = routes_of(rng, flows, links)
-    case = case_of(seed)
     traffic = at_once(np.arange(flows), np.arange(flows) + 1, rng.uniform(1, 60, flows))
     cap = np.where(rng.random(flows) < rng.choice([0.0, 0.3]), rng.choice([0.3, 1.0, 2.5], flows), np.inf)
     cap[np.diff(routes.indptr) == 0] = 2.0
@@ -306,7 +255,6 @@ def crowd_of(seed: int) -> Case:
         capacity,
         replace(traffic, weight=weight, cap_Bps=cap),
         replace(routes, latency_s=rng.uniform(0, 30, flows) * rng.integers(2)),
-        events_of(rng, links) if case.events else (),
     )
 
 
@@ -314,7 +262,7 @@ def test_rates_solved_around_a_change_are_the_same() -> None:
     local, total = 0, 0
     for seed in range(80):
         case = crowd_of(seed) if seed % 2 else case_of(8_000 + seed)
-        full, whole, some = (case.run(local_share=share) for share in (0.0, 1.0, 0.25))
+        full, whole, some = (case.run(local=share) for share in (0.0, 1.0, 0.25))
         assert full.local_solutions == 0
         local, total = local + whole.local_solutions, total + whole.solutions
         assert_same(whole, full, f"seed {seed}, all local")
@@ -347,14 +295,14 @@ def crossing(rng: np.random.Generator, hosts: int, spines: int, times: int, size
 SIZES = st.sampled_from(["equal", "few", "mixed"])
 
 
-@given(st.integers(0, 2**31), SIZES, st.sampled_from(MODES))
-def test_flows_that_cross_as_plain(seed: int, sizes: str, mode: Mode) -> None:
+@given(st.integers(0, 2**31), SIZES)
+def test_flows_that_cross_as_plain(seed: int, sizes: str) -> None:
     """Long chains of bottlenecks, and many ties where sizes are equal."""
     rng = np.random.default_rng(seed)
     case = crossing(rng, int(rng.integers(2, 7)), int(rng.integers(1, 4)), int(rng.integers(1, 4)), sizes)
-    plain = Plain(case, mode)
-    for local_share in (0.0, 1.0) if mode == "fair" else (0.25,):
-        assert_same(case.run(mode, local_share=local_share), plain, f"{sizes}, {mode}, {local_share}")
+    plain = Plain(case)
+    for local in (0.0, 1.0):
+        assert_same(case.run(local=local), plain, f"{sizes}, {local}")
 
 
 @given(st.integers(0, 2**31), SIZES, st.booleans())
@@ -368,14 +316,14 @@ def test_rates_solved_around_long_chains_are_the_same(seed: int, sizes: str, wei
         case = case._replace(
             traffic=replace(case.traffic, weight=weight, cap_Bps=cap), routes=replace(case.routes, usage=usage)
         )
-    full, whole = case.run(local_share=0.0), case.run(local_share=1.0)
+    full, whole = case.run(local=0.0), case.run(local=1.0)
     assert whole.local_solutions == whole.solutions
     assert_same(whole, full, sizes)
 
 
 def test_crowds_as_plain() -> None:
     for seed in (3, 4, 5):
-        assert_same(crowd_of(seed).run(local_share=1.0), Plain(crowd_of(seed), "fair"), f"seed {seed}")
+        assert_same(crowd_of(seed).run(local=1.0), Plain(crowd_of(seed)), f"seed {seed}")
 
 
 @pytest.mark.slow
@@ -384,14 +332,13 @@ def test_rates_solved_around_a_change_are_the_same_many_times(request: pytest.Fi
         pytest.skip("takes long: run with -m slow")
     for seed in range(1_000, 4_000):
         case = crowd_of(seed)
-        assert_same(case.run(local_share=1.0), case.run(local_share=0.0), f"seed {seed}")
+        assert_same(case.run(local=1.0), case.run(local=0.0), f"seed {seed}")
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize("mode", MODES)
-def test_links_carry_the_bytes_of_their_flows_and_never_too_much(mode: Mode) -> None:
+def test_links_carry_the_bytes_of_their_flows_and_never_too_much() -> None:
     for seed, case in cases(100, first=9_000):
-        found = case.run(mode, sample=True)
+        found = case.run(sample=True)
         amounts = np.repeat(case.traffic.bytes, np.diff(case.routes.indptr)) * case.routes.usage
         expected = np.bincount(case.routes.links, amounts, len(case.capacity))
         np.testing.assert_allclose(found.link_bytes, expected, rtol=1e-12)
@@ -403,11 +350,7 @@ def test_links_carry_the_bytes_of_their_flows_and_never_too_much(mode: Mode) -> 
             assert not len(rates) or rates[-1] <= 1e-9
             moved = (rates * np.diff(times, append=found.makespan_s)).sum()
             np.testing.assert_allclose(moved, expected[link], rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}")
-            for time, rate in zip(times.tolist(), rates.tolist(), strict=True):
-                changes = [event for event in case.events if event.link == link and event.time_s <= time]
-                last = max(changes, key=lambda event: event.time_s, default=None)
-                top = case.capacity[link] if last is None else last.capacity_Bps
-                assert rate <= top * (1 + 1e-9) + 1e-12, f"seed {seed}: link {link} at {time}"
+            assert rates.max(initial=0.0) <= case.capacity[link] * (1 + 1e-9) + 1e-12, f"seed {seed}: link {link}"
 
 
 def alone(case: Case) -> Floats:
@@ -432,37 +375,29 @@ def longest_chain(case: Case) -> float:
     return max(end.values())
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_makespan_is_between_its_bounds(mode: Mode) -> None:
-    for seed, case in cases(150, first=10_000, plain=True):
-        found, phases = case.run(mode), case.traffic.phases
+def test_makespan_is_between_its_bounds() -> None:
+    for seed, case in cases(150, first=10_000):
+        found, phases = case.run(), case.traffic.phases
         low = max(longest_chain(case), float((found.link_bytes / case.capacity).max()))
         high = phases.start_s.max() + phases.delay_s.sum() + alone(case).sum()
         assert low * (1 - 1e-12) <= found.makespan_s <= high * (1 + 1e-12), f"seed {seed}"
         assert found.makespan_s == found.phase_end_s.max()
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("local_share", [0.0, 1.0])
-def test_twice_the_bandwidth_takes_exactly_half(mode: Mode, local_share: float) -> None:
+@pytest.mark.parametrize("local", [0.0, 1.0])
+def test_twice_the_bandwidth_takes_exactly_half(local: float) -> None:
     for _, case in cases(80, first=11_000):
         still = replace(case.routes, latency_s=np.zeros(len(case.traffic)))
         phases = case.traffic.phases
         sooner = replace(phases, delay_s=phases.delay_s / 2, start_s=phases.start_s / 2)
-        fast = Case(
-            2 * case.capacity,
-            replace(case.traffic, cap_Bps=2 * case.traffic.cap_Bps, phases=sooner),
-            still,
-            tuple(replace(e, time_s=e.time_s / 2, capacity_Bps=2 * e.capacity_Bps) for e in case.events),
-        )
-        found = fast.run(mode, local_share=local_share)
-        slow = case._replace(routes=still).run(mode, local_share=local_share)
+        fast = Case(2 * case.capacity, replace(case.traffic, cap_Bps=2 * case.traffic.cap_Bps, phases=sooner), still)
+        found = fast.run(local=local)
+        slow = case._replace(routes=still).run(local=local)
         assert 2 * found.makespan_s == slow.makespan_s
         np.testing.assert_array_equal(2 * found.completion_s, slow.completion_s)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_order_of_flows_and_names_of_links_do_not_matter(mode: Mode) -> None:
+def test_order_of_flows_and_names_of_links_do_not_matter() -> None:
     rng = np.random.default_rng(12)
     for seed, case in cases(120, first=12_000):
         order, names = rng.permutation(len(case.traffic)), rng.permutation(len(case.capacity))
@@ -479,9 +414,8 @@ def test_order_of_flows_and_names_of_links_do_not_matter(mode: Mode) -> None:
                 usage=routes.usage[places],
                 latency_s=routes.latency_s[order],
             ),
-            tuple(replace(event, link=int(names[event.link])) for event in case.events),
         )
-        found, first = other.run(mode), case.run(mode)
+        found, first = other.run(), case.run()
         np.testing.assert_allclose(found.completion_s, first.completion_s[order], rtol=1e-9, err_msg=f"seed {seed}")
         np.testing.assert_allclose(found.link_bytes[names], first.link_bytes, rtol=1e-12)
 
@@ -530,13 +464,12 @@ def rounds(case: Case, times: int, field: str) -> Case:
 
 
 @pytest.mark.slow_but(5)
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("field", ["none", "bytes", "weight", "cap_Bps", "latency_s", "links", "usage"])
-def test_equal_rounds_simulated_once_are_the_same(mode: Mode, field: str) -> None:
+def test_equal_rounds_simulated_once_are_the_same(field: str) -> None:
     saved = 0
-    for seed, case in cases(40, first=13_000, plain=True):
+    for seed, case in cases(40, first=13_000):
         chain = rounds(case, 6, field)
-        once, each = chain.run(mode, reuse=True), chain.run(mode, reuse=False)
+        once, each = run(*chain), chain.run()
         assert_same(once, each, f"seed {seed}")
         np.testing.assert_allclose(once.link_bytes, each.link_bytes, rtol=1e-12)
         saved += each.solutions > once.solutions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.errors import BadInput
-from weft.simulation.flows.engine import run
+from weft.simulation.flows.engine import run, simulate
 from weft.simulation.flows.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def test_golden_makespans(radix, kind, tmp_path):
     case = read_scenario(path)
     assert run(*case).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
     if radix == 8:
-        assert run(*case, local_share=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
+        assert simulate(*case, local=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
 
 
 def test_reads_flows_and_links(tmp_path):

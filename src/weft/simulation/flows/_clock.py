@@ -1,4 +1,4 @@
-"""The event loop: all that happens at one instant (completions, capacities, phases, arrivals), then new rates.
+"""The event loop: all that happens at one instant (completions, phases, arrivals), then new rates.
 
 The soonest of the many completion times is the top of a wide tree of lower bounds of them, mended where they are too
 low once they come to the top.
@@ -10,14 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.simulation.flows._rank import fill_ranked
 from weft.simulation.flows._ripple import ripple
 from weft.solvers._arrays import Floats, Ints, Records, wide
 from weft.solvers._filling import (
     ARRIVALS,
     CHANGED,
     COME,
-    EVENT,
     FEW,
     HALTS,
     LIVE,
@@ -50,12 +48,11 @@ PHASE = np.dtype(
         ("next_end", np.int64),
     ]
 )
-EVENT_AT = np.dtype([("time", np.float64), ("link", np.int64), ("capacity", np.float64)])
 SAMPLE = np.dtype([("time", np.float64), ("link", np.int64), ("rate", np.float64)])
 
 
 class Timeline(NamedTuple):
-    """What happens when: a tree of the soonest completions, phases, arrivals and link events."""
+    """What happens when: a tree of the soonest completions, phases and arrivals."""
 
     finish: Floats
     nodes: Floats
@@ -65,7 +62,6 @@ class Timeline(NamedTuple):
     next_phase: Ints
     ready: Records
     arrivals: Records
-    events: Records
     samples: Records
     """Room for rates of links; none where they are not wanted."""
     sampled: Floats
@@ -144,10 +140,6 @@ def collect(clock: Timeline, flow_list: Records, latest: float) -> int:
     return result
 
 
-Sharing = int | None
-FAIR: Sharing = None
-SHORTEST: Sharing = 1
-"""How links are shared.  None has another type than 1, so that each is compiled without the code of the other."""
 INSTANT = 1e-13
 """Relative difference of two times that is rounding."""
 
@@ -309,16 +301,9 @@ def happen(net: Net, clock: Timeline, now: float) -> None:
     """Everything of one instant except new rates."""
     latest, counter = now * (1.0 + INSTANT), net.counter
     counter[COME] = 0
-    # Completions come first, as they free links and end phases.  Then capacities change, then phases and flows begin;
-    # none of these needs rates, which are solved once when all of the instant has happened.
+    # Completions come first, as they free links and end phases.  Then phases and flows begin; neither needs rates,
+    # which are solved once when all of the instant has happened.
     finish_flows(net, clock, now, latest)
-    while counter[EVENT] < len(clock.events) and clock.events[counter[EVENT]].time <= latest:
-        event = clock.events[counter[EVENT]]
-        link = net.links[event.link]
-        link.left += event.capacity - link.capacity
-        link.capacity = event.capacity
-        seed(net, event.link)
-        counter[EVENT] += 1
     # A phase may begin and end at once and ready others of this instant: until neither heap has one due.
     while True:
         if counter[READY] > 0 and clock.ready[0].key <= latest:
@@ -371,7 +356,7 @@ def sample_changes(net: Net, clock: Timeline, now: float) -> None:
 
 
 @jit
-def share(net: Net, clock: Timeline, mode: Sharing, local: float, now: float) -> None:
+def share(net: Net, clock: Timeline, local: float, now: float) -> None:
     """New rates and completion times, where they change."""
     counter = net.counter
     counter[SOLVES] += 1
@@ -379,9 +364,7 @@ def share(net: Net, clock: Timeline, mode: Sharing, local: float, now: float) ->
     # Max-min fair levels are unique, so that the two ways to find them agree: around the change where few flows came
     # and few change their level (beyond `most` of them `ripple` gives up, with nothing decided), otherwise for all
     # flows.
-    if mode is not None:
-        fill_ranked(net, now)
-    elif local > 0.0 and counter[COME] <= most and ripple(net, most):
+    if local > 0.0 and counter[COME] <= most and ripple(net, most):
         counter[RIPPLES] += 1
     else:
         fill_fair(net)
@@ -401,19 +384,16 @@ def soonest_of(net: Net, clock: Timeline) -> float:
         soonest = min(soonest, clock.ready[0].key)
     if counter[ARRIVALS] > 0:
         soonest = min(soonest, clock.arrivals[0].key)
-    # Capacities alone keep no simulation going: when no flow is active and none will come, they change nothing.
-    if counter[LIVE] + counter[READY] + counter[ARRIVALS] > 0 and counter[EVENT] < len(clock.events):
-        soonest = min(soonest, clock.events[counter[EVENT]].time)
     return soonest
 
 
 @jit
-def advance(net: Net, clock: Timeline, mode: Sharing, local: float, until: float) -> bool:
+def advance(net: Net, clock: Timeline, local: float, until: float) -> bool:
     """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
     samples have to be taken away first."""
     # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.
-    # The event loop: the next instant, all that happens then, and new rates where a link has other flows or capacity
-    # than before.  Without such a link every rate is still right.
+    # The event loop: the next instant, all that happens then, and new rates where a link has other flows than before.
+    # Without such a link every rate is still right.
     while net.counter[HALTS] == 0:
         if 0 < len(clock.samples) < net.counter[LOGGED] + len(net.links):
             return False
@@ -423,5 +403,5 @@ def advance(net: Net, clock: Timeline, mode: Sharing, local: float, until: float
         clock.now[0] = max(clock.now[0], soonest)
         happen(net, clock, clock.now[0])
         if net.counter[SEEDS] > 0:
-            share(net, clock, mode, local, clock.now[0])
+            share(net, clock, local, clock.now[0])
     return True

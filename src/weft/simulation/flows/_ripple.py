@@ -263,12 +263,7 @@ def ripple(net: Net, most: int) -> bool:
         if net.flows[flow].level == np.inf:
             size = open_new(net, size, flow)
     for at in range(counter[SEEDS]):
-        link = net.links[net.link_list[at].seed]
-        if link.open == 0 and link.left < -EMPTY * link.capacity:
-            # Less capacity than its load: it is full from some level on.
-            link.full_at = HIGHEST
-            size = put(net, size, net.link_list[at].seed, 0.0)
-        elif link.open > 0:
+        if net.links[net.link_list[at].seed].open > 0:
             size = alert(net, size, net.link_list[at].seed)
     if not sweep(net, size, most):
         return False

@@ -1,82 +1,41 @@
 """Flow-level simulation: phases begin, their flows share the links, every change of the sharing is an event.
 
-Flows are fluid.  Between two events each has a constant rate; an event is a flow that starts or completes,
-a phase that begins, or a link whose capacity changes.  Everything that falls on one instant is one event.
-
-``fair`` rates are weighted max-min fair with caps (``weft.solvers.maxmin``).  ``shortest-remaining`` serves
-flows in the order of the bytes they have left, the fewest first; flows with equally many (to 1e-12) share
-the rest max-min fairly; the order is made again when a flow on a link starts or completes or a
-capacity changes, and kept in between; a path must then list each link once.  Packet spraying needs no mode:
-routes that split a flow over several paths carry shares in ``Routes.usage``.
+Flows are fluid.  Between two events each has a constant rate; an event is a flow that starts or completes, or a phase
+that begins.  Everything that falls on one instant is one event.  Rates are weighted max-min fair with caps
+(``weft.solvers.maxmin``).  Packet spraying needs no mode: routes that split a flow over several paths carry shares in
+``Routes.usage``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, get_args
 
 import numpy as np
 
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once, spans
-from weft.simulation.flows._clock import EVENT_AT, FAIR, PHASE, SAMPLE, SHORTEST, Timeline, advance
+from weft.simulation.flows._clock import PHASE, SAMPLE, Timeline, advance
 from weft.solvers._arrays import PAIR, Records
 from weft.solvers._filling import HALTS, LIVE, LOGGED, READY, RIPPLES, SOLVES, Net, blank, new_net
 
 
-def run(
-    capacity_Bps: Floats,
-    traffic: Traffic,
-    routes: Routes,
-    *,
-    mode: Mode = "fair",
-    events: Sequence[LinkEvent] = (),
-    local_share: float = 0.25,
-    reuse: bool = True,
-    sample: bool = False,
-) -> Simulation:
+def run(capacity_Bps: Floats, traffic: Traffic, routes: Routes, *, sample: bool = False) -> Simulation:
     """Simulate until the last flow and phase have ended.
+
+    Where phases follow each other in a chain, those with equal flows (paths, bytes, weights, caps, latencies) are
+    simulated once: the result is the same up to rounding, and ``solutions`` counts what was done.
 
     Args:
         capacity_Bps: per link, bytes/s; 0 for a link that is down.
         traffic: flows and phases.
         routes: links of each flow.
-        mode: how flows share links.
-        events: changes of capacity.
-        local_share: rates are solved again only around a change while that touches at most this share of
-            the active flows; 0 always solves everything.  The result is the same.
-        reuse: where phases follow each other in a chain, those with equal flows (paths, bytes, weights, caps,
-            latencies) are simulated once.  The result is the same up to rounding, ``solutions`` counts what
-            was done.
-        sample: also record the rates of links in time.
+        sample: also record the rates of links in time, which belong to points in time: equal phases are not reused.
     """
-    if mode not in MODES:
-        raise UnknownName("sharing mode", mode, MODES, where="mode")
-
-    # A phase of a chain begins on empty links, so that equal phases last equally long wherever they come in the chain.
-    # Changes of capacity and samples belong to points in time, where that does not hold.
-    number = MODES.index(mode)
-    if reuse and not events and not sample:
-        result = simulate_chain(capacity_Bps, traffic, routes, number, local_share)
-        if result is not None:
-            return result
-    return simulate(capacity_Bps, traffic, routes, number, local_share, events=tuple(events), sample=sample)
-
-
-Mode = Literal["fair", "shortest-remaining"]
-MODES: tuple[Mode, ...] = get_args(Mode)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkEvent:
-    """From ``time_s`` on a link has another capacity; 0 is a failure."""
-
-    time_s: float
-    link: int
-    capacity_Bps: float
+    chain = None if sample else simulate_chain(capacity_Bps, traffic, routes)
+    return simulate(capacity_Bps, traffic, routes, sample=sample) if chain is None else chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,40 +72,41 @@ class Simulation:
 _FAN = 16
 SAMPLES = 1 << 20
 """Samples of link rates that the event loop may take before they are put away."""
+LOCAL = 0.25
+"""Rates are solved again only around a change while that touches at most this share of the active flows."""
 
 
 def simulate(
     capacity: Floats,
     traffic: Traffic,
     routes: Routes,
-    mode: int,
-    local: float,
     *,
-    events: Sequence[LinkEvent] = (),
+    local: float = LOCAL,
     sample: bool = False,
     first_flow: int = 0,
 ) -> Simulation:
-    """``run`` without reuse; messages count flows from ``first_flow``."""
+    """``run`` without reuse; messages count flows from ``first_flow``.  The result is the same for every ``local``."""
     capacity = np.asarray(capacity, dtype=np.float64)
-    check_inputs(capacity, traffic, routes, events)
-    sharing = SHORTEST if MODES[mode] == "shortest-remaining" else FAIR
-    if sharing is SHORTEST:
-        check_distinct_links(routes, len(capacity), first_flow)
+    check_inputs(capacity, traffic, routes)
     net = net_of(capacity, traffic, routes)
-    clock, net.counter[READY] = new_clock(traffic, routes, events, SAMPLES + len(capacity) if sample else 0)
+    clock, net.counter[READY] = new_clock(traffic, routes, SAMPLES + len(capacity) if sample else 0)
     samples = []
-    ended, run = False, advance.sized(steps_of(traffic, routes, len(events)))
+    ended, run = False, advance.sized(steps_of(traffic, routes))
     # The event loop stops when its room for samples is full; all its state is in `net` and `clock`, so that it goes
     # on.
     while not ended:
-        ended = run(net, clock, sharing, float(local), np.inf)
+        ended = run(net, clock, float(local), np.inf)
         samples.append(clock.samples[: net.counter[LOGGED]].copy())
         net.counter[LOGGED] = 0
     # Nothing happens any more, but flows are active: their rate is 0 for good.
     if net.counter[LIVE] > 0:
         live = net.flow_list["live"][: net.counter[LIVE]]
-        raise stalled(net.links["capacity"], traffic, routes, live, first_flow)
+        raise stalled(capacity, traffic, routes, live, first_flow)
     trips, phases = net.trips, clock.phases
+    never = np.flatnonzero(np.isnan(phases["end"]))
+    if len(never):
+        problem = f"phases {', '.join(map(str, never[:SHOWN]))} never begin: some wait for each other in a circle"
+        raise BadInput(problem, where="phases", remedy="drop one of these waits")
     return Simulation(
         makespan_s=float(phases["end"].max()) if len(phases) else 0.0,
         completion_s=trips["completion"].copy(),
@@ -161,9 +121,9 @@ def simulate(
     )
 
 
-def steps_of(traffic: Traffic, routes: Routes, events: int = 0) -> int:
+def steps_of(traffic: Traffic, routes: Routes) -> int:
     """About how many steps a simulation takes: a solution for each flow that ends, over all places on paths."""
-    return 500 + 40 * (len(traffic) + events) * (len(traffic) + len(routes.links)) + 50 * len(traffic.phases)
+    return 500 + 40 * len(traffic) * (len(traffic) + len(routes.links)) + 50 * len(traffic.phases)
 
 
 def _rates(samples: Records) -> LinkRates:
@@ -204,7 +164,7 @@ def net_of(capacity: Floats, traffic: Traffic, routes: Routes) -> Net:
     return net
 
 
-def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], samples: int) -> tuple[Timeline, int]:
+def new_clock(traffic: Traffic, routes: Routes, samples: int) -> tuple[Timeline, int]:
     """Nothing done, with room for some samples of links; also the number of phases that are ready."""
     phases, flow_order, next_phase = _phases(traffic)
     ready = np.flatnonzero(phases["waiting"] == 0)
@@ -213,7 +173,6 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
     order = np.lexsort((ready, begin))
     heap = blank(len(phases) + 1, PAIR)
     heap["key"][: len(ready)], heap["number"][: len(ready)] = begin[order], ready[order]
-    timed = sorted(events, key=lambda event: (event.time_s, event.link))
     nodes, levels = _new_tree(len(traffic))
     clock = Timeline(
         finish=np.full(max(len(traffic), 1), np.inf),
@@ -224,7 +183,6 @@ def new_clock(traffic: Traffic, routes: Routes, events: Sequence[LinkEvent], sam
         next_phase=next_phase,
         ready=heap,
         arrivals=blank(len(traffic) if bool(np.any(routes.latency_s > 0)) else 0, PAIR),
-        events=np.array([(event.time_s, event.link, event.capacity_Bps) for event in timed], dtype=EVENT_AT),
         samples=blank(samples, SAMPLE),
         sampled=np.zeros(samples),
         now=np.zeros(1),
@@ -248,52 +206,12 @@ def _phases(traffic: Traffic) -> tuple[Records, Ints, Ints]:
     flow_first, flow_order = grouped(traffic.phase, len(wanted))
     next_first, order = grouped(wanted.waits, len(wanted))
     next_phase = np.repeat(np.arange(len(wanted)), waiting)[order]
-    _check_circle(wanted, waiting, next_first, next_phase)
     phases["delay"], phases["start"], phases["waiting"] = wanted.delay_s, wanted.start_s, waiting
     phases["begin"], phases["end"] = np.nan, np.nan
     phases["flow_first"], phases["flow_end"] = flow_first[:-1], flow_first[1:]
     phases["next_first"], phases["next_end"] = next_first[:-1], next_first[1:]
     phases["unfinished"] = np.diff(flow_first)
     return phases, flow_order, next_phase
-
-
-def _check_circle(phases: Phases, waiting: Ints, next_first: Ints, next_phase: Ints) -> None:
-    """Take phases off that wait for nothing more, until none is left."""
-    # Kahn's algorithm: what is never freed lies on a circle or waits for one.
-    left, ready = waiting.tolist(), np.flatnonzero(waiting == 0).tolist()
-    first, later = next_first.tolist(), next_phase.tolist()
-    freed = 0
-    while ready:
-        phase = ready.pop()
-        freed += 1
-        for after in later[first[phase] : first[phase + 1]]:
-            left[after] -= 1
-            if left[after] == 0:
-                ready.append(after)
-    if freed < len(left):
-        circle = _circle(phases, [count > 0 for count in left])
-        names = " <- ".join(_phase_name(phases, phase) for phase in circle[: SHOWN + 1])
-        more = f" <- ... ({len(circle)} phases)" if len(circle) > SHOWN + 1 else ""
-        raise BadInput(
-            f"phases wait for each other in a circle: {names}{more}", where="phases", remedy="drop one of these waits"
-        )
-
-
-def _circle(phases: Phases, stuck: list[bool]) -> list[int]:
-    """Follow waits among stuck phases until one comes again."""
-    phase, at, path = stuck.index(True), dict[int, int](), list[int]()
-    # Every stuck phase waits for a stuck one, so that the walk must come to a phase for the second time: a circle.
-    while phase not in at:
-        at[phase] = len(path)
-        path.append(phase)
-        waits = phases.waits[phases.indptr[phase] : phases.indptr[phase + 1]].tolist()
-        phase = next(before for before in waits if stuck[before])
-    return [*path[at[phase] :], phase]
-
-
-def _phase_name(phases: Phases, phase: int) -> str:
-    label = int(phases.label[phase]) if len(phases.label) > phase else -1
-    return f"{phase} ({phases.labels[label]})" if 0 <= label < len(phases.labels) else str(phase)
 
 
 def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, first: int = 0) -> BadInput:
@@ -309,111 +227,52 @@ def stalled(capacity: Floats, traffic: Traffic, routes: Routes, flows: Ints, fir
     more = f" and {len(flows) - SHOWN} more" if len(flows) > SHOWN else ""
     problem = f"flows {', '.join(names)}{more} can never end: links {', '.join(map(str, holding[:SHOWN]))}"
     return BadInput(
-        f"{problem} let nothing pass",
-        where="simulation",
-        remedy="route them around links without capacity, or let a later event restore these links",
+        f"{problem} let nothing pass", where="simulation", remedy="route them around links without capacity"
     )
 
 
-def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes, events: Sequence[LinkEvent]) -> None:
-    """Refuse what the event loop cannot run."""
-    nphases, nlinks = len(traffic.phases), len(capacity)
-    check_lengths(traffic, routes)
-    _values("capacity_Bps", capacity)
-    _values("traffic: bytes", traffic.bytes)
-    _values("traffic: weight", traffic.weight, positive=True)
-    _values("traffic: cap_Bps", traffic.cap_Bps, positive=True, infinite=True)
-    _indices("traffic: phase", traffic.phase, nphases)
-    _indices("phases: waits", traffic.phases.waits, nphases)
-    _values("routes: latency_s", routes.latency_s)
-    _indices("routes: links", routes.links, nlinks)
-    _values("routes: usage", routes.usage, positive=True)
-    # Slots are numbered with 32 bits, and there are up to four for each place and link (`new_net`).
-    if 4 * (len(routes.links) + nlinks) >= 2**31:
-        raise BadInput(
-            f"{len(routes.links)} places on paths are too many", where="routes", remedy="at most 500 million"
-        )
-    for number, event in enumerate(events):
-        where = f"events[{number}]"
-        _values(f"{where}: time_s", np.array([event.time_s]))
-        _values(f"{where}: capacity_Bps", np.array([event.capacity_Bps]))
-        _indices(f"{where}: link", np.array([event.link]), nlinks)
-
-
-def check_distinct_links(routes: Routes, nlinks: int, first_flow: int) -> None:
-    """Each path lists a link once; serving flows in turn takes a link's room path by path."""
-    flow = np.repeat(np.arange(len(routes.indptr) - 1), np.diff(routes.indptr))
-    order = np.argsort(flow * nlinks + routes.links, kind="stable")
-    again = (np.diff(flow[order]) == 0) & (np.diff(routes.links[order]) == 0)
-    if again.any():
-        place = order[int(np.argmax(again))]
-        raise BadInput(
-            f"the path of flow {first_flow + flow[place]} lists link {routes.links[place]} more than once",
-            where="routes: links",
-            remedy="with shortest-remaining list it once, with the sum of its usages",
-        )
-
-
-def check_lengths(traffic: Traffic, routes: Routes) -> None:
-    """Arrays with as many entries as there are flows, phases and places, and times of phases."""
-    nflows, phases = len(traffic), traffic.phases
-    for name, array in (
-        ("traffic: target", traffic.target),
-        ("traffic: bytes", traffic.bytes),
-        ("traffic: phase", traffic.phase),
-        ("traffic: weight", traffic.weight),
-        ("traffic: cap_Bps", traffic.cap_Bps),
-        ("routes: latency_s", routes.latency_s),
+def check_inputs(capacity: Floats, traffic: Traffic, routes: Routes) -> None:
+    """Refuse arrays that do not fit together: compiled code would read past their ends."""
+    flows, phases, most, least = len(traffic), traffic.phases, np.finfo(np.float64).max, np.finfo(np.float64).tiny
+    for where, indptr, items, count in (
+        ("phases", phases.indptr, phases.waits, len(phases)),
+        ("routes", routes.indptr, routes.links, flows),
     ):
-        _length(name, array, nflows)
-    _length("phases: start_s", phases.start_s, len(phases))
-    _length("routes: usage", routes.usage, len(routes.links))
-    _values("phases: delay_s", phases.delay_s)
-    _values("phases: start_s", phases.start_s)
-    _csr("phases", phases.indptr, phases.waits, len(phases))
-    _csr("routes", routes.indptr, routes.links, nflows)
-
-
-def _length(where: str, array: Floats | Ints, count: int) -> None:
-    if array.ndim != 1 or len(array) != count:
-        raise BadInput(f"{array.size} values for {count}", where=where, remedy="give one each")
-
-
-def _values(where: str, array: Floats, *, positive: bool = False, infinite: bool = False) -> None:
-    if len(array) == 0:
-        return
-    low, high = float(array.min()), float(array.max())
-    good = (low > 0 if positive else low >= 0) and (infinite or high < np.inf)
-    if not good:
-        bad = ~(array > 0 if positive else array >= 0) | (False if infinite else ~(array < np.inf))
-        place = int(np.flatnonzero(bad)[0])
-        wanted = ("positive" if positive else "zero or more") + ("" if infinite else " and finite")
-        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give a value that is {wanted}")
-
-
-def _indices(where: str, array: Ints, limit: int) -> None:
-    if len(array) and not (int(array.min()) >= 0 and int(array.max()) < limit):
-        place = int(np.flatnonzero((array < 0) | (array >= limit))[0])
-        raise BadInput(f"number {place} is {array[place]}", where=where, remedy=f"give 0 to {limit - 1}")
-
-
-def _csr(where: str, indptr: Ints, items: Ints, count: int) -> None:
-    _length(f"{where}: indptr", indptr, count + 1)
-    if int(indptr[0]) != 0 or int(indptr[-1]) != len(items) or bool(np.any(indptr[1:] < indptr[:-1])):
-        raise BadInput(
-            f"indptr does not divide {len(items)} places", where=where, remedy="let it rise from 0 to their number"
-        )
+        if len(indptr) != count + 1 or indptr[0] != 0 or indptr[-1] != len(items) or (np.diff(indptr) < 0).any():
+            problem = f"indptr does not divide {len(items)} places among {count}"
+            raise BadInput(problem, where=where, remedy="let it rise from 0 to their number")
+    for where, values, count, low, high in (
+        ("capacity_Bps", capacity, len(capacity), 0.0, most),
+        ("traffic: target", traffic.target, flows, 0.0, most),
+        ("traffic: bytes", traffic.bytes, flows, 0.0, most),
+        ("traffic: weight", traffic.weight, flows, least, most),
+        ("traffic: cap_Bps", traffic.cap_Bps, flows, least, np.inf),
+        ("traffic: phase", traffic.phase, flows, 0, len(phases) - 1),
+        ("phases: delay_s", phases.delay_s, len(phases), 0.0, most),
+        ("phases: start_s", phases.start_s, len(phases), 0.0, most),
+        ("phases: waits", phases.waits, len(phases.waits), 0, len(phases) - 1),
+        ("routes: latency_s", routes.latency_s, flows, 0.0, most),
+        ("routes: links", routes.links, len(routes.links), 0, len(capacity) - 1),
+        ("routes: usage", routes.usage, len(routes.links), least, most),
+    ):
+        # Not a number is never within bounds.
+        if len(values) != count or (count and not (values.min() >= low and values.max() <= high)):
+            raise BadInput("bad values", where=where, remedy=f"give {count} of {low:g} to {high:g}")
+    # Slots are numbered with 32 bits, and there are up to four for each place and link (`new_net`).
+    if 4 * (len(routes.links) + len(capacity)) >= 2**31:
+        raise BadInput(f"{len(routes.links)} places on paths", where="routes", remedy="give at most 500 million")
 
 
 KINDS = 64
 """Most kinds of phases among which an equal one is looked for."""
 
 
-def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int, local: float) -> Simulation | None:
+def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes) -> Simulation | None:
     """The simulation of a chain with equal phases; None if the phases make no chain or all differ."""
+    # A phase of a chain begins on empty links, so that equal phases last equally long wherever they come in the chain.
     if len(traffic.phases) < 2 or not _is_chain(traffic):
         return None
-    check_lengths(traffic, routes)
+    check_inputs(capacity, traffic, routes)
     first = np.searchsorted(traffic.phase, np.arange(len(traffic.phases) + 1))
     kind, example = _kinds(traffic, routes, first)
     if len(example) > KINDS or 2 * len(example) > len(kind):
@@ -421,11 +280,7 @@ def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes, mode: int
     # One run of each kind; it is worth it only if at least half of the phases repeat another.
     parts = [
         simulate(
-            capacity,
-            *_part(traffic, routes, int(first[phase]), int(first[phase + 1])),
-            mode,
-            local,
-            first_flow=int(first[phase]),
+            capacity, *_part(traffic, routes, int(first[phase]), int(first[phase + 1])), first_flow=int(first[phase])
         )
         for phase in example
     ]
@@ -470,15 +325,7 @@ def _part(traffic: Traffic, routes: Routes, begin: int, end: int) -> tuple[Traff
     """Some flows that follow each other, alone at time 0."""
     places = slice(int(routes.indptr[begin]), int(routes.indptr[end]))
     alone = at_once(traffic.source[begin:end], traffic.target[begin:end], traffic.bytes[begin:end])
-    part = Traffic(
-        source=alone.source,
-        target=alone.target,
-        bytes=alone.bytes,
-        phase=alone.phase,
-        weight=traffic.weight[begin:end],
-        cap_Bps=traffic.cap_Bps[begin:end],
-        phases=alone.phases,
-    )
+    part = replace(alone, weight=traffic.weight[begin:end], cap_Bps=traffic.cap_Bps[begin:end])
     return part, Routes(
         indptr=routes.indptr[begin : end + 1] - routes.indptr[begin],
         links=routes.links[places],
@@ -517,10 +364,6 @@ def _assemble(traffic: Traffic, first: Ints, kind: Ints, parts: list[Simulation]
         solutions=sum(part.solutions for part in parts),
         local_solutions=sum(part.local_solutions for part in parts),
     )
-
-
-LOCAL = 0.25
-"""As ``weft.simulation.flows.engine.run`` has it by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -579,14 +422,14 @@ def run_until(
     if not until_s >= 0:
         raise BadInput(f"halt at {until_s:g} s", where="until_s", remedy="give a time of 0 or later")
     capacity = np.asarray(capacity_Bps, dtype=np.float64)
-    check_inputs(capacity, traffic, routes, ())
+    check_inputs(capacity, traffic, routes)
     net = net_of(capacity, traffic, routes)
-    clock, net.counter[READY] = new_clock(traffic, routes, (), 0)
+    clock, net.counter[READY] = new_clock(traffic, routes, 0)
     clock.phases["halts"][np.asarray(stop_phases, dtype=np.int64)] = 1
-    advance.sized(steps_of(traffic, routes))(net, clock, FAIR, LOCAL, float(until_s))
+    advance.sized(steps_of(traffic, routes))(net, clock, LOCAL, float(until_s))
     live = net.flow_list["live"][: net.counter[LIVE]]
     if len(live) and until_s == np.inf and not net.counter[HALTS]:
-        raise stalled(net.links["capacity"], traffic, routes, live)
+        raise stalled(capacity, traffic, routes, live)
     trips, phases = net.trips, clock.phases
     # Halted by a phase or run to the end: the clock shows the last event.  Otherwise nothing happens between that
     # event and `until_s`, and flows go on at their rates.
