@@ -17,13 +17,10 @@ from dataclasses import replace
 from functools import partial
 
 import bench
-import numpy as np
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import Request, request
-from weft.collectives.schedules.per_rank import play_ranks
-from weft.collectives.schedules.policies import compare, schedule
-from weft.collectives.schedules.themis import baseline, themis
+from weft.collectives.schedules.policies import baseline, compare, schedule, themis
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.fabric.dimension import Dimension
 from weft.model.workload import RESNET_50_S, WORKLOADS, Communication, Task, Workload
@@ -310,20 +307,11 @@ def anew(asked: Request, chunks: int | None) -> None:
 def speed(tiny: bool) -> Figures:
     asked = request("all-reduce", 1000 * MIB, dimensions("4D-Ring_SW_SW_SW"))
     order = themis(asked)
-    timed = time_schedule(order, rule="scf")
-    wide = [
-        Dimension(size=size, kind="switch", bandwidth_Bps=width * GB, latency_s=1e-6)
-        for size, width in ((16, 200), (16, 100), (64, 50))
-    ]
-    big = time_schedule(themis(request("all-reduce", 1000 * MIB, wide)), rule="scf")
-    late = np.random.default_rng(0).exponential(1e-4, 16_384)
     calls: dict[str, tuple[str, Callable[[], object]]] = {
         "themis": ("Themis' orders, 64 chunks x 4 dimensions", partial(themis, asked)),
         "simulation": ("one simulation of them, ranks alike", partial(time_schedule, order, rule="scf")),
         "weft_64_chunks": ("Weft's schedule, 64 chunks", partial(anew, asked, 64)),
         "weft": ("Weft's schedule, any number of chunks", partial(anew, asked, None)),
-        "1024_ranks": ("rank by rank, 1,024 ranks", partial(play_ranks, timed)),
-        "16384_ranks": ("rank by rank, 16,384 ranks, random starts", partial(play_ranks, big, start_s=late)),
     }
     figures = {}
     for key, (title, call) in calls.items():

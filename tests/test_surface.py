@@ -113,13 +113,13 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
-    --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
-    --output --plan --policy --routing --slow --system --timeline --verbose --wide --workload
+    --compare --dims --export --format --groups --independent --job --layout --order --output --plan --policy
+    --system --timeline --verbose --wide --workload
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
     --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
-route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
-    --generate --job --jobs --output --placement --plan --radix --router --seed --wide
+route evaluate: --chart --cluster --controller --epochs --fabric --failed-spines --flows --format --generate
+    --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job

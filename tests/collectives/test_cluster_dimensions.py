@@ -10,7 +10,7 @@ from weft.cluster import catalogue as clusters
 from weft.cluster.spec import Tier
 from weft.collectives.dimensions import dimensions_of
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.themis import baseline
+from weft.collectives.schedules.policies import baseline
 from weft.collectives.schedules.timing import time_schedule
 
 

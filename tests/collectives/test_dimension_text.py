@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.collectives.dimensions import parse_algorithms, parse_dimensions, parse_late, parse_slow
+from weft.collectives.dimensions import parse_algorithms, parse_dimensions
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS
 from weft.errors import BadInput, UnknownName
@@ -106,54 +106,3 @@ def test_algorithms():
     for text in ("rign", "", "ring,", "Ring", "-,--"):
         with pytest.raises(UnknownName, match="--algorithms"):
             parse_algorithms(text)
-
-
-def test_late_ranks():
-    found = parse_late("3:50us, 11:1ms,0:0", ASKED)
-    assert found.shape == (12,)
-    assert (found[3], found[11], found.sum()) == pytest.approx((50e-6, 1e-3, 1.05e-3))
-    with pytest.raises(BadInput, match="rank 1 is given twice"):
-        parse_late("1:1s,1:2s", ASKED)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "17:50us"),
-        ("12:1us", "0 to 11"),
-        ("-1:1us", "rank"),
-        ("3:soon", "quantity"),
-        ("3:-1us", "before the beginning"),
-        ("3:1e999", "too large"),
-    ],
-)
-def test_late_ranks_that_cannot_be(text, message):
-    with pytest.raises(BadInput, match="--late") as error:
-        parse_late(text, ASKED)
-    assert message in str(error.value)
-
-
-def test_slow_links():
-    assert parse_slow("3:2:0.5, 11:1:2", ASKED) == [(3, 1, 0.5), (11, 0, 2.0)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "17:2:0.5"),
-        ("3:2", "17:2:0.5"),
-        ("12:1:0.5", "0 to 11"),
-        ("3:0:0.5", "1 to 2"),
-        ("3:3:0.5", "1 to 2"),
-        ("3:x:0.5", "whole number"),
-        ("3:1:half", "share"),
-        ("3:1:0", "share"),
-        ("3:1:-1", "share"),
-        ("3:1:nan", "share"),
-        ("3:1:inf", "share"),
-    ],
-)
-def test_slow_links_that_cannot_be(text, message):
-    with pytest.raises(BadInput, match="--slow") as error:
-        parse_slow(text, ASKED)
-    assert message in str(error.value)

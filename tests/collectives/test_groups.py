@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft.collectives.groups import factors_of, part_dimensions, whole_dimensions
+from weft.collectives.dimensions import factors_of, part_dimensions, whole_dimensions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.fabric.dimension import Dimension
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from weft.collectives.messages.blocks import after, beside, table
-from weft.collectives.messages.flows import Steps, expand
+from weft.collectives.messages import Steps, after, beside, expand, table
 from weft.collectives.schedules.chunks import request
 from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, StageCost, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
@@ -122,7 +121,7 @@ def messages(kind, algorithm, size):
 def busiest_rank(steps, size):
     """The most that a rank sends or receives."""
     received = np.bincount(steps.target, weights=steps.bytes, minlength=size)
-    return max(steps.sent(size).max(), received.max())
+    return max(np.bincount(steps.source, steps.bytes, size).max(), received.max())
 
 
 def a_dimension(kind, size, **more):

@@ -25,14 +25,6 @@ REFUSED = {
     ),
     "an exported type twice": (("train", "export", "a", "b", "--to", "hf", "--to", "weft"), "--to: is given twice"),
     "commas that part no thousands": (("plan", "gpt2-124m", "a100-8", "--batch", "1,1,1"), "'1,1,1' is not a whole"),
-    "a rank late twice": (
-        ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--late", "0:1us,0:2000us"),
-        "rank 0 is given twice",
-    ),
-    "a rank slow twice": (
-        ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--slow", "0:1:0.5,0:1:0.7"),
-        "dimension 1 of rank 0 is given twice",
-    ),
     "export: host map": (("route", "export", "json", *PAPER, "--host-map", "no"), "--host-map: has no effect"),
     "events: radix": (("route", "export", "events", *PAPER, "--radix", "7"), "--radix: applies to"),
     "events: failed": (

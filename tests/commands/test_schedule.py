@@ -57,19 +57,6 @@ def test_a_switch_of_no_power_of_two_says_what_it_takes(weft: Run) -> None:
     assert "Assumed: dimension 1: ring instead of halving-doubling on a switch of 6" in out
 
 
-def test_stages_contend_on_a_fabric(weft: Run, tmp_path: Path) -> None:
-    cluster = ("schedule", "all-reduce", "64MiB", "--cluster", "h100-64", "--chunks", "64")
-    alike = as_json(weft, *cluster)["time_s"]
-    fabric = ("--fabric", "rail-optimized", "--routing", "spray")
-    found = as_json(weft, *cluster, *fabric)
-    assert found["per_rank"]["time_s"] > alike * 0.99
-    path = str(tmp_path / "fabric.json")
-    options = ("--kind", "rail-optimized", "--radix", "64", "--export", "json", "-o", path)
-    assert weft("fabric", "h100-64", *options)[0] == 0
-    again = as_json(weft, *cluster, "--fabric", path, "--routing", "spray")
-    assert again["per_rank"]["time_s"] == pytest.approx(found["per_rank"]["time_s"], rel=1e-6)
-
-
 # Exports ----------------------------------------------------------------------------------------
 
 
@@ -172,15 +159,6 @@ BAD = {
     "algorithm": ((*SMALL, "--algorithms", "rign,-"), "did you mean ring"),
     "no chunks": ((*SMALL, "--chunks", "0"), "0 chunks"),
     "active": ((*SMALL, "--active", "some"), "not a number"),
-    "late": ((*SMALL, "--late", "3"), "17:50us"),
-    "slow": ((*SMALL, "--slow", "3:2"), "17:2:0.5"),
-    "slow with active": ((*SMALL, "--slow", "3:2:0.5", "--active", "3"), "active"),
-    "fabric without cluster": ((*SMALL, "--fabric", "rail-only"), "--cluster"),
-    "unknown fabric": (
-        ("schedule", "all-reduce", "1GiB", "--cluster", "h100-64", "--fabric", "fat-three"),
-        "fat-tree",
-    ),
-    "missing fabric": ((*SMALL, "--fabric", "no.json"), "no.json"),
     "unknown cluster": (("schedule", "all-reduce", "1GiB", "--cluster", "h1000-8"), "unknown cluster"),
     "missing network": (("schedule", "all-reduce", "1GiB", "--dims", "no.yml"), "no.yml"),
     "missing system": ((*SMALL, "--system", "no.txt"), "no.txt"),
@@ -232,9 +210,6 @@ BAD = {
         f"workload with {name}": ((*WHOLE, *words), "one collective")
         for name, words in {
             "independent": ("--independent",),
-            "late": ("--late", "1:1us"),
-            "slow": ("--slow", "1:1:0.5"),
-            "fabric": ("--fabric", "rail-only"),
             "export": ("--export", "msccl"),
             "chart": ("--chart", "x.svg"),
             "compare": ("--compare",),
@@ -261,7 +236,6 @@ def test_bad_input_is_one_line_and_exit_code_2(
 USAGE = {
     "policy": (("--policy", "tacos"), "weft"),
     "order": (("--policy", "themis", "--order", "lifo"), "fifo"),
-    "routing": (("--routing", "best"), "spray"),
     "export": (("--export", "nccl"), "msccl"),
     "format": (("--format", "csv"), "json"),
     "chunks": (("--chunks", "many"), "whole number"),
@@ -338,7 +312,7 @@ def test_broken_files(weft: Run, tmp_path: Path, name: str, role: str) -> None:
     assert err.count("\n") == 1
 
 
-JUNK = ["--dims", "--algorithms", "--active", "--late", "--slow", "--chunks", "--workload"]
+JUNK = ["--dims", "--algorithms", "--active", "--chunks", "--workload"]
 
 
 @given(st.text(max_size=30), st.sampled_from(JUNK))

@@ -11,8 +11,8 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from weft.collectives.messages.blocks import MessagePlan, after
-from weft.collectives.messages.flows import plan as messages
+from weft.collectives.messages import MessagePlan, after
+from weft.collectives.messages import plan as messages
 from weft.errors import BadInput, Unsupported
 from weft.interop.msccl import write_msccl
 

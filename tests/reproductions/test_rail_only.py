@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.cluster.catalogue import load as load_cluster
-from weft.collectives.messages.flows import Steps, expand
+from weft.collectives.messages import Steps, expand
 from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.paths import routes

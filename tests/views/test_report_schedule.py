@@ -10,7 +10,6 @@ from rich.console import Console
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.per_rank import play_ranks
 from weft.collectives.schedules.policies import compare, schedule
 from weft.collectives.schedules.provision import provision
 from weft.collectives.schedules.result import ScheduleResult
@@ -67,7 +66,7 @@ def table(one, width=100, *, verbose=True):
 def test_a_schedule_keeps_within_the_width(width, shape, bytes_):
     one = outcome(shape, bytes_=bytes_, assumptions=("rail and spine share the NIC: one dimension",))
     asked = one.timed.schedule.request
-    one = replace(one, others=compare(asked), ranks=play_ranks(one.timed))
+    one = replace(one, others=compare(asked))
     lines = table(one, width).splitlines()
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
@@ -101,14 +100,6 @@ def test_comparison_counts_from_the_baseline():
     brief = table(replace(one, others=others), verbose=False)
     assert "themis scf" in brief
     assert "astra" not in brief
-
-
-def test_ranks_are_named():
-    one = outcome()
-    late = np.where(np.arange(16) == 5, 1e-3, 0.0)
-    text = table(replace(one, ranks=play_ranks(one.timed, start_s=late)))
-    assert "against equal ranks; rank " in text.splitlines()[0]
-    assert "With equal ranks: Weft: " in text
 
 
 def test_slow_dimensions_have_a_remedy():
@@ -147,13 +138,12 @@ def test_orders_are_counted_and_the_rest_is_added_up():
 def test_json_is_complete():
     one = outcome()
     others = compare(one.timed.schedule.request)
-    found = json.loads(replace(one, others=others, ranks=play_ranks(one.timed)).to_json())
+    found = json.loads(replace(one, others=others).to_json())
     promised = {"schema", "time_s", "ideal_s", "bound_s", "utilization", "dimensions", "orders"}
     assert promised <= set(found)
     assert found["schema"] == "weft.schedule/1"
     assert found["time_s"] == one.timed.time_s
     assert (np.array(found["orders"]) - 1 == one.timed.schedule.orders).all()
-    assert found["per_rank"]["time_s"] == max(found["per_rank"]["finish_s"])
     assert [peer["policy"] for peer in found["policies"]] == list(others)
     assert found["provision"]["pairs"][0]["verdict"] == "over-provisioned"
     assert found["provision"]["just_enough_Bps"] == pytest.approx([200e9, 50e9])

@@ -21,10 +21,10 @@ from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.collectives.cost import PROTOCOLS, Network, candidates, collective_s, lower_bound_s
-from weft.collectives.groups import factors_of, part_dimensions
-from weft.collectives.messages.scheduled import equal, schedule_plan
+from weft.collectives.dimensions import factors_of, part_dimensions
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.messages import equal, schedule_plan
 from weft.collectives.schedules.policies import POLICIES, SMALLEST_PIECE_BYTES, schedule
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.collectives.stages import BALANCED_KINDS

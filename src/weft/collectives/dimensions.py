@@ -1,20 +1,16 @@
-"""The dimensions of a schedule: those of a cluster's tiers, and those, algorithms and odd ranks as people write."""
+"""The dimensions of a schedule: of a cluster's tiers, as people write them, and those that a group of ranks spans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import prod
 
-import numpy as np
-
 from weft.cluster.spec import Cluster, Tier
-from weft.collectives.schedules.chunks import Request
 from weft.collectives.stages import ALGORITHMS, Algorithm, choose, stage
-from weft.errors import BadInput, UnknownName
+from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import KINDS, Dimension, DimensionKind, from_tier
-from weft.fabric.spec import Floats
 from weft.units import parse_bandwidth, parse_seconds
 
 
@@ -64,6 +60,142 @@ def _together(tiers: Sequence[Tier]) -> Dimension:
     )
 
 
+Factors = Sequence[tuple[int, int]]
+
+
+def whole_dimensions(dimensions: Sequence[Dimension], chosen: Sequence[int]) -> list[tuple[int, Dimension]]:
+    """Number and dimension of those chosen, inner to outer."""
+    for number in chosen:
+        if not 0 <= number < len(dimensions):
+            problem = f"there is no dimension {number + 1} of {len(dimensions)}"
+            raise BadInput(problem, where="group", remedy="give a network with as many dimensions")
+    return [(number, dimensions[number]) for number in sorted(set(chosen))]
+
+
+def part_dimensions(dimensions: Sequence[Dimension], factors: Factors) -> list[tuple[int, Dimension]]:
+    """Number and dimension of each part of a group, whose factors are (size, distance in ranks).
+
+    A part has all the bandwidth of a switch, but only those all-pairs links that join its members; neighbours
+    on a ring are a line.
+
+    Raises:
+        Unsupported: a factor cuts a dimension unevenly, or takes ranks apart on a ring or line.
+    """
+    result = []
+    for size, distance in factors:
+        if size <= 1:
+            continue
+        low = 1
+        left, begin = size, distance
+        # A dimension covers distances from `low` to `high`; what of the group's factor does not fit into it goes on
+        # outwards.
+        for number, dimension in enumerate(dimensions):
+            high = low * dimension.size
+            if left > 1 and low <= begin < high:
+                part = _inside(left, begin, low, high)
+                result.append((number, _partial(dimension, part, apart=begin > low)))
+                left, begin = left // part, high
+            low = high
+        if left > 1:
+            shape = " x ".join(str(dimension.size) for dimension in dimensions)
+            raise BadInput(f"{size} ranks {distance} apart do not fit on {shape}", where="group")
+    return result
+
+
+def _inside(left: int, begin: int, low: int, high: int) -> int:
+    """How many of the remaining ranks differ in this dimension."""
+    room = high // begin
+    if high % begin or begin % low or (left > room and left % room) or (left < room and room % left):
+        raise Unsupported(
+            f"a group of {left} ranks {begin} apart cuts a dimension of {high // low} unevenly",
+            where="group",
+            remedy="choose degrees that divide the sizes of the dimensions",
+        )
+    return min(left, room)
+
+
+def rank_dimensions(dimensions: Sequence[Dimension], ranks: Sequence[int]) -> list[tuple[int, Dimension]]:
+    """Number and dimension of each part of a group, given by its ranks.
+
+    Raises:
+        Unsupported: the group is not a block of coordinates, or takes ranks apart on a ring or line.
+    """
+    if len(ranks) == 1:
+        return []
+    sizes = [dimension.size for dimension in dimensions]
+    if len(set(ranks)) < len(ranks) or not all(0 <= rank < prod(sizes) for rank in ranks):
+        problem = f"ranks {sorted(ranks)[:8]} are not a group of {prod(sizes)}"
+        raise BadInput(problem, where="group", remedy="name each rank once, from 0")
+    # The coordinates that occur in each dimension; the group is a block if their product is its size.
+    places = [set[int]() for _ in sizes]
+    for rank in ranks:
+        for place, size in zip(places, sizes, strict=True):
+            place.add(rank % size)
+            rank //= size
+    if prod(len(place) for place in places) != len(ranks):
+        shape = " x ".join(str(size) for size in sizes)
+        raise Unsupported(f"ranks {sorted(ranks)[:8]} are not a block of {shape}", where="group")
+    return [
+        (number, _partial(dimensions[number], len(place), apart=not _neighbours(place, dimensions[number])))
+        for number, place in enumerate(places)
+        if len(place) > 1
+    ]
+
+
+def _neighbours(place: set[int], dimension: Dimension) -> bool:
+    """Whether coordinates follow each other, on a ring also over its end."""
+    begins = [at for at in place if (at - 1) % dimension.size not in place]
+    return len(begins) <= 1 and (dimension.kind == "ring" or max(place) - min(place) == len(place) - 1)
+
+
+def path_dimensions(dimensions: Sequence[Dimension], source: int, target: int) -> list[tuple[int, Dimension]]:
+    """Number and dimension of those in which two ranks differ, inner to outer."""
+    count = prod(dimension.size for dimension in dimensions)
+    if not (0 <= source < count and 0 <= target < count):
+        raise BadInput(f"ranks {source} and {target} of {count}", where="message", remedy="count from 0")
+    result = []
+    for number, dimension in enumerate(dimensions):
+        if source % dimension.size != target % dimension.size:
+            result.append((number, dimension))
+        source, target = source // dimension.size, target // dimension.size
+    return result
+
+
+def _partial(dimension: Dimension, size: int, *, apart: bool) -> Dimension:
+    if size == dimension.size or dimension.kind == "switch":
+        return replace(dimension, size=size)
+    if dimension.kind == "fully-connected":
+        return replace(dimension, size=size, bandwidth_Bps=dimension.bandwidth_Bps * (size - 1) / (dimension.size - 1))
+    if apart:
+        raise Unsupported(
+            f"{size} ranks that are not neighbours on a {dimension.kind} of {dimension.size}",
+            where="group",
+            remedy="let the group take neighbours, or a whole dimension",
+        )
+    return replace(dimension, size=size, kind="line", bandwidth_Bps=dimension.link_Bps * min(size - 1, 2))
+
+
+def factors_of(ranks: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(size, distance) of the parts of a group, inner to outer, from its ranks in increasing order.
+
+    Raises:
+        Unsupported: the ranks are not regularly spaced.
+    """
+    firsts, result = list(ranks), list[tuple[int, int]]()
+    # The innermost run of equal distances is a factor; its first members are the group of the next one.
+    while len(firsts) > 1:
+        distance, size = firsts[1] - firsts[0], 2
+        while size < len(firsts) and firsts[size] - firsts[size - 1] == distance:
+            size += 1
+        blocks = [firsts[i : i + size] for i in range(0, len(firsts), size)]
+        shape = [rank - firsts[0] for rank in blocks[0]]
+        if distance <= 0 or any([rank - block[0] for rank in block] != shape for block in blocks):
+            raise Unsupported("a group of ranks that are not regularly spaced", where="group")
+        result.append((size, distance))
+        firsts = [block[0] for block in blocks]
+    return tuple(result)
+
+
 EXAMPLE = "write it like switch:8:450GB/s:1us"
 SHORT_KINDS: dict[str, DimensionKind] = {"fc": "fully-connected", "fullyconnected": "fully-connected"}
 
@@ -105,58 +237,6 @@ def parse_algorithms(text: str) -> list[Algorithm | None]:
         if name not in (*ALGORITHMS, "-"):
             raise UnknownName("algorithm", name, ALGORITHMS, where="--algorithms")
     return [None if name == "-" else name for name in names]  # type: ignore[misc]
-
-
-def parse_late(text: str, collective: Request) -> Floats:
-    """When each rank begins, from "17:50us,3:1ms"."""
-    starts = np.zeros(collective.accelerators)
-    seen: set[int] = set()
-    for rank, value in _per_rank(text, 2, collective, "--late", "17:50us"):
-        if rank in seen:
-            raise BadInput(f"rank {rank} is given twice", where="--late", remedy="give each rank once")
-        seen.add(rank)
-        seconds = parse_seconds(value[0], "--late")
-        if seconds < 0:
-            raise BadInput(f"{value[0]} is before the beginning", where="--late")
-        starts[rank] = seconds
-    return starts
-
-
-def parse_slow(text: str, collective: Request) -> list[tuple[int, int, float]]:
-    """Rank, dimension (from 0) and share of the bandwidth that is left, from "17:2:0.5"."""
-    result: list[tuple[int, int, float]] = []
-    for rank, (dimension, share) in _per_rank(text, 3, collective, "--slow", "17:2:0.5"):
-        number = _whole(dimension, "--slow: dimension")
-        if not 1 <= number <= len(collective.dimensions):
-            problem = f"there is no dimension {number}"
-            raise BadInput(problem, where="--slow", remedy=f"give 1 to {len(collective.dimensions)}")
-        if any(known[:2] == (rank, number - 1) for known in result):
-            problem = f"dimension {number} of rank {rank} is given twice"
-            raise BadInput(problem, where="--slow", remedy="give each once")
-        result.append((rank, number - 1, _share(share)))
-    return result
-
-
-def _per_rank(text: str, parts: int, collective: Request, where: str, example: str) -> Iterator[tuple[int, list[str]]]:
-    for item in text.split(","):
-        fields = item.strip().split(":")
-        if len(fields) != parts:
-            raise BadInput(f"{item[:60]!r} cannot be read", where=where, remedy=f"write it like {example}")
-        rank = _whole(fields[0], f"{where}: rank")
-        if rank >= collective.accelerators:
-            problem = f"there is no rank {rank}"
-            raise BadInput(problem, where=where, remedy=f"give 0 to {collective.accelerators - 1}")
-        yield rank, fields[1:]
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1000:
-        raise BadInput(f"{text[:40]!r} is not a share of a bandwidth", where="--slow", remedy="give it as 0.5")
-    return share
 
 
 def _whole(text: str, where: str) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from weft.commands.command_line import GroupedCommand, takes
-from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.output import (
     Output,
@@ -40,10 +39,8 @@ from weft.interop.formats import formats_of
 if TYPE_CHECKING:
     from weft.arrangement.collectives import JobSchedules
     from weft.cluster import Cluster
-    from weft.collectives.schedules.per_rank import RankTimes
     from weft.collectives.schedules.result import ScheduleResult
     from weft.collectives.schedules.timing import Active, TimedSchedule
-    from weft.fabric import Fabric
     from weft.fabric.dimension import Dimension
     from weft.interop.astra_system import AstraSystem
     from weft.model.workload import Workload
@@ -55,27 +52,21 @@ EXPORTED_CHUNKS = 4
 _ARRANGED = frozenset(
     {
         *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
-        *("late", "slow", "chunk_counts"),
+        "chunk_counts",
     }
 )
 """What goes with an arrangement."""
-_ONLY_COLLECTIVE = ("independent", "late", "slow", "fabric", "compare", "chunk_counts")
+_ONLY_COLLECTIVE = ("independent", "compare", "chunk_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledNetwork(Options):
-    """The dimensions, and how ranks and links differ."""
+    """The dimensions."""
 
     group = "Network"
     cluster: str | Cluster | None = option(None, "Cluster by name, or its TOML file.", metavar="CLUSTER")
     dims: str | tuple[Dimension, ...] | None = option(
         None, "Dimensions, inner to outer (see above), or an ASTRA-sim file.", metavar="DIMENSION,...|FILE.yml"
-    )
-    fabric: str | Fabric | None = option(None, "Send all messages over this network.", metavar="KIND|FILE")
-    routing: str = option(ROUTING, "Routing on --fabric.", choices=ROUTINGS)
-    late: str | None = option(None, "Ranks that start later, as 17:50us.", metavar="RANK:TIME,...")
-    slow: str | None = option(
-        None, "Slow links: rank, dimension, share of bandwidth, as 17:2:0.5.", metavar="RANK:DIM:SHARE,..."
     )
 
 
@@ -184,7 +175,7 @@ def schedule(
 
     if options.calibration is not None:
         raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
-    timed, cluster, notes = _scheduled(collective, size, options)
+    timed, _, notes = _scheduled(collective, size, options)
     request = timed.schedule.request
     if options.chunk_counts and options.chunks is not None:
         raise BadInput("does not go with --chunks", where="--chunk-counts", remedy="drop one of them")
@@ -204,7 +195,6 @@ def schedule(
         ideal_s=ideal_s(request),
         provision=provision(request),
         assumptions=notes,
-        ranks=_per_rank(timed, cluster, options),
         others=others,
         counts={count: policies(chunks=count) for count in counts},
     )
@@ -319,26 +309,6 @@ def _active(value: str | int | None) -> Active:
     return min(int(text[:40]), 10**9)
 
 
-def _per_rank(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOptions) -> RankTimes | None:
-    if options.late is None and options.slow is None and options.fabric is None:
-        return None
-    from weft.collectives.dimensions import parse_late, parse_slow
-    from weft.collectives.schedules.per_rank import play_ranks, rank_bandwidths
-    from weft.simulation.dimension_rates import dimension_rates
-
-    request = timed.schedule.request
-    if options.fabric is None:
-        speeds = rank_bandwidths(timed)
-    else:
-        fabric = fabric_of(options.fabric, cluster)
-        speeds = dimension_rates(request, fabric, routing=options.routing)  # type: ignore[arg-type]
-    if options.slow is not None:
-        for rank, dimension, share in parse_slow(options.slow, request):
-            speeds[dimension, rank] *= share
-    starts = None if options.late is None else parse_late(options.late, request)
-    return play_ranks(timed, start_s=starts, bandwidth_Bps=speeds)
-
-
 def _iteration(options: ScheduleOptions) -> WorkloadResult:
     """One iteration of ``workload``, or of ``plan``, under every policy."""
     from weft.collectives.dimensions import parse_algorithms
@@ -420,7 +390,7 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
     """A schedule as text in one of ``FORMATS`` but chakra."""
     wanted = timed.schedule.request
     if form == "msccl":
-        from weft.collectives.messages.scheduled import equal, schedule_plan
+        from weft.collectives.schedules.messages import equal, schedule_plan
         from weft.interop.msccl import write_msccl
 
         chunks = len(timed.schedule)
@@ -549,7 +519,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
 
 def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Refuse options that have no effect."""
-    names = ("compare", "chunk_counts", "late", "slow", "fabric")
+    names = ("compare", "chunk_counts")
     unused = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
     unused += ["--format json"] * (out.form == "json")
     if unused:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.collectives.messages.blocks import MessagePlan
+from weft.collectives.messages import MessagePlan
 from weft.errors import BadInput, Unsupported
 
 MOST_STEPS = 256

@@ -21,12 +21,12 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.codec import encode
-from weft.collectives.groups import factors_of, part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
+from weft.collectives.dimensions import factors_of, part_dimensions, path_dimensions, rank_dimensions, whole_dimensions
 from weft.collectives.schedules.bound import ideal_s
 from weft.collectives.schedules.chunks import Request, request
-from weft.collectives.schedules.policies import ALIASES, schedule
+from weft.collectives.schedules.policies import ALIASES, machine, schedule
 from weft.collectives.schedules.queues import Passages, QueueRule, play
-from weft.collectives.schedules.timing import Active, machine
+from weft.collectives.schedules.timing import Active
 from weft.collectives.stages import Algorithm
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator

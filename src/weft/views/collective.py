@@ -40,8 +40,6 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         yield Heading("Dimensions, inner to outer")
     if verbose or not tables:
         yield Table(_dimension_columns(outcome))
-    if outcome.ranks is not None:
-        yield Paragraph(f"With equal ranks: {_verdict(outcome)}", indent=2, hang=2)
     if outcome.provision.slow and not verbose:
         yield Paragraph(f"No mix of orders keeps all dimensions busy{_remedy(outcome.provision)}.", indent=2)
     for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
@@ -53,36 +51,20 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
             f" {time_words(outcome.ideal_s)} (every dimension always busy, without latency)",
             indent=2,
         )
-        if outcome.ranks is not None:
-            first_s = float(outcome.ranks.finish_s.min())
-            yield Paragraph(f"The first rank ends after {time_words(first_s)}", indent=2)
         yield Table(_order_columns(timed.schedule))
         yield from _provision(outcome.provision)
 
 
 def schedule_verdict(outcome: ScheduleResult) -> str:
-    """The time of a schedule, against the baseline and the bound; with unequal ranks against equal ones."""
-    ranks = outcome.ranks
-    if ranks is None:
-        return _verdict(outcome)
-    over, last = over_words(ranks.time_s, ranks.alike_s), int(np.argmax(ranks.finish_s))
-    return f"{_policy(outcome)}: {time_words(ranks.time_s)}, {over} against equal ranks; rank {last} ends last."
-
-
-def _verdict(outcome: ScheduleResult) -> str:
+    """The time of a schedule, against the baseline and the bound."""
     timed, baseline = outcome.timed, outcome.baseline
     time, usual, least = times_words([timed.time_s, baseline.time_s, outcome.bound_s])
     gain = ""
     if timed is not baseline:
         ratio = round(baseline.time_s / timed.time_s, 2)
         gain = f", {f'{ratio:.2f}x faster than' if ratio != 1 else 'as fast as'} the baseline's {usual}"
-    return f"{_policy(outcome)}: {time}{gain}; no schedule can be below {least}."
-
-
-def _policy(outcome: ScheduleResult) -> str:
-    """The policy's name, as the beginning of a sentence."""
-    name = outcome.timed.schedule.policy
-    return name[0].upper() + name[1:]
+    name = timed.schedule.policy
+    return f"{name[0].upper()}{name[1:]}: {time}{gain}; no schedule can be below {least}."
 
 
 def _setting(timed: TimedSchedule) -> str:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import MOST_CHUNKS, request
-from weft.collectives.schedules.policies import balanced
+from weft.collectives.schedules.policies import balanced, baseline, themis
 from weft.collectives.schedules.queues import order_of
-from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.errors import BadInput

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import Schedule, mirrored, request, stages_of
-from weft.collectives.schedules.policies import balanced
+from weft.collectives.schedules.policies import balanced, baseline, themis
 from weft.collectives.schedules.queues import play
-from weft.collectives.schedules.themis import baseline, themis
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import ONE_OPERATION, STAGE_KINDS
 from weft.fabric.dimension import KINDS, Dimension

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.themis import baseline, themis
+from weft.collectives.schedules.policies import baseline, themis
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension

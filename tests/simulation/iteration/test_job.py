@@ -10,7 +10,7 @@ import pytest
 
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
-from weft.collectives.messages.flows import expand
+from weft.collectives.messages import expand
 from weft.errors import BadInput, UnknownName
 from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import for_cluster

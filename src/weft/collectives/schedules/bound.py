@@ -18,8 +18,7 @@ from math import fsum
 
 import numpy as np
 
-from weft.collectives.schedules.chunks import Request, Schedule, mirrored, stages_of
-from weft.collectives.schedules.themis import baseline_order
+from weft.collectives.schedules.chunks import Request, Schedule, baseline_order, mirrored, stages_of
 from weft.collectives.stages import BALANCED_KINDS
 from weft.fabric.spec import Floats, Ints
 from weft.solvers import lp

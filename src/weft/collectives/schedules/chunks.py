@@ -184,6 +184,15 @@ class Stages:
         )
 
 
+OUTER_FIRST = ("all-gather", "broadcast")
+
+
+def baseline_order(collective: Request) -> Ints:
+    """Dimensions in the usual order of the collective's kind."""
+    inner_first = np.array(collective.used, dtype=np.int64)
+    return inner_first[::-1] if collective.kind in OUTER_FIRST else inner_first
+
+
 def mirrored(orders: Ints) -> Ints:
     """All-gather orders that take back what the reduce-scatter orders do."""
     return np.ascontiguousarray(orders[:, ::-1])

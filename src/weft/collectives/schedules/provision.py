@@ -11,7 +11,7 @@ import numpy as np
 from weft.codec import Document
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import Request, stages_of
-from weft.collectives.schedules.themis import baseline
+from weft.collectives.schedules.policies import baseline
 from weft.collectives.schedules.timing import per_dimension
 from weft.fabric.spec import Floats
 

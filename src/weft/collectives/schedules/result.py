@@ -10,7 +10,6 @@ import numpy as np
 
 from weft.codec import Document, encode
 from weft.collectives.schedules.bound import Shares
-from weft.collectives.schedules.per_rank import RankTimes
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
@@ -66,7 +65,7 @@ class ScheduleResult(Result):
         accelerators=timed.schedule.request.accelerators policy=timed.schedule.policy order=timed.rule chunks
         active=timed.active time_s ideal_s bound_s bandwidth_bound_s=shares.bandwidth_s utilization=timed.utilization
         assumptions=every_assumption dimensions orders gather_orders? chunk_bytes=timed.schedule.chunk_bytes provision
-        per_rank=ranks? policies? chunk_counts?"""
+        policies? chunk_counts?"""
     INDENT = None
 
     timed: TimedSchedule
@@ -75,7 +74,6 @@ class ScheduleResult(Result):
     ideal_s: float
     provision: Provision
     assumptions: tuple[str, ...] = ()
-    ranks: RankTimes | None = None
     others: Mapping[str, TimedSchedule] | None = None
     counts: Mapping[int, Mapping[str, TimedSchedule]] = field(default_factory=dict)
 

@@ -10,14 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from weft.collectives.schedules.chunks import Request, Schedule, Stages, stages_of
+from weft.collectives.schedules.chunks import Schedule, Stages, stages_of
 from weft.collectives.schedules.queues import Chart, QueueRule, order_of, play
-from weft.collectives.schedules.themis import themis
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 
 Active = int | Literal["auto"] | None
-DEFAULT_CHUNKS = 64
 LATENCY_SHARE = 0.005
 """Where latencies, one after the other, cost no dimension more than this share of the mean work, one chunk at
 a time fills the links and ``auto`` means 1."""
@@ -80,19 +78,6 @@ def resolve_active(active: Active, stages: Stages, dimensions: int) -> int | Non
     latency = per_dimension(stages, stages.latency_s, dimensions)
     work = per_dimension(stages, stages.work_s, dimensions)
     return 1 if (latency <= LATENCY_SHARE * work.mean()).all() else None
-
-
-def default_chunks(collective: Request) -> int:
-    """64 chunks, as in the paper, or fewer where they would be smaller than a byte."""
-    return max(1, min(DEFAULT_CHUNKS, int(collective.bytes)))
-
-
-def machine(collective: Request, chunks: int | None, active: Active) -> int | None:
-    """What ``auto`` means for a request, whatever the policy: judged by Themis' schedule."""
-    if active != "auto":
-        return active
-    count = default_chunks(collective) if chunks is None else chunks
-    return resolve_active(active, stages_of(themis(collective, chunks=count)), len(collective.dimensions))
 
 
 def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Active = "auto") -> TimedSchedule:

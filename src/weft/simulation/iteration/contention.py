@@ -22,7 +22,7 @@ import numpy as np
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.collectives.cost import Network, Pattern, in_switch_share, link_share, slowest
-from weft.collectives.messages.flows import by_domain, expand
+from weft.collectives.messages import by_domain, expand
 from weft.errors import BadInput, Unsupported
 from weft.fabric.checks import components, some
 from weft.fabric.paths import Paths

@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.collectives.messages.blocks import after
-from weft.collectives.messages.flows import expand, plan
-from weft.collectives.messages.scheduled import equal, schedule_plan
+from weft.collectives.messages import after, expand, plan
 from weft.collectives.schedules.chunks import Schedule, mirrored, request
-from weft.collectives.schedules.policies import balanced
-from weft.collectives.schedules.themis import baseline, themis
+from weft.collectives.schedules.messages import equal, schedule_plan
+from weft.collectives.schedules.policies import balanced, baseline, themis
 from weft.collectives.schedules.timing import per_dimension, time_schedule
 from weft.errors import Unsupported
 from weft.fabric.dimension import KINDS, Dimension

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.collectives.messages.blocks import MessagePlan, beside
-from weft.collectives.messages.flows import plan
+from weft.collectives.messages import MessagePlan, beside, plan
 from weft.collectives.schedules.chunks import Request, Schedule
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.collectives.stages import BALANCED_KINDS, ONE_OPERATION, StageKind

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft.collectives.messages.scheduled import equal, schedule_plan
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.policies import schedule
-from weft.collectives.schedules.themis import baseline, themis
+from weft.collectives.schedules.messages import equal, schedule_plan
+from weft.collectives.schedules.policies import baseline, schedule, themis
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import Unsupported

@@ -1,1 +1,0 @@
-"""Collectives as messages between ranks."""
