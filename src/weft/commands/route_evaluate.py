@@ -17,8 +17,6 @@ from weft.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
     from weft.commands.traffic import RoutedFabric
-    from weft.fabric import Fabric
-    from weft.routing.events import Event
     from weft.simulation.routes.replay import Evaluation, NamedJobs
 
 DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
@@ -26,11 +24,10 @@ DEFAULT_ROUTERS = ("ecmp", "greedy", "auto")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedJobs(JobOptions):
-    """The jobs, and what fails while they run."""
+    """The jobs, and what is down."""
 
     group = "Job"
     jobs: tuple[str, ...] = option((), "Folder of job files of the paper's code (repeats).", metavar="DIR")
-    events: str | None = option(None, "Failures and repairs during the run, as for watch.", metavar="FILE")
     failed_spines: tuple[int, ...] = option(
         (), "Take the last N spines down (repeats, a run each; default 0).", metavar="N", least=0
     )
@@ -94,7 +91,6 @@ def evaluation(options: EvaluateOptions) -> Evaluation:
             failed_spines=tuple(sorted(set(options.failed_spines))) or (0,),
             epochs=options.epochs,
             seed=options.seed,
-            events=_events(options.events, fabric),
             controller=options.controller,
             progress=advance,
         )
@@ -124,17 +120,6 @@ def workloads(options: EvaluateOptions, network: RoutedFabric) -> list[NamedJobs
         if names.count(name) > 1:
             raise BadInput(f"{name} is given twice", where="evaluate", remedy="give each workload once")
     return result
-
-
-def _events(path: str | None, fabric: Fabric) -> list[Event]:
-    """The events of a file."""
-    if path is None:
-        return []
-    from weft.files import read_text
-    from weft.interop.events import read_event
-
-    lines = enumerate(read_text(path, where=path).splitlines(), start=1)
-    return [read_event(line, fabric, f"{path}: line {number}") for number, line in lines if line.strip()]
 
 
 def write(result: Evaluation, out: EvaluateOutput) -> None:

@@ -15,7 +15,6 @@ from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric, read_jobs
-from weft.routing.events import Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem
 from weft.routing.routers import ROUTERS, RouterResult
@@ -120,70 +119,11 @@ def test_running_flows_are_moved_with_what_is_left(small: Fabric) -> None:
     assert len(found.decision_s) == 3
 
 
-def spine_of(fabric: Fabric, number: int) -> str:
-    return fabric.names[fabric.nodes_of("spine")[number]]
-
-
-@pytest.mark.usefixtures("first_spine")
-def test_hashes_leave_a_failed_spine_and_come_back(small: Fabric) -> None:
-    """All collide on either spine; each of the two changes moves the four flows."""
-    name = spine_of(small, 0)
-    events = (Event(time_s=0.5, kind="switch-down", nodes=(name,)), Event(time_s=1.5, kind="switch-up", nodes=(name,)))
-    found = replay(small, two_rings(0.0), "ecmp-paper", epochs=1, events=events)
-    np.testing.assert_allclose(found.all_reduce_s, 4.0)
-    assert (found.moved_flows, found.decision_s) == (8, ())
-
-
-def test_a_plan_is_mended_and_restored(small: Fabric) -> None:
-    """Apart for 1 s, on one spine for 1 s at half rate, then apart again: 2.5 s."""
-    name = spine_of(small, 0)
-    events = [Event(time_s=1.0, kind="switch-down", nodes=(name,)), Event(time_s=2.0, kind="switch-up", nodes=(name,))]
-    found = replay(small, two_rings(0.0), "greedy", epochs=1, events=events)
-    np.testing.assert_allclose(found.all_reduce_s, 2.5)
-    assert found.moved_flows == 4
-    assert len(found.decision_s) == 2
-    stays = replay(small, two_rings(0.0), "greedy", epochs=1, events=events[:1])
-    np.testing.assert_allclose(stays.all_reduce_s, 3.0)
-
-
-@pytest.mark.parametrize("controller", ["held", "paper"])
-def test_one_link_down_moves_the_flows_over_it(small: Fabric, controller: str) -> None:
-    """From the begin on, one of A's flows shares the other spine with one of B's, in one direction."""
-    leaf = small.names[small.nodes_of("leaf")[0]]
-    down = Event(time_s=0.0, kind="link-down", nodes=(leaf, spine_of(small, 0)))
-    found = replay(small, two_rings(0.0), "greedy", epochs=1, controller=controller, events=[down])
-    np.testing.assert_allclose(found.all_reduce_s, 4.0)
-
-
-def test_the_paper_controller_sees_failures(small: Fabric) -> None:
-    down = Event(time_s=1.0, kind="switch-down", nodes=(spine_of(small, 1),))
-    found = replay(small, two_rings(0.0), "greedy", epochs=2, controller="paper", events=[down])
-    assert found.all_reduce_s == pytest.approx(np.array([[3.0, 4.0], [3.0, 4.0]]))
-
-
-def test_no_path_left_is_said(small: Fabric) -> None:
-    both = [Event(time_s=0.5, kind="switch-down", nodes=(spine_of(small, n),)) for n in (0, 1)]
-    with pytest.raises(BadInput, match="path"):
-        replay(small, two_rings(0.0), "greedy", epochs=1, events=both)
-
-
 @pytest.fixture(scope="module")
 def generated() -> tuple[Fabric, JobTraffic]:
     """Three jobs of the paper's models on a smaller Clos."""
     fabric = clos.build(512, radix=32, bandwidth_Bps=12.5e9, tiers=2, nic_latency_s=0.0, switch_latency_s=0.0)
     return fabric, generate(fabric, [("BLOOM", 4), ("GPT_3", 2), ("BLOOM", 2)], seed=3)
-
-
-@pytest.mark.parametrize("router", ["ecmp-paper", "greedy", "spray", "split"])
-def test_halts_change_nothing(generated: tuple[Fabric, JobTraffic], router: str) -> None:
-    """Events that change no link cut the simulation in pieces with the same result."""
-    fabric, traffic = generated
-    whole = replay(fabric, traffic, router, epochs=2, seed=1)
-    nothing = [Event(time_s=t, kind="switch-up", nodes=(fabric.names[-1],)) for t in (2.0, 3.21, 8.0, 10.9)]
-    cut = replay(fabric, traffic, router, epochs=2, seed=1, events=nothing)
-    np.testing.assert_allclose(cut.all_reduce_s, whole.all_reduce_s, rtol=1e-9)
-    np.testing.assert_allclose(np.sort(cut.fct_s), np.sort(whole.fct_s), rtol=1e-7)
-    assert cut.moved_flows == 0
 
 
 @pytest.mark.parametrize("controller", ["held", "paper"])
@@ -208,13 +148,6 @@ def test_refusals(small: Fabric) -> None:
         replay(small, traffic, "rail")
     with pytest.raises(BadInput, match="job A has no collective"):
         replay(small, replace(ring("A", [0, 2]), rounds=np.zeros(1, dtype=np.int64)), "greedy")
-    for event, words in (
-        (Event(time_s=-1.0, kind="switch-up", nodes=(small.names[-1],)), "time"),
-        (Event(time_s=1.0, kind="switch-up", nodes=("nowhere",)), "not a node"),
-        (Event(time_s=1.0, kind="tick"), "not replayed"),
-    ):
-        with pytest.raises(BadInput, match=words):
-            replay(small, traffic, "greedy", events=[event])
 
 
 # The paper's job files; figures from its authors' simulator, with some of their spines down.

@@ -9,37 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
 from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
-from weft.routing.bound import closed_bound
-from weft.routing.choice import PathChoice
-from weft.routing.events import Event
 from weft.routing.plan import RoutePlan, plan
-from weft.routing.problem import Problem, routing_problem
-from weft.routing.routers import PASSES, ROUTERS, rail_paths
+from weft.routing.problem import routing_problem
+from weft.routing.routers import ROUTERS, rail_paths
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import rest_of, run, run_until
 
 STATIC = ("ecmp", "ecmp-paper", "spray")
 """Routers that nobody runs: switches hash or spray."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Beside(Problem):
-    """Flows to route beside others that stay, which load the links with ``others``."""
-
-    others: Floats
-
-    @cached_property
-    def fixed(self) -> Floats:
-        """What links carry whatever the choice."""
-        # Flows that stay are a load that no choice changes.
-        return super().fixed + self.others
 
 
 class Decisions:
@@ -51,7 +34,6 @@ class Decisions:
 
     def __init__(self, first: RoutePlan, *, replans: bool) -> None:
         self.plan = first
-        self.fabric = first.fabric
         self.replans = replans and first.router not in STATIC
         self.routes = first.routes
         self.seconds = [] if self.replans or first.router in STATIC else [first.solve_s]
@@ -59,84 +41,19 @@ class Decisions:
 
     def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
         """Route all flows of some jobs again; those of ``staying`` jobs are under way."""
-        traffic = self.plan.traffic
-        problem = self._problem(jobs)
+        traffic, fabric = self.plan.traffic, self.plan.fabric
+        paths = rail_paths(fabric) if self.plan.router == "rail" else None
+        problem = routing_problem(fabric, traffic.only(jobs), paths=paths)
         begun = time.perf_counter()
         result = ROUTERS[self.plan.router](problem, self.plan.seed).routes
         self.seconds.append(time.perf_counter() - begun)
-        self._take(np.flatnonzero(np.isin(traffic.flow_job, jobs)), result, staying)
-
-    def change(self, fabric: Fabric, jobs: Sequence[int]) -> None:
-        """Links went down or came up while some jobs run.
-
-        A controller that plans again does so.  Otherwise flows whose first path is up take it.  For the
-        rest, hashes choose among the paths that are left; a plan is mended, and its other flows stay.
-        """
-        self.fabric = fabric
-        if self.replans:
-            if jobs:
-                self.replan(jobs, jobs)
-            return
-        # Flows whose first path is up again go back to it; only those that it leaves without a path are routed.
-        first, traffic = self.plan.routes, self.plan.traffic
-        flow = np.repeat(np.arange(len(traffic)), np.diff(first.indptr))
-        cut = np.flatnonzero(np.bincount(flow, ~fabric.up[first.links], len(traffic)) > 0)
-        result = first
-        if len(cut):
-            result = replaced(first, cut, self._around(cut))
-        self._take(np.arange(len(traffic)), result, jobs)
-
-    def _around(self, cut: Ints) -> Routes:
-        """Routes of flows that have lost theirs."""
-        every = range(len(self.plan.traffic.jobs))
-        problem = self._problem(every)
-        if self.plan.router in STATIC:
-            return ROUTERS[self.plan.router](problem, self.plan.seed).routes.of(cut)
-        begun = time.perf_counter()
-        # A plan is mended: flows that lost their path are placed beside the others, largest first, then moved off
-        # links above the bound; no other flow moves.
-        staying = np.setdiff1d(np.arange(len(problem.demand_Bps)), cut)
-        routes = self.plan.routes.of(staying)
-        part = self._some(problem, cut, routes, staying)
-        choice = PathChoice(part)
-        choice.place(np.argsort(-part.demand_Bps, kind="stable"), smooth=True)
-        choice.relax(closed_bound(problem), PASSES)
-        self.seconds.append(time.perf_counter() - begun)
-        return part.routes(choice.up, choice.down)
-
-    def _some(self, problem: Problem, flows: Ints, routes: Routes, staying: Ints) -> Beside:
-        """The problem of some flows beside those that stay on their routes."""
-        ways, traffic = problem.ways, problem.traffic
-        owner = np.repeat(staying, np.diff(routes.indptr))
-        carried = np.bincount(routes.links, problem.demand_Bps[owner] * routes.usage, problem.fabric.links)
-        load = np.multiply(carried, problem.inverse, out=np.zeros(len(carried)), where=carried > 0)
-        return Beside(
-            fabric=problem.fabric,
-            traffic=traffic,
-            climbs=problem.climbs,
-            ways=ways._replace(**{name: getattr(ways, name)[flows] for name in ways._fields[3:]}),
-            demand_Bps=problem.demand_Bps[flows],
-            others=load,
-        )
-
-    def _problem(self, jobs: Sequence[int]) -> Problem:
-        paths = rail_paths(self.fabric) if self.plan.router == "rail" else None
-        return routing_problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
-
-    def _take(self, flows: Ints, result: Routes, staying: Sequence[int]) -> None:
-        """Let flows go by other routes from now on."""
-        under_way = np.isin(self.plan.traffic.flow_job[flows], staying)
-        moved = changed(self.routes.of(flows), result)
-        self.moved += int(np.count_nonzero(moved & under_way))
-        self.routes = replaced(self.routes, flows, result)
-
-
-def replaced(routes: Routes, flows: Ints, new: Routes) -> Routes:
-    """Routes in which some flows have those of ``new``, in the order of ``flows``."""
-    # Behind all routes come the new ones; the flows that change point there.
-    at = np.arange(len(routes))
-    at[flows] = len(routes) + np.arange(len(flows))
-    return joined([routes, new]).of(at)
+        flows = np.flatnonzero(np.isin(traffic.flow_job, jobs))
+        moved = changed(self.routes.of(flows), result) & np.isin(traffic.flow_job[flows], staying)
+        self.moved += int(np.count_nonzero(moved))
+        # Behind all routes come the new ones; the flows that change point there.
+        at = np.arange(len(traffic))
+        at[flows] = len(traffic) + np.arange(len(flows))
+        self.routes = joined([self.routes, result]).of(at)
 
 
 def changed(before: Routes, after: Routes) -> Mask:
@@ -150,7 +67,6 @@ def changed(before: Routes, after: Routes) -> Mask:
 
 
 CONTROLLERS = ("held", "paper")
-LINK_KINDS = ("link-down", "link-up", "switch-down", "switch-up")
 MOST_EPOCHS = 10_000
 INSTANT = 1e-12
 """Relative difference of two times that is rounding."""
@@ -214,7 +130,6 @@ def replay(
     seed: int = 0,
     split: int = 2,
     controller: str = "held",
-    events: Sequence[Event] = (),
 ) -> Replay:
     """Run every job for some epochs: rounds of its collectives, compute pause, and again.
 
@@ -225,8 +140,7 @@ def replay(
         split: into how many parts "split" cuts each flow.
         controller: "held": one plan over all pairs of all jobs, made once; "paper": as the routing paper's
             code, a new plan over the pairs of the running jobs whenever an all-reduce begins, or ends while
-            others run, and flows under way move.  Hashed, drawn and sprayed routes are held in both.
-        events: links and switches that go down and come up; see ``Decisions.change``.
+            others run, and flows under way move.  Hashed and sprayed routes are held in both.
 
     Raises:
         UnknownName: there is no such router or controller.
@@ -237,14 +151,13 @@ def replay(
     if not 1 <= epochs <= MOST_EPOCHS:
         raise BadInput(f"{epochs} epochs", where="--epochs", remedy=f"give 1 to {MOST_EPOCHS:,}")
     _check_jobs(traffic)
-    _check_events(fabric, events)
     first = plan(fabric, traffic, router=router, seed=seed, split=split, bound="cuts")
     decisions = Decisions(first, replans=controller == "paper")
     flow_of = _flow_of(first.traffic, epochs)
     every = first.traffic.epochs(epochs)
     # Without decisions while jobs run, all epochs are one simulation.
-    if decisions.replans or events:
-        times = _stepped(decisions, every, flow_of, epochs, events)
+    if decisions.replans:
+        times = _stepped(decisions, every, flow_of, epochs)
     else:
         simulated = run(_capacity(fabric), every, first.routes.of(flow_of))
         times = _Times(
@@ -275,20 +188,6 @@ def _check_jobs(traffic: JobTraffic) -> None:
             where="traffic",
             remedy="leave it out",
         )
-
-
-def _check_events(fabric: Fabric, events: Sequence[Event]) -> None:
-    names = set(fabric.names)
-    for number, event in enumerate(events):
-        where = f"events[{number}]"
-        if event.kind not in LINK_KINDS:
-            raise BadInput(f"{event.kind} is not replayed", where=where, remedy=f"one of {', '.join(LINK_KINDS)}")
-        if not 0 <= event.time_s < np.inf:
-            raise BadInput(f"time {event.time_s:g} s", where=where, remedy="give a time of 0 or later")
-        for name in event.nodes:
-            if name not in names:
-                problem = f"{name!r} is not a node of {fabric.name}"
-                raise BadInput(problem, where=where, remedy=f"use names like {fabric.names[-1]}")
 
 
 def _flow_of(traffic: JobTraffic, epochs: int) -> Ints:
@@ -349,16 +248,13 @@ def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
     return replace(every, phases=phases), ends, pauses
 
 
-def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int, events: Sequence[Event]) -> _Times:
+def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int) -> _Times:
     """Simulate from one decision to the next."""
     every, ends, pauses = _with_ends(traffic)
     watch = _Watch(every, ends, epochs)
-    waiting = sorted(events, key=lambda event: event.time_s)
-    moments = {event.time_s for event in events}
+    moments = set(decisions.plan.traffic.start_s.tolist())
     stops = np.zeros(len(every.phases), dtype=bool)
-    if decisions.replans:
-        stops[ends] = stops[pauses] = True
-        moments |= set(decisions.plan.traffic.start_s.tolist())
+    stops[ends] = stops[pauses] = True
     times = _Times(
         begin_s=np.full(len(every.phases), np.nan),
         end_s=np.full(len(every.phases), np.nan),
@@ -367,23 +263,19 @@ def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int,
     part, flows, phases = every, np.arange(len(every)), np.arange(len(every.phases))
     routes = decisions.routes.of(flow_of)
     while True:
-        # Step 1: run to the next moment at which somebody may decide: a failure, a start, or an all-reduce that begins
-        # or ends.
+        # Step 1: run to the next moment at which the controller may decide: an all-reduce begins or ends.
         until = min(moments, default=np.inf)
         halt = run_until(
-            _capacity(decisions.fabric), part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases])
+            _capacity(decisions.plan.fabric), part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases])
         )
         fresh = np.isnan(times.begin_s[phases])
         times.begin_s[phases[fresh]] = halt.phase_begin_s[fresh]
         times.end_s[phases], times.completion_s[flows] = halt.phase_end_s, halt.completion_s
         if halt.done:
             return times.without(ends, pauses)
-        # Step 2: let links change and the controller decide.  Step 3: go on with the remaining flows and phases, on
-        # the routes that hold from now on.
+        # Step 2: let the controller decide.  Step 3: go on with what remains, on the routes that hold from now on.
         moments = {moment for moment in moments if moment > halt.time_s}
-        due = [event for event in waiting if event.time_s <= halt.time_s]
-        watch.decide(decisions, times, due, halt.time_s)
-        waiting = [event for event in waiting if event.time_s > halt.time_s]
+        watch.decide(decisions, times, halt.time_s)
         remaining = rest_of(part, routes, halt)
         part, flows, phases = remaining.traffic, flows[remaining.flows], phases[remaining.phases]
         routes = remaining.routes(decisions.routes.of(flow_of[flows]))
@@ -403,8 +295,8 @@ class _Watch:
         self.started = np.zeros(self.jobs, dtype=np.int64)
         self.ended = np.zeros(self.jobs, dtype=np.int64)
 
-    def decide(self, decisions: Decisions, times: _Times, events: Sequence[Event], now_s: float) -> None:
-        """Let links change, and the controller plan again where its rule says so."""
+    def decide(self, decisions: Decisions, times: _Times, now_s: float) -> None:
+        """Let the controller plan again where its rule says so."""
         begin_s = times.begin_s[self.first]
         started = np.count_nonzero(~np.isnan(begin_s), axis=0)
         ended = np.count_nonzero(~np.isnan(times.end_s[self.ends]), axis=0)
@@ -412,20 +304,10 @@ class _Watch:
         # Jobs whose all-reduce begins at this instant have sent nothing: giving them other paths moves no flow.
         under_way = running & (np.fmax.reduce(begin_s, axis=0) < now_s * (1 - INSTANT))
         staying = np.flatnonzero(under_way).tolist()
-        for event in events:
-            decisions.change(_changed(decisions.fabric, event), staying)
         changed = bool((started > self.started).any() or (ended > self.ended).any())
-        if decisions.replans and changed and running.any():
+        if changed and running.any():
             decisions.replan(np.flatnonzero(running).tolist(), staying)
         self.started, self.ended = started, ended
-
-
-def _changed(fabric: Fabric, event: Event) -> Fabric:
-    """The fabric after an event."""
-    nodes = np.array([fabric.names.index(name) for name in event.nodes], dtype=np.int64)
-    ends = np.stack([fabric.source, fabric.target])
-    hit = np.isin(ends, nodes).all(axis=0) if len(nodes) > 1 else np.isin(ends, nodes).any(axis=0)
-    return replace(fabric, up=fabric.up | hit if event.kind.endswith("up") else fabric.up & ~hit)
 
 
 Progress = Callable[[int, int], object]
@@ -475,7 +357,6 @@ def evaluate(
     seed: int = 0,
     split: int = 2,
     controller: str = "held",
-    events: Sequence[Event] = (),
     progress: Progress | None = None,
 ) -> Evaluation:
     """Replay every workload with every router, with the last spines of the fabric down.
@@ -493,14 +374,7 @@ def evaluate(
                 if progress is not None:
                     progress(len(rows), total)
                 done = replay(
-                    degraded,
-                    workload.traffic,
-                    router,
-                    epochs=epochs,
-                    seed=seed,
-                    split=split,
-                    controller=controller,
-                    events=events,
+                    degraded, workload.traffic, router, epochs=epochs, seed=seed, split=split, controller=controller
                 )
                 rows.append(Row(workload=workload, failed_spines=count, replay=done))
     return Evaluation(fabric=fabric.name, epochs=epochs, seed=seed, controller=controller, rows=tuple(rows))
