@@ -85,8 +85,8 @@ plan: cluster model --as --attention --axis-order --batch --budget --calibration
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
     --verbose --wide
 estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout
-    --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --stage --timeline
-    --tokens --usd-per-hour --verbose --vocab --wide
+    --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --tokens
+    --usd-per-hour --verbose --vocab --wide
 tune: names --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
     --stack --verbose --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
@@ -95,7 +95,7 @@ design: names --against --batch --batches --chart --fabrics --failures --format 
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
-    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
+    --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
     --slow --timeline --verbose --wide
 train:
 train export: file folder --config --dtype --to

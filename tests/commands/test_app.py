@@ -133,27 +133,6 @@ def test_nothing_is_half_written(weft: Run, tmp_path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-ESTIMATED = ("estimate", "llama-3.2-1b", "h100-8", "--batch", "64", "--sequence", "2048", "--layout", "pp=2")
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
-        (("--stage", "1"), "needs --timeline"),
-        (("--timeline", "memory.json", "--stage", "2"), "stage 2 of 2"),
-        (("--timeline", "nowhere/memory.json"), "its folder does not exist"),
-    ],
-)
-def test_timelines_that_cannot_be(
-    weft: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, out, err = weft(*ESTIMATED, *words)
-    assert (code, out) == (2, "")
-    assert problem in err
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("verb", [(), ("route",)])
 def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, ...]) -> None:
     code, out, err = weft(*verb)

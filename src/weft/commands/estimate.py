@@ -12,7 +12,7 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, check_count, check_file, deliver_chart, report
+from weft.commands.output import LayoutOutput, check_chart, check_count, deliver_chart, report
 from weft.commands.shared import (
     ConstantsOptions,
     ModelOptions,
@@ -32,7 +32,6 @@ from weft.units import counted
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource, LayoutSource
     from weft.estimation.report import EstimateReport
-    from weft.simulation.iteration.memory import MemoryTimeline
     from weft.views.blocks import Block
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"
@@ -101,14 +100,6 @@ def estimate(
     )
 
 
-def memory_timeline(result: EstimateReport, options: EstimateOptions, stage: int | None = None) -> MemoryTimeline:
-    """What a pipeline stage (the fullest by default) of an estimate allocates over one iteration."""
-    from weft.simulation.iteration.memory import memory_timeline as recorded
-
-    constants = constants_of(options, result.cluster, result.job)
-    return recorded(result.job, result.cluster, result.layout, stage=stage, constants=constants)
-
-
 def run_subject(
     model: JobSource | None,
     cluster: ClusterSource | None,
@@ -166,11 +157,7 @@ def stated_world(path: str) -> int | None:
 class EstimateOutput(LayoutOutput):
     """Output options of ``weft estimate``."""
 
-    timeline: str | None = option(None, "Also write memory over the iteration, for ui.perfetto.dev.", metavar="FILE")
     launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
-    stage: int | None = option(None, "Stage of the timeline, from 0; the fullest by default.", metavar="N")
-
-    needs = {"stage": "timeline"}
 
 
 @click.command("estimate", cls=GroupedCommand)
@@ -184,25 +171,17 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     """
     check_chart(out.chart)
     check_count(names, 2, "estimate", USAGE)
-    check_file(out.timeline, "--timeline")
     *model, cluster = names if names else (None,)
     result = estimate(model[0] if model else None, cluster, options=options)
-    timeline = None if out.timeline is None else memory_timeline(result, options, out.stage)
-    report(result, out, _view(result, out, timeline))
-    if timeline is not None and out.timeline is not None:
-        from weft.views.breakdown import write_memory_timeline
-
-        write_memory_timeline(out.timeline, timeline)
+    report(result, out, _view(result, out))
     if out.chart is not None:
         deliver_chart(result.chart(), out.chart)
 
 
-def _view(result: EstimateReport, out: EstimateOutput, timeline: MemoryTimeline | None) -> Iterator[Block]:
-    from weft.views.breakdown import estimate_view, peak_view
+def _view(result: EstimateReport, out: EstimateOutput) -> Iterator[Block]:
+    from weft.views.breakdown import estimate_view
     from weft.views.ranking import launch_view
 
     yield from estimate_view(result, verbose=out.verbose)
-    if timeline is not None:
-        yield from peak_view(timeline)
     if out.launch:
         yield from launch_view(launch_arguments(out.launch, result.job, result.cluster, result.layout))

@@ -137,16 +137,6 @@ def ratio(part: float, total: float, nothing: float = 1.0) -> float:
     return part / total if total > 0 else nothing
 
 
-class _PlannedPassages(NamedTuple):
-    """Passages of one collective in the network's dimensions."""
-
-    dimension: Ints
-    work_s: Floats
-    latency_s: Floats
-    key: Floats
-    chunk: Ints
-
-
 def run_policies(
     workload: Workload,
     dimensions: Sequence[Dimension],
@@ -185,7 +175,7 @@ def run_policies(
 def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
     planner.settle(workload, active)
     parts = [planner.planned(number, task) for number, task in enumerate(workload.tasks)]
-    passages = _joined(parts)
+    passages = _joined([part for part in parts if part is not None])
     # The same passages under every queue rule of the policy; the shortest run counts.
     charts = [
         play(
@@ -228,7 +218,7 @@ class _Planner:
             problem = f"{len(self.algorithms)} algorithms for {len(dimensions)} dimensions"
             raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
-        self.known: dict[Request, _PlannedPassages] = {}
+        self.known: dict[Request, Passages] = {}
         self.requests: dict[Communication, tuple[Request | None, Ints]] = {}
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
         self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
@@ -245,7 +235,7 @@ class _Planner:
         elif collectives:
             self.active = machine(max(collectives, key=lambda collective: collective.bytes), self.chunks, active)
 
-    def planned(self, number: int, task: Task) -> _PlannedPassages | None:
+    def planned(self, number: int, task: Task) -> Passages | None:
         """The passages of a task's collective, if it has any; with Weft's policy those of earlier tasks go
         first."""
         if task.communication is None:
@@ -258,8 +248,9 @@ class _Planner:
         # Equal collectives are scheduled once.  With Weft's policy the key says first which task comes earlier, then
         # the place in the collective's own order (below 1).
         result = self.known[collective]
-        key = result.key + number if self.policy == WEFT else result.key
-        return result._replace(dimension=places[result.dimension], key=key)
+        key = result.key_bytes + number if self.policy == WEFT else result.key_bytes
+        numbered = np.full(len(result), number)
+        return replace(result, dimension=places[result.dimension], key_bytes=key, task=numbered)
 
     def _request(self, wanted: Communication) -> tuple[Request | None, Ints]:
         """The collective over the dimensions of its group, and which these are."""
@@ -288,7 +279,7 @@ class _Planner:
             return path_dimensions(self.dimensions, *wanted.ranks)
         return rank_dimensions(self.dimensions, wanted.ranks)
 
-    def _plan(self, collective: Request, kind: str) -> _PlannedPassages:
+    def _plan(self, collective: Request, kind: str) -> Passages:
         last = len(collective.dimensions) - 1
         # A message takes the link of the outermost dimension that it crosses; those further in are taken to be faster.
         # The ideal has it as latency, which no other message delays.
@@ -305,37 +296,34 @@ class _Planner:
         chunks = min(self.chunks, most, max(1, int(collective.bytes)))
         timed = schedule(collective, self.policy, order=self.order, chunks=chunks, active=self.active)
         passages = timed.stages.passages(timed.rule)
-        key = passages.key_bytes
-        if self.policy == WEFT:
-            key = timed.ranks / (timed.ranks.max() + 1.0)
-        return _PlannedPassages(passages.dimension, passages.work_s, passages.latency_s, key, passages.chunk)
+        return (
+            replace(passages, key_bytes=timed.ranks / (timed.ranks.max() + 1.0)) if self.policy == WEFT else passages
+        )
 
 
-def _single(dimension: int, work_s: float, latency_s: float) -> _PlannedPassages:
+def _single(dimension: int, work_s: float, latency_s: float) -> Passages:
     """One message."""
-    place = np.array([dimension], dtype=np.int64)
-    return _PlannedPassages(place, np.array([work_s]), np.array([latency_s]), np.zeros(1), np.zeros(1, dtype=np.int64))
-
-
-def _joined(parts: Sequence[_PlannedPassages | None]) -> Passages:
-    """All collectives' passages, with tasks and chunks numbered."""
-    plans = [(number, plan) for number, plan in enumerate(parts) if plan is not None]
-    lengths = np.array([len(plan.dimension) for _, plan in plans], dtype=np.int64)
-    if lengths.sum() > MOST_PASSAGES:
-        problem = f"{lengths.sum():,} stages of chunks"
-        raise Unsupported(problem, where="workload", remedy="give fewer chunks with --chunks")
-    # Each collective numbers its chunks from 0; here they follow those of the collectives before.
-    chunks = np.array([plan.chunk[-1] + 1 for _, plan in plans], dtype=np.int64)
-    before = np.cumsum(chunks) - chunks
-    none = np.zeros(0, dtype=np.int64)
     return Passages(
-        dimension=np.concatenate([none, *(plan.dimension for _, plan in plans)]),
-        work_s=np.concatenate([np.zeros(0), *(plan.work_s for _, plan in plans)]),
-        latency_s=np.concatenate([np.zeros(0), *(plan.latency_s for _, plan in plans)]),
-        key_bytes=np.concatenate([np.zeros(0), *(plan.key for _, plan in plans)]),
-        chunk=np.concatenate([none, *(plan.chunk for _, plan in plans)]) + np.repeat(before, lengths),
-        task=np.repeat(np.array([number for number, _ in plans], dtype=np.int64), lengths),
+        dimension=np.array([dimension]),
+        work_s=np.array([work_s]),
+        latency_s=np.array([latency_s]),
+        key_bytes=np.zeros(1),
+        chunk=np.zeros(1, dtype=np.int64),
+        task=np.zeros(1, dtype=np.int64),
     )
+
+
+def _joined(plans: Sequence[Passages]) -> Passages:
+    """All collectives' passages, with their chunks numbered."""
+    total = sum(map(len, plans))
+    if total > MOST_PASSAGES:
+        raise Unsupported(f"{total:,} stages of chunks", where="workload", remedy="give fewer chunks with --chunks")
+    # Each collective numbers its chunks from 0; here they follow those of the collectives before.
+    before = np.cumsum([0, *(plan.chunk[-1] + 1 for plan in plans)])
+    shifted = [replace(plan, chunk=plan.chunk + first) for plan, first in zip(plans, before[:-1], strict=True)]
+    none = np.zeros(0, dtype=np.int64)
+    names = ("dimension", "work_s", "latency_s", "key_bytes", "chunk", "task")
+    return Passages(**{name: np.concatenate([none, *(getattr(plan, name) for plan in shifted)]) for name in names})
 
 
 MOST_TASKS = 500_000

@@ -9,7 +9,6 @@ from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
 from weft.views.blocks import Blank, Block, Column, Fact, Heading, Paragraph, Table
-from weft.views.files.timeline import Counter, Slice, write_trace
 from weft.views.training import training_view
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from weft.estimation.report import EstimateReport, Sensitivity
     from weft.estimation.result import Estimate, Part
     from weft.model.job import Job
-    from weft.simulation.iteration.memory import MemoryTimeline
 
 
 def estimate_view(result: EstimateReport, *, verbose: bool = False) -> Iterator[Block]:
@@ -126,44 +124,6 @@ def memory(estimate: Estimate) -> Iterator[Block]:
     yield from _parts(
         parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts], words.MEMORY_LABELS
     )
-
-
-def peak_view(timeline: MemoryTimeline) -> Iterator[Block]:
-    """Where a stage's memory peaks, and what is there then."""
-    peak = timeline.peak
-    yield Blank()
-    text = (
-        f"Peak of stage {timeline.stage}: {format_bytes(peak.total_bytes)} after {format_seconds(peak.time_s)},"
-        f" in {timeline.peak_operator}"
-    )
-    yield Paragraph(text)
-
-
-def write_memory_timeline(path: str, timeline: MemoryTimeline) -> None:
-    """Operators of a stage, and its memory by part and in all, for ui.perfetto.dev."""
-    from weft.simulation.iteration.memory import PARTS
-
-    stage, peak = f"stage {timeline.stage}", timeline.peak
-    slices = [
-        Slice(process=stage, thread="operators", name=part.name, begin_s=part.begin_s, end_s=part.end_s)
-        for part in timeline.operators
-    ]
-    counters = []
-    for level in timeline.levels:
-        parts = dict(zip(PARTS, map(round, level.bytes), strict=True))
-        for name, values in (
-            ("memory by part (bytes)", parts),
-            ("memory (bytes)", {"total": round(level.total_bytes)}),
-        ):
-            counters.append(Counter(process=stage, name=name, time_s=level.time_s, values=values))
-    counters.append(Counter(process=stage, name="memory (bytes)", time_s=timeline.seconds, values=counters[-1].values))
-    about = {
-        "stage": timeline.stage,
-        "peak_bytes": round(peak.total_bytes),
-        "peak_s": peak.time_s,
-        "peak_operator": timeline.peak_operator,
-    }
-    write_trace(path, slices, counters, about=about)
 
 
 def bound(estimate: Estimate) -> Iterator[Block]:

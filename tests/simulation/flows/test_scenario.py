@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from weft.errors import BadInput
+from weft.fabric.traffic import at_once
 from weft.simulation.flows.engine import run, simulate
 from weft.simulation.flows.scenario import read_scenario
 
@@ -25,7 +28,7 @@ GOLDEN = {
     (16, "permmix"): 0.549085,
     (16, "perm8"): 1.44,
 }
-"""Makespans in s that three other simulators agree on, for seed 1."""
+"""Makespans in s that three other simulators (SimGrid 3.32 among them) agree on, for seed 1."""
 
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="the scenario generator is not here (WEFT_SHARED)")
@@ -37,6 +40,25 @@ def test_golden_makespans(radix, kind, tmp_path):
     assert run(*case).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
     if radix == 8:
         assert simulate(*case, local=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
+
+
+@pytest.mark.skipif(not GENERATOR.exists(), reason="the scenario generator is not here (WEFT_SHARED)")
+def test_all_rounds_of_a_scattered_ring(tmp_path):
+    path, times = tmp_path / "scenario.txt", 254
+    subprocess.run([sys.executable, GENERATOR, "8", "ringshuf", "1", path], check=True)
+    capacity, one, paths = read_scenario(path)
+    every = at_once(np.tile(one.source, times), np.tile(one.target, times), np.tile(one.bytes, times))
+    chain = replace(
+        every.phases,
+        delay_s=np.zeros(times),
+        start_s=np.zeros(times),
+        indptr=np.maximum(np.arange(-1, times), 0),
+        waits=np.arange(times - 1),
+    )
+    traffic = replace(every, phase=np.repeat(np.arange(times), len(one)), phases=chain)
+    routes = paths.of(np.tile(np.arange(len(one)), times))
+    for simulated in (run, simulate):
+        assert simulated(capacity, traffic, routes).makespan_s == pytest.approx(times * 0.4, abs=1e-6)
 
 
 def test_reads_flows_and_links(tmp_path):

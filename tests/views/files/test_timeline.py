@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.cluster.catalogue import load as load_cluster
 from weft.errors import BadInput
-from weft.layout.spec import Layout
-from weft.model import Job, Recipe
-from weft.model.catalogue import load as load_model
-from weft.simulation.iteration.memory import PARTS, memory_timeline
-from weft.views.breakdown import write_memory_timeline
 from weft.views.files.timeline import Counter, Slice, write_trace
 
 
@@ -61,20 +55,3 @@ def test_slices_never_overlap_on_a_thread_and_none_is_lost(tmp_path_factory, row
         free[event["tid"]] = event["ts"] + event["dur"]
         found.append((threads[event["tid"]], event["ts"], event["dur"], event["name"]))
     assert sorted(found) == sorted(rows)
-
-
-def test_memory_of_a_stage(tmp_path: Path) -> None:
-    job = Job(model=load_model("gpt2-xl").model, recipe=Recipe(global_batch=16, sequence=1024))
-    timeline = memory_timeline(job, load_cluster("h100-8"), Layout(pipeline=4, data=2))
-    path = tmp_path / "memory.json"
-    write_memory_timeline(str(path), timeline)
-    about = json.loads(path.read_text())["otherData"]
-    counters = [event["args"] for event in events(path, "C")]
-    assert max(args["total"] for args in counters if "total" in args) == about["peak_bytes"]
-    assert about["peak_bytes"] == round(timeline.peak.total_bytes)
-    assert all(tuple(args) == PARTS for args in counters if "total" not in args)
-    spans = events(path, "X")
-    assert sorted(event["name"] for event in spans) == sorted(part.name for part in timeline.operators)
-    at_us = 1e6 * timeline.peak.time_s
-    running = [event["name"] for event in spans if event["ts"] <= at_us + 1e-3 and at_us < event["ts"] + event["dur"]]
-    assert about["peak_operator"] in running

@@ -154,7 +154,6 @@ class Contended:
     alone: float
     everybody: float
     bottlenecks: tuple[int, ...]
-    simulated: int
 
     @property
     def extra(self) -> float:
@@ -373,13 +372,12 @@ class Wires:
 
     def _contended(self, messages: Messages) -> Contended:
         alone = everybody = 0.0
-        slowest, simulated = -1, 0
+        slowest = -1
         named: list[int] = []
         for wave in messages.waves:
             all_of_it = self._transfer(wave)
             last = int(np.argmax(all_of_it.end_s))
             everybody += float(all_of_it.end_s[last])
-            simulated += all_of_it.simulated
             slowest = int(wave.group[last]) if slowest < 0 else slowest
             late = all_of_it.end_s >= all_of_it.end_s[last] * (1 - 1e-9)
             named += np.unique(all_of_it.bottleneck[late & (all_of_it.bottleneck >= 0)]).tolist()
@@ -390,7 +388,6 @@ class Wires:
             alone=alone * per_byte,
             everybody=everybody * per_byte,
             bottlenecks=tuple(named[:NAMED]),
-            simulated=simulated,
         )
 
     def _everybody(self, messages: Messages) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -113,9 +114,8 @@ class _Gathered:
     """Adds up calls by kind and axes."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self._axes: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._sizes: dict[tuple[str, ...], int] = {}
+        self._real = cache(partial(real_axes, layout))
+        self._size = cache(lambda axes: rank_groups(layout, axes).shape[1] if axes else 1)
 
     def amounts(self, calls: Iterable[Call]) -> Amounts:
         """The amounts of calls, except empty ones and those of a rank alone."""
@@ -127,16 +127,6 @@ class _Gathered:
             if bytes_ > 0 and times > 0 and self._size(axes) > 1:
                 result[call.kind, axes].add(bytes_, times)
         return result
-
-    def _real(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        if axes not in self._axes:
-            self._axes[axes] = real_axes(self.layout, axes)
-        return self._axes[axes]
-
-    def _size(self, axes: tuple[str, ...]) -> int:
-        if axes not in self._sizes:
-            self._sizes[axes] = rank_groups(self.layout, axes).shape[1] if axes else 1
-        return self._sizes[axes]
 
 
 def _chunk(chunk: HeldChunk, step: TrainingStep, gathered: _Gathered) -> ChunkDemand:
@@ -207,3 +197,17 @@ def crossings(layout: Layout) -> Floats:
             count[stage, following] += 1
             count[following, stage] += 1
     return count
+
+
+def message_bytes(
+    layout: Layout, per_byte: Floats, total: StageTotals, key: Key, sender: Ints, receiver: Ints
+) -> Floats:
+    """Bytes in an iteration of messages between stages, of those that ``per_byte`` has for each byte of a call."""
+    if key[1] == ("tied",):
+        return np.asarray(per_byte * total.bytes[0])
+    flows = np.asarray(per_byte * total.bytes[sender])
+    # A stage's sends are divided among the stages that it sends to, by how many chunk boundaries it shares with each.
+    if key[0] == "send":
+        sent = crossings(layout)
+        flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[sender, receiver]
+    return flows

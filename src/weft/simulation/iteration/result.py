@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,7 +114,7 @@ class IterationSimulation:
     tiers: tuple[TierLoad, ...]
     cross_rail_bytes: float
     link_bytes: Floats
-    timeline: Sequence[StageSpan]
+    timeline: Iterable[StageSpan]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)

@@ -14,7 +14,7 @@ the slowest replica counts.  Where experts exchange tokens between replicas thes
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -37,7 +37,7 @@ from weft.layout.stages import Durations, stage_of
 from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.simulation.iteration.contention import IN_NETWORK, Contended, FlowRoutes, Messages, Wires
-from weft.simulation.iteration.demand import Demand, Key, StageTotals, crossings, demand, rank_stages, totals
+from weft.simulation.iteration.demand import Demand, Key, StageTotals, demand, message_bytes, rank_stages, totals
 from weft.simulation.iteration.full import FullTraffic, full_traffic, run_full
 from weft.simulation.iteration.result import CollectiveRow, IterationSimulation, LinkLoad, StageSpan, TierLoad
 from weft.simulation.iteration.stepping import PhaseTimes, Stepped, clock
@@ -134,7 +134,7 @@ class _Run:
     def result(self, *, full: bool) -> IterationSimulation:
         estimates = self.closed.evaluate(self.table)
         plain = clock(self.layout, self.frame, float(estimates.offload_s[0]))
-        timeline: Sequence[StageSpan]
+        timeline: Iterable[StageSpan]
         if full:
             seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
         else:
@@ -331,16 +331,9 @@ def usage(
     links, crossing = np.zeros(fabric.links), 0.0
     stages = np.zeros(fabric.accelerators, dtype=np.int64)
     stages[placement] = rank_stages(layout)
-    # A stage's sends are divided among the stages that it sends to, by how many chunk boundaries it shares with each.
-    sent = crossings(layout)
-    sent = sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0)
     for key, collective in messages.items():
         for wave in collective.waves:
-            flows = wave.bytes * wanted[key].bytes[stages[wave.source]]
-            if key[0] == "send":
-                flows = flows * sent[stages[wave.source], stages[wave.target]]
-            if key[1] == ("tied",):
-                flows = wave.bytes * wanted[key].bytes[0]
+            flows = message_bytes(layout, wave.bytes, wanted[key], key, stages[wave.source], stages[wave.target])
             entries = np.repeat(flows, np.diff(wave.routes.indptr)) * wave.routes.usage
             links += np.bincount(wave.routes.links, weights=entries, minlength=fabric.links)
             away = fabric.domain[wave.source] != fabric.domain[wave.target]

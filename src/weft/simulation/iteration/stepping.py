@@ -6,10 +6,9 @@ what is exact here and not there is who waits for whom, which is as in ``weft.si
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import NamedTuple, overload
+from functools import lru_cache
 
 import numpy as np
 
@@ -132,31 +131,21 @@ def op_seconds(layout: Layout, clock: PhaseTimes, op: Op, *, edge: bool) -> floa
         return seconds
     # The constant is the slowdown by a second of communication beside a second of computation: the shorter counts.
     slowed = 0.0 if layout.schedule.blocks else cost * min(clock.hop_s, chunk.forward_s)
-    beside = _ahead(layout, clock, chunk, edge) if op.what == "forward" else _behind(layout, clock, chunk, edge)
+    # Parameters are gathered behind the first forward pass of a chunk, gradients reduced behind its last backward pass
+    # (with ZeRO-2 every one), all but the last bucket.
+    step, beside = clock.step, 0.0
+    if op.what == "forward" and layout.overlap_gather and edge:
+        beside = min(1.0 / layout.virtual_stages * step.gather_s * (1 - step.last), chunk.forward_s)
+    elif op.what == "backward" and layout.overlap_reduce and (layout.zero == 2 or edge):
+        beside = min(1.0 / layout.virtual_stages * step.reduce_s * (1 - step.last), chunk.backward_s)
     return seconds + slowed + cost * beside
-
-
-def _behind(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
-    """Gradient reduction hidden behind one backward pass of a chunk."""
-    if not layout.overlap_reduce or not (layout.zero == 2 or edge):
-        return 0.0
-    step = clock.step
-    return min(1.0 / layout.virtual_stages * step.reduce_s * (1 - step.last), chunk.backward_s)
-
-
-def _ahead(layout: Layout, clock: PhaseTimes, chunk: Durations, edge: bool) -> float:
-    """Gathering of parameters hidden behind the first forward pass of a chunk."""
-    if not layout.overlap_gather or not edge:
-        return 0.0
-    step = clock.step
-    return min(1.0 / layout.virtual_stages * step.gather_s * (1 - step.last), chunk.forward_s)
 
 
 KEPT_ORDERS = 8
 """Orders that are kept: what is stepped again has often the same."""
 
 
-class Stepped(Sequence[StageSpan]):
+class Stepped(Iterable[StageSpan]):
     """An iteration that was stepped through: its seconds, and its bars, which are made when they are asked for."""
 
     def __init__(self, layout: Layout, clock: PhaseTimes) -> None:
@@ -172,30 +161,16 @@ class Stepped(Sequence[StageSpan]):
         self.update = last, last + max(clock.step.update_s, 0.0)
         self.seconds = self.update[1] + max(clock.step.host_s, 0.0)
 
-    def __len__(self) -> int:
-        return len(self._spans)
-
     def __iter__(self) -> Iterator[StageSpan]:
-        return iter(self._spans)
-
-    @overload
-    def __getitem__(self, index: int) -> StageSpan: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[StageSpan, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> StageSpan | tuple[StageSpan, ...]:
-        return self._spans[index]
-
-    def passes(self, stage: int) -> list[tuple[Op, float, float]]:
-        """When each pass of a stage begins and ends, in order."""
-        begin, end = self.times.begin.tolist(), self.times.end.tolist()
-        return [(op, begin[k], end[k]) for k, at, op in self._each() if at == stage]
+        """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
+        for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind()):
+            if end > begin:
+                yield StageSpan(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
 
     def _stepped(self) -> PassTimes:
         layout, phases, order = self.layout, self.clock, self.order
         chunks, stages = layout.pipeline * layout.virtual_stages, layout.pipeline
-        passes = Passes(*order, self._seconds())
+        passes = order._replace(seconds=self._seconds())
         count = len(order.what)
         times = PassTimes(*(np.zeros(count) for _ in range(5)), *(np.zeros(stages) for _ in range(3)))
         # Room for the stages to look at: each once, and once more after every pass that is sent on.
@@ -249,15 +224,6 @@ class Stepped(Sequence[StageSpan]):
             every=self.layout.zero == 2,
         )
 
-    @cached_property
-    def _spans(self) -> tuple[StageSpan, ...]:
-        """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
-        return tuple(
-            StageSpan(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
-            for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind())
-            if end > begin
-        )
-
     def _passes(self) -> Iterator[_Bar]:
         begin, end = self.times.begin.tolist(), self.times.end.tolist()
         for k, stage, op in self._each():
@@ -294,29 +260,20 @@ class Stepped(Sequence[StageSpan]):
 _Bar = tuple[int, SpanKind, str, float, float]
 
 
-class _Order(NamedTuple):
-    """The passes of all stages as ``Passes`` has them, without what they last."""
-
-    first: Ints
-    what: Ints
-    chunk: Ints
-    micro_batch: Ints
-    edge: Mask
-    stage_of: Ints
-
-
 @lru_cache(maxsize=KEPT_ORDERS)
-def _order(pipeline: int, virtual: int, schedule: PipelineSchedule, micro_batches: int) -> _Order:
+def _order(pipeline: int, virtual: int, schedule: PipelineSchedule, micro_batches: int) -> Passes:
+    """The passes of all stages, without what they last."""
     layout = Layout(pipeline=pipeline, virtual_stages=virtual, schedule=schedule)
     every = order_columns(layout, micro_batches)
     kind, chunk, micro_batch = (np.concatenate(column).astype(np.int64) for column in zip(*every, strict=True))
-    return _Order(
+    return Passes(
         first=np.cumsum([0, *(len(order.what) for order in every)]).astype(np.int64),
         what=kind,
         chunk=chunk,
         micro_batch=micro_batch,
         edge=_edges(kind, chunk, pipeline * virtual),
         stage_of=np.array([stage_of(layout, chunk) for chunk in range(pipeline * virtual)], dtype=np.int64),
+        seconds=np.zeros((0, 0, 0)),
     )
 
 

@@ -27,7 +27,7 @@ from weft.routing.plan import route
 from weft.routing.problem import demands
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.simulation.iteration.contention import FlowRoutes, Wires, title
-from weft.simulation.iteration.demand import Key, StageTotals, crossings, demand, rank_stages, totals
+from weft.simulation.iteration.demand import Key, StageTotals, demand, message_bytes, rank_stages, totals
 
 
 def planned_traffic(
@@ -122,7 +122,7 @@ def _parts(wires: Wires, wanted: Mapping[Key, StageTotals]) -> _Asked:
     idle = [(none, none)]
     for key, total in wanted.items():
         for source, target, bytes_, group in wires.outlines(key):
-            flows = _bytes(wires.layout, bytes_, total, key, stages[source], stages[target])
+            flows = message_bytes(wires.layout, bytes_, total, key, stages[source], stages[target])
             # Messages inside a domain never see the network that is routed.
             leaves = domain[source] != domain[target]
             sends, rests = np.flatnonzero(leaves & (flows > 0)), np.flatnonzero(leaves & (flows <= 0))
@@ -131,18 +131,6 @@ def _parts(wires: Wires, wanted: Mapping[Key, StageTotals]) -> _Asked:
             rows = np.split(sends, np.flatnonzero(np.diff(group[sends])) + 1) if len(sends) else []
             parts += [(title(key, int(group[mine[0]])), source[mine], target[mine], flows[mine]) for mine in rows]
     return _Asked(parts, (np.concatenate([ends[0] for ends in idle]), np.concatenate([ends[1] for ends in idle])))
-
-
-def _bytes(layout: Layout, each: Floats, wanted: StageTotals, key: Key, sender: Ints, receiver: Ints) -> Floats:
-    """Bytes in an iteration of messages between stages, of those that ``each`` has per byte of a call."""
-    if key[1] == ("tied",):
-        return np.asarray(each * wanted.bytes[0])
-    flows = np.asarray(each * wanted.bytes[sender])
-    # A stage's sends go to its neighbours in the shares of chunk boundaries between them.
-    if key[0] == "send":
-        sent = crossings(layout)
-        flows = flows * (sent / np.maximum(sent.sum(axis=1, keepdims=True), 1.0))[sender, receiver]
-    return flows
 
 
 def _together(parts: list[_Part], name: str, iteration_s: float, fabric: Fabric) -> JobTraffic:
