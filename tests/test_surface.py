@@ -113,7 +113,7 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
 schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
-    --compare --dims --export --format --groups --independent --job --layout --order --output --plan --policy
+    --compare --dims --export --format --groups --job --layout --order --output --plan --policy
     --system --timeline --verbose --wide --workload
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map

@@ -209,7 +209,6 @@ BAD = {
     **{
         f"workload with {name}": ((*WHOLE, *words), "one collective")
         for name, words in {
-            "independent": ("--independent",),
             "export": ("--export", "msccl"),
             "chart": ("--chart", "x.svg"),
             "compare": ("--compare",),

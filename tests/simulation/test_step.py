@@ -21,7 +21,7 @@ from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.model import resolve_job
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
-from weft.simulation.step import Program, Start, Update, Wait, play, predict_on, predict_step, step_program
+from weft.simulation.step import UPDATE, Program, play, predict_on, predict_step, step_program
 
 
 def gpt(layers=1, **fields):
@@ -72,14 +72,14 @@ def of(axes, seconds):
 def test_a_link_serves_in_order_and_links_serve_beside_each_other():
     """0-2 product; 2-7 first on x; 7-10 second on x, 2-6 on y; the product of 1 s hides in them."""
     program = Program()
-    program.compute(product_of(2))
+    program.instructions.append(product_of(2))
     first, second = program.start(of(X, 5)), program.start(of(X, 3))
     other = program.start(of(Y, 4))
-    program.compute(product_of(1))
+    program.instructions.append(product_of(1))
     program.wait(other)
     program.wait(second)
     program.wait(first)
-    program.instructions.append(Update())
+    program.instructions.append(UPDATE)
     found = timed(program, other_s=0.5)
     assert (found.seconds, found.compute_s, found.other_s) == (10.5, 3, 0.5)
     assert found.exposed_s == {X: 4, Y: 3}
@@ -90,7 +90,7 @@ def test_a_link_serves_in_order_and_links_serve_beside_each_other():
 def test_a_collective_that_computation_outlasts_costs_nothing():
     program = Program()
     number = program.start(of(X, 2))
-    program.compute(product_of(3))
+    program.instructions.append(product_of(3))
     program.wait(number)
     program.wait(number)
     program.wait(program.start(None))
@@ -271,11 +271,11 @@ def test_the_collectives_of_many_buckets(job, layout, options, elements):
 def test_every_collective_is_waited_for_once_it_was_issued(job, layout, options):
     started, waited = 0, set()
     for one in step_program(job, layout, options).instructions:
-        if isinstance(one, Start):
+        if isinstance(one, Issue):
             started += 1
-        elif isinstance(one, Wait):
-            assert one.number < started
-            waited.add(one.number)
+        elif isinstance(one, int):
+            assert one < started
+            waited.add(one)
     assert waited == set(range(started))
 
 

@@ -211,7 +211,9 @@ def candidates(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Net
     if network.reduces[0]:
         result["nvls", simple] = _in_switch(kind, bytes_, group, network)
     if kind == "all-reduce" and len(network.spans) > 1 and all(network.reduces):
-        result["collnet", simple] = _in_network(bytes_, group, network)
+        # Reduction in every switch on the way (SHARP): each byte goes up once and comes down once.
+        latency = 2.0 * (PROTOCOLS[-1].outside_s + _hops(group, network))
+        result["collnet", simple] = slowest(bytes_, group, network.achieved_Bps) + latency
     return result
 
 
@@ -301,29 +303,6 @@ def _in_switch(kind: CollectiveKind, bytes_: Floats, group: Spread, network: Net
     return np.where(alone, seconds + latency, np.inf)
 
 
-def _in_network(bytes_: Floats, group: Spread, network: Network) -> Floats:
-    """Reduction in every switch on the way (SHARP): each byte goes up once and comes down once."""
-    seconds = slowest(bytes_, group, network.achieved_Bps)
-    return seconds + 2.0 * (PROTOCOLS[-1].outside_s + _hops(group, network))
-
-
-def _spread_out(
-    bytes_: Floats, group: Spread, bandwidth: tuple[float, ...], network: Network | None = None, copies: float = 0.0
-) -> Floats:
-    """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
-    below = np.ones_like(group.size)
-    seconds = np.zeros_like(bytes_)
-    for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
-        # The ranks outside of a unit are (size - below) of size.
-        leaving = bytes_ * (group.size - below) / group.size
-        if copies:
-            leaving = leaving * _distinct(group.size / below, copies)
-        share = 1.0 if network is None else network.share(k, members / below, "pairs")
-        seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))
-        below = members
-    return seconds
-
-
 def _distinct(units: Floats, copies: float) -> Floats:
     """The share of the copies leaving a unit that remains when every other unit gets at most one."""
     # Each copy goes to a random unit: the expected number of distinct other units among `copies` draws.
@@ -333,15 +312,19 @@ def _distinct(units: Floats, copies: float) -> Floats:
 
 
 def _all_to_all(bytes_: Floats, group: Spread, network: Network, copies: float) -> Floats:
-    far = group.size - group.members[0]
-    near = group.members[0] - 1
-    posts = near * 0.3e-6 + far * 0.6e-6
-    return (
-        network.launch_s
-        + posts
-        + _step(group, network)
-        + _spread_out(bytes_, group, network.achieved_Bps, network, copies)
-    )
+    """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
+    posts = (group.members[0] - 1) * 0.3e-6 + (group.size - group.members[0]) * 0.6e-6
+    below = np.ones_like(group.size)
+    seconds = np.zeros_like(bytes_)
+    for k, (members, Bps) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
+        # The ranks outside of a unit are (size - below) of size.
+        leaving = bytes_ * (group.size - below) / group.size
+        if copies:
+            leaving = leaving * _distinct(group.size / below, copies)
+        share = network.share(k, members / below, "pairs")
+        seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))
+        below = members
+    return network.launch_s + posts + _step(group, network) + seconds
 
 
 def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:

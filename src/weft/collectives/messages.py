@@ -413,7 +413,9 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
     # Step 1: ranks of a domain together.  Step 2: check that each domain has equally many.
     domains = domain[groups]
     order = np.argsort(domains, axis=1, kind="stable")
-    starts = _run_starts(np.take_along_axis(domains, order, axis=1))
+    sorted_domains = np.take_along_axis(domains, order, axis=1)
+    starts = np.ones_like(domains, dtype=bool)
+    starts[:, 1:] = sorted_domains[:, 1:] != sorted_domains[:, :-1]
     count = int(starts[0].sum())
     if groups.shape[1] % count or not (starts == (np.arange(groups.shape[1]) % (groups.shape[1] // count) == 0)).all():
         raise BadInput(
@@ -426,13 +428,6 @@ def by_domain(groups: Ints, domain: Ints) -> tuple[Ints, int]:
     first = np.argsort(members[:, :, 0], axis=1)
     order = np.take_along_axis(members, first[:, :, None], axis=1).reshape(groups.shape)
     return np.take_along_axis(groups, order, axis=1), count
-
-
-def _run_starts(rows: Ints) -> Mask:
-    """Where a row's value differs from the one before."""
-    starts = np.ones_like(rows, dtype=bool)
-    starts[:, 1:] = rows[:, 1:] != rows[:, :-1]
-    return starts
 
 
 def _merged(step: Ints, source: Ints, target: Ints, bytes_: Floats) -> Steps:

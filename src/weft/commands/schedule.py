@@ -50,13 +50,10 @@ USAGE = "weft schedule all-reduce 1GiB --cluster h100-64"
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
 _ARRANGED = frozenset(
-    {
-        *("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "independent", "compare"),
-        "chunk_counts",
-    }
+    {*("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "compare"), "chunk_counts"}
 )
 """What goes with an arrangement."""
-_ONLY_COLLECTIVE = ("independent", "compare", "chunk_counts")
+_ONLY_COLLECTIVE = ("compare", "chunk_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +99,9 @@ class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
     )
     algorithms: str | None = option(None, "Algorithm of each dimension, - for the default.", metavar="A,A,...")
     system: str | None = option(None, "Algorithms, chunks and policy of an ASTRA-sim system.", metavar="FILE")
-    independent: bool = option(False, "With weft: all-gather orders need not mirror reduce-scatter's.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.independent and self.policy not in (None, "weft"):
-            raise BadInput("needs --policy weft", where="--independent", remedy="drop one of them")
         if self.job is not None and self.arrangement is None:
             raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
         if self.arrangement is not None:
@@ -179,7 +173,7 @@ def schedule(
     request = timed.schedule.request
     if options.chunk_counts and options.chunks is not None:
         raise BadInput("does not go with --chunks", where="--chunk-counts", remedy="drop one of them")
-    policies = partial(compare, request, active=timed.active, independent=options.independent)
+    policies = partial(compare, request, active=timed.active)
     counts = sorted(set(numbers_of(options.chunk_counts or (), "--chunk-counts")))
     others = policies(chunks=options.chunks) if options.compare else None
     if others is not None:
@@ -243,12 +237,7 @@ def _scheduled(
     if options.policy == "themis" and wanted.kind not in BALANCED_KINDS:
         notes = (*notes, f"Themis has no schedule for {wanted.kind}: the baseline's is used")
     timed = in_time(
-        wanted,
-        options.policy or "weft",
-        order=options.order,
-        chunks=options.chunks,
-        active=_active(options.active),
-        independent=options.independent,
+        wanted, options.policy or "weft", order=options.order, chunks=options.chunks, active=_active(options.active)
     )
     return timed, cluster, notes
 

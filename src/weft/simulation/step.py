@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum
+from typing import Literal
 
 import numpy as np
 
@@ -56,33 +57,10 @@ _BEHIND = {"proj": "norm3", "fc2": "norm4"}
 """The norm behind the last product of a half, in blocks that have one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Compute:
-    """The device computes."""
-
-    computation: Computation
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """A collective is issued."""
-
-    issue: Issue
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """The device waits for the ``number``-th ``Start`` of the program, from 0."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The optimizer changes what the rank owns."""
-
-
-Instruction = Compute | Start | Wait | Update
+UPDATE: Literal["update"] = "update"
+"""The optimizer changes what the rank owns."""
+Instruction = Computation | Issue | int | Literal["update"]
+"""A computation; the issue of a collective; the wait for one (by number in order of issue, from 0); the update."""
 
 
 @dataclass(slots=True)
@@ -95,24 +73,20 @@ class Program:
     @property
     def issued(self) -> list[Issue]:
         """The collectives in the order of their issue."""
-        return [instruction.issue for instruction in self.instructions if isinstance(instruction, Start)]
-
-    def compute(self, computation: Computation) -> None:
-        """Append a computation."""
-        self.instructions.append(Compute(computation))
+        return [instruction for instruction in self.instructions if isinstance(instruction, Issue)]
 
     def start(self, issue: Issue | None) -> int | None:
         """Append the issue of a collective (None: nothing is communicated); its number."""
         if issue is None:
             return None
-        self.instructions.append(Start(issue))
+        self.instructions.append(issue)
         self._started += 1
         return self._started - 1
 
     def wait(self, number: int | None) -> None:
         """Append a wait for a collective."""
         if number is not None:
-            self.instructions.append(Wait(number))
+            self.instructions.append(number)
 
     def exchange(self, issue: Issue | None) -> None:
         """Append a collective and the wait for it."""
@@ -395,7 +369,7 @@ class _StepWriter:
         self.program.exchange(issue(("z", "data")))
         if self.plan.options.clip:
             self.program.exchange(issue(AXES))
-        self.program.instructions.append(Update())
+        self.program.instructions.append(UPDATE)
         self.sums.publish()
 
     def _micro_batch(self) -> None:
@@ -525,12 +499,11 @@ class _StepWriter:
     # Instructions --------------------------------------------------------------------------------
 
     def _core(self, part: _ModelPart, phase: Phase) -> None:
-        for computation in part.core[phase]:
-            self.program.compute(computation)
+        self.program.instructions.extend(part.core[phase])
 
     def _compute(self, part: _ModelPart, name: str, phase: Phase) -> None:
         if (computation := part.computations.get((name, phase))) is not None:
-            self.program.compute(computation)
+            self.program.instructions.append(computation)
 
     def _start(self, part: _ModelPart, name: str, phase: Phase) -> int | None:
         return self.program.start(part.collectives.get((name, phase)))
@@ -724,14 +697,14 @@ class _Player:
         """Play all instructions."""
         self._under_way.clear()
         for instruction in program.instructions:
-            if isinstance(instruction, Compute):
-                self.compute(instruction.computation)
-            elif isinstance(instruction, Start):
-                self.start(instruction.issue)
-            elif isinstance(instruction, Wait):
-                self.wait(instruction.number)
-            else:
+            if isinstance(instruction, Issue):
+                self.start(instruction)
+            elif isinstance(instruction, int):
+                self.wait(instruction)
+            elif instruction == UPDATE:
                 self.now = self.now + other_s * self.ranks.slow
+            else:
+                self.compute(instruction)
 
     def compute(self, computation: Computation) -> None:
         """A program repeats few computations, which are timed once each."""

@@ -12,7 +12,7 @@ every one where ZeRO-2 or sharded weights ask for it).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ from weft.layout.table import LayoutTable
 from weft.model.job import Job
 from weft.model.workload import Communication, CommunicationKind, Task, Workload
 from weft.results import Result
-from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Demand, Key, demand
+from weft.simulation.iteration.demand import Amount, Amounts, ChunkDemand, Key, demand
 from weft.simulation.iteration.stepping import clock
 
 IDEAL, WEFT = "ideal", "weft"
@@ -65,7 +65,6 @@ class Iteration:
     busy_s: Floats
     begin_s: Floats
     end_s: Floats
-    active: int | None
 
     @property
     def exposed_s(self) -> float:
@@ -197,7 +196,6 @@ def _run(workload: Workload, planner: _Planner, active: Active) -> Iteration:
         busy_s=np.bincount(passages.dimension, passages.work_s, len(planner.dimensions)).astype(np.float64),
         begin_s=chart.task_begin_s,
         end_s=chart.task_end_s,
-        active=planner.active,
     )
 
 
@@ -355,7 +353,11 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
     # The stage with the most computation stands for all; the closed form's bubble accounts for waiting between stages.
     seconds = np.bincount(stages, [passage.times.forward_s + passage.times.backward_s for passage in every])
     passes = [passage for passage, stage in zip(every, stages, strict=True) if stage == np.argmax(seconds)]
-    _check_length(wanted, passes)
+    kinds = max(len(passage.chunk.forward) + len(passage.chunk.backward) for passage in passes)
+    count = wanted.micro_batches * sum(passage.layers for passage in passes) * 2 * (1 + kinds)
+    if count > MOST_TASKS:
+        problem = f"{wanted.micro_batches} micro-batches make {count:,} tasks"
+        raise Unsupported(problem, where="workload", remedy="give a smaller --batch or larger micro-batches")
     tasks = _Tasks(layout)
     once = wanted.stages[passes[0].chunk.stage]
     # The order of GPipe: all forward passes, then all backward passes, then what a step does once.
@@ -370,8 +372,12 @@ def job_workload(job: Job, cluster: Cluster, layout: Layout, *, constants: Calib
             tasks.beside(once.reduce, share=1.0 / wanted.micro_batches if layout.zero == 2 else 1.0)
     tasks.beside({**once.tied, **once.scalars})
     tasks.end(float(estimated.bubble_s[0]), times.step.update_s + times.step.host_s)
+    assumptions = ["collectives of tensor, context and expert parallelism hold the computation up"]
+    if layout.pipeline > 1:
+        alone = "the slowest pipeline stage alone: the closed form's bubble, without the sends between stages"
+        assumptions.append(alone)
     return Workload(
-        name=f"{job.model.name} on {cluster.name}", tasks=tuple(tasks.tasks), assumptions=tuple(_assumptions(layout))
+        name=f"{job.model.name} on {cluster.name}", tasks=tuple(tasks.tasks), assumptions=tuple(assumptions)
     )
 
 
@@ -394,20 +400,6 @@ class _Pass(NamedTuple):
     @property
     def backward_s(self) -> float:
         return self.times.backward_s - self.exposed[1]
-
-
-def _check_length(wanted: Demand, passes: Sequence[_Pass]) -> None:
-    kinds = max(len(passage.chunk.forward) + len(passage.chunk.backward) for passage in passes)
-    count = wanted.micro_batches * sum(passage.layers for passage in passes) * 2 * (1 + kinds)
-    if count > MOST_TASKS:
-        problem = f"{wanted.micro_batches} micro-batches make {count:,} tasks"
-        raise Unsupported(problem, where="workload", remedy="give a smaller --batch or larger micro-batches")
-
-
-def _assumptions(layout: Layout) -> Iterator[str]:
-    yield "collectives of tensor, context and expert parallelism hold the computation up"
-    if layout.pipeline > 1:
-        yield "the slowest pipeline stage alone: the closed form's bubble, without the sends between stages"
 
 
 class _Tasks:

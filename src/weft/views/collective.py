@@ -40,7 +40,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         yield Heading("Dimensions, inner to outer")
     if verbose or not tables:
         yield Table(_dimension_columns(outcome))
-    if outcome.provision.slow and not verbose:
+    if outcome.provision.too_slow and not verbose:
         yield Paragraph(f"No mix of orders keeps all dimensions busy{_remedy(outcome.provision)}.", indent=2)
     for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
         yield Paragraph(line, indent=2, hang=2, style="dim")
@@ -215,13 +215,13 @@ def provision_words(result: Provision) -> tuple[str, ...]:
     if not result.pairs:
         return ()
     lines = [
-        f"Dimension {pair.outer + 1} is {pair.verdict} for dimension {pair.inner + 1}: it has"
+        f"Dimension {pair.outer} is {pair.verdict} for dimension {pair.inner}: it has"
         f" {format_si(pair.Bps, 'B/s')}, the baseline's order needs {format_si(pair.needed_Bps, 'B/s')}."
         for pair in result.pairs
     ]
     split = ", ".join(format_si(value, "B/s") for value in result.just_enough_Bps)
     lines.append(f"Split of the same total that suits the baseline: {split}.")
-    if result.slow:
+    if result.too_slow:
         lines.append(f"No mix of orders keeps all dimensions busy{_remedy(result)}.")
     return tuple(lines)
 
@@ -229,7 +229,7 @@ def provision_words(result: Provision) -> tuple[str, ...]:
 def _remedy(result: Provision) -> str:
     if result.enough_Bps is None:
         return ""
-    faster = [f"dimension {i + 1} at {format_si(float(result.enough_Bps[i]), 'B/s')}" for i in result.slow]
+    faster = [f"dimension {i} at {format_si(float(result.enough_Bps[i - 1]), 'B/s')}" for i in result.too_slow]
     return f"; one could with {' and '.join(faster)}"
 
 

@@ -180,12 +180,6 @@ def test_every_policy_runs_on_the_same_machine():
     assert schedule(one, "weft").active == schedule(one, "themis").active
 
 
-@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
-def test_independent_is_never_slower(kind):
-    usual, free = schedule(asked(kind), "weft"), schedule(asked(kind), "weft", independent=True)
-    assert free.time_s <= usual.time_s * (1 + 1e-12)
-
-
 @given(st.sampled_from(POLICIES), st.floats(1.0, 1e12), st.sampled_from(["all-reduce", "all-gather"]))
 def test_chunks_add_up(policy, bytes_, kind):
     found = schedule(asked(kind, bytes_), policy)

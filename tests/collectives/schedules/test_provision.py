@@ -41,12 +41,12 @@ def sent(sizes):
 def test_verdicts_say_whether_the_baseline_waits_for_the_outer_dimension(network):
     sizes, widths = network
     found = provision(asked(sizes, widths)).pairs
-    assert [(pair.inner, pair.outer) for pair in found] == list(pairwise(range(len(sizes))))
+    assert [(pair.inner, pair.outer) for pair in found] == list(pairwise(range(1, len(sizes) + 1)))
     seconds = [bytes_ / Bps for bytes_, Bps in zip(sent(sizes), widths, strict=True)]
     for pair in found:
-        longer = seconds[pair.outer] / seconds[pair.inner]
-        assert pair.needed_Bps == pytest.approx(widths[pair.outer] * longer)
-        assert pair.Bps == widths[pair.outer]
+        longer = seconds[pair.outer - 1] / seconds[pair.inner - 1]
+        assert pair.needed_Bps == pytest.approx(widths[pair.outer - 1] * longer)
+        assert pair.Bps == widths[pair.outer - 1]
         if abs(longer - 1) > 0.011:
             assert pair.verdict == ("under-provisioned" if longer > 1 else "over-provisioned")
         elif abs(longer - 1) < 0.009:
@@ -63,7 +63,7 @@ def test_equal_sizes_follow_the_rule_of_the_paper():
 
 def test_dimensions_of_one_do_not_count():
     (pair,) = provision(asked((4, 1, 4), (100e9, 1e9, 25e9))).pairs
-    assert (pair.inner, pair.outer, pair.verdict) == (0, 2, "just enough")
+    assert (pair.inner, pair.outer, pair.verdict) == (1, 3, "just enough")
     assert provision(asked((4, 1), (100e9, 1e9))).pairs == ()
 
 
@@ -109,14 +109,14 @@ def test_enough_is_enough_and_a_little_less_is_not(network, kind):
     sizes, widths = network
     one = asked(sizes, widths, kind)
     found = provision(one)
-    if not found.slow:
+    if not found.too_slow:
         assert found.enough_Bps is None
         assert over_ideal(one) <= 0.0101
         return
     assert over_ideal(one) > 1e-4
     if found.enough_Bps is None:
         return
-    slow = list(found.slow)
+    slow = [number - 1 for number in found.too_slow]
     fast = [i for i in range(len(sizes)) if i not in slow]
     before = np.array(widths)
     assert (found.enough_Bps[slow] > before[slow]).all()
@@ -131,19 +131,19 @@ def test_two_dimensions_by_hand():
     """Two dimensions of 16, 100 and x GB/s.  Dimension 2 is idle least when it comes last: its stages then
     have 1/16 of the bytes, so it keeps up from 100 / 16 on."""
     found = provision(asked((16, 16), (100e9, 1e9)))
-    assert found.slow == (1,)
+    assert found.too_slow == (2,)
     assert found.enough_Bps == pytest.approx([100e9, 100e9 / 16], rel=1e-3)
-    assert provision(asked((16, 16), (100e9, 6.3e9))).slow == ()
+    assert provision(asked((16, 16), (100e9, 6.3e9))).too_slow == ()
 
 
 def test_latency_does_not_make_a_dimension_slow():
     one = asked((16, 16), (100e9, 50e9), latency_s=1.0)
-    assert provision(one).slow == ()
+    assert provision(one).too_slow == ()
 
 
 def test_one_dimension():
     found = provision(asked((8,), (100e9,)))
-    assert (found.pairs, found.slow, found.enough_Bps) == ((), (), None)
+    assert (found.pairs, found.too_slow, found.enough_Bps) == ((), (), None)
     assert found.just_enough_Bps == pytest.approx([100e9])
 
 
@@ -151,8 +151,8 @@ def test_other_collectives_do_not_shrink():
     found = provision(asked((8, 8), (100e9, 100e9), "all-to-all"))
     assert found.pairs[0].verdict == "just enough"
     assert found.just_enough_Bps == pytest.approx([100e9, 100e9])
-    assert found.slow == ()
-    assert provision(asked((8, 8), (100e9, 50e9), "broadcast")).slow == (1,)
+    assert found.too_slow == ()
+    assert provision(asked((8, 8), (100e9, 50e9), "broadcast")).too_slow == (2,)
 
 
 def test_the_bandwidth_of_an_unused_dimension_does_not_count():

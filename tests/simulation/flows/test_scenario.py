@@ -115,7 +115,7 @@ def test_bad_files_are_named_by_line(text, words, tmp_path):
 
 
 def test_bad_paths_and_binary_files(tmp_path):
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="no such file"):
         read_scenario(tmp_path / "none.txt")
     with pytest.raises(BadInput, match="cannot be read"):
         read_scenario(tmp_path)

@@ -111,11 +111,11 @@ def test_every_nic_carries_what_the_simulator_counts(model: str, text: str) -> N
     check_traffic(FABRIC, found)
     assert np.all(FABRIC.domain[found.source] != FABRIC.domain[found.target])
     wanted, wires = asked(one, chosen)
-    counted = usage(chosen, FABRIC, wires.placement, {key: wires.messages(key) for key in wanted}, wanted)
+    link_bytes, _ = usage(chosen, FABRIC, wires.placement, {key: wires.messages(key) for key in wanted}, wanted)
     nic = FABRIC.tier == 1
     for ends, mine in ((FABRIC.source, found.source), (FABRIC.target, found.target)):
         at = nic & (ends < FABRIC.accelerators)
-        there = np.bincount(ends[at], counted.link_bytes[at], FABRIC.accelerators)
+        there = np.bincount(ends[at], link_bytes[at], FABRIC.accelerators)
         assert np.bincount(mine, found.bytes, FABRIC.accelerators) == pytest.approx(there, rel=1e-9)
 
 

@@ -11,7 +11,7 @@ the pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import permutations
 from math import fsum
@@ -142,15 +142,9 @@ def _both_ways(collective: Request, orders: Ints) -> _PerOrder:
         return once
     halves = tuple(collective.stage("reduce-scatter", i).algorithm for i in range(len(collective.dimensions)))
     apart = _per_order(replace(collective, algorithms=halves), orders)
-    return _PerOrder(
-        order=np.concatenate([once.order, apart.order + len(orders)]),
-        dimension=np.concatenate([once.dimension, apart.dimension]),
-        work_s=np.concatenate([once.work_s, apart.work_s]),
-        early_s=np.concatenate([once.early_s, apart.early_s]),
-        late_s=np.concatenate([once.late_s, apart.late_s]),
-        own_s=np.concatenate([once.own_s, apart.own_s]),
-        sent=np.concatenate([once.sent, apart.sent]),
-    )
+    shifted = replace(apart, order=apart.order + len(orders))
+    names = [column.name for column in fields(once)]
+    return _PerOrder(**{name: np.concatenate([getattr(once, name), getattr(shifted, name)]) for name in names})
 
 
 def _windows(table: _PerOrder, orders: int, least_s: float) -> tuple[Floats, Floats]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 
 import numpy as np
 
@@ -89,8 +89,6 @@ def request(
     """
     if kind not in STAGE_KINDS:
         raise UnknownName("collective", str(kind), STAGE_KINDS)
-    if not isfinite(bytes_) or bytes_ <= 0:
-        raise BadInput(f"{bytes_!r} bytes", where="size", remedy="give a positive size, as 1GiB")
     if not dimensions:
         raise BadInput("there is no dimension", where="dimensions", remedy="give one, as ring:8:50GB/s:1us")
     count = prod(dimension.size for dimension in dimensions)
@@ -220,7 +218,12 @@ def stages_of(schedule: Schedule, *, whole_ns: bool = False) -> Stages:
         kinds = np.tile(kind, (len(orders), 1))
         keep = _fuse(schedule, kinds, after)
     else:
-        sizes_held = _held_by(collective, schedule.chunk_bytes, orders, sizes)
+        if collective.kind == "reduce-scatter":
+            sizes_held = _held(schedule.chunk_bytes, sizes[orders], shrink=True)
+        elif collective.kind == "all-gather":
+            sizes_held = _held(schedule.chunk_bytes / float(np.prod(sizes)), sizes[orders], shrink=False)
+        else:
+            sizes_held = np.repeat(schedule.chunk_bytes[:, None], orders.shape[1] + 1, axis=1)
         dimension, before, after = orders, sizes_held[:, :-1], sizes_held[:, 1:]
         kinds = np.full(orders.shape, STAGE_KINDS.index(collective.kind))
         keep = np.ones(orders.shape, dtype=bool)
@@ -235,14 +238,6 @@ def _held(first: Floats, sizes: Floats, *, shrink: bool) -> Floats:
         factors = 1.0 / factors
     result: Floats = first[:, None] * np.concatenate([np.ones((len(first), 1)), factors], axis=1)
     return result
-
-
-def _held_by(collective: Request, chunk_bytes: Floats, orders: Ints, sizes: Floats) -> Floats:
-    if collective.kind == "reduce-scatter":
-        return _held(chunk_bytes, sizes[orders], shrink=True)
-    if collective.kind == "all-gather":
-        return _held(chunk_bytes / float(np.prod(sizes)), sizes[orders], shrink=False)
-    return np.repeat(chunk_bytes[:, None], orders.shape[1] + 1, axis=1)
 
 
 def _fuse(schedule: Schedule, kinds: Ints, after: Floats) -> Mask:

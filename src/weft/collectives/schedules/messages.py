@@ -8,7 +8,7 @@ that the reduce-scatter visits first (an all-gather last).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -63,8 +63,8 @@ def schedule_plan(timed: TimedSchedule) -> MessagePlan:
     pieces, owner = [], np.zeros(parts, dtype=np.int64)
     # Step 1: who owns each block at the end.
     for chunk in range(len(schedule)):
-        digits = _digits(collective, schedule.orders[chunk])
-        owner[chunk * collective.accelerators : (chunk + 1) * collective.accelerators] = digits.owner
+        blocks = slice(chunk * collective.accelerators, (chunk + 1) * collective.accelerators)
+        owner[blocks] = _owners(collective, schedule.orders[chunk])
     # Step 2: the messages of every stage, in the first step in which chunk and dimension are free.
     messages = 0
     for placed in _placed(timed):
@@ -93,7 +93,7 @@ def _check(schedule: Schedule) -> None:
         )
     if schedule.gathers is not None and (schedule.gathers != schedule.orders[:, ::-1]).any():
         problem = "all-gather orders that do not mirror the reduce-scatter's"
-        raise Unsupported(problem, where="export", remedy="drop --independent")
+        raise Unsupported(problem, where="export", remedy="mirror them")
 
 
 class _Placed(NamedTuple):
@@ -108,23 +108,15 @@ class _Placed(NamedTuple):
     backwards: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Digits:
-    """Blocks of a chunk: ``owner`` of each, and of each rank the block that it owns."""
-
-    owner: Ints
-    block: Ints
-
-
-def _digits(collective: Request, order: Ints) -> _Digits:
+def _owners(collective: Request, order: Ints) -> Ints:
+    """The owner of each block of a chunk."""
     shape = [links.size for links in collective.dimensions]
     ranks = np.arange(collective.accelerators).reshape(shape[::-1])
     nested = order if collective.kind != "all-gather" else order[::-1]
     # The digits of a block's number are coordinates in the order of the dimensions; the transposed ranks read it off.
     axes = [len(shape) - 1 - dimension for dimension in nested.tolist()]
     unused = [axis for axis in range(len(shape)) if axis not in axes]
-    owner = np.transpose(ranks, (*axes, *unused)).ravel()
-    return _Digits(owner=owner, block=np.argsort(owner))
+    return np.transpose(ranks, (*axes, *unused)).ravel()
 
 
 def _placed(timed: TimedSchedule) -> Iterator[_Placed]:
@@ -162,9 +154,10 @@ def _stage(collective: Request, order: Ints, placed: _Placed) -> MessagePlan:
     size = int(sizes[placed.dimension])
     once = plan(placed.kind, collective.stage(placed.kind, placed.dimension).algorithm, size)
     if placed.backwards and collective.dimensions[placed.dimension].kind == "ring":
-        once = _backwards(once, size)
+        # Every rank and its block in the place of their mirror image.
+        once = replace(once, source=-once.source % size, target=-once.target % size, first=-once.first % size)
     base = placed.chunk * collective.accelerators
-    block = _digits(collective, order).block
+    block = np.argsort(_owners(collective, order))
     groups = lines_of(collective.accelerators, sizes.tolist())[placed.dimension]
     firsts = base + block[groups[:, 0]] // (run * size) * (run * size)
     return beside(
@@ -172,8 +165,3 @@ def _stage(collective: Request, order: Ints, placed: _Placed) -> MessagePlan:
         parts=1,
         owner=np.zeros(0, dtype=np.int64),
     )
-
-
-def _backwards(once: MessagePlan, size: int) -> MessagePlan:
-    """The same around the ring the other way: every rank and its block in the place of their mirror image."""
-    return replace(once, source=-once.source % size, target=-once.target % size, first=-once.first % size)

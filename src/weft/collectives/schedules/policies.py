@@ -69,7 +69,6 @@ def schedule(
     order: QueueRule | None = None,
     chunks: int | None = None,
     active: Active = "auto",
-    independent: bool = False,
 ) -> TimedSchedule:
     """Schedule a collective and time it.
 
@@ -80,7 +79,6 @@ def schedule(
             nanoseconds.  These three take ASTRA-sim's variant of the policy.
         chunks: 64 by default; ``weft`` chooses.
         active: chunks that a dimension works on at a time; None lets latencies overlap without limit.
-        independent: ``weft`` also tries all-gather orders that do not mirror the reduce-scatter's.
 
     Raises:
         UnknownName: there is no such policy or order.
@@ -94,7 +92,7 @@ def schedule(
             raise BadInput(problem, where="order", remedy="drop it, or choose baseline or themis")
         # Every policy runs on the same machine model, which Themis' schedule decides.
         limit = machine(collective, chunks, active)
-        result = balanced(collective, chunks=chunks, active=limit, independent=independent)
+        result = balanced(collective, chunks=chunks, active=limit)
         return time_schedule(result, active=limit)
     rule = order or _DEFAULT_ORDER[name]
     astra, count = rule.startswith("astra"), default_chunks(collective) if chunks is None else chunks
@@ -105,14 +103,12 @@ def schedule(
     return time_schedule(chosen, rule=rule, active=limit)
 
 
-def compare(
-    collective: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
-) -> dict[str, TimedSchedule]:
+def compare(collective: Request, *, chunks: int | None = None, active: Active = "auto") -> dict[str, TimedSchedule]:
     """Every policy on one machine, by name: the baseline first, Weft's own last."""
     limit = machine(collective, chunks, active)
 
     def timed(policy: str, order: QueueRule | None) -> TimedSchedule:
-        return schedule(collective, policy, order=order, chunks=chunks, active=limit, independent=independent)
+        return schedule(collective, policy, order=order, chunks=chunks, active=limit)
 
     result = {"baseline": timed("baseline", "fifo")}
     if collective.kind in BALANCED_KINDS:
@@ -238,19 +234,18 @@ class _Candidate(NamedTuple):
     ranks: Ints | None = None
 
 
-def balanced(
-    collective: Request, *, chunks: int | None = None, active: Active = "auto", independent: bool = False
-) -> Schedule:
+def balanced(collective: Request, *, chunks: int | None = None, active: Active = "auto") -> Schedule:
     """The fastest schedule that Weft knows for a request; its order within the dimensions is fixed.
 
     Args:
         chunks: how many (rounded up to one for each order in use); by default the best of several counts.
         active: as ``weft.collectives.schedules.timing.time_schedule`` takes it.
-        independent: also try all-gather orders that do not mirror the reduce-scatter orders.
     """
     limit = machine(collective, chunks, active)
     # Step 1: the shares of orders that the bound's LP finds, and those of the turns of one order where chunks are few.
-    counts = _counts(collective, limit) if chunks is None else [chunks]
+    most = max(collective.bytes / (SMALLEST_PIECE_BYTES * collective.accelerators), 1.0)
+    least = min(FEW if limit is None else 1, most)
+    counts = [chunks] if chunks is not None else [count for count in CHUNK_COUNTS if least <= count <= most] or [1]
     shares = [best_shares(collective)]
     if min(counts) <= FEW:
         shares += _rotations(collective, shares[0].bound_s)
@@ -259,7 +254,7 @@ def balanced(
     # first of equal times stays, so that runs repeat.
     candidates = chain(
         _peers(collective, default_chunks(collective) if chunks is None else chunks),
-        _candidates(collective, shares, counts, independent=independent),
+        _candidates(collective, shares, counts),
     )
     if collective.kind == "all-gather":
         candidates = chain(candidates, [_reversed(collective, chunks, limit)])
@@ -276,18 +271,16 @@ def balanced(
     return replace(candidate.schedule, policy="weft", ranks=ranks, active=limit)
 
 
-def _candidates(
-    collective: Request, shares: Sequence[Shares], counts: Sequence[int], *, independent: bool
-) -> Iterator[_Candidate]:
+def _candidates(collective: Request, shares: Sequence[Shares], counts: Sequence[int]) -> Iterator[_Candidate]:
     for count in counts:
         for split in shares if count <= FEW else shares[:1]:
-            for schedule in _schedules(collective, split, count, independent=independent):
-                stages = stages_of(schedule)
-                # Rules: first in first out, smallest chunk first, fewest stages done first, earliest chunk first.
-                yield _Candidate(schedule, stages, "fifo", None)
-                yield _Candidate(schedule, stages, "scf", None)
-                yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
-                yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
+            schedule = _cut(collective, split, count)
+            stages = stages_of(schedule)
+            # Rules: first in first out, smallest chunk first, fewest stages done first, earliest chunk first.
+            yield _Candidate(schedule, stages, "fifo", None)
+            yield _Candidate(schedule, stages, "scf", None)
+            yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
+            yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
 
 
 def _peers(collective: Request, chunks: int) -> Iterator[_Candidate]:
@@ -302,12 +295,6 @@ def _peers(collective: Request, chunks: int) -> Iterator[_Candidate]:
         yield _Candidate(simulated, rounded, "paper-scf", None)
         yield _Candidate(simulated, rounded, "astra-fifo", None)
         yield _Candidate(simulated, rounded, "astra-scf", None)
-
-
-def _counts(collective: Request, limit: int | None) -> list[int]:
-    most = max(collective.bytes / (SMALLEST_PIECE_BYTES * collective.accelerators), 1.0)
-    least = FEW if limit is None else 1
-    return [count for count in CHUNK_COUNTS if count <= most and count >= min(least, most)] or [1]
 
 
 def _rotations(collective: Request, bound_s: float) -> list[Shares]:
@@ -338,17 +325,14 @@ def _reversed(collective: Request, chunks: int | None, limit: int | None) -> _Ca
     return _Candidate(back, stages, "fixed", None, ranks)
 
 
-def _schedules(collective: Request, shares: Shares, count: int, *, independent: bool) -> Iterator[Schedule]:
+def _cut(collective: Request, shares: Shares, count: int) -> Schedule:
     """The bound's shares in about ``count`` chunks."""
     which, part = _interleaved(shares.share, count)
     orders = shares.orders[which]
     gathers = mirrored(orders) if collective.kind == "all-reduce" else None
-    once = Schedule(
+    return Schedule(
         request=collective, policy="weft", chunk_bytes=part * collective.bytes, orders=orders, gathers=gathers
     )
-    yield once
-    if independent and gathers is not None:
-        yield replace(once, gathers=np.ascontiguousarray(gathers[::-1]))
 
 
 def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:

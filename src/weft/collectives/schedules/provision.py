@@ -23,28 +23,19 @@ MOST_FACTOR = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair(Document):
-    """A dimension against the one inside it: what it needs for the baseline's order to keep both equally
-    busy, and what it has.  (For large dimensions that is the paper's BW(K) = P_K BW(K + 1).)
+    """A dimension against the one inside it (numbers from 1): what it needs for the baseline's order to keep both
+    equally busy, and what it has.  (For large dimensions that is the paper's BW(K) = P_K BW(K + 1).)
 
     Over-provisioned: the baseline leaves bandwidth idle that other orders can use.  Under-provisioned: the
     baseline waits for it; where chunks come to it last already, no order helps.
     """
 
-    DOCUMENT = "inner=inner_number outer=outer_number needed_Bps bandwidth_Bps=Bps verdict"
+    DOCUMENT = "inner outer needed_Bps bandwidth_Bps=Bps verdict"
 
     inner: int
     outer: int
     needed_Bps: float
     Bps: float
-
-    @property
-    def inner_number(self) -> int:
-        """From 1."""
-        return self.inner + 1
-
-    @property
-    def outer_number(self) -> int:
-        return self.outer + 1
 
     @property
     def verdict(self) -> Verdict:
@@ -57,19 +48,14 @@ class Pair(Document):
 class Provision(Document):
     """Pairs of neighbouring dimensions; the split of the same total bandwidth that is just enough for the
     baseline; and, where no mix of orders can use every dimension all the time, the dimensions that are too
-    slow, with the bandwidths at which one could (None where none is found)."""
+    slow (numbers from 1), with the bandwidths at which one could (None where none is found)."""
 
     DOCUMENT = "pairs just_enough_Bps too_slow enough_Bps"
 
     pairs: tuple[Pair, ...]
     just_enough_Bps: Floats
-    slow: tuple[int, ...]
+    too_slow: tuple[int, ...]
     enough_Bps: Floats | None
-
-    @property
-    def too_slow(self) -> tuple[int, ...]:
-        """Numbers of the dimensions that are too slow, from 1."""
-        return tuple(i + 1 for i in self.slow)
 
 
 def provision(collective: Request) -> Provision:
@@ -80,7 +66,7 @@ def provision(collective: Request) -> Provision:
     # The baseline keeps two dimensions equally busy if their bandwidths are in proportion to the bytes that they send.
     sent = per_dimension(stages, stages.sent_bytes, len(widths))
     pairs = tuple(
-        Pair(inner=a, outer=b, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
+        Pair(inner=a + 1, outer=b + 1, needed_Bps=float(widths[a] * sent[b] / sent[a]), Bps=float(widths[b]))
         for a, b in pairwise(used)
     )
     slow = _slow(collective)
@@ -88,7 +74,7 @@ def provision(collective: Request) -> Provision:
     return Provision(
         pairs=pairs,
         just_enough_Bps=sent / sent.sum() * widths[list(used)].sum(),
-        slow=slow,
+        too_slow=tuple(i + 1 for i in slow),
         enough_Bps=None if factor is None else _scaled(widths, slow, factor),
     )
 

@@ -107,13 +107,14 @@ def simulate(
     if len(never):
         problem = f"phases {', '.join(map(str, never[:SHOWN]))} never begin: some wait for each other in a circle"
         raise BadInput(problem, where="phases", remedy="drop one of these waits")
+    loads = np.repeat(traffic.bytes, np.diff(routes.indptr)) * routes.usage
     return Simulation(
         makespan_s=float(phases["end"].max()) if len(phases) else 0.0,
         completion_s=trips["completion"].copy(),
         begin_s=trips["begin"].copy(),
         phase_begin_s=phases["begin"].copy(),
         phase_end_s=phases["end"].copy(),
-        link_bytes=_carried(len(capacity), traffic, routes),
+        link_bytes=np.bincount(routes.links, loads, len(capacity)).astype(np.float64),
         bottleneck=net.flows["limit"].copy(),
         solutions=int(net.counter[SOLVES]),
         local_solutions=int(net.counter[RIPPLES]),
@@ -135,11 +136,6 @@ def _rates(samples: Records) -> LinkRates:
     last[:-1] = (ordered["link"][1:] != ordered["link"][:-1]) | (ordered["time"][1:] != ordered["time"][:-1])
     final = ordered[last]
     return LinkRates(time_s=final["time"].copy(), link=final["link"].copy(), rate_Bps=final["rate"].copy())
-
-
-def _carried(links: int, traffic: Traffic, routes: Routes) -> Floats:
-    loads = np.repeat(traffic.bytes, np.diff(routes.indptr)) * routes.usage
-    return np.bincount(routes.links, loads, links).astype(np.float64)
 
 
 SHOWN = 5
@@ -270,9 +266,11 @@ KINDS = 64
 def simulate_chain(capacity: Floats, traffic: Traffic, routes: Routes) -> Simulation | None:
     """The simulation of a chain with equal phases; None if the phases make no chain or all differ."""
     # A phase of a chain begins on empty links, so that equal phases last equally long wherever they come in the chain.
-    if len(traffic.phases) < 2 or not _is_chain(traffic):
+    if len(traffic.phases) < 2:
         return None
     check_inputs(capacity, traffic, routes)
+    if not _is_chain(traffic):
+        return None
     first = np.searchsorted(traffic.phase, np.arange(len(traffic.phases) + 1))
     kind, example = _kinds(traffic, routes, first)
     if len(example) > KINDS or 2 * len(example) > len(kind):
@@ -305,19 +303,14 @@ def _kinds(traffic: Traffic, routes: Routes, first: Ints) -> tuple[Ints, list[in
 
 
 def _is_chain(traffic: Traffic) -> bool:
-    """Each phase but the first waits for the one before, nothing more, and flows lie in the order of
-    phases."""
-    phases = traffic.phases
-    count = len(phases)
-    if len(phases.waits) != count - 1 or len(phases.indptr) != count + 1 or len(traffic.phase) == 0:
-        return False
+    """Each phase but the first waits for the one before, nothing more, and flows lie in the order of phases."""
+    phases, count = traffic.phases, len(traffic.phases)
     return bool(
-        phases.indptr[0] == 0
+        len(traffic)
+        and len(phases.waits) == count - 1
         and np.all(phases.indptr[1:] == np.arange(count))
         and np.all(phases.waits == np.arange(count - 1))
         and np.all(traffic.phase[1:] >= traffic.phase[:-1])
-        and traffic.phase[0] >= 0
-        and traffic.phase[-1] < count
     )
 
 

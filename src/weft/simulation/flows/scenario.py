@@ -18,6 +18,7 @@ from weft.codec import encode
 from weft.errors import BadInput
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, Traffic, at_once
+from weft.files import read_bytes
 from weft.results import Result
 from weft.simulation.flows.engine import Simulation
 
@@ -33,43 +34,42 @@ _LAYOUT = 'line 1 "nhosts nlinks nflows bytes_per_second", "src dst bytes n l1 .
 
 def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
     """Capacities in bytes/s, traffic and routes of a scenario file."""
-    lines = _lines(Path(path))
-    rows = [line.split() for line in lines]
+    rows = [line.split() for line in _lines(Path(path))]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     numbers = _numbers(rows, path)
     hosts, links, flows, bandwidth = _header(numbers, counts, len(rows), path)
     begin = np.cumsum(counts) - counts
-    first, shape = begin[1 : flows + 1], counts[1 : flows + 1]
-    problems = _shape_problems(counts, numbers, begin, flows)
-    if not problems:
-        problems = _value_problems(numbers, first, shape, hosts, links)
-    if not problems:
-        ends = numbers[begin[flows + 1] :] if links else numbers[:0]
-        problems = _link_problems(ends, flows)
+    first, lengths = begin[1 : flows + 1], counts[1 : flows + 1] - 4
+    # Each check relies on those before it, so that the first one that finds anything ends the reading.
+    _refuse(_shape_problems(counts, numbers, begin, flows), path)
+    line, places = np.repeat(np.arange(flows), lengths), np.cumsum(lengths) - lengths
+    route = numbers[np.repeat(first + 4 - places, lengths) + np.arange(lengths.sum())]
+    ends = numbers[begin[flows + 1] :] if links else numbers[:0]
+    source, target, size = (numbers[first + column] for column in range(3))
+    problems = [(2 + at, f"source {source[at]:g} is none of {hosts} hosts") for at in _not_below(source, hosts)]
+    problems += [(2 + at, f"destination {target[at]:g} is none of {hosts} hosts") for at in _not_below(target, hosts)]
+    problems += [(2 + at, f"{size[at]:g} bytes") for at in np.flatnonzero(~((size >= 0) & (size < np.inf))).tolist()]
+    problems += [
+        (2 + int(line[at]), f"link {route[at]:g} is none of {links} links") for at in _not_below(route, links)
+    ]
     _refuse(problems, path)
-    lengths = shape - 4
-    indptr = np.zeros(flows + 1, dtype=np.int64)
-    np.cumsum(lengths, out=indptr[1:])
-    inside = np.arange(indptr[-1]) - np.repeat(indptr[:-1], lengths)
-    route = numbers[np.repeat(first + 4, lengths) + inside].astype(np.int64)
-    traffic = at_once(numbers[first].astype(np.int64), numbers[first + 1].astype(np.int64), numbers[first + 2].copy())
+    bad_ends = _not_below(ends, LARGEST_COUNT + 1)
+    _refuse([(flows + 2 + at // 2, f"node {ends[at]:g}") for at in bad_ends], path)
+    indptr, route = np.concatenate([[0], np.cumsum(lengths)]), route.astype(np.int64)
+    traffic = at_once(source.astype(np.int64), target.astype(np.int64), size)
     _refuse(_path_problems(traffic, indptr, route, ends.reshape(-1, 2).astype(np.int64)), path)
     routes = Routes(indptr=indptr, links=route, usage=np.ones(len(route)), latency_s=np.zeros(flows))
     return np.full(links, bandwidth), traffic, routes
 
 
+def _not_below(values: Floats, limit: int) -> list[int]:
+    """Where values are not whole numbers from 0 on below a limit."""
+    return np.flatnonzero(~((values >= 0) & (values < limit) & (values == np.floor(values)))).tolist()
+
+
 def _lines(path: Path) -> list[bytes]:
     """Lines of a file of numbers, without blank ones at the end."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadInput(
-            f"cannot be read: {reason}", where=str(path).replace("\0", "?"), remedy="give the path of a scenario file"
-        ) from error
-    if len(data) > LARGEST_BYTES:
-        raise BadInput("is too long", where=str(path), remedy=f"give at most {LARGEST_BYTES:,} bytes")
+    data = read_bytes(path, where=str(path).replace("\0", "?"), largest=LARGEST_BYTES, remedy=_LAYOUT)
     if data.translate(None, _NUMERIC):
         for number, line in enumerate(data.split(b"\n"), start=1):
             strange = line.translate(None, _NUMERIC)
@@ -84,17 +84,14 @@ def _numbers(rows: list[list[bytes]], path: str | Path) -> Floats:
     try:
         return np.array(list(chain.from_iterable(rows)), dtype=np.float64)
     except ValueError:
-        pass
-    for line, row in enumerate(rows, start=1):
-        for word in row:
-            try:
-                float(word)
-            except ValueError:
-                text = word[:20].decode("ascii")
-                raise BadInput(
-                    f"line {line}: {text!r} is not a number", where=str(path), remedy=f"write numbers: {_LAYOUT}"
-                ) from None
-    raise BadInput("cannot be read as numbers", where=str(path), remedy=f"write numbers: {_LAYOUT}")
+        for number, row in enumerate(rows, start=1):
+            for word in row:
+                try:
+                    float(word)
+                except ValueError:
+                    problem = f"line {number}: {word[:20].decode('ascii')!r} is not a number"
+                    raise BadInput(problem, where=str(path), remedy=f"write numbers: {_LAYOUT}") from None
+        raise
 
 
 def _header(numbers: Floats, counts: Ints, lines: int, path: str | Path) -> tuple[int, int, int, float]:
@@ -102,62 +99,34 @@ def _header(numbers: Floats, counts: Ints, lines: int, path: str | Path) -> tupl
         raise BadInput("holds nothing", where=str(path), remedy=_LAYOUT)
     if counts[0] != 4:
         raise BadInput(f"line 1 has {counts[0]} numbers, not 4", where=str(path), remedy=_LAYOUT)
-    head = numbers[:4].tolist()
-    counts_fit = all(value == value // 1 and 0 <= value <= LARGEST_COUNT for value in head[:3])
-    if not (counts_fit and 0 < head[3] < np.inf):
+    *whole, bandwidth = numbers[:4].tolist()
+    if _not_below(numbers[:3], LARGEST_COUNT + 1) or not 0 < bandwidth < np.inf:
         raise BadInput(
-            f"line 1 has {head[0]:g} hosts, {head[1]:g} links, {head[2]:g} flows, {head[3]:g} bytes/s",
+            f"line 1 has {whole[0]:g} hosts, {whole[1]:g} links, {whole[2]:g} flows, {bandwidth:g} bytes/s",
             where=str(path),
             remedy=f"give counts of at most {LARGEST_COUNT:,} and a positive bandwidth",
         )
-    hosts, links, flows = (int(value) for value in head[:3])
+    hosts, links, flows = map(int, whole)
     if lines != 1 + flows + links:
         raise BadInput(
             f"has {lines:,} lines, but line 1 announces {flows:,} flows and {links:,} links",
             where=str(path),
             remedy=f"give {1 + flows + links:,} lines: {_LAYOUT}",
         )
-    return hosts, links, flows, head[3]
+    return hosts, links, flows, bandwidth
 
 
 def _shape_problems(counts: Ints, numbers: Floats, begin: Ints, flows: int) -> list[tuple[int, str]]:
     """Lines with too few or too many numbers."""
     flow, link = counts[1 : flows + 1], counts[flows + 1 :]
-    short = flow < 4
-    announced = np.zeros(flows)
-    announced[~short] = numbers[begin[1 : flows + 1][~short] + 3]
-    wrong = np.flatnonzero(short | (announced != flow - 4))
-    problems = [
-        (2 + int(at), f"has {flow[at]} numbers, not " + ("4 or more" if short[at] else f"4 + {announced[at]:g}"))
-        for at in wrong[:PROBLEMS]
-    ]
-    bad = np.flatnonzero(link != 2)
-    problems += [(flows + 2 + int(at), f"has {link[at]} numbers, not 2") for at in bad[:PROBLEMS]]
-    return problems + [(0, "")] * (len(wrong) + len(bad) - len(problems))
-
-
-def _value_problems(numbers: Floats, first: Ints, shape: Ints, hosts: int, links: int) -> list[tuple[int, str]]:
-    """Flows with hosts, sizes or links that do not exist."""
+    announced = np.full(flows, np.nan)
+    announced[flow >= 4] = numbers[begin[1 : flows + 1][flow >= 4] + 3]
     problems = []
-    for offset, name in ((0, "source"), (1, "destination")):
-        value = numbers[first + offset]
-        bad = np.flatnonzero(~((value >= 0) & (value < hosts) & (value == np.floor(value))))
-        problems += [(2 + int(at), f"{name} {value[at]:g} is none of {hosts} hosts") for at in bad]
-    size = numbers[first + 2]
-    bad = np.flatnonzero(~((size >= 0) & (size < np.inf)))
-    problems += [(2 + int(at), f"{size[at]:g} bytes") for at in bad]
-    line = np.repeat(np.arange(len(first)), shape - 4)
-    inside = np.arange(len(line)) - np.repeat(np.cumsum(shape - 4) - (shape - 4), shape - 4)
-    link = numbers[first[line] + 4 + inside]
-    bad = np.flatnonzero(~((link >= 0) & (link < links) & (link == np.floor(link))))
-    problems += [(2 + int(line[at]), f"link {link[at]:g} is none of {links} links") for at in bad]
-    return problems
-
-
-def _link_problems(ends: Floats, flows: int) -> list[tuple[int, str]]:
-    """Links with an end that is not a node number."""
-    bad = np.flatnonzero(~((ends >= 0) & (ends <= LARGEST_COUNT) & (ends == np.floor(ends))))
-    return [(flows + 2 + int(at) // 2, f"node {ends[at]:g}") for at in bad]
+    for at in np.flatnonzero(announced != flow - 4).tolist():
+        wanted = "4 or more" if flow[at] < 4 else f"4 + {announced[at]:g}"
+        problems.append((2 + at, f"has {flow[at]} numbers, not {wanted}"))
+    bad = np.flatnonzero(link != 2).tolist()
+    return problems + [(flows + 2 + at, f"has {link[at]} numbers, not 2") for at in bad]
 
 
 def _path_problems(traffic: Traffic, indptr: Ints, route: Ints, ends: Ints) -> list[tuple[int, str]]:
@@ -169,32 +138,30 @@ def _path_problems(traffic: Traffic, indptr: Ints, route: Ints, ends: Ints) -> l
     enters[1:] = passed[:-1]
     some = lengths > 0
     enters[indptr[:-1][some]] = source[some]
-    apart = np.flatnonzero(ends[route, 0] != enters)
     last = source.copy()
     last[some] = passed[indptr[1:][some] - 1]
     nodes, number = np.unique(np.append(passed, source), return_inverse=True)
     visits = np.append(flow, np.arange(len(source))) * max(len(nodes), 1) + number.reshape(-1)
     visit, times = np.unique(visits, return_counts=True)
-    problems = {int(at): f"goes from {source[at]} to itself" for at in np.flatnonzero(source == target)}
-    for at in np.flatnonzero(~some):
-        problems.setdefault(int(at), "has no path")
-    for at in apart:
+    # The first problem of a flow is told.
+    problems = {at: f"goes from {source[at]} to itself" for at in np.flatnonzero(source == target).tolist()}
+    for at in np.flatnonzero(~some).tolist():
+        problems.setdefault(at, "has no path")
+    for at in np.flatnonzero(ends[route, 0] != enters).tolist():
         left = f"link {route[at]} leaves {ends[route[at], 0]}, not {enters[at]}"
         problems.setdefault(int(flow[at]), left)
-    for at in np.flatnonzero(last != target):
-        problems.setdefault(int(at), f"path ends at {last[at]}, not {target[at]}")
+    for at in np.flatnonzero(last != target).tolist():
+        problems.setdefault(at, f"path ends at {last[at]}, not {target[at]}")
     for at, node in zip(*divmod(visit[times > 1], max(len(nodes), 1)), strict=True):
         problems.setdefault(int(at), f"path passes {nodes[node]} twice")
     return [(2 + at, text) for at, text in problems.items()]
 
 
 def _refuse(problems: list[tuple[int, str]], path: str | Path) -> None:
-    if not problems:
-        return
-    named = sorted(problem for problem in problems if problem[1])[:PROBLEMS]
-    words = "; ".join(f"line {line}: {text}" for line, text in named)
-    more = f"; and {len(problems) - len(named)} more" if len(problems) > len(named) else ""
-    raise BadInput(f"{words}{more}", where=str(path), remedy=_LAYOUT)
+    if problems:
+        words = "; ".join(f"line {line}: {text}" for line, text in sorted(problems)[:PROBLEMS])
+        more = f"; and {len(problems) - PROBLEMS} more" if len(problems) > PROBLEMS else ""
+        raise BadInput(f"{words}{more}", where=str(path), remedy=_LAYOUT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

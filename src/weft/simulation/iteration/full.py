@@ -55,14 +55,6 @@ class Graph:
         self.names.append(name)
         return len(self.delays) - 1
 
-    def wait(self, phase: int, before: int) -> None:
-        """Let a phase wait for another."""
-        self.waits[phase].append(before)
-
-    def carry(self, phase: int, load: PhaseLoad) -> None:
-        """Give a phase flows."""
-        self.loads.append((phase, load))
-
     def phases(self) -> Phases:
         """All phases as arrays."""
         labels = {name: i for i, name in enumerate(dict.fromkeys(self.names))}
@@ -79,7 +71,7 @@ class Graph:
 
     def traffic(self) -> Traffic:
         """All phases and flows."""
-        # Flows in the order of `carry`, which is that of `routes` too.
+        # Flows in the order of `loads`, which is that of `routes` too.
         none = np.zeros(0)
         flows = [load for _, load in self.loads]
         count = sum(len(load.source) for load in flows)
@@ -114,19 +106,10 @@ class FullTraffic:
     last: int
 
 
-def run_full(
-    layout: Layout,
-    clock: PhaseTimes,
-    wanted: Demand,
-    wires: Wires,
-    messages: Mapping[Key, Messages],
-    ideal: Mapping[Key, float],
-) -> tuple[float, tuple[StageSpan, ...]]:
+def run_full(full: FullTraffic, capacity_Bps: Floats) -> tuple[float, tuple[StageSpan, ...]]:
     """Seconds of the iteration, and its timeline."""
-    full = full_traffic(layout, clock, wanted, wires, messages, ideal)
-    result = run(wires.capacity_Bps, full.traffic, full.routes)
-    begin = result.phase_begin_s.tolist()
-    spans = full.pipeline.spans(begin, result.phase_end_s.tolist())
+    result = run(capacity_Bps, full.traffic, full.routes)
+    spans = full.pipeline.spans(result.phase_begin_s.tolist(), result.phase_end_s.tolist())
     return float(result.phase_end_s[full.last]), spans
 
 
@@ -242,7 +225,7 @@ class Pipeline:
         for op in order:
             placed = self.placed[stage, column, op]
             for phase in (*before, *gathered.get(op, ())):
-                self.graph.wait(placed.begin, phase)
+                self.graph.waits[placed.begin].append(phase)
             before = [placed.end]
             sent = self._sent(stage, column, op, placed)
             if self.blocking:
@@ -296,11 +279,11 @@ class Pipeline:
             return []
         receiving = stage_of(self.layout, after.chunk)
         if receiving == stage:
-            self.graph.wait(self.placed[stage, column, after].begin, placed.end)
+            self.graph.waits[self.placed[stage, column, after].begin].append(placed.end)
             return []
         phase = self.send(stage, column, op, receiving, placed.end)
         for receiver in self.receivers(stage, column, receiving):
-            self.graph.wait(self.placed[receiving, receiver, after].begin, phase)
+            self.graph.waits[self.placed[receiving, receiver, after].begin].append(phase)
         if column == 0:
             self._bar(stage, "send", f"{op.what} {op.micro_batch}.{op.chunk}", phase, phase)
         return [phase]
@@ -341,7 +324,7 @@ class Pipeline:
         amount = self.wanted.boundary[_SEND]
         # The delay is what the closed form's send takes beyond its ideal transfer; the bytes flow on top of that.
         phase = self.graph.add("send", self.clock.hop_s - amount.bytes * self.ideal[_SEND], [waits])
-        self.graph.carry(phase, self.flows[_SEND, stage, column, receiving].times(amount.bytes))
+        self.graph.loads.append((phase, self.flows[_SEND, stage, column, receiving].times(amount.bytes)))
         return phase
 
     def synchronise(self, stage: int, column: int, name: str, share: float, waits: list[int]) -> int:
@@ -360,7 +343,7 @@ class Pipeline:
         for key, amount in amounts.items():
             load = self.flows.get((key, stage, column, stage))
             if load is not None and amount.bytes * share > 0:
-                self.graph.carry(phase, load.times(amount.bytes * share))
+                self.graph.loads.append((phase, load.times(amount.bytes * share)))
 
     def _columns(self) -> Ints:
         """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""

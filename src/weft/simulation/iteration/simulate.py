@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -31,7 +31,7 @@ from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.transport import transport
 from weft.layout.check import check_layout
-from weft.layout.mesh import Spread, spread
+from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.stages import Durations, stage_of
 from weft.layout.table import LayoutTable
@@ -136,15 +136,16 @@ class _Run:
         plain = clock(self.layout, self.frame, float(estimates.offload_s[0]))
         timeline: Iterable[StageSpan]
         if full:
-            seconds, timeline = run_full(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
+            seconds, timeline = run_full(self.full(plain), self.wires.capacity_Bps)
         else:
             # The pipeline is stepped twice: with what the fabric adds to every collective, and as the closed form has
             # it; the difference is the fabric's.
             contention = {key: contended.extra for key, contended in self.contended.items()}
             stepped = self._stepped(self._clock(replace(self.closed.network, contention=contention)))
             seconds, timeline = stepped.seconds, stepped
-        used = usage(self.layout, self.wires.fabric, self.wires.placement, self.messages, self.totals)
-        fabric, link_bytes = self.lump.whole, self.lump.spread(used.link_bytes)
+        wires = self.wires
+        used_bytes, crossing = usage(self.layout, wires.fabric, wires.placement, self.messages, self.totals)
+        fabric, link_bytes = self.lump.whole, self.lump.spread(used_bytes)
         reached_Bps = self.wires.reached_Bps(fabric)
         return IterationSimulation(
             iteration_s=seconds,
@@ -156,15 +157,17 @@ class _Run:
             collectives=tuple(self._rows()),
             busiest=busiest(fabric, reached_Bps, link_bytes, seconds),
             tiers=tiers(fabric, link_bytes, reached_Bps),
-            cross_rail_bytes=used.cross_rail_bytes,
+            cross_rail_bytes=crossing,
             link_bytes=link_bytes,
             timeline=timeline,
         )
 
-    def full(self) -> FullTraffic:
+    def full(self, plain: PhaseTimes | None = None) -> FullTraffic:
         """Every flow of an iteration, in phases that last what the closed form says beside the transfers."""
-        plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).offload_s[0]))
-        return full_traffic(self.layout, plain, self.demand, self.wires, self.messages, self._ideal_s())
+        if plain is None:
+            plain = clock(self.layout, self.frame, float(self.closed.evaluate(self.table).offload_s[0]))
+        ideal_s = {key: messages.ideal / messages.calls for key, messages in self.messages.items()}
+        return full_traffic(self.layout, plain, self.demand, self.wires, self.messages, ideal_s)
 
     def _clock(self, network: Network) -> PhaseTimes:
         """What the phases last with the durations that a network gives."""
@@ -177,9 +180,6 @@ class _Run:
         """The pipeline of one data-parallel column, the slowest where ranks are slow."""
         clocks = [times] if self.columns is None else [slowed(self.layout, times, choice) for choice in self.columns]
         return max((Stepped(self.layout, choice) for choice in clocks), key=lambda choice: choice.seconds)
-
-    def _ideal_s(self) -> dict[Key, float]:
-        return {key: messages.ideal / messages.calls for key, messages in self.messages.items()}
 
     def _rows(self) -> list[CollectiveRow]:
         """The table of collectives, all-to-alls also hop after hop, all-reduces of a domain also in its switch."""
@@ -198,13 +198,16 @@ class _Run:
 
     def _row(self, messages: Messages, contended: Contended, total: StageTotals, *, used: bool) -> CollectiveRow:
         kind, axes = messages.key
+        long = [axis for axis in axes if getattr(self.layout, axis, 2) > 1]
         stage = int(np.argmax(total.bytes))
         calls = float(total.calls[stage])
         bytes_ = float(total.bytes[stage]) / calls
         call = np.full(1, bytes_)
-        closed = float(collective_s(kind, call, self._spread(axes), self.closed.network)[0])
+        closed = float(
+            collective_s(kind, call, spread(self.table, axes, self.closed.network.spans), self.closed.network)[0]
+        )
         return CollectiveRow(
-            axes=self._axes_name(axes),
+            axes="+".join(long or axes).replace("_", " "),
             kind=kind,
             algorithm=messages.algorithm,
             used=used,
@@ -219,15 +222,6 @@ class _Run:
             simulated_s=max(closed + bytes_ * contended.extra, 0.0),
             bottlenecks=tuple(self.lump.whole.link_name(int(self.lump.first[link])) for link in contended.bottlenecks),
         )
-
-    def _axes_name(self, axes: tuple[str, ...]) -> str:
-        """The axes that count, as people write them."""
-        long = [axis for axis in axes if getattr(self.layout, axis, 2) > 1]
-        return "+".join(long or axes).replace("_", " ")
-
-    def _spread(self, axes: tuple[str, ...]) -> Spread:
-        """How groups lie on the tiers, as the closed form takes it."""
-        return spread(self.table, axes, self.closed.network.spans)
 
 
 _FORM = re.compile(r"(rank|host)=([0-9]{1,9}):([0-9.]{1,12})|random=([0-9.]{1,12})", re.ASCII)
@@ -312,22 +306,14 @@ BUSIEST = 16
 """Links that are listed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Usage:
-    """Bytes over each link, and between accelerators of different domains and rails."""
-
-    link_bytes: Floats
-    cross_rail_bytes: float
-
-
 def usage(
     layout: Layout,
     fabric: Fabric,
     placement: Ints,
     messages: Mapping[Key, Messages],
     wanted: Mapping[Key, StageTotals],
-) -> Usage:
-    """Bytes of an iteration over every link."""
+) -> tuple[Floats, float]:
+    """Bytes of an iteration over each link, and between accelerators of different domains and rails."""
     links, crossing = np.zeros(fabric.links), 0.0
     stages = np.zeros(fabric.accelerators, dtype=np.int64)
     stages[placement] = rank_stages(layout)
@@ -339,7 +325,7 @@ def usage(
             away = fabric.domain[wave.source] != fabric.domain[wave.target]
             turned = fabric.rail[wave.source] != fabric.rail[wave.target]
             crossing += float(flows[away & turned].sum())
-    return Usage(link_bytes=links, cross_rail_bytes=crossing)
+    return links, crossing
 
 
 def busiest(fabric: Fabric, capacity_Bps: Floats, link_bytes: Floats, seconds: float) -> tuple[LinkLoad, ...]:

@@ -163,7 +163,11 @@ class Stepped(Iterable[StageSpan]):
 
     def __iter__(self) -> Iterator[StageSpan]:
         """Bars of the passes of every stage, then stage by stage of gathering, sends and reductions."""
-        for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *self._behind()):
+        once: list[_Bar] = [
+            (0, "update", "optimizer", *self.update),
+            (0, "host", "host", self.update[1], self.seconds),
+        ]
+        for stage, kind, name, begin, end in (*self._passes(), *self._beside(), *once):
             if end > begin:
                 yield StageSpan(stage=stage, kind=kind, name=name, begin_s=begin, end_s=end)
 
@@ -180,7 +184,14 @@ class Stepped(Iterable[StageSpan]):
             chunks=np.zeros(stages, dtype=np.int64),
             pending=np.zeros(stages + count, dtype=np.int64),
         )
-        done = step.sized(40 * count)(passes, self._delays(), self._rules(), times, work)
+        rules = Rules(
+            blocks=layout.schedule.blocks,
+            gathers=phases.step.gather_s > 0,
+            reduces=phases.step.reduce_s > 0,
+            overlaps=layout.overlap_reduce,
+            every=layout.zero == 2,
+        )
+        done = step.sized(40 * count)(passes, self._delays(), rules, times, work)
         if done < count:
             raise BadInput("passes wait for each other", where=f"schedule {layout.schedule}")
         return times
@@ -214,16 +225,6 @@ class Stepped(Iterable[StageSpan]):
             reduce = share * once.reduce_s, 0.0
         return Delays(*(max(seconds, 0.0) for seconds in (self.clock.hop_s, *gather, *reduce)))
 
-    def _rules(self) -> Rules:
-        once = self.clock.step
-        return Rules(
-            blocks=self.layout.schedule.blocks,
-            gathers=once.gather_s > 0,
-            reduces=once.reduce_s > 0,
-            overlaps=self.layout.overlap_reduce,
-            every=self.layout.zero == 2,
-        )
-
     def _passes(self) -> Iterator[_Bar]:
         begin, end = self.times.begin.tolist(), self.times.end.tolist()
         for k, stage, op in self._each():
@@ -243,10 +244,6 @@ class Stepped(Iterable[StageSpan]):
                 yield stage, "send", f"{op.what} {name}", end[k], sent[k]
             if reduced[1][k] > 0.0:
                 yield stage, "gradients", "gradients", reduced[0][k], reduced[1][k]
-
-    def _behind(self) -> Iterator[_Bar]:
-        yield 0, "update", "optimizer", *self.update
-        yield 0, "host", "host", self.update[1], self.seconds
 
     def _each(self) -> Iterator[tuple[int, int, Op]]:
         """Number, stage and pass of every pass."""
