@@ -136,7 +136,7 @@ bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
     --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
+validate: runs --calibration --errors --family --fit --format --output --plot --regret --trace
     --verbose --wide
 info: name topic --wide
 """
