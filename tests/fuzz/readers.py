@@ -345,13 +345,12 @@ def tables_of(path: Path) -> dict[str, list[list[Any]]]:
         return {name: [list(row) for row in base.execute(f"select * from {name}")] for name in tables}
 
 
-def filled(raw: bytes, path: Path, store: str) -> None:
+def filled(raw: bytes, path: Path) -> None:
     """Make the file of a state with these rows."""
     given = parsed(raw)
     with closing(sqlite3.connect(path)) as base:
         base.execute("pragma synchronous = off")
-        for module in ("weft.journal", store):
-            base.executescript(resolve_name(f"{module}:_SCHEMA"))
+        base.executescript(resolve_name("weft.routing.store:_SCHEMA"))
         for name, rows in given.items() if isinstance(given, dict) else ():
             for row in rows if isinstance(rows, list) else ():
                 fill(base, name, row)
@@ -377,10 +376,9 @@ def read_state(raw: bytes, folder: Path) -> object:
     """A state with these rows is loaded, and another event decided on."""
     stored = tests_of("routing/test_store.py")
     controller = stored.Controller(stored.FABRIC)
-    filled(raw, folder / stored.FILE, "weft.routing.store")
+    filled(raw, folder / stored.FILE)
     with closing(stored.Store(folder, controller)) as store:
         store.load()
-        store.decisions()
     return controller.apply(stored.Event(time_s=1e9, kind="tick", text="tick"))
 
 
