@@ -82,12 +82,10 @@ def test_a_system_file_is_the_same_schedule(weft: Run, tmp_path: Path) -> None:
 
 def test_options_overrule_a_system_file(weft: Run, tmp_path: Path) -> None:
     path = tmp_path / "system.json"
-    keys = ("inter", "themis"), ("intra", "SCF")
-    scheduling = {f"{name}-dimension-scheduling": value for name, value in keys}
-    path.write_text(json.dumps({"preferred-dataset-splits": 64} | scheduling))
-    assert as_json(weft, *SMALL, "--system", str(path))["policy"] == "themis"
-    found = as_json(weft, *SMALL, "--system", str(path), "--policy", "baseline", "--chunks", "7")
-    assert (found["policy"], found["order"], found["chunks"]) == ("baseline", "fifo", 7)
+    path.write_text(json.dumps({"preferred-dataset-splits": 64, "active-chunks-per-dimension": 2}))
+    for options, values in (((), ("baseline", 64)), (("--policy", "themis", "--chunks", "7"), ("themis", 7))):
+        found = as_json(weft, *SMALL, "--system", str(path), *options)
+        assert (found["policy"], found["order"], found["chunks"]) == (values[0], "fifo", values[1])
 
 
 def test_chakra_traces_are_a_workload(weft: Run, tmp_path: Path) -> None:

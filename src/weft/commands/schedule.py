@@ -274,9 +274,9 @@ def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False)
     settings: dict[str, Any] = {"policy": "weft"}
     if options.system is not None:
         system = _system_of(options.system)
-        settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
-        if (options.policy or system.policy) == "themis":
-            settings["order"] = system.order
+        settings = {"policy": "baseline", "chunks": system.chunks, "active": str(system.active)}
+        if options.policy == "themis":
+            settings["order"] = "fifo"
         if kind in system.algorithms:
             settings["algorithms"] = ",".join(system.algorithms[kind])
     if executor:
@@ -442,16 +442,14 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
     if form == "astra-network":
         return astra_network.write(wanted.dimensions)
     policy, where = timed.schedule.policy.split()[0], "--export astra-system"
-    if policy != "baseline":
-        raise BadInput(f"ASTRA-sim does not know the policy {policy}", where=where, remedy="add --policy baseline")
+    if policy != "baseline" or "scf" in timed.rule:
+        problem = f"ASTRA-sim 2 does not schedule as {policy} with {timed.rule}"
+        raise BadInput(problem, where=where, remedy="add --policy baseline, with --order fifo")
     if timed.active is None:
         problem = "ASTRA-sim has no overlap of latencies without limit"
         raise BadInput(problem, where=where, remedy="add --active 1, or more")
     system = astra_system.AstraSystem(
-        algorithms={wanted.kind: wanted.algorithms},
-        chunks=len(timed.schedule),
-        active=timed.active,
-        order="scf" if "scf" in timed.rule else "fifo",
+        algorithms={wanted.kind: wanted.algorithms}, chunks=len(timed.schedule), active=timed.active
     )
     return astra_system.write(system)
 

@@ -1,8 +1,4 @@
-"""ASTRA-sim's system files, version 2.
-
-Its releases read neither inter- nor intra-dimension-scheduling: their chunks take the dimensions in order, first come
-first served.  Files that have these keys are read here all the same.
-"""
+"""ASTRA-sim's system files, version 2: chunks take the dimensions in order, first come first served."""
 
 from __future__ import annotations
 
@@ -11,13 +7,11 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 
-Policy = Literal["baseline", "themis"]
-Order = Literal["fifo", "scf"]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 MOST_CHUNKS, MOST_DIMENSIONS = 1_000_000, 64
 _ALGORITHMS = {
@@ -28,24 +22,12 @@ _ALGORITHMS = {
 }
 _OVER_ALL_DIMENSIONS = re.compile(r"one(Ring|Direct[0-9]{0,9}|HalvingDoubling)")
 _WINDOWED = re.compile(r"direct[0-9]{1,9}")
-_POLICIES: dict[str, Policy | None] = {
-    "baseline": "baseline",
-    "ascending": "baseline",
-    "themis": "themis",
-    "offlineGreedy": "themis",
-    "themisFlex": None,
-    "offlineGreedyFlex": None,
-    "roundRobin": None,
+_AS_READ = {
+    "scheduling-policy": ("LIFO", "FIFO"),
+    "inter-dimension-scheduling": ("baseline", "ascending"),
+    "intra-dimension-scheduling": ("FIFO",),
 }
-_ORDERS: dict[str, Order | None] = {
-    "FIFO": "fifo",
-    "SCF": "scf",
-    "smallestFirst": "scf",
-    "RG": None,
-    "lessRemainingPhaseFirst": None,
-}
-_QUEUES: dict[str, str | None] = {"LIFO": "LIFO", "FIFO": "FIFO", "EXPLICIT": None}
-Choice = TypeVar("Choice", bound=str)
+"""Values with the meaning that Weft gives every file; releases of version 2 do not read the last two settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +37,12 @@ class AstraSystem:
     ``algorithms``: per collective ("all-reduce", "all-gather", "reduce-scatter", "all-to-all") one algorithm
     per dimension, inner to outer: ring, direct, halving-doubling or double-tree.  A collective that the file
     leaves out is left out.  ``chunks``: parts of a collective.  ``active``: chunks that a dimension works on
-    at once.  ``policy``: in which order chunks pass the dimensions.  ``order``: which chunk a dimension takes
-    next.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's, None where not given.
+    at once.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's, None where not given.
     """
 
     algorithms: Mapping[str, tuple[str, ...]]
     chunks: int = 1
     active: int = 1
-    policy: Policy = "baseline"
-    order: Order = "fifo"
     peak_flops: float | None = None
     local_memory_Bps: float | None = None
 
@@ -101,15 +80,12 @@ def read(text: str, *, where: str = "system") -> AstraSystem:
             problem = f"{reprlib.repr(value)} is not a number from 0 to 1e15"
             raise BadInput(problem, where=f"{where}: {key}", remedy="correct it")
         rates.append(float(value) * unit or None)  # as in ASTRA-sim, 0 stands for "not given"
-    _choice(table, where, "scheduling-policy", _QUEUES, "LIFO")
+    for key, values in _AS_READ.items():
+        if (value := table.get(key, values[0])) not in values:
+            problem = f"{reprlib.repr(value)} is not modelled here"
+            raise Unsupported(problem, where=f"{where}: {key}", remedy="remove it, and give --policy and --order")
     return AstraSystem(
-        algorithms=algorithms,
-        chunks=counts[0],
-        active=counts[1],
-        policy=_choice(table, where, "inter-dimension-scheduling", _POLICIES, "baseline"),
-        order=_choice(table, where, "intra-dimension-scheduling", _ORDERS, "FIFO"),
-        peak_flops=rates[0],
-        local_memory_Bps=rates[1],
+        algorithms=algorithms, chunks=counts[0], active=counts[1], peak_flops=rates[0], local_memory_Bps=rates[1]
     )
 
 
@@ -117,11 +93,8 @@ def write(system: AstraSystem) -> str:
     """A system file.
 
     Raises:
-        Unsupported: a policy, order or algorithm that ASTRA-sim does not have.
+        Unsupported: an algorithm that ASTRA-sim does not have.
     """
-    if system.policy != "baseline" or system.order != "fifo":
-        problem = f"ASTRA-sim 2 cannot be told to schedule as {system.policy} with {system.order}"
-        raise Unsupported(problem, where="system", remedy="use baseline with fifo")
     values: dict[str, Any] = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
@@ -180,18 +153,3 @@ def _algorithm(name: str, where: str) -> str:
     if plain not in _ALGORITHMS:
         raise UnknownName("algorithm", name[:40], _ALGORITHMS, where=where)
     return _ALGORITHMS[plain]
-
-
-def _choice(
-    table: Mapping[str, Any], where: str, key: str, choices: Mapping[str, Choice | None], default: str
-) -> Choice:
-    """What a setting means here."""
-    value, place = table.get(key, default), f"{where}: {key}"
-    if not isinstance(value, str) or value not in choices:
-        words = value if isinstance(value, str) else reprlib.repr(value)
-        raise UnknownName("value", words[:40], choices, where=place)
-    meaning = choices[value]
-    if meaning is None:
-        known = ", ".join(name for name, ours in choices.items() if ours)
-        raise Unsupported(f"{value} is not modelled", where=place, remedy=f"use {known}")
-    return meaning
