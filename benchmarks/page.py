@@ -113,8 +113,9 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
     page = await fetched("/plan", 'class="weft-chart"', data=dict(asked), headers=origin)
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
-    await fetched(f"/plan?{query}&show=launch&tool=calculon-system", "Launch with calculon: save this as system.json")
-    await fetched(f"/plan/launch-file?{query}&tool=calculon-system", '"networks"')
+    launch = "Launch with calculon: save this as execution.json"
+    await fetched(f"/plan?{query}&show=launch&tool=calculon", launch)
+    await fetched(f"/plan/launch-file?{query}&tool=calculon", '"num_procs"')
     document = json.loads(await fetched(f"/plan/json?{query}", '"layouts"'))
     name = document["job"]["model"]["name"]
     if name != asked["model"]:

@@ -11,7 +11,6 @@ ROOT = Path(weft.__file__).parent
 LAYERS = {
     "errors": 0,
     "files": 0,
-    "journal": 0,
     "launched": 0,
     "checkpoints": 0,
     "documents": 0,

@@ -121,7 +121,7 @@ route audit: --arrangement --cluster --exclude --fabric --failed --flows --forma
 route evaluate: --chart --cluster --controller --epochs --fabric --failed-spines --flows --format --generate
     --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
-    --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
+    --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
     --objective --output --paths --picture --placement --plan --radix --router --seed --split --verbose
     --wide
@@ -136,7 +136,7 @@ bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
     --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --by --calibration --errors --family --fit --format --output --plot --regret --trace
+validate: runs --calibration --errors --family --fit --format --output --plot --regret --trace
     --verbose --wide
 info: name topic --wide
 """

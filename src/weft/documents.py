@@ -71,18 +71,6 @@ def csv_rows(
         raise BadInput(f"is no CSV ({error})", where=f"{where}: line {reader.line_num}") from None
 
 
-def parse_line(line: str, where: str) -> Any:
-    """What one line of JSON holds, as controllers take events."""
-    try:
-        return parse_json(line, where)
-    except BadInput as error:
-        raise BadInput(
-            f"is torn or no JSON ({error.what.removeprefix('not valid JSON: ')})",
-            where=where,
-            remedy="send each event as one whole line of JSON",
-        ) from None
-
-
 def parse_toml(text: str, where: str, *, remedy: str | None = None) -> dict[str, Any]:
     """The tables of a TOML text."""
     try:

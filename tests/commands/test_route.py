@@ -370,15 +370,11 @@ BAD = {
     "unknown cluster": (("route", "--cluster", "h1000-8", "--flows", "flows.csv"), "unknown cluster"),
     "output": ((*SMALL, "-o", "no/such/folder"), "cannot be written"),
     "picture": ((*SMALL, "--picture", "no/such/loads.svg"), "--picture"),
-    "jobs of other flows": (
-        ("route", "export", "jobs", *SMALL[1:], "-o", "out"),
-        "job files hold ring all-reduces only",
-    ),
     "opensm without fabric": (("route", "export", "opensm", "--generate", "BLOOM:2"), "ibnetdiscover"),
     "opensm of another file": (("route", "export", "opensm", *SMALL[1:], "-o", "out"), "net.json"),
     "probes of another kind": (
-        ("route", "export", "json", *SMALL[1:], "--switch-hash", "crc32"),
-        "do not apply to json",
+        ("route", "export", "json", *SMALL[1:], "--probes", "flows.csv"),
+        "does not apply to json",
     ),
     "missing probes": (("route", "export", "roce-csv", *SMALL[1:], "--probes", "no.csv"), "no.csv"),
     "export to a file": (("route", "export", "json", *SMALL[1:], "-o", "flows.csv"), "flows.csv"),
@@ -437,6 +433,6 @@ def test_what_the_options_do_not_take(weft: Run, here: Path, name: str) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(weft: Run, here: Path) -> None:
     Path("file").write_text("")
-    code, out, err = weft("route", "export", "jobs", "--generate", "BLOOM:2", "-o", "file/below")
+    code, out, err = weft("route", "export", "roce-csv", *SMALL[1:], "-o", "file/below")
     assert (code, out) == (2, "")
     assert err.startswith("Error: file/below: cannot be written: ")

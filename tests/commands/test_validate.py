@@ -68,7 +68,6 @@ def test_refusals(weft, runs: str, tmp_path: Path) -> None:
         ((runs, "-o", str(tmp_path / "no" / "a")), "folder does not exist"),
         ((str(tmp_path / "absent.csv"),), "no such file"),
         ((runs, "--family", "none"), "there are: elsewhere, korthikanti, sc21"),
-        ((runs, "--by", "weather"), "cause"),
     ):
         code, _, err = weft("validate", *arguments)
         assert code == 2

@@ -345,13 +345,12 @@ def tables_of(path: Path) -> dict[str, list[list[Any]]]:
         return {name: [list(row) for row in base.execute(f"select * from {name}")] for name in tables}
 
 
-def filled(raw: bytes, path: Path, store: str) -> None:
+def filled(raw: bytes, path: Path) -> None:
     """Make the file of a state with these rows."""
     given = parsed(raw)
     with closing(sqlite3.connect(path)) as base:
         base.execute("pragma synchronous = off")
-        for module in ("weft.journal", store):
-            base.executescript(resolve_name(f"{module}:_SCHEMA"))
+        base.executescript(resolve_name("weft.routing.store:_SCHEMA"))
         for name, rows in given.items() if isinstance(given, dict) else ():
             for row in rows if isinstance(rows, list) else ():
                 fill(base, name, row)
@@ -377,10 +376,9 @@ def read_state(raw: bytes, folder: Path) -> object:
     """A state with these rows is loaded, and another event decided on."""
     stored = tests_of("routing/test_store.py")
     controller = stored.Controller(stored.FABRIC)
-    filled(raw, folder / stored.FILE, "weft.routing.store")
+    filled(raw, folder / stored.FILE)
     with closing(stored.Store(folder, controller)) as store:
         store.load()
-        store.decisions()
     return controller.apply(stored.Event(time_s=1e9, kind="tick", text="tick"))
 
 
@@ -587,7 +585,7 @@ of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TO
 of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.torchtitan_toml.read", "toml", words(TORCHTITAN), world=16)
+of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",
@@ -715,42 +713,33 @@ CHAKRA = from_tests(
     "node(9, 6, ctrl=[8], comm_src=1, comm_size=5), node(11, 4, num_ops=1000, tensor_size=64))",
     "trace(node(10, 1, name='start'), node(7, 4, name='a', waits=[10], micros=1500))",
 )
-TORCH = "interop/test_torch_traces.py"
+TORCH = "interop/test_kineto.py"
 KINETO = from_tests(TORCH, "json.dumps(PROFILE)")
-EXECUTION = from_tests(TORCH, "json.dumps(EXECUTION)")
 TIMELINE = from_tests(
     TORCH,
     "json.dumps({'traceEvents': [launch(1, 0), launch(2, 2), launch(3, 3), kernel('g', 10, 10, correlation=1), "
     "nccl('AllReduce_Sum_bf16', 25, 30, 1000, 1000, correlation=2), kernel('adam', 60, 5, correlation=3)]})",
-)
-PROGRAM = from_tests(
-    TORCH,
-    "json.dumps({'schema': '1.1.0-chakra.0.0.4', 'nodes': [collective(9, '_reduce_scatter_base', 100, 25), "
-    "collective(5, 'all_gather_into_tensor_coalesced', 25, 50, pg_name='7'), groups(2, [{'pg_name': '0', 'ranks': [], "
-    "'group_size': 4}, {'pg_name': '7', 'ranks': [0, 2], 'group_size': 2}])]})",
 )
 
 
 def packed() -> list[str | bytes]:
     import gzip
 
-    texts = [text.encode() for text in (*KINETO(), *EXECUTION(), *TIMELINE(), *PROGRAM()) if isinstance(text, str)]
+    texts = [text.encode() for text in (*KINETO(), *TIMELINE()) if isinstance(text, str)]
     return [*texts, *(gzip.compress(text, mtime=0) for text in texts)]
 
 
 of_text("interop.astra_network.read", "yaml", from_tests(ASTRA, "NETWORK"))
-of_text("interop.astra_system.read", "text", from_tests(ASTRA, "system()", "LINES"))
+of_text("interop.astra_system.read", "json", from_tests(ASTRA, "system()"))
 RATES = {"peak_flops": 1e15, "memory_Bps": 1e12, "sizes": (2, 2)}
 of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKRA, file="a.0.et", **RATES)
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
-of_file("interop.torch_traces.read_torch_trace interop.torch_records.read_json", "bytes", packed)
+of_file("interop.torch_records.read_events", "bytes", packed, where="given")
 of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
-of_file("interop.torch_traces.read_pytorch_trace", "json", lambda: EXECUTION() + PROGRAM())
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")
 of_text("documents.parse_json", "json", words('{"a": [1, 2.5, "b"], "c": {"d": null}}'), "given")
-of_text("documents.parse_line", "json", words('{"a": [1, 2.5, "b"]}'), "given")
 of_text("documents.parse_toml", "toml", words('a = [1, 2.5, "b"]\n[c.d]\ne = 1979-05-27\n'), "given")
 
 # Training

@@ -64,13 +64,14 @@ def test_links_that_are_down(planned):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("path", ["accelerator-0"], "not a list of names"),
-        ("path", "accelerator-0", "not a list of names"),
-        ("source", "accelerator-9", "not a list of names"),
+        ("path", ["accelerator-0"], "does not lead from source to target"),
+        ("path", "accelerator-0", "path: 'accelerator-0' is not a list"),
+        ("path", [0, 1], r"path\[0\]: 0 is not text"),
+        ("source", "accelerator-9", "does not lead from source to target"),
         ("queue_pair", -1, "queue_pair"),
         ("queue_pair", True, "queue_pair"),
-        ("job", 3, "job is not a name"),
-        ("bytes", "many", "bytes is not a number"),
+        ("job", 3, "job: 3 is not text"),
+        ("bytes", "many", "bytes: 'many' is not a finite number"),
         ("bytes", 0, "without bytes"),
         ("cap_Bps", -1, "without bytes or rate"),
         ("links", [0], "one number per hop"),
@@ -94,9 +95,9 @@ def test_paths_that_cannot_be(planned):
         ('"leaf-', '"leaf-x', "no node 'leaf-x"),
         ('"leaf-3", "spine-', '"leaf-3", "leaf-1", "spine-', "no such link leaf-3 -> leaf-1"),
         ('"schema"', '"scheme"', "not of schema"),
-        ('"queue_pair": 0, ', "", "has no queue_pair"),
-        ('"flows": [', '"flows": [1, ', "has no collective"),
-        ('"flows": [', '"flows": {}, "more": [', "no list of flows"),
+        ('"queue_pair": 0, ', "", "queue_pair: is missing"),
+        ('"flows": [', '"flows": [1, ', "is not a table of fields"),
+        ('"flows": [', '"flows": {}, "more": [', "flows: {} is not a list"),
     ):
         assert old in text
         with pytest.raises(BadInput, match=words):
@@ -147,7 +148,7 @@ def test_a_table_holds_flows_and_paths_or_paths_of_known_flows():
         (HEAD + ONE.replace(",0,", ",-1,"), "is not a whole number"),
         (HEAD + ONE.replace("spine-1 ", ""), "no such link leaf-0 -> leaf-1"),
         (HEAD + ONE.replace("spine-1", "spine-9"), "no node 'spine-9'"),
-        (HEAD + ONE.replace(" accelerator-2", ""), "list of names from source to target"),
+        (HEAD + ONE.replace(" accelerator-2", ""), "does not lead from source to target"),
     ],
 )
 def test_what_is_refused(text, words):

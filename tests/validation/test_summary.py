@@ -71,21 +71,6 @@ def test_nothing_predicted() -> None:
     assert (found.headline, found.families, found.pooled.runs) == (None, (), 0)
 
 
-def test_causes_weigh_families_alike(make) -> None:
-    """One family has runs with and without tensor parallelism, the other only with."""
-    rows = [
-        make(id="a", family="one", measured_iter_s=1.0),
-        make(id="b", family="one", tp=1, global_batch=32, measured_iter_s=1.0),
-        *(make(id=f"c{i}", family="two", measured_iter_s=1.0) for i in range(3)),
-    ]
-    predicted = Predictions(seconds=np.array([1.2, 1.1, 1.4, 1.4, 1.4]), memory_bytes=np.ones(5))
-    found = {(one.cause, one.value): one for one in validation(prepare_all(rows), predicted).causes}
-    cut, whole = found["tensor parallel", "yes"], found["tensor parallel", "no"]
-    assert (cut.runs, cut.families, cut.mape) == (4, 2, pytest.approx((0.2 + 0.4) / 2))
-    assert (cut.excess, whole.excess) == (pytest.approx(0.1), pytest.approx(-0.1))
-    assert ("models", "dense") not in found
-
-
 @pytest.mark.parametrize(
     ("source", "seq", "doubted"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,8 @@ from weft.units import counted
 if TYPE_CHECKING:
     from weft.routing.plan import RoutePlan
 
-KINDS = {**formats_of("routes"), **{name: formats_of("traffic")[name] for name in ("events", "jobs")}}
-"""The formats of routes, and those of the traffic itself."""
+KINDS = formats_of("routes") | {"events": formats_of("traffic")["events"]}
+"""The formats of routes, and that of the traffic itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,6 @@ class ExportOutput(Options):
 
     group = "Output"
     at: float | None = option(None, "events: time of the arrivals in s (default 0).", metavar="TIME", least=0)
-    switch_hash: str | None = option(None, "roce-csv: hash function of the switches.", choices=("crc32",))
     probes: str | None = option(None, "roce-csv: measured paths of source ports.", metavar="FILE.csv")
     output: str | None = option(None, "Folder to write to.", "-o", "--output", metavar="DIR")
 
@@ -66,8 +64,6 @@ def export_command(kind: str, options: ExportOptions, out: ExportOutput) -> None
         raise BadInput(f"does not apply to {kind}", where="--at", remedy="use events, or drop it")
     if kind == "events":
         files = _events(options, out.at or 0.0)
-    elif kind == "jobs":
-        files = _job_files(options)
     else:
         files = _route_files(kind, _routed(options), options, out)
     if out.output is not None:
@@ -109,11 +105,10 @@ def _routed(options: ExportOptions) -> RoutePlan:
 def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: ExportOutput) -> dict[str, str]:
     """The texts of a plan in a format, by file name."""
     more: dict[str, object] = {}
-    if out.switch_hash is not None or out.probes is not None:
+    if out.probes is not None:
         if kind != "roce-csv":
-            raise BadInput(f"do not apply to {kind}", where="--switch-hash, --probes", remedy="use roce-csv")
-        path = out.probes
-        more = {"switch_hash": out.switch_hash, "probes": None if path is None else read_text(path, where=path)}
+            raise BadInput(f"does not apply to {kind}", where="--probes", remedy="use roce-csv")
+        more = {"probes": read_text(out.probes, where=out.probes)}
     if kind == "opensm":
         from weft.interop.subnet import read_subnet
 
@@ -130,17 +125,3 @@ def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: Expo
     form = KINDS[kind]
     written = form.write(result.fabric, result.traffic, result.routes, **more)
     return {form.file: written} if isinstance(written, str) else written
-
-
-def _job_files(options: ExportOptions) -> dict[str, str]:
-    from weft.interop.routing_jobs import numbering, write_job
-
-    fabric, traffic = traffic_of(options)
-    numbers, files = numbering(fabric), {}
-    for job, name in enumerate(traffic.jobs):
-        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-        title = plain if re.fullmatch(r"job_\d+-.+", plain) else f"job_{job}-{plain}"
-        if f"{title}.txt" in files:
-            raise BadInput(f"two jobs would be written to {title}.txt", where="jobs", remedy="rename one of them")
-        files[f"{title}.txt"] = write_job(traffic, job, numbers)
-    return files

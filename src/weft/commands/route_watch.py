@@ -27,7 +27,6 @@ from weft.errors import BadInput, printable
 from weft.units import counted
 
 if TYPE_CHECKING:
-    from weft.journal import Journal
     from weft.routing.controller import Controller, Decision
     from weft.routing.events import Event
     from weft.routing.store import Store
@@ -211,14 +210,14 @@ Timed = tuple[float, str, str]
 
 
 def undecided(
-    path: str | None, journal: Journal | None, done: int, *, first: int = 0, beside: Sequence[Timed] | None = None
+    path: str | None, store: Store | None, done: int, *, first: int = 0, beside: Sequence[Timed] | None = None
 ) -> Iterator[tuple[str, str]]:
     """Place and text of every event for which a controller has no decision yet.
 
     Args:
         path: a file; standard input where it is None, which never repeats events (unless there are events ``beside``:
             those alone then).
-        done: decisions in the journal, which the first events of a file must be those of.
+        done: decisions in the store, which the first events of a file must be those of.
         first: how many of these are of no file.
         beside: events of other files in order of time, which go among those of ``path`` by their time.
     """
@@ -227,11 +226,11 @@ def undecided(
     given = _lines(path) if path is not None or beside is None else iter(())
     placed = ((f"{where}: line {number}", line) for number, line in given)
     for place, line in _among(placed, beside) if beside else placed:
-        if (path is not None or beside is not None) and journal is not None and decided < done:
+        if (path is not None or beside is not None) and store is not None and decided < done:
             decided += 1
-            if journal.event(decided) != line.strip():
+            if store.event(decided) != line.strip():
                 raise BadInput(
-                    f"is not event {decided} of the state in {journal.where}",
+                    f"is not event {decided} of the state in {store.where}",
                     where=place,
                     remedy="give the same file as before, or an empty --state folder",
                 )

@@ -253,9 +253,9 @@ def _with_system(kind: str, options: ScheduleOptions, *, executor: bool = False)
     settings: dict[str, Any] = {"policy": "weft"}
     if options.system is not None:
         system = _system_of(options.system)
-        settings = {"policy": system.policy, "chunks": system.chunks, "active": str(system.active)}
-        if (options.policy or system.policy) == "themis":
-            settings["order"] = system.order
+        settings = {"policy": "baseline", "chunks": system.chunks, "active": str(system.active)}
+        if options.policy == "themis":
+            settings["order"] = "fifo"
         if kind in system.algorithms:
             settings["algorithms"] = ",".join(system.algorithms[kind])
     if executor:
@@ -359,9 +359,9 @@ def _workload(
         sizes = [dimension.size for dimension in dimensions]
         return read_trace(path, sizes=sizes, peak_flops=peak_flops, memory_Bps=memory_Bps, groups=groups)
     if name.endswith((".json", ".json.gz")):
-        from weft.interop.torch_traces import read_torch_trace
+        from weft.interop.kineto import read_kineto
 
-        return read_torch_trace(path)
+        return read_kineto(path)
     if name in names() or path.exists():
         remedy = "add --layout and --cluster, or give a trace (.et, .json, .json.gz)"
         raise BadInput(f"{name} is a model or a file", where="--workload", remedy=remedy)
@@ -398,26 +398,19 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
         return write_tuner([entry], calibration=constants_of(options, cluster))
     from weft.interop import astra_network, astra_system
 
-    if form == "logical-topology":
-        return astra_network.write_logical_topology([dimension.size for dimension in wanted.dimensions])
     if form == "astra-network":
         return astra_network.write(wanted.dimensions)
     policy, where = timed.schedule.policy.split()[0], "--export astra-system"
-    if policy == "weft":
-        raise BadInput(
-            "ASTRA-sim does not know the policy weft", where=where, remedy="add --policy themis or baseline"
-        )
+    if policy != "baseline" or "scf" in timed.rule:
+        problem = f"ASTRA-sim 2 does not schedule as {policy} with {timed.rule}"
+        raise BadInput(problem, where=where, remedy="add --policy baseline, with --order fifo")
     if timed.active is None:
         problem = "ASTRA-sim has no overlap of latencies without limit"
         raise BadInput(problem, where=where, remedy="add --active 1, or more")
     system = astra_system.AstraSystem(
-        algorithms={wanted.kind: wanted.algorithms},
-        chunks=len(timed.schedule),
-        active=timed.active,
-        policy="themis" if policy == "themis" else "baseline",
-        order="scf" if "scf" in timed.rule else "fifo",
+        algorithms={wanted.kind: wanted.algorithms}, chunks=len(timed.schedule), active=timed.active
     )
-    return astra_system.write(system, version="1" if policy == "themis" else "2")
+    return astra_system.write(system)
 
 
 def _write_chakra(timed: TimedSchedule, folder: str) -> int:
@@ -458,7 +451,7 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     one step.
 
     --workload takes resnet-50, resnet-152, gnmt, dlrm or transformer-1t (as in Themis), a Chakra trace (.et), a
-    PyTorch profile or execution trace (.json, .json.gz), or a model with --layout and --cluster. With --arrangement,
+    PyTorch profile (.json, .json.gz), or a model with --layout and --cluster. With --arrangement,
     axes (as data) replace SIZE; without COLLECTIVE all collectives of the job are listed.
     """
     check_chart(out.chart)

@@ -157,7 +157,6 @@ def calibrate(
 class ValidateOutput(RowsOutput):
     """Output options of ``weft validate``."""
 
-    by: str = option("family", "Group errors by family or by cause.", choices=("family", "cause"))
     regret: bool = option(False, "Also show the time lost by taking the layout ranked first.")
     verbose: bool = option(False, "Also list the largest errors and why runs were skipped.")
     plot: str | None = option(None, "Also draw predicted over measured (.svg, .png, .pdf, .html).", metavar="FILE")
@@ -189,17 +188,14 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
     if out.fit is not None:
         _fit(runs, options, out, out.fit)
         return
-    from weft.views.validation import cause_view, choice_view, validation_view
+    from weft.views.validation import choice_view, validation_view
 
     check_chart(out.plot, "--plot")
     check_file(out.output, "--output")
     result = validate(runs, options)
 
     shipped = runs is None and options.calibration is None
-    if out.by == "cause":
-        view = cause_view(result, shipped=shipped)
-    else:
-        view = validation_view(result, shipped=shipped, verbose=out.verbose)
+    view = validation_view(result, shipped=shipped, verbose=out.verbose)
     report(result, out, chain(view, choice_view(result) if out.regret else ()))
     if out.plot is not None:
         from weft.views.charts.validation import validation_chart

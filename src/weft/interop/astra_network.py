@@ -1,4 +1,4 @@
-"""ASTRA-sim's networks: the analytical backend's network.yml, and the logical topology of its ns-3 backend.
+"""ASTRA-sim's networks: the network.yml of its analytical backend.
 
 Its bandwidths are in GB/s of 2**30 bytes.  A ring's is what a node sends in all, a switch's is that of the
 node's only link, and a fully connected dimension's is that of each of its links.  Its latencies are of one
@@ -7,7 +7,6 @@ hop: through a switch there are two.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from decimal import Decimal
@@ -61,13 +60,6 @@ def write(dimensions: Sequence[Dimension]) -> str:
         for key, text in zip(KEYS, (NAMES[kind], str(dimension.size), bandwidth, latency), strict=True):
             rows[key].append(text)
     return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in rows.items())
-
-
-def write_logical_topology(sizes: Sequence[int]) -> str:
-    """A logical topology for the ns-3 backend."""
-    if not 0 < len(sizes) <= MOST_DIMENSIONS:
-        raise BadInput(f"{len(sizes)} dimensions", where="sizes", remedy=f"give 1 to {MOST_DIMENSIONS}")
-    return json.dumps({"logical-dims": [str(checks.whole(size, "sizes")) for size in sizes]}) + "\n"
 
 
 def _lists(text: str, where: str) -> dict[str, list[str]]:

@@ -1,8 +1,4 @@
-"""ASTRA-sim's system files: JSON of version 2, and the ``key: value`` lines of version 1.0.
-
-Releases of version 2 read neither inter- nor intra-dimension-scheduling: their chunks take the dimensions in
-order, first come first served.  Files that have these keys are read here all the same, in both forms.
-"""
+"""ASTRA-sim's system files, version 2: chunks take the dimensions in order, first come first served."""
 
 from __future__ import annotations
 
@@ -11,15 +7,12 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 
-Policy = Literal["baseline", "themis"]
-Order = Literal["fifo", "scf"]
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-VERSIONS = ("1", "2")
 MOST_CHUNKS, MOST_DIMENSIONS = 1_000_000, 64
 _ALGORITHMS = {
     "ring": "ring",
@@ -27,27 +20,14 @@ _ALGORITHMS = {
     "halvingDoubling": "halving-doubling",
     "doubleBinaryTree": "double-tree",
 }
-_FLOAT = re.compile(r"-?[0-9]*\.?[0-9]+([eE][+-]?[0-9]{1,3})?")
 _OVER_ALL_DIMENSIONS = re.compile(r"one(Ring|Direct[0-9]{0,9}|HalvingDoubling)")
 _WINDOWED = re.compile(r"direct[0-9]{1,9}")
-_POLICIES: dict[str, Policy | None] = {
-    "baseline": "baseline",
-    "ascending": "baseline",
-    "themis": "themis",
-    "offlineGreedy": "themis",
-    "themisFlex": None,
-    "offlineGreedyFlex": None,
-    "roundRobin": None,
+_AS_READ = {
+    "scheduling-policy": ("LIFO", "FIFO"),
+    "inter-dimension-scheduling": ("baseline", "ascending"),
+    "intra-dimension-scheduling": ("FIFO",),
 }
-_ORDERS: dict[str, Order | None] = {
-    "FIFO": "fifo",
-    "SCF": "scf",
-    "smallestFirst": "scf",
-    "RG": None,
-    "lessRemainingPhaseFirst": None,
-}
-_QUEUES: dict[str, str | None] = {"LIFO": "LIFO", "FIFO": "FIFO", "EXPLICIT": None}
-Choice = TypeVar("Choice", bound=str)
+"""Values with the meaning that Weft gives every file; releases of version 2 do not read the last two settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +37,27 @@ class AstraSystem:
     ``algorithms``: per collective ("all-reduce", "all-gather", "reduce-scatter", "all-to-all") one algorithm
     per dimension, inner to outer: ring, direct, halving-doubling or double-tree.  A collective that the file
     leaves out is left out.  ``chunks``: parts of a collective.  ``active``: chunks that a dimension works on
-    at once.  ``policy``: in which order chunks pass the dimensions.  ``order``: which chunk a dimension takes
-    next.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's, None where not given.
+    at once.  ``peak_flops`` (FLOP/s) and ``local_memory_Bps`` (bytes/s): the accelerator's, None where not given.
     """
 
     algorithms: Mapping[str, tuple[str, ...]]
     chunks: int = 1
     active: int = 1
-    policy: Policy = "baseline"
-    order: Order = "fifo"
     peak_flops: float | None = None
     local_memory_Bps: float | None = None
 
 
 def read(text: str, *, where: str = "system") -> AstraSystem:
-    """The settings of a system file, in the form of either version; others are without effect here.
+    """The settings of a system file; others are without effect here.
 
     Raises:
         UnknownName: a value that ASTRA-sim does not know either.
         Unsupported: a value that ASTRA-sim knows and Weft does not model.
     """
-    if text.lstrip().startswith("{"):
-        table = parse_json(text, where)
-        typical = {
-            "scheduling-policy",
-            "preferred-dataset-splits",
-            *(f"{name}-implementation" for name in COLLECTIVES),
-        }
-        if typical.isdisjoint(table):
-            raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
-    else:
-        table = _lines(text, where)
+    table = parse_json(text, where)
+    typical = {"scheduling-policy", "preferred-dataset-splits", *(f"{name}-implementation" for name in COLLECTIVES)}
+    if not isinstance(table, dict) or typical.isdisjoint(table):
+        raise BadInput("is not a system file of ASTRA-sim", where=where, remedy="give the system.json")
     algorithms = _algorithms(table, where)
     place, value = f"{where}: collective-optimization", table.get("collective-optimization", "localBWAware")
     if value not in ("baseline", "localBWAware"):
@@ -110,30 +80,21 @@ def read(text: str, *, where: str = "system") -> AstraSystem:
             problem = f"{reprlib.repr(value)} is not a number from 0 to 1e15"
             raise BadInput(problem, where=f"{where}: {key}", remedy="correct it")
         rates.append(float(value) * unit or None)  # as in ASTRA-sim, 0 stands for "not given"
-    _choice(table, where, "scheduling-policy", _QUEUES, "LIFO")
+    for key, values in _AS_READ.items():
+        if (value := table.get(key, values[0])) not in values:
+            problem = f"{reprlib.repr(value)} is not modelled here"
+            raise Unsupported(problem, where=f"{where}: {key}", remedy="remove it, and give --policy and --order")
     return AstraSystem(
-        algorithms=algorithms,
-        chunks=counts[0],
-        active=counts[1],
-        policy=_choice(table, where, "inter-dimension-scheduling", _POLICIES, "baseline"),
-        order=_choice(table, where, "intra-dimension-scheduling", _ORDERS, "FIFO"),
-        peak_flops=rates[0],
-        local_memory_Bps=rates[1],
+        algorithms=algorithms, chunks=counts[0], active=counts[1], peak_flops=rates[0], local_memory_Bps=rates[1]
     )
 
 
-def write(system: AstraSystem, version: str = "2") -> str:
-    """A system file: JSON for version 2; for "1" lines, which hold no roofline.
+def write(system: AstraSystem) -> str:
+    """A system file.
 
     Raises:
-        UnknownName: another version.
-        Unsupported: a policy or order that version 2 does not have, or an algorithm that ASTRA-sim does not.
+        Unsupported: an algorithm that ASTRA-sim does not have.
     """
-    if version not in VERSIONS:
-        raise UnknownName("version of ASTRA-sim", version, VERSIONS)
-    if version == "2" and (system.policy != "baseline" or system.order != "fifo"):
-        problem = f"ASTRA-sim 2 cannot be told to schedule as {system.policy} with {system.order}"
-        raise Unsupported(problem, where="system", remedy='write it for version "1"')
     values: dict[str, Any] = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
@@ -147,41 +108,13 @@ def write(system: AstraSystem, version: str = "2") -> str:
             if unknown:
                 problem = f"ASTRA-sim has no algorithm {unknown[0]!r}"
                 raise Unsupported(problem, where="system: algorithms", remedy=f"use {', '.join(names)}")
-            theirs = [names[algorithm] for algorithm in system.algorithms[collective]]
-            values[f"{collective}-implementation"] = theirs if version == "2" else "_".join(theirs)
+            values[f"{collective}-implementation"] = [names[each] for each in system.algorithms[collective]]
     values["collective-optimization"] = "localBWAware"
-    if version == "1":
-        values["intra-dimension-scheduling"] = system.order.upper()
-        values["inter-dimension-scheduling"] = system.policy
-        return "".join(f"{key}: {value}\n" for key, value in values.items())
     if system.local_memory_Bps is not None:
         values["local-mem-bw"] = system.local_memory_Bps / 1e9
     if system.peak_flops is not None:
         values["peak-perf"] = system.peak_flops / 1e12
     return json.dumps(values, indent=2) + "\n"
-
-
-def _lines(text: str, where: str) -> dict[str, Any]:
-    """Lines of version 1.0; lists are joined by "_", and numbers become numbers."""
-    result: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        key, colon, value = (part.strip() for part in line.partition(":"))
-        if not (key and colon and value) or len(value) > 1000:
-            problem = f"{line[:40]!r} is not 'key: value'"
-            raise BadInput(problem, where=f"{where}: line {number}", remedy="give ASTRA-sim's system file")
-        if key in result:
-            raise BadInput(f"{key[:60]} is given twice", where=f"{where}: line {number}", remedy="remove one")
-        if key.endswith("-implementation"):
-            result[key] = value.split("_")
-        elif re.fullmatch(r"-?[0-9]{1,18}", value):
-            result[key] = int(value)
-        else:
-            result[key] = float(value) if _FLOAT.fullmatch(value) else value
-    if not result:
-        raise BadInput("is empty", where=where, remedy="give ASTRA-sim's system file")
-    return result
 
 
 def _algorithms(table: Mapping[str, Any], where: str) -> dict[str, tuple[str, ...]]:
@@ -220,18 +153,3 @@ def _algorithm(name: str, where: str) -> str:
     if plain not in _ALGORITHMS:
         raise UnknownName("algorithm", name[:40], _ALGORITHMS, where=where)
     return _ALGORITHMS[plain]
-
-
-def _choice(
-    table: Mapping[str, Any], where: str, key: str, choices: Mapping[str, Choice | None], default: str
-) -> Choice:
-    """What a setting means here."""
-    value, place = table.get(key, default), f"{where}: {key}"
-    if not isinstance(value, str) or value not in choices:
-        words = value if isinstance(value, str) else reprlib.repr(value)
-        raise UnknownName("value", words[:40], choices, where=place)
-    meaning = choices[value]
-    if meaning is None:
-        known = ", ".join(name for name, ours in choices.items() if ours)
-        raise Unsupported(f"{value} is not modelled", where=place, remedy=f"use {known}")
-    return meaning

@@ -1,8 +1,7 @@
-"""Calculon (calculon-ai/calculon): a layout as its execution, a model as its application, a cluster as its system;
-and what an execution says.
+"""Calculon (calculon-ai/calculon): a layout as its execution, a model as its application; and what an execution says.
 
 Fields are those of ``Llm.Execution`` in its ``llm.py``; ``weft.model.calculon`` and ``weft.cluster.calculon`` read
-the other two files.
+its applications and systems.
 """
 
 from __future__ import annotations
@@ -12,17 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-import numpy as np
-
-from weft.cluster.calibration import calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Count, Range, decode
-from weft.collectives.cost import Network
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.estimation.kernels import KernelModel
 from weft.interop.launch import LaunchArguments, RunConfiguration, common_reasons, refuse
-from weft.layout.operations import Gemm
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.model.calculon import model_application
 from weft.model.job import Job, Precision
@@ -33,11 +26,6 @@ TYPES: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float32":
 RECOMPUTE = {"full": Recompute.FULL, "attn_only": Recompute.SELECTIVE, "none": Recompute.NONE}
 OVERLAP = {"none": TensorOverlap.NONE, "ring": TensorOverlap.FULL, "pipe": TensorOverlap.FULL}
 COMMAND = "calculon llm application.json execution.json system.json -"
-GFLOPS = (4096.0, 512.0, 64.0, 8.0, 1.0, 0.1)
-MEGABYTES = (1000.0, 100.0, 10.0, 1.0, 0.1)
-"""Sizes at which efficiencies are written."""
-HOST_GIB = 512.0
-"""Memory of the host per accelerator, of which Weft knows nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,15 +141,6 @@ def write_application(job: Job, cluster: Cluster, layout: Layout) -> LaunchArgum
     return _arguments(document, "application.json", notes)
 
 
-def write_system(job: Job, cluster: Cluster, layout: Layout) -> LaunchArguments:
-    """The system of a cluster, with the efficiencies of the shipped constants."""
-    notes = (
-        f"{HOST_GIB:g} GiB of host memory are assumed",
-        "vector: the peak in fp32 counts (in 16 bits, without one)",
-    )
-    return _arguments(system(cluster), "system.json", notes)
-
-
 def _arguments(document: dict[str, Any], file: str, notes: tuple[str, ...]) -> LaunchArguments:
     text = json.dumps(document, indent=2) + "\n"
     return LaunchArguments(tool=TOOL, written_for=WRITTEN_FOR, text=text, file=file, command=COMMAND, notes=notes)
@@ -216,65 +195,3 @@ def _network(cluster: Cluster, layout: Layout, axis: str) -> int:
         reach *= getattr(layout, inner)
     fits = (i for i, span in enumerate(cluster.spans) if span >= reach)
     return next(fits, len(cluster.spans) - 1) if getattr(layout, axis) > 1 else 0
-
-
-def system(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as Calculon's system; efficiencies are those of Weft's closed forms of square products and copies."""
-    chip, constants = cluster.accelerator, calibration(cluster.accelerator.name)
-    network = Network.of(cluster, constants)
-    peaks = {"float16": chip.fp16_flops, "bfloat16": chip.bf16_flops, "float8": chip.fp8_flops}
-    names: dict[str, Precision] = {"float16": "fp16", "bfloat16": "bf16", "float8": "fp8"}
-    kernels = {name: KernelModel(chip, constants, names[name]) for name, peak in peaks.items() if peak > 0}
-    vector = {"tflops": (chip.fp32_flops or chip.bf16_flops) / 1e12, "gflops_efficiency": [[0, 1.0]]}
-    tiers = zip(network.spans, network.peak_Bps, network.achieved_Bps, network.latency_s, network.reduces, strict=True)
-    networks = [
-        {
-            "bandwidth": peak / 1e9,
-            "efficiency": achieved / peak,
-            "size": span,
-            "latency": latency + network.launch_s,
-            "ops": {
-                "p2p": [1.0, None],
-                "reduce_scatter": [1.0, -1],
-                "all_gather": [1.0, -1],
-                "all_reduce": [1.0, 1] if reduces else [2.0, -1],
-            },
-            "must_be_filled": i == 0,
-            "processor_usage": constants.overlap_cost,
-        }
-        for i, (span, peak, achieved, latency, reduces) in enumerate(tiers)
-    ]
-    copies, gib = _memory_curve(next(iter(kernels.values()))), chip.memory_bytes / 2**30
-    return {
-        "matrix": {
-            name: {"tflops": peaks[name] / 1e12, "gflops_efficiency": _product_curve(shapes)}
-            for name, shapes in kernels.items()
-        },
-        "vector": dict.fromkeys(kernels, vector),
-        "mem1": {"GiB": gib, "GBps": chip.memory_Bps / 1e9, "MB_efficiency": copies},
-        "mem2": {"GiB": HOST_GIB, "GBps": chip.host_Bps / 1e9, "MB_efficiency": [[0, constants.host_efficiency]]},
-        "processing_mode": "roofline",
-        "networks": networks,
-    }
-
-
-def _product_curve(kernels: KernelModel) -> list[list[float]]:
-    """Efficiency of a square product of so many GFLOPs and more."""
-    curve = []
-    for gflops in GFLOPS:
-        side = np.array([(gflops * 1e9 / 2.0) ** (1 / 3)])
-        seconds = kernels.seconds(Gemm(name="square", phase="forward", m=side, n=side, k=side))[0]
-        curve.append([gflops, _share(gflops * 1e9 / seconds / kernels.peak(core=False))])
-    return [*curve[:-1], [0, curve[-1][1]]]
-
-
-def _memory_curve(kernels: KernelModel) -> list[list[float]]:
-    """Efficiency of a copy of so many MB and more."""
-    sizes = np.array([megabytes * 1e6 for megabytes in MEGABYTES])
-    shares = sizes / kernels.memory_s(sizes) / kernels.accelerator.memory_Bps
-    curve = [[megabytes, _share(share)] for megabytes, share in zip(MEGABYTES, shares, strict=True)]
-    return [*curve[:-1], [0, curve[-1][1]]]
-
-
-def _share(value: float) -> float:
-    return float(f"{min(max(value, 1e-6), 1.0):.4g}")

@@ -19,11 +19,11 @@ from typing import Annotated
 import numpy as np
 
 from weft.codec import Count, Positive, Range, decode
-from weft.documents import parse_line
+from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
-from weft.interop.flow_tables import FlowRow, traffic_of
-from weft.routing.events import KINDS, Event, Kind
+from weft.interop.flow_tables import FlowRow, accelerator_of, traffic_of
+from weft.routing.events import Event, Kind
 from weft.routing.traffic import JobTraffic
 
 _Amount = Annotated[float, Range(0, 1e18, below=True)]
@@ -58,7 +58,11 @@ class EventLine:
 
 def read_event(line: str, fabric: Fabric, where: str) -> Event:
     """The event of a line."""
-    table = parse_line(line, where)
+    try:
+        table = parse_json(line, where)
+    except BadInput as error:
+        problem = f"is torn or no JSON ({error.what.removeprefix('not valid JSON: ')})"
+        raise BadInput(problem, where=where, remedy="send each event as one whole line of JSON") from None
     fields = decode(EventLine, table, where)
     kind = fields.event
     needed = {"job-arrives": ("job", "flows"), "job-ends": ("job",), "traffic": ("job", "flows")}
@@ -102,8 +106,8 @@ def _traffic(fields: EventLine, flows: Sequence[EventFlow], fabric: Fabric, wher
     number = {name: i for i, name in enumerate(fabric.names[: fabric.accelerators])}
     rows = [
         FlowRow(
-            source=_end(flow.source, number, fabric, where),
-            target=_end(flow.target, number, fabric, where),
+            source=accelerator_of(flow.source, number, fabric, where),
+            target=accelerator_of(flow.target, number, fabric, where),
             bytes=flow.bytes,
             job=fields.job or "",
             collective=flow.collective,
@@ -114,15 +118,3 @@ def _traffic(fields: EventLine, flows: Sequence[EventFlow], fabric: Fabric, wher
         for flow in flows
     ]
     return traffic_of(rows, where, start_s=np.array([fields.time_s]), pause_s=np.array([fields.pause_s]))
-
-
-def _end(end: str | int, number: dict[str, int], fabric: Fabric, where: str) -> int:
-    at = number.get(end, -1) if isinstance(end, str) else end
-    if not 0 <= at < fabric.accelerators:
-        raise BadInput(
-            f"{end!r} is not an accelerator of {fabric.name}", where=where, remedy=f"use names like {fabric.names[0]}"
-        )
-    return at
-
-
-__all__ = ["KINDS", "arrival_line", "read_event"]

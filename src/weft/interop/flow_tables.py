@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ class FlowRow(NamedTuple):
 
 
 def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str) -> FlowRow:
-    ends = [_end(row[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
+    ends = [accelerator_of(row[name], number, fabric, f"{place}: {name}") for name in ("source", "target")]
     size = parse_bytes(row["bytes"], f"{place}: bytes")
     for name, text in row.items():
         if not text.isprintable():
@@ -72,16 +73,16 @@ def _row(row: dict[str, str], number: dict[str, int], fabric: Fabric, place: str
     return FlowRow(ends[0], ends[1], float(size), job, collective, rounds, queue_pair, rate)
 
 
-def _end(text: str, number: dict[str, int], fabric: Fabric, place: str) -> int:
-    if text in number:
-        return number[text]
-    if text.isascii() and text.isdigit() and len(text) < 10 and int(text) < fabric.accelerators:
-        return int(text)
-    raise BadInput(
-        f"{text[:60]!r} is not an accelerator of {fabric.name}",
-        where=place,
-        remedy=f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}",
-    )
+def accelerator_of(end: str | int, number: dict[str, int], fabric: Fabric, place: str) -> int:
+    """The accelerator of a name or of its number."""
+    at = number.get(end, -1) if isinstance(end, str) else end
+    if isinstance(end, str) and at < 0 and end.isascii() and end.isdigit() and len(end) < 10:
+        at = int(end)
+    if not 0 <= at < fabric.accelerators:
+        problem = f"{reprlib.repr(end)} is not an accelerator of {fabric.name}"
+        remedy = f"use names like {fabric.names[0]}, or numbers from 0 to {fabric.accelerators - 1}"
+        raise BadInput(problem, where=place, remedy=remedy)
+    return at
 
 
 def _whole(text: str, low: int, place: str) -> int:

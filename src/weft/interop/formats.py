@@ -86,30 +86,27 @@ SCHEDULES = _of(
     ("nccl-tuner", "NCCL's tuner file (CSV)", "", "interop.nccl_tuner:write_tuner"),
     ("astra-network", "ASTRA-sim network.yml", "interop.astra_network:read", "interop.astra_network:write"),
     ("astra-system", "ASTRA-sim system file", "interop.astra_system:read", "interop.astra_system:write"),
-    ("logical-topology", "ns-3 logical topology", "", "interop.astra_network:write_logical_topology"),
     ("chakra", "Chakra execution traces", "interop.chakra:read_trace", "interop.chakra:write_traces"),
 )
 TRAFFICS = _of(
     "traffic",
-    ("jobs", "the traffic itself, as job files of the paper's code", "interop.routing_jobs:read_jobs", ""),
+    ("jobs", "job files of the routing paper's code", "interop.routing_jobs:read_jobs", ""),
     ("flows", "flows as CSV", "interop.flow_tables:read_csv", ""),
     ("events", "the arrival of every job, for weft route watch", "interop.events:read_event", ""),
     ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),
 )
 TRACES = _of(
     "trace",
-    ("torch", "Kineto and PyTorch execution traces", "interop.torch_traces:read_torch_trace", ""),
+    ("torch", "trace of PyTorch's profiler (Kineto)", "interop.kineto:read_kineto", ""),
     ("kernel-times", "times of kernels in a Kineto trace", "interop.kernel_times:read_kernel_times", ""),
 )
 LAYOUTS = _of(
     "layout",
     ("megatron", "Megatron-LM", "interop.megatron_script:read", "interop.megatron:write"),
-    ("torchtitan", "torchtitan", "interop.torchtitan_toml:read", "interop.torchtitan:write"),
-    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan_toml:write"),
+    ("torchtitan", "torchtitan job file (TOML, up to 0.2.2)", "interop.torchtitan:read", "interop.torchtitan:write"),
     ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
     ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
     ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),
-    ("calculon-system", "Calculon system", "", "interop.calculon:write_system"),
     ("slurm", "SLURM script", "", "interop.slurm:write"),
 )
 

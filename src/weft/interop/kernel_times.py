@@ -16,8 +16,7 @@ from weft.cluster.calibration import write_calibration
 from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
 from weft.codec import encode
 from weft.errors import BadInput
-from weft.interop.kineto import events_of
-from weft.interop.torch_records import number, read_json
+from weft.interop.torch_records import number, read_events
 from weft.model.job import Precision
 from weft.results import Result
 
@@ -78,7 +77,7 @@ def read_kernel_times(path: str | os.PathLike[str]) -> Traced:
     kernel_s: dict[int, float] = {}
     operators: list[tuple[str, dict[str, Any]]] = []
     graphics = False
-    for i, event in enumerate(events_of(read_json(path, where=where), where)):
+    for i, event in enumerate(read_events(path, where)):
         place, arguments = f"{where}: event {i}: dur", event.get("args")
         if event.get("ph") != "X":
             continue

@@ -16,13 +16,12 @@ import numpy as np
 
 from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import Floats
-from weft.interop.torch_records import communication, kind_of, number, read_json
+from weft.interop.torch_records import communication, kind_of, number, read_events
 from weft.model.workload import Communication, Task, Workload
 
 MOST_STREAMS = 256
 
-_KINETO_KEYS = {"in": "In msg nelems", "out": "Out msg nelems", "dtype": "dtype", "ranks": "Process Group Ranks"}
-_KINETO_ASSUMPTIONS = (
+_ASSUMPTIONS = (
     "the rank of the trace stands for all ranks; kernels on one stream run in order",
     "a communication waits for the computations that were launched before it and had ended when it began",
     "a computation waits for the communications that had ended when it began",
@@ -40,13 +39,13 @@ def read_kineto(path: str | os.PathLike[str]) -> Workload:
         Unsupported: a collective that is not modelled.
     """
     where = os.fspath(path)
-    events = events_of(read_json(path, where=where), where)
+    events = read_events(path, where)
     kernels = _kernels(events, where)
     if not kernels:
         raise BadInput("has no kernels of a GPU", where=where, remedy="profile with ProfilerActivity.CUDA")
     steps = len({event["name"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#")})
     joined = () if steps <= 1 else (f"the {steps} profiled steps count as one iteration",)
-    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_KINETO_ASSUMPTIONS, *joined))
+    return Workload(name=where, tasks=_tasks(kernels), assumptions=(*_ASSUMPTIONS, *joined))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,16 +61,6 @@ class _TracePiece:
     communication: Communication | None = None
     seconds: float = 0.0
     waits: list[_TracePiece] = field(default_factory=list)
-
-
-def events_of(document: Any, where: str) -> list[dict[str, Any]]:
-    """The events of a document of the profiler."""
-    events = document.get("traceEvents") if isinstance(document, dict) else document
-    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise BadInput(
-            "is not a trace: it has no list of traceEvents", where=where, remedy="give a trace of torch.profiler"
-        )
-    return events
 
 
 def _kernels(events: Sequence[dict[str, Any]], where: str) -> list[_TracePiece]:
@@ -131,7 +120,7 @@ def _of_kernel(name: str, arguments: dict[str, Any], place: str) -> Communicatio
     kind = (kind_of(stated) if isinstance(stated, str) else None) or kind_of(name.split("(")[0])
     if kind is None:
         raise Unsupported(f"the collective {str(stated or name)[:80]!r} is not modelled", where=place)
-    return communication(kind, arguments, _KINETO_KEYS, place)
+    return communication(kind, arguments, place)
 
 
 def _tasks(kernels: list[_TracePiece]) -> tuple[Task, ...]:

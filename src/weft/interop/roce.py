@@ -5,32 +5,23 @@ decides.  The table says, for each (source, destination, queue pair), which port
 planned (its nodes, with "|" between); ``status`` says how sure it is:
 
 - ``unverified``: not checked; each queue pair of a pair of hosts has a separate port;
-- ``modelled``: with the hash given, the switches take the planned path;
 - ``probed``: the probes given saw packets with this port at the nodes of the planned path (parallel cables between two
   nodes they do not tell apart);
-- ``not found``: neither model nor probes give a port for the planned path; there is none in the row.
+- ``not found``: the probes give no port for the planned path; there is none in the row.
 
 NCCL asks for flow label 0, so it cannot be steered as it is: a network plugin or an agent has to set the
 ports (mlx5dv_modify_qp_udp_sport changes the one of a live queue pair).  ``queue_pair`` counts the flows of a
 pair of hosts, by collective and then by the plan's queue pair, from 0.
 
-The model of the hash: a switch forwards over its live links that lie on a shortest path to the destination
-(in links, over scale-out links and switches only); it numbers them in the order of the fabric's links,
-computes a hash of the packet and takes the remainder by their number.  A sending NIC's own choice of uplink is
-not modelled.  ``crc32`` is the plain model: CRC-32 (IEEE 802.3) of source address, destination address,
-protocol 17, source port and destination port 4791 in network order, with the same start value in every
-switch.  Real switches differ in polynomial, seed and order of the links; what the model finds holds for
-switches that behave like it.
-
-A file of probes is CSV: columns src_ip, dst_ip and udp_sport, then any columns (spine, or hop1, hop2, ...) with
-the names of the nodes seen, in order; cells may stay empty.
+A switch is taken to forward over its live links that lie on a shortest path to the destination (in links, over
+scale-out links and switches only).  A file of probes is CSV: columns src_ip, dst_ip and udp_sport, then any columns
+(spine, or hop1, hop2, ...) with the names of the nodes seen, in order; cells may stay empty.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address
@@ -38,36 +29,26 @@ from ipaddress import AddressValueError, IPv4Address
 import numpy as np
 
 from weft.documents import csv_rows
-from weft.errors import BadInput, UnknownName, Unsupported
+from weft.errors import BadInput, Unsupported
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.plan_paths import PlannedPath, ipv4, network_paths
+from weft.interop.plan_paths import ipv4, network_paths
 from weft.routing.traffic import JobTraffic
 
 PORTS = range(0xC000, 0x10000)
-ROCE_PORT, UDP = 4791, 17
 COLUMNS = ("src_ip", "dst_ip", "queue_pair", "udp_sport", "expected_path", "status", "job", "collective")
-HASHES = ("crc32",)
 PROBE_COLUMNS = ("src_ip", "dst_ip", "udp_sport")
 
 
-def write(
-    fabric: Fabric, traffic: JobTraffic, routes: Routes, *, switch_hash: str | None = None, probes: str | None = None
-) -> str:
+def write(fabric: Fabric, traffic: JobTraffic, routes: Routes, *, probes: str | None = None) -> str:
     """The table (CSV) with a source port for every flow that crosses the network.
 
     Args:
-        switch_hash: how the switches hash, one of ``HASHES``.
         probes: text of a probe file (see ``read_probes``).
 
     Raises:
-        UnknownName: no such hash.
         Unsupported: a flow is not on one path, or a pair has more flows than there are ports.
     """
-    if switch_hash is not None and probes is not None:
-        raise BadInput("a hash and probes are given", where="source ports", remedy="give one of them")
-    if switch_hash is not None and switch_hash not in HASHES:
-        raise UnknownName("hash of switches", switch_hash, HASHES)
     seen = None if probes is None else read_probes(probes, fabric)
     hops, names = NextHops(fabric), fabric.names
     paths = network_paths(fabric, traffic, routes, where="source ports")
@@ -78,57 +59,26 @@ def write(
             where="source ports",
             remedy="plan fewer queue pairs",
         )
-    status = "unverified" if switch_hash is None and seen is None else "modelled" if seen is None else "probed"
-    used: dict[tuple[int, int], set[int]] = defaultdict(set)
+    used: dict[tuple[int, int], set[int | str]] = defaultdict(set)
     slots: Counter[tuple[int, int]] = Counter()
     rows: dict[int, tuple[object, ...]] = {}
     for path in sorted(paths, key=lambda path: (int(traffic.collective[path.flow]), path.queue_pair)):
         pair, addresses = (path.source, path.target), (ipv4(path.source), ipv4(path.target))
         nodes = [names[node] for node in path.nodes]
-        if switch_hash is not None:
-            ports = _modelled(path, hops)
-        elif seen is not None:
+        port: int | str = PORTS[slots[pair]]
+        status = "unverified"
+        if seen is not None:
             behind = zip(path.switches, path.nodes[2:], strict=True)
             needed = {names[after] for node, after in behind if len(hops.of(node, path.target)) > 1}
-            ports = iter(_probed(seen.get(addresses, {}), nodes, needed))
-        else:
-            ports = iter(PORTS[slots[pair] :])
-        port = next((port for port in ports if port not in used[pair]), None)
-        used[pair] |= set() if port is None else {port}
-        status_words = ("", "not found") if port is None else (port, status)
-        rows[path.flow] = (
-            *addresses,
-            slots[pair],
-            status_words[0],
-            "|".join(nodes),
-            status_words[1],
-            path.job,
-            path.collective,
-        )
+            ports = (p for p in _probed(seen.get(addresses, {}), nodes, needed) if p not in used[pair])
+            port = next(ports, "")
+            status = "not found" if port == "" else "probed"
+        used[pair].add(port)
+        rows[path.flow] = (*addresses, slots[pair], port, "|".join(nodes), status, path.job, path.collective)
         slots[pair] += 1
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(rows[path.flow] for path in paths)])
     return text.getvalue()
-
-
-def _modelled(path: PlannedPath, hops: NextHops) -> Iterator[int]:
-    """Ports with which every switch of the path sends a packet along it, by the hash of the five-tuple."""
-    turns = []
-    for node, link in zip(path.switches, path.links[1:], strict=True):
-        choices = hops.of(node, path.target)
-        if link not in choices:
-            return
-        turns.append((len(choices), choices.index(link)))
-    for port in PORTS:
-        number = crc32(ipv4(path.source), ipv4(path.target), port)
-        if all(number % count == turn for count, turn in turns):
-            yield port
-
-
-def crc32(source_ip: str, target_ip: str, udp_sport: int) -> int:
-    """CRC-32 of the five-tuple of a RoCEv2 packet."""
-    addresses = IPv4Address(source_ip).packed + IPv4Address(target_ip).packed
-    return zlib.crc32(addresses + bytes([UDP]) + udp_sport.to_bytes(2, "big") + ROCE_PORT.to_bytes(2, "big"))
 
 
 def _probed(seen: dict[int, tuple[str, ...]], path: list[str], needed: set[str]) -> Iterator[int]:

@@ -13,15 +13,17 @@ links between two nodes each hop takes, from 0, with spaces between.
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
+from weft.codec import Range, decode
 from weft.documents import csv_rows, parse_json
 from weft.errors import BadInput
-from weft.fabric.assemble import finite
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
 from weft.interop.flow_tables import FlowRow, traffic_of
@@ -31,11 +33,25 @@ from weft.routing.traffic import JobTraffic, check_traffic
 from weft.units import parse_bytes
 
 SCHEMA = "weft.routes/1"
-MOST_FLOWS = 5_000_000
-_REQUIRED = {"source", "target", "queue_pair", "job", "collective", "path"}
-_FIELDS = {*_REQUIRED, "bytes", "cap_Bps", "links"}
 PATH_NEEDED = ("source", "target", "path")
 PATH_COLUMNS = (*PATH_NEEDED, "queue_pair", "job", "collective", "bytes", "links")
+_Name = Annotated[str, Range(0, 200)]
+_Whole = Annotated[int, Range(0, 2**31, below=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFlow:
+    """A flow of a document with its path."""
+
+    source: str
+    target: str
+    queue_pair: _Whole
+    job: _Name
+    collective: _Name
+    path: tuple[str, ...]
+    bytes: float = 1.0
+    cap_Bps: float | None = None
+    links: tuple[_Whole, ...] = ()
 
 
 def write(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> str:
@@ -93,7 +109,7 @@ def routes_of_links(fabric: Fabric, paths: list[list[int]]) -> Routes:
     return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
 
 
-def _json_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
+def _json_rows(text: str, where: str) -> Iterator[tuple[PathFlow, str]]:
     """The flows of JSON, each with its place."""
     table = parse_json(text, where)
     if not isinstance(table, dict) or table.get("schema") not in (SCHEMA, RouteReport.SCHEMA):
@@ -101,30 +117,23 @@ def _json_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
     flows = table.get("flows")
     if isinstance(flows, int):
         raise BadInput("lists no paths", where=where, remedy="write it with weft route --format json --paths")
-    if not isinstance(flows, list) or len(flows) > MOST_FLOWS:
-        raise BadInput(f"has no list of flows, or more than {MOST_FLOWS:,}", where=where)
-    for number, row in enumerate(flows):
-        place = f"{where}: flows[{number}]"
-        missing = sorted(_REQUIRED - set(row)) if isinstance(row, dict) else sorted(_REQUIRED)
-        if missing:
-            raise BadInput(f"has no {missing[0]}", where=place, remedy=f"give {', '.join(sorted(_REQUIRED))}")
-        if not set(row) <= _FIELDS:
-            strange = min(set(row) - _FIELDS)
-            raise BadInput(f"{strange[:40]!r} is not a known field", where=place, remedy="remove it")
-        yield row, place
+    place = f"{where}: flows"
+    for number, row in enumerate(decode(tuple[PathFlow, ...], flows, place)):
+        yield row, f"{place}[{number}]"
 
 
-def _table_rows(text: str, where: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """The rows of a CSV table as those of JSON, each with its place."""
+def _table_rows(text: str, where: str) -> Iterator[tuple[PathFlow, str]]:
+    """The rows of a CSV table, each with its place."""
     for cells, place in csv_rows(text, where, PATH_NEEDED, PATH_COLUMNS):
-        row: dict[str, Any] = {"job": cells.get("job") or "job", "collective": cells.get("collective") or "flows"}
-        row |= {"source": cells["source"], "target": cells["target"], "path": cells["path"].split()}
-        row["queue_pair"] = _numbers(cells.get("queue_pair") or "0", f"{place}: queue_pair")[0]
-        if cells.get("bytes"):
-            row["bytes"] = parse_bytes(cells["bytes"], f"{place}: bytes")
-        if cells.get("links"):
-            row["links"] = _numbers(cells["links"], f"{place}: links")
-        yield row, place
+        row: dict[str, Any] = {"job": "job", "collective": "flows"} | {
+            key: cell for key, cell in cells.items() if cell
+        }
+        row |= {"path": cells["path"].split(), "queue_pair": _numbers(row.get("queue_pair", "0"), place)[0]}
+        if "bytes" in row:
+            row["bytes"] = parse_bytes(row["bytes"], f"{place}: bytes")
+        if "links" in row:
+            row["links"] = _numbers(row["links"], f"{place}: links")
+        yield decode(PathFlow, row, place), place
 
 
 def _numbers(text: str, place: str) -> list[int]:
@@ -134,7 +143,7 @@ def _numbers(text: str, place: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: str) -> tuple[JobTraffic, Routes]:
+def _routed(rows: Iterable[tuple[PathFlow, str]], fabric: Fabric, where: str) -> tuple[JobTraffic, Routes]:
     """The flows of rows and their routes."""
     between: dict[tuple[int, int], list[int]] = defaultdict(list)
     for link, ends in enumerate(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)):
@@ -143,36 +152,22 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
     flows: list[FlowRow] = []
     paths: list[list[int]] = []
     for row, place in rows:
-        names = row["path"]
-        if not isinstance(names, list) or len(names) < 2 or [names[0], names[-1]] != [row["source"], row["target"]]:
-            raise BadInput(
-                "the path is not a list of names from source to target", where=place, remedy="list its nodes"
-            )
-        for name in names:
-            if not isinstance(name, str) or name not in number:
-                problem = f"there is no node {str(name)[:60]!r}"
-                raise BadInput(problem, where=place, remedy="use the fabric that was planned on")
-        nodes = [number[name] for name in names]
-        paths.append(_links(nodes, row, between, fabric, place))
-        for key in ("job", "collective"):
-            if not isinstance(row[key], str) or len(row[key]) > 200 or not row[key].isprintable():
-                raise BadInput(f"{key} is not a name", where=place, remedy="use up to 200 printable characters")
-        for key in ("cap_Bps", "bytes"):
-            if not isinstance(row.get(key, 1.0), int | float):
-                raise BadInput(f"{key} is not a number", where=place)
-        cap = finite(row["cap_Bps"], "cap_Bps", place) if "cap_Bps" in row else np.inf
-        pair = row["queue_pair"]
-        if isinstance(pair, bool) or not isinstance(pair, int) or not 0 <= pair < 2**31:
-            raise BadInput("queue_pair is not a whole number from 0", where=place)
+        if len(row.path) < 2 or (row.path[0], row.path[-1]) != (row.source, row.target):
+            raise BadInput("the path does not lead from source to target", where=place, remedy="list its nodes")
+        if unknown := [name for name in row.path if name not in number]:
+            problem = f"there is no node {unknown[0][:60]!r}"
+            raise BadInput(problem, where=place, remedy="use the fabric that was planned on")
+        nodes = [number[name] for name in row.path]
+        paths.append(_links(nodes, row.links, between, fabric, place))
         flows.append(
             FlowRow(
                 source=nodes[0],
                 target=nodes[-1],
-                bytes=finite(row.get("bytes", 1.0), "bytes", place),
-                job=row["job"],
-                collective=row["collective"],
-                queue_pair=pair,
-                rate_Bps=cap,
+                bytes=row.bytes,
+                job=row.job,
+                collective=row.collective,
+                queue_pair=row.queue_pair,
+                rate_Bps=math.inf if row.cap_Bps is None else row.cap_Bps,
             )
         )
     traffic = traffic_of(flows, where)
@@ -181,17 +176,17 @@ def _routed(rows: Iterable[tuple[dict[str, Any], str]], fabric: Fabric, where: s
 
 
 def _links(
-    nodes: list[int], row: dict[str, Any], between: dict[tuple[int, int], list[int]], fabric: Fabric, place: str
+    nodes: list[int], turns: tuple[int, ...], between: dict[tuple[int, int], list[int]], fabric: Fabric, place: str
 ) -> list[int]:
     """The links of a path of nodes."""
-    turns = row.get("links", [0] * (len(nodes) - 1))
-    if not isinstance(turns, list) or len(turns) != len(nodes) - 1:
+    turns = turns or (0,) * (len(nodes) - 1)
+    if len(turns) != len(nodes) - 1:
         raise BadInput("links does not give one number per hop", where=place)
     links = []
     for a, b, turn in zip(nodes, nodes[1:], turns, strict=False):
         parallel = between.get((a, b), [])
         hop = f"{fabric.names[a]} -> {fabric.names[b]}"
-        if not parallel or isinstance(turn, bool) or not isinstance(turn, int) or not 0 <= turn < len(parallel):
+        if turn >= len(parallel):
             raise BadInput(f"no such link {hop}", where=place, remedy="use the fabric that was planned on")
         if not fabric.up[parallel[turn]]:
             raise BadInput(f"the link {hop} is down", where=place, remedy="plan again")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.errors import BadInput, Unsupported
+from weft.errors import BadInput
 from weft.fabric.build import start
 from weft.fabric.families import clos
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
@@ -126,46 +126,6 @@ def parse_job(text: str, name: str, numbering: Numbering, where: str) -> JobTraf
         start_s=start[:1],
         pause_s=pause[:1],
     )
-
-
-def write_job(traffic: JobTraffic, job: int, numbering: Numbering | None = None) -> str:
-    """A job as the text of a job file.
-
-    Raises:
-        Unsupported: the format cannot hold the job: flows that are not rings with their rounds, with bounded
-            rates, over several queue pairs, or with sizes or times that are not whole.
-    """
-    form = numbering or Numbering()
-    flows = np.flatnonzero(traffic.flow_job == job)
-    single = traffic.only([job])
-    ends = np.stack([traffic.source[flows], traffic.target[flows]])
-    table = np.column_stack(
-        [
-            *(ends + form.first_host),
-            *(ends // form.hosts_per_tor),
-            np.full(len(flows), round(float(single.start_s[0]) * 1e9), dtype=np.int64),
-            np.ceil(single.bytes).astype(np.int64),
-            np.full(len(flows), round(float(single.pause_s[0]) * 1e9), dtype=np.int64),
-            single.collective,
-        ]
-    )
-    text = "\n".join([f"#{COLUMNS}", *(" ".join(map(str, row)) for row in table.tolist())]) + "\n"
-    try:
-        back = parse_job(text, single.jobs[0], form, single.jobs[0])
-        same = {
-            "rounds of a ring": np.array_equal(back.rounds, single.rounds),
-            "whole sizes in bytes": np.allclose(back.bytes, single.bytes, rtol=0.0, atol=1.0),
-            "unbounded rates": bool(np.all(np.isinf(single.cap_Bps))),
-            "one queue pair a flow": not single.queue_pair.any(),
-        }
-        broken = [label for label, holds in same.items() if not holds]
-        problem = f"it lacks {', '.join(broken)}" if broken else ""
-    except BadInput as error:
-        problem = error.what
-    if problem:
-        problem_words, remedy = f"job files hold ring all-reduces only; {problem}", "export json, or route events"
-        raise Unsupported(problem_words, where=single.jobs[0], remedy=remedy)
-    return text
 
 
 def _numbers(text: str, where: str) -> Ints:

@@ -1,7 +1,6 @@
-"""What PyTorch's two kinds of traces share: JSON files, and collectives as records of their sizes, types and ranks.
+"""Traces of PyTorch's profiler as JSON, and the records of collectives in them: sizes, types and ranks.
 
-Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` and the
-execution trace observer write them.
+Key names are those of ``torch/csrc/distributed/c10d/ParamCommsUtils`` as Kineto's ``output_json.cpp`` writes them.
 """
 
 from __future__ import annotations
@@ -42,11 +41,12 @@ _KINDS: tuple[tuple[str, CommunicationKind], ...] = (
     ("send", "send"),
     ("recv", "send"),
 )
+_SENT, _RECEIVED, _TYPE, _RANKS = "In msg nelems", "Out msg nelems", "dtype", "Process Group Ranks"
 MOST_ELEMENTS = 10**15
 
 
-def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
-    """What a JSON file holds, compressed with gzip or not."""
+def read_events(path: str | os.PathLike[str], where: str) -> list[dict[str, Any]]:
+    """The events of a trace, compressed with gzip or not."""
     remedy = "check the path, or trace fewer steps, without stacks and shapes"
     raw = read_bytes(path, where=where, largest=LARGEST_FILE_BYTES, remedy=remedy)
     if raw[:2] == b"\x1f\x8b":
@@ -58,11 +58,16 @@ def read_json(path: str | os.PathLike[str], *, where: str) -> Any:
         if len(raw) > LARGEST_FILE_BYTES:
             raise BadInput(f"holds more than {LARGEST_FILE_BYTES // 10**6} MB", where=where, remedy=remedy)
     try:
-        return json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
+        document = json.loads(raw.decode("utf-8-sig"), parse_constant=_refuse)
     except RecursionError:
         raise BadInput("not valid JSON: nested too deeply", where=where) from None
     except ValueError as error:
         raise BadInput(f"not valid JSON: {error}", where=where, remedy="is the file complete?") from None
+    events = document.get("traceEvents") if isinstance(document, dict) else document
+    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
+        problem = "is not a trace: it has no list of traceEvents"
+        raise BadInput(problem, where=where, remedy="give a trace of torch.profiler")
+    return events
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -82,26 +87,23 @@ def kind_of(name: str) -> CommunicationKind | None:
     return next((kind for part, kind in _KINDS if part in plain), None)
 
 
-def communication(
-    kind: CommunicationKind, record: Mapping[str, Any], keys: Mapping[str, str], where: str
-) -> Communication:
-    """The collective of a record whose fields ``keys`` names: in, out, dtype and ranks.
+def communication(kind: CommunicationKind, record: Mapping[str, Any], where: str) -> Communication:
+    """The collective of a record.
 
     Raises:
         Unsupported: the type's size is not known.
     """
-    ranks = rank_list(record.get(keys["ranks"]))
+    ranks = _rank_list(record.get(_RANKS))
     if kind == "barrier":
         return Communication(kind=kind, bytes=0.0, ranks=ranks)
-    missing = [keys[field] for field in ("in", "out", "dtype") if keys[field] not in record]
-    if missing:
+    if missing := [repr(key) for key in (_SENT, _RECEIVED, _TYPE) if key not in record]:
         raise BadInput(
-            f"the {kind} does not say its size: {', '.join(map(repr, missing))} is missing",
+            f"the {kind} does not say its size: {', '.join(missing)} is missing",
             where=where,
             remedy="trace with a PyTorch (2.2 or later) that records collectives",
         )
-    sent, received = (_elements(record[keys[field]], f"{where}: {keys[field]}") for field in ("in", "out"))
-    name = record[keys["dtype"]]
+    sent, received = (_elements(record[key], f"{where}: {key}") for key in (_SENT, _RECEIVED))
+    name = record[_TYPE]
     size = ELEMENT_BYTES.get(name.strip().lower()) if isinstance(name, str) else None
     if size is None:
         raise Unsupported(f"elements of type {reprlib.repr(name)} have no known size", where=where)
@@ -110,16 +112,12 @@ def communication(
     return Communication(kind=kind, bytes=float(elements.get(kind, sent) * size), ranks=ranks)
 
 
-def rank_list(value: object) -> tuple[int, ...] | None:
-    """The ranks of a list, or of a text like "[0, 1]"; None where they are not all told."""
-    if isinstance(value, str) and len(value) < 10_000_000:
-        parts = [part.strip() for part in value.strip().strip("[]").split(",")]
-        if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
-            return None
-        return tuple(map(int, parts))
-    if isinstance(value, list) and value and all(type(rank) is int and 0 <= rank < 10**9 for rank in value):
-        return tuple(value)
-    return None
+def _rank_list(value: object) -> tuple[int, ...] | None:
+    """The ranks of a text like "[0, 1]"; None where they are not all told."""
+    parts = [part.strip() for part in value.strip().strip("[]").split(",")] if isinstance(value, str) else [""]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
+        return None
+    return tuple(map(int, parts))
 
 
 def _elements(value: object, where: str) -> int:

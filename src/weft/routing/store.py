@@ -6,20 +6,24 @@ import hashlib
 import json
 import os
 import reprlib
+import sqlite3
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
 
 from weft.codec import number, table_of
+from weft.errors import BadInput
 from weft.fabric.spec import Fabric, Ints
-from weft.journal import Journal
 from weft.routing.controller import Controller, Decision
 from weft.routing.telemetry import Health, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic
+from weft.states import State
 
 FILE = "controller.sqlite"
 _SCHEMA = """
+create table if not exists about (name text primary key, value text not null);
+create table if not exists decisions (number integer primary key, event text not null, decision text not null);
 create table if not exists jobs (position integer primary key, name text unique not null, traffic text not null);
 create table if not exists routes (job text primary key, links blob not null, width integer not null);
 create table if not exists down (nodes text primary key);
@@ -30,8 +34,8 @@ _WHOLE = ("source", "target", "queue_pair", "collective", "job", "rounds")
 _MOST_ROUNDS = 2**31
 
 
-class Store(Journal):
-    """A folder with the state of one controller.
+class Store(State):
+    """A folder with the state of one controller and its decisions, each in one transaction with the state behind it.
 
     Raises:
         BadInput: the folder cannot be used, or holds the state of another fabric or router.
@@ -44,7 +48,12 @@ class Store(Journal):
         self._health: object = None
         mine = {"fabric": fingerprint(controller.whole), "router": controller.router}
         mine |= {"seed": str(controller.seed), "replan_s": repr(controller.replan_s)}
-        super().__init__(folder, FILE, mine, schema=_SCHEMA)
+        super().__init__(folder, file=FILE, schema=_SCHEMA, user="controller")
+        try:
+            self.claim(mine)
+        except BadInput:
+            self.close()
+            raise
 
     def load(self) -> int:
         """Give the controller what was saved; the number of decisions so far.
@@ -52,10 +61,17 @@ class Store(Journal):
         Raises:
             BadInput: the file cannot be read, or holds what no controller of this fabric saves.
         """
-        with self._loading() as about:
+        try:
+            about = dict(self.base.execute("select name, value from about"))
             if "count" not in about:
                 return 0
+            if int(about["count"]) != self.base.execute("select count(*) from decisions").fetchone()[0]:
+                raise ValueError("decisions are missing")
             state = self._state(about)
+        except (sqlite3.Error, BadInput) as error:
+            raise self.damaged(str(error)) from None
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError) as error:
+            raise self.damaged(f"{type(error).__name__} {error}") from None
         self.controller.restore(**state)
         self._saved, self._routes = dict(self.controller.jobs), dict(self.controller.links)
         return int(state["count"])
@@ -105,11 +121,20 @@ class Store(Journal):
         """
         controller = self.controller
         about = {"now_s": repr(controller.now_s), "planned_s": repr(controller.planned_s)}
-        with self._saving(decision.number, event, text, about):
+        about["count"] = str(decision.number)
+        with self.transaction():
             self._save_jobs()
             self.base.execute("delete from down")
             self.base.executemany("insert into down values (?)", [(json.dumps(n),) for n in sorted(controller.down)])
             self._save_health()
+            self.base.executemany("insert or replace into about values (?, ?)", about.items())
+            self.base.execute("insert into decisions values (?, ?, ?)", (decision.number, event, text))
+
+    def event(self, number: int) -> str:
+        """The event behind a decision."""
+        with self.readable():
+            row = self.base.execute("select event from decisions where number = ?", (number,)).fetchone()
+        return str(row[0]) if row else ""
 
     def _save_health(self) -> None:
         health, names = self.controller.telemetry.health, self.controller.whole.names

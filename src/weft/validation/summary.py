@@ -2,119 +2,20 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from weft.codec import Document
-from weft.estimation.trust import equal_shares
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
 from weft.model.flops import model_flops
 from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions
-
-SEQUENCES = (2048, 4096, 8192, 32768)
-"""Tokens up to which sequences are of one class."""
-MANY = 512
-"""Accelerators from which a run is large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """Errors of the runs that share ``value`` of ``cause``; every family weighs the same.
-
-    ``mape`` is the mean absolute error, ``bias`` the mean signed one, ``excess`` how much larger ``mape`` is than
-    that of the same families' other runs (None where a family has no others).
-    """
-
-    cause: str
-    value: str
-    runs: int
-    families: int
-    mape: float
-    bias: float
-    excess: float | None
-
-
-def causes(runs: Iterable[tuple[Prepared, float]]) -> tuple[Cause, ...]:
-    """Errors by cause and value, of runs with their relative errors; causes that all runs share are left out."""
-    known = list(runs)
-    errors = np.array([error for _, error in known])
-    families = np.array([run.run.family for run, _ in known])
-    result: list[Cause] = []
-    for cause, value_of in CAUSES.items():
-        values = np.array([value_of(run) for run, _ in known])
-        for value in sorted(set(values)) if len(set(values)) > 1 else ():
-            matches = values == value
-            shares = equal_shares(families[matches])
-            result.append(
-                Cause(
-                    cause=cause,
-                    value=str(value),
-                    runs=int(matches.sum()),
-                    families=len(set(families[matches])),
-                    mape=float(shares @ np.abs(errors[matches])),
-                    bias=float(shares @ errors[matches]),
-                    excess=_excess(matches, np.abs(errors), families),
-                )
-            )
-    return tuple(result)
-
-
-def _excess(matches: np.ndarray, sizes: np.ndarray, families: np.ndarray) -> float | None:
-    """Mean difference over the families that have runs of both kinds."""
-    shared = [name for name in sorted(set(families[matches])) if (families[~matches] == name).any()]
-    gaps = [
-        sizes[matches & (families == name)].mean() - sizes[~matches & (families == name)].mean() for name in shared
-    ]
-    return float(np.mean(gaps)) if gaps else None
-
-
-def _sequence(run: Prepared) -> str:
-    place = bisect_left(SEQUENCES, run.job.recipe.sequence)
-    limit = f"up to {SEQUENCES[place]:,}" if place < len(SEQUENCES) else f"over {SEQUENCES[-1]:,}"
-    return f"{place + 1}: {limit} tokens"
-
-
-def _size(run: Prepared) -> str:
-    count, domain = run.cluster.count, run.cluster.tiers[0].size
-    if count <= domain:
-        return "1: one scale-up domain"
-    return f"2: fewer than {MANY}" if count < MANY else f"3: {MANY} and more"
-
-
-def _assumed(run: Prepared, word: str) -> str:
-    return "assumed" if any(word in words and "not stated" in words for words in run.assumptions) else "stated"
-
-
-CAUSES: Mapping[str, Callable[[Prepared], str]] = {
-    "models": lambda run: "experts" if any(kind.moe for kind in run.job.model.kinds) else "dense",
-    "accelerator": lambda run: run.cluster.accelerator.name,
-    "software": lambda run: run.stack.name,
-    "precision": lambda run: run.job.recipe.precision,
-    "accelerators": _size,
-    "sequence": _sequence,
-    "tensor parallel": lambda run: "yes" if run.layout.x > 1 else "no",
-    "pipeline": lambda run: run.layout.schedule if run.layout.pipeline > 1 else "none",
-    "context parallel": lambda run: "yes" if run.layout.context > 1 else "no",
-    "expert parallel": lambda run: "yes" if run.layout.expert > 1 else "no",
-    "weights": lambda run: "sharded (FSDP)" if run.layout.z > 1 else "replicated",
-    "recompute": lambda run: run.layout.recompute,
-    "attention": lambda run: run.job.recipe.attention,
-    "time": lambda run: "from a rate in FLOP/s" if run.derived else "stated",
-    "FLOPs convention": lambda run: "not known" if run.warning else "known, or of no weight",
-    "recompute policy": lambda run: _assumed(run, "recomputation"),
-    "micro-batch": lambda run: _assumed(run, "micro-batch"),
-    "network": lambda run: _assumed(run, "network"),
-}
-"""What may be behind errors, and what a run has of it."""
-
 
 APART = 0.05
 """Relative difference of two measured times from which their order counts."""
@@ -277,8 +178,8 @@ class Validation(Result):
     """Predictions against measured runs.
 
     ``headline`` is the mean over families of their mean absolute error; ``pooled`` counts every run alike;
-    ``choices`` are those of the families that measured some job in several layouts; ``causes`` are errors by what
-    runs have in common; ``reasons`` say why rows were skipped, ``warnings`` which measured times are in doubt.
+    ``choices`` are those of the families that measured some job in several layouts; ``reasons`` say why rows were
+    skipped, ``warnings`` which measured times are in doubt.
     """
 
     SCHEMA = "weft.validate/1"
@@ -288,13 +189,12 @@ class Validation(Result):
         *("skipped", "assumptions"),
     )
 
-    DOCUMENT = "overall families choices causes skipped=reasons warnings runs"
+    DOCUMENT = "overall families choices skipped=reasons warnings runs"
 
     headline: float | None
     pooled: Errors
     families: tuple[Errors, ...]
     choices: tuple[FamilyChoices, ...]
-    causes: tuple[Cause, ...]
     rows: tuple[PredictedRun | Skipped, ...]
     reasons: tuple[Reason, ...]
     warnings: tuple[Reason, ...]
@@ -359,7 +259,6 @@ def validation(rows: Sequence[Prepared | Skipped], predictions: Predictions) -> 
         choices=choices(
             (outcome.prepared, outcome.predicted_s) for outcome in judged if isinstance(outcome, PredictedRun)
         ),
-        causes=causes((outcome.prepared, outcome.error) for outcome in judged if isinstance(outcome, PredictedRun)),
         rows=judged,
         reasons=_counted((row.family, row.reason) for row in judged if isinstance(row, Skipped)),
         warnings=_counted(

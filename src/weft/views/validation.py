@@ -89,22 +89,6 @@ def _farthest(worst: Sequence[PredictedRun]) -> Iterator[Block]:
     yield rows_grid(("run", "family", "measured", "predicted", "error"), rows, left=("run", "family"))
 
 
-def cause_view(result: Validation, *, shipped: bool = False) -> Iterator[Block]:
-    """The mean error, and errors by what runs have in common, the values of each cause together."""
-    rows, shown = [], ""
-    for cause in result.causes:
-        name, shown = ("" if cause.cause == shown else cause.cause), cause.cause
-        shares = (_percent(cause.mape), _percent(cause.bias, signed=True), _percent(cause.excess, signed=True))
-        rows.append((name, cause.value, str(cause.runs), str(cause.families), *shares))
-    yield Paragraph(validation_verdict(result, shipped=shipped), style="bold")
-    yield Blank()
-    names = ("cause", "value", "runs", "families", "mean", "bias", "difference")
-    yield rows_grid(names, rows, left=("cause", "value"))
-    yield Paragraph(
-        "Every family weighs the same. Difference: mean error less that of the same families' other runs.", indent=2
-    )
-
-
 def choice_view(result: Validation) -> Iterator[Block]:
     """How much time is lost by taking the layout that Weft ranks first, among the measured layouts of a job."""
     choices = result.choices

@@ -464,13 +464,12 @@ def _validate(asked: PageRequest, progress: Progress) -> Validation:
 
 def _accuracy_view(found: Validation, asked: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.validation import validation_chart
-    from weft.views.validation import cause_view, validation_view
+    from weft.views.validation import validation_view
 
     chart = Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
     shipped = asked.text("runs").pasted is None
-    shown = cause_view if show == "causes" else validation_view
-    yield from behind_verdict(shown(found, shipped=shipped), chart)
-    if show == "families" and asked.get("family"):
+    yield from behind_verdict(validation_view(found, shipped=shipped), chart)
+    if asked.get("family"):
         yield Heading("Runs")
         rows = [
             (
@@ -505,7 +504,6 @@ ACCURACY = Page(
     ),
     needed=(),
     sources={"runs": "runs"},
-    shows=("families", "causes"),
     row="family",
     section="runs",
     compute=_validate,

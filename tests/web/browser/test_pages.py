@@ -28,7 +28,6 @@ VIEWS = [
     ("/arrange?site=nothing", "[role=alert]"),
     ("/accuracy", "figure svg"),
     ("/accuracy?family=korthikanti", "#runs"),
-    ("/accuracy?show=causes", "figure svg"),
     ("/nothing", "h1"),
     *((path, "svg.weft-chart") for path, _ in PLACES if path != "/accuracy"),
 ]
