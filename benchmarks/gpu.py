@@ -30,6 +30,7 @@ from unittest import mock
 
 import bench
 import torch
+from peer import Peer
 from torch import Tensor
 
 from weft.cluster import calibration, load
@@ -45,7 +46,6 @@ from weft.runtime.core.overlap import Switches
 from weft.runtime.core.precision import Precision
 from weft.runtime.layers.decoder import Details
 from weft.runtime.measure.peak import accelerator_of, peak_flops
-from weft.runtime.measure.selftest import Peer
 from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run import session as sessions
 from weft.runtime.run.data import markov_corpus

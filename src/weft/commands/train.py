@@ -54,7 +54,6 @@ class StepRecord:
     """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
 
     ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
-    ``dropped`` is the share of copies of tokens that experts with a capacity did not take, None without one.
     """
 
     step: int
@@ -66,7 +65,6 @@ class StepRecord:
     mfu: float | None
     eval_loss: float | None = None
     perplexity: float | None = None
-    dropped: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -253,7 +251,6 @@ def _request(
     details, assumed, config = _of_model(options.weights or model, job, options)
     settings = replace(
         _settings(job, layout, options, details),
-        slow=_slow(options, layout.world, device),
         weights=options.weights,
         compiled="inductor" if options.compile else None,
     )
@@ -300,12 +297,11 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
     if options.document_end is not None and options.document_end >= job.model.vocab:
         problem = f"token {options.document_end} is outside the vocabulary of {job.model.name}"
         raise BadInput(problem, where="--document-end", remedy=f"give 0 to {job.model.vocab - 1}")
-    wanted = {"balance": options.expert_balance, "expert_capacity": options.expert_capacity}
-    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    if given and not any(kind.moe for kind in job.model.kinds):
-        where = "--expert-balance" if "balance" in given else "--expert-capacity"
-        raise BadInput(f"{job.model.name} has no experts", where=where, remedy="drop it")
-    details = replace(details, document_end=options.document_end, **given)
+    details = replace(details, document_end=options.document_end)
+    if options.expert_balance is not None:
+        if not any(kind.moe for kind in job.model.kinds):
+            raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
+        details = replace(details, balance=options.expert_balance)
     return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
 
 
@@ -353,19 +349,6 @@ def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[i
         problem = f"rank {ranks[-1]} does not exist among {counted(world, 'rank')}"
         raise BadInput(problem, where="--profile-ranks", remedy=f"give ranks from 0 to {world - 1}")
     return tuple(rank for rank in ranks if rank < world)
-
-
-def _slow(options: TrainOptions, world: int, device: str) -> tuple[float, ...]:
-    """How many times longer each rank computes; nothing where all compute alike."""
-    if not options.slow:
-        return ()
-    if device != "cpu":
-        remedy = "give --device cpu; weft simulate --slow predicts GPUs"
-        raise BadInput("ranks on GPUs cannot be slowed from their host", where="--slow", remedy=remedy)
-    from weft.runtime.run.ranks import local_ranks
-    from weft.simulation.iteration.simulate import parse_slow
-
-    return tuple(parse_slow(options.slow, world, local_ranks(world), seed=options.seed).tolist())
 
 
 def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:

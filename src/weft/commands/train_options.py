@@ -51,9 +51,6 @@ class OptimizerOptions(Options):
     expert_balance: float | None = option(
         None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
     )
-    expert_capacity: float | None = option(
-        None, "Capacity of an expert, times its even share (default: no limit).", metavar="X", least=0, above=True
-    )
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits, not 32.")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
     weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
@@ -96,9 +93,6 @@ class MeasureOptions(CalibrationOptions):
     group = "Machine"
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes GPUs if there are enough.")
     cluster: str | Cluster | None = option(None, "This machine (weft bench), for --compare and MFU.", metavar="FILE")
-    slow: tuple[str, ...] = option(
-        (), "Slow CPU ranks, as rank=3:1.3, host=0:1.1, random=0.02 (repeats).", metavar="WHO"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +137,6 @@ class TrainOptions(
             raise BadInput(f"{given[name]} has no effect with --dry-run", where="train", remedy="drop one of them")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from exclude each other", where="train", remedy="drop one of them")
-        if self.compare and self.expert_capacity is not None:
-            problem = "--compare predicts a step that sends all copies of tokens to experts"
-            raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
         if self.arrangement is not None:
             recipe = (one.name for one in options_of(RecipeOptions))
             own = {"layout", "restart_layout", "plan", "rank", "reduce_bf16", *recipe}

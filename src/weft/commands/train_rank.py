@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -344,7 +343,6 @@ class _TrainingRun:
             step=result.step + 1,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
-            dropped=result.dropped,
             learning_rate=self.request.settings.adam.rate_at(result.step),
             seconds=result.seconds,
             tokens_per_s=tokens_per_s,
@@ -434,7 +432,7 @@ class _TrainingRun:
         self._say(f"Data: {files or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"Assumed: {note}")
-        self._say(step_header(dropping=self.session.drops.possible))
+        self._say(step_header())
 
     def _compare(self, steady: Sequence[MeasuredStep]) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
@@ -547,11 +545,8 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         return None
     from weft.simulation.step import predict_on
 
-    slow = np.array(request.settings.slow) if request.settings.slow else None
     try:
-        step = predict_on(
-            request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
-        )
+        step = predict_on(request.job, request.cluster, request.layout, request.calibration, options=_options(request))
     except Unsupported:
         from weft.cluster import calibration
         from weft.estimation import estimate, of_runtime

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from weft.runtime.core.collectives import Collectives, Pace
+from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.overlap import Overlap, SideQueue, Switches
 from weft.runtime.core.precision import Precision
@@ -53,14 +53,11 @@ class Machine:
     beside: SideQueue = field(default_factory=SideQueue)
 
     @classmethod
-    def of(
-        cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None, slow: float = 1.0
-    ) -> Machine:
-        """The means of a grid's rank; overlaps are those of its layout unless given.  ``slow``: how many times
-        longer it computes."""
+    def of(cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None) -> Machine:
+        """The means of a grid's rank; overlaps are those of its layout unless given."""
         return cls(
             grid=grid,
-            collectives=Collectives(grid, Pace(slow)),
+            collectives=Collectives(grid),
             overlap=Overlap(switches or Switches.of(grid.layout), grid.device),
             precision=precision or Precision(),
             beside=SideQueue(grid.device),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from weft.errors import UnknownName
+from weft.errors import UnknownName, Unsupported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,7 @@ class Precision:
     @classmethod
     def of(cls, name: str) -> Precision:
         """The usual formats under a name: fp64, fp32, tf32 (fp32, multiplied on tensor cores inside ``numerics``),
-        bf16, fp16 (fp32 masters and reduction for 16 bits).
+        bf16 (with fp32 masters and reduction).
 
         Raises:
             UnknownName: no such name.
@@ -64,32 +62,18 @@ def numerics(*, tf32: bool = False, deterministic: bool = False) -> Iterator[Non
 
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """Environment of ranks whose products must be the same bits again (PyTorch's notes on reproducibility)."""
-_FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-F = TypeVar("F", bound=Callable[..., Any])
+_FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
-def autocast_format(values: Tensor) -> torch.dtype | None:
-    """The format of products inside ``torch.autocast``, None outside."""
-    kind = values.device.type
-    return None if values.is_meta or not torch.is_autocast_enabled(kind) else torch.get_autocast_dtype(kind)
+def refuse_autocast(values: Tensor, where: str) -> None:
+    """Refuse products inside ``torch.autocast``, which would change the formats that ranks exchange.
 
-
-def cast_for_products(rows: Tensor) -> Tensor:
-    """Rows in the format of ``torch.autocast``, inside it."""
-    wanted = autocast_format(rows)
-    return rows if wanted is None else rows.to(wanted)
-
-
-def without_autocast(method: F) -> F:
-    """A function of tensors, forward or backward, that computes in their formats inside ``torch.autocast`` too."""
-
-    @wraps(method)
-    def computed(*given: Any) -> Any:
-        first = next(one for one in given if isinstance(one, Tensor))
-        if autocast_format(first) is None:
-            return method(*given)
-        with torch.autocast(first.device.type, enabled=False):
-            return method(*given)
-
-    return cast(F, computed)
+    Raises:
+        Unsupported: it is on.
+    """
+    if not values.is_meta and torch.is_autocast_enabled(values.device.type):
+        raise Unsupported(
+            "torch.autocast is on, which would change the formats that ranks exchange",
+            where=where,
+            remedy='leave it out, and give prepare(..., precision="bf16")',
+        )

@@ -68,8 +68,6 @@ class Details:
     """The weights of a token's experts add up to 1."""
     balance: float = 0.01
     """Factor of the loss that balances experts (arXiv 2101.03961)."""
-    expert_capacity: float | None = None
-    """Times its even share that an expert takes of a sequence's copies at most; None: nothing is dropped."""
     document_end: int | None = None
     """The token behind which another document begins, to whose tokens those before are not shown."""
 
@@ -162,9 +160,7 @@ def _experts(
         name,
         hidden,
         moe,
-        Routing(
-            normalized=details.expert_weights_normalized, balance=details.balance, capacity=details.expert_capacity
-        ),
+        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
         places=own_tokens(machine.grid, sequence),
         whole_sequence=sequence,
         activation=partial(_between, activation=activation, gated=moe.expert.gated),

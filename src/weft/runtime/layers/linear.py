@@ -27,7 +27,7 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
-from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
+from weft.runtime.core.precision import refuse_autocast
 from weft.runtime.core.siblings import Joint, joined
 
 Kind = Literal["normal", "transposed"]
@@ -105,29 +105,23 @@ class Layer4D(nn.Module, ABC):
         return self.weight.alone and self.machine.grid.size("x", "y") == 1 and not self.machine.later.collects
 
     def forward(self, rows: Tensor) -> Tensor:
+        refuse_autocast(rows, self.weight.name)
         if not self.is_whole:
             return cast(Tensor, self._communicated(rows))
-        given = cast_for_products(rows)
         weight = self.weight.as_leaf() if self.weight.input is None else self.weight.input
-        return self._biased(self.product(given, weight.to(given.dtype)))
+        return self._biased(self.product(rows, weight.to(rows.dtype)))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _communicated(self, rows: Tensor) -> Tensor:
-        given, joint = self._joined(rows)
-        out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        joint: Joint | None = None
+        if self.machine.grid.size(self.over_out) > 1:
+            how = self.over_out, self.gathers_rows
+            rows, joint = self.machine.last.made("layer", rows, how, lambda: joined(rows, self.sum_input_gradient))
+        out = cast(Tensor, _Product.apply(rows, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
         return self._biased(out)
 
     def _biased(self, out: Tensor) -> Tensor:
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
-
-    def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
-        """Rows in the format of products, and who else takes them."""
-        if self.machine.grid.size(self.over_out) == 1:
-            return cast_for_products(rows), None
-        how = self.over_out, self.gathers_rows, autocast_format(rows)
-        return self.machine.last.made(
-            "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
-        )
 
     @abstractmethod
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
@@ -203,7 +197,6 @@ class _Product(Function):
     """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
         ctx.save_for_backward(rows)
@@ -211,7 +204,6 @@ class _Product(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (rows,) = ctx.saved_tensors
         return _gradients(gradients[0], rows, ctx.layer, ctx.joint, wanted=ctx.needs_input_grad[0]), None, None, None

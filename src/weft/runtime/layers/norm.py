@@ -14,7 +14,6 @@ from torch.nn import functional
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Vector
 from weft.runtime.core.placement import share
-from weft.runtime.core.precision import without_autocast
 
 
 class Norm4D(nn.Module):
@@ -74,7 +73,6 @@ class _Normalize(Function):
     """
 
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> Tensor:
         out, scale, around = _normalized(rows, gain, bias, norm)
         ctx.norm = norm
@@ -83,7 +81,6 @@ class _Normalize(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, gain, scale, *around = ctx.saved_tensors
         _, for_gain, for_bias, _ = ctx.needs_input_grad

@@ -24,7 +24,7 @@ from weft.runtime.core.collectives import Pending
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import Range, share
-from weft.runtime.core.precision import cast_for_products, without_autocast
+from weft.runtime.core.precision import refuse_autocast
 
 IGNORED = -100
 """The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""
@@ -103,7 +103,6 @@ class Embedding4D(nn.Module):
 
 class _Lookup(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, ids: Tensor, shard: Tensor, embedding: Embedding4D) -> Tensor:
         machine, table = embedding.machine, embedding.table
         start, stop = table.placement.rows[0]
@@ -121,7 +120,6 @@ class _Lookup(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         (local,) = ctx.saved_tensors
         table: Matrix = ctx.table
@@ -158,14 +156,13 @@ class Head4D(nn.Module):
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        given = cast_for_products(rows)
-        logits = cast(Tensor, _Logits.apply(given, self.table.shard, self.table))  # type: ignore[no-untyped-call]
+        refuse_autocast(rows, self.table.name)
+        logits = cast(Tensor, _Logits.apply(rows, self.table.shard, self.table))  # type: ignore[no-untyped-call]
         return logits if self.bias is None else logits + self.bias().to(logits.dtype)
 
 
 class _Logits(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, table: Matrix) -> Tensor:
         machine = table.machine
         whole = whole_rows(machine, rows).wait_whole()
@@ -175,7 +172,6 @@ class _Logits(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         table: Matrix = ctx.table
         machine = table.machine
@@ -271,7 +267,6 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
 
 class _CrossEntropy(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, logits: Tensor, targets: Tensor, machine: Machine, vocab: int) -> Tensor:
         all_reduce, wide = machine.collectives.all_reduce, machine.precision.wide
         start, stop = vocabulary_rows(machine, vocab, logits.shape[1])
@@ -291,7 +286,6 @@ class _CrossEntropy(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         real, share, losses, targets, local, here = ctx.saved_tensors
         gradient = torch.where(targets != IGNORED, gradients[0], 0)

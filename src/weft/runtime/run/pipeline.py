@@ -279,8 +279,6 @@ class StagePasses:
     def run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> None:
         """All micro-batches of a step; see ``StepPasses.run``."""
         given = inputs.chunk(self._count), targets.chunk(self._count)
-        pace = self._machine.collectives.pace
-        pace.pay()
         try:
             for op in self._trains if trains else self._evaluates:
                 if isinstance(op, Arrival):
@@ -290,24 +288,21 @@ class StagePasses:
                 elif op.what == "backward":
                     self._backward(op)
                 else:
-                    self._weight_gradient(op)
+                    self._later.pop(op)()
             while self._sent:
                 self._sent.popleft().wait()
         finally:
             self._forget()
-        pace.resume()  # between its passes a stage waits for its neighbours
 
     def _forward(self, op: Op, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], *, trains: bool) -> None:
         chunk = self._chunks[op.chunk]
         stage = chunk.stage
         given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
-        with self._machine.collectives.pace.computing():
-            rows = given if chunk.before is None else _between(_Arrive, given, self._machine)
-            made = stage(rows)
-            if stage.last:
-                made = self._loss(made, targets[op.micro_batch])
-            elif chunk.behind is not None:
-                made = _between(_Leave, made, self._machine)
+        made = stage(given if chunk.before is None else _between(_Arrive, given, self._machine))
+        if stage.last:
+            made = self._loss(made, targets[op.micro_batch])
+        elif chunk.behind is not None:
+            made = _between(_Leave, made, self._machine)
         if trains:
             self._between[op] = given, made
         if not stage.last:
@@ -317,17 +312,12 @@ class StagePasses:
         chunk = self._chunks[op.chunk]
         gradient = None if chunk.stage.last else self._taken(op)
         given, made = self._between.pop(replace(op, what="forward"))
-        with self._machine.collectives.pace.computing():
-            torch.autograd.backward(made, gradient)
+        torch.autograd.backward(made, gradient)
         if self._machine.later.collects:
             self._later[replace(op, what="weight-gradient")] = self._machine.later.take()
         if not chunk.stage.first:
             assert given.grad is not None
             self._deliver(replace(op, chunk=op.chunk - 1), given.grad, chunk.before, chunk.receives)
-
-    def _weight_gradient(self, op: Op) -> None:
-        with self._machine.collectives.pace.computing():
-            self._later.pop(op)()
 
     def _receive(self, op: Op) -> None:
         """Begin to receive what a pass takes."""

@@ -34,7 +34,6 @@ from weft.runtime.core.replicas import check_replicas
 from weft.runtime.layers.compiling import compile_blocks
 from weft.runtime.layers.context import own_tokens
 from weft.runtime.layers.decoder import Details
-from weft.runtime.layers.experts import Drops
 from weft.runtime.run.data import Batches, Data, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
@@ -46,9 +45,8 @@ from weft.runtime.run.saving import CheckpointSaving
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``slow`` says how many
-    times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
+    ``switches`` None takes the layout's overlaps; ``weights`` is a folder of the Hugging Face hub with the values to
+    begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
@@ -56,21 +54,18 @@ class RunSettings:
     details: Details = field(default_factory=Details)
     precision: Precision = field(default_factory=Precision)
     switches: Switches | None = None
-    slow: tuple[float, ...] = ()
     weights: str | None = None
     compiled: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank; of all layers and
-    ranks, the share of copies of tokens that experts did not take, None without a capacity."""
+    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
 
     step: int
     loss: float
     gradient_norm: float
     seconds: float
-    dropped: float | None = None
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:
@@ -113,12 +108,7 @@ class Session:
         """The batch of the next step, by its number."""
         self._saving: CheckpointSaving | None = None
         """What may still copy values."""
-        self.machine = Machine.of(
-            grid,
-            precision=settings.precision,
-            switches=settings.switches,
-            slow=settings.slow[grid.rank] if settings.slow else 1.0,
-        )
+        self.machine = Machine.of(grid, precision=settings.precision, switches=settings.switches)
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
         held = holdings(self.stages)
         if settings.weights is None:
@@ -129,7 +119,6 @@ class Session:
                 holding.fill(whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
-        self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
         if settings.compiled is not None:
             for stage in self.stages:
                 compile_blocks(stage, self.machine, settings.compiled)
@@ -161,10 +150,8 @@ class Session:
         Raises:
             BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
         """
-        start, number, pace = perf_counter(), self.steps_done, self.machine.collectives.pace
-        pace.resume()
+        start, number = perf_counter(), self.steps_done
         inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
-        self.drops.begin()
         with self.flat.step(self.micro_batches, loss="sum"):
             loss = self._passes.run(inputs, targets)
         if self.grid.device.type != "cpu":  # while it computes what is queued
@@ -174,9 +161,7 @@ class Session:
         if self._saving is not None:
             self._saving.hold()
         norm = float(self.optimizer.step(loss))
-        pace.pay()
-        dropped, seconds = self.drops.share(), perf_counter() - start
-        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=seconds, dropped=dropped)
+        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
     def evaluate(self, batches: int) -> float:
         """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
