@@ -101,7 +101,7 @@ def _estimated_bytes(layout: Layout, device: str) -> float | None:
     """Peak memory of the fullest rank on this machine's GPUs; None where the catalogue does not have them."""
     import torch
 
-    from weft.runtime.measure.peak import accelerator_of
+    from weft.runtime.measure.timing import accelerator_of
 
     chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None
     return None if chip is None else estimated_bytes(layout, chip.name, device)

@@ -193,7 +193,7 @@ def train(
         if options.arrangement is not None:
             request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.tuners[number])
     from weft.commands.train_rank import run_attempts
-    from weft.runtime.core.precision import DETERMINISTIC
+    from weft.runtime.core.machine import DETERMINISTIC
     from weft.runtime.run.arranged import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
@@ -228,8 +228,8 @@ def _request(
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.check import check_trainable
     from weft.runtime.core.grid import sizes_of
+    from weft.runtime.run.data import is_tokens
     from weft.runtime.run.ranks import default_device
-    from weft.runtime.run.shards import is_tokens
 
     world = launched_world()
     if world not in (None, layout.world):
@@ -496,8 +496,8 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
     import torch
 
     from weft.layout.check import PRECISIONS
+    from weft.runtime.core.machine import Precision
     from weft.runtime.core.overlap import Switches
-    from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.optimizer import AdamSettings
     from weft.runtime.run.session import RunSettings

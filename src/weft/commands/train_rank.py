@@ -20,7 +20,7 @@ from weft.cluster import Calibration, Cluster
 from weft.commands.train_options import TrainOptions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import launched, variable
+from weft.launched import launched
 from weft.layout import Layout
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
@@ -29,15 +29,13 @@ from weft.model import Job
 from weft.model.flops import model_flops
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid
-from weft.runtime.core.precision import numerics
-from weft.runtime.measure.peak import accelerator_of, peak_flops
+from weft.runtime.core.machine import numerics
+from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart
-from weft.runtime.run.data import Data, Mixture, markov_corpus
-from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
+from weft.runtime.run.data import Data, Mixture, is_tokens, markov_corpus, shard_corpus, text_corpus
+from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.ranks import run_ranks
-from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
-from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.views.terminal import print_blocks
 from weft.views.training_run import (
@@ -184,37 +182,27 @@ def train_rank(request: TrainingRequest) -> None:
     ):
         if out is not None and not (request.resume or request.resume_from):
             check_free(out, None)
-        session = Session(request.job, grid, request.settings, *_data(request, grid))
+        session = Session(request.job, grid, request.settings, *_data(request))
         if out is not None and reports and request.config is not None:
             write_text(out / "config.json", request.config)
         _TrainingRun(request, session, reports=reports).run()
 
 
-def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
+def _data(request: TrainingRequest) -> tuple[Data, Data | None]:
     """What is trained on, and what is evaluated."""
-    found = _mixed(request, grid, request.data)
+    found = _mixed(request, request.data)
     if request.options.eval_every is None:
         return found, None
-    return (found, _mixed(request, grid, request.eval_data)) if request.eval_data else found.split(HELD_OUT)
+    return (found, _mixed(request, request.eval_data)) if request.eval_data else found.split(HELD_OUT)
 
 
-def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
+def _mixed(request: TrainingRequest, files: Files) -> Data:
     if not files:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
-    leads = variable("LOCAL_RANK", grid.rank) == 0
     corpora = [
-        shard_corpus(path)
-        if is_tokens(path)
-        else text_corpus(path, request.options.tokenizer, leads=leads, wait=_meet)
-        for path, _ in files
+        shard_corpus(path) if is_tokens(path) else text_corpus(path, request.options.tokenizer) for path, _ in files
     ]
     return corpora[0] if len(corpora) == 1 else Mixture(corpora=tuple(corpora), weights=tuple(w for _, w in files))
-
-
-def _meet() -> None:
-    """All ranks are here."""
-    if dist.is_initialized():
-        dist.barrier()
 
 
 class _TrainingRun:

@@ -7,8 +7,7 @@ torch = pytest.importorskip("torch")
 from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.precision import Precision, numerics  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision, numerics  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 
 

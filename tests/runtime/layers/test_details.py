@@ -32,9 +32,9 @@ def test_values_that_are_given(tmp_path):
     assert read(tmp_path, **plain) == DEFAULTS["llama"]
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DEFAULTS if kind != "gpt_neox"])
+@pytest.mark.parametrize("kind", DEFAULTS)
 def test_what_transformers_takes_where_nothing_is_given(tmp_path, kind):
-    """Of version 5.23 when this was written; GPT-NeoX rotates a part of each head."""
+    """Of version 5.23 when this was written."""
     configurations = pytest.importorskip("transformers.models.auto.configuration_auto")
     usual = configurations.CONFIG_MAPPING[kind]().to_dict()
     given = {name: value for name, value in usual.items() if value is not None}
@@ -82,8 +82,7 @@ def test_what_yarn_says_and_leaves_out(tmp_path):
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ({"model_type": "gpt_neox"}, "rotary_pct: 0.25 of each head is rotated by default"),
-        ({"model_type": "gpt_neox", "rotary_pct": 0.25}, "rotary_pct"),
+        ({"model_type": "gpt_neox"}, "model_type: the runtime does not train models of type 'gpt_neox'"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ({"model_type": "opt", "do_layer_norm_before": False}, "do_layer_norm_before"),
         ({"model_type": "phimoe"}, "model_type: the runtime does not train models of type 'phimoe'"),

@@ -19,11 +19,9 @@ from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.run import shards  # noqa: E402
-from weft.runtime.run.data import BLOCK, Batches, Corpus, Mixture, markov_corpus  # noqa: E402
+from weft.runtime.core.machine import Precision  # noqa: E402
+from weft.runtime.run.data import BLOCK, Batches, Corpus, Mixture, Shards, markov_corpus, shard_corpus, text_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
-from weft.runtime.run.shards import Shards, shard_corpus, text_corpus  # noqa: E402
 
 
 def corpus(length, start=0):
@@ -139,28 +137,20 @@ def test_what_is_held_out_is_not_trained_on():
 # Texts -------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_tokenized_by_one_process(tmp_path, monkeypatch):
-    """The others map what it made; another text or tokenizer is another file."""
+def tokenized(text, tokenizer):
+    corpus = text_corpus(text, tokenizer)
+    return corpus.tokens.tolist(), corpus.vocabulary
+
+
+def test_a_text_is_tokenized_by_the_first_rank(ranks, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    monkeypatch.setattr(shards.tempfile, "gettempdir", lambda: str(tmp_path))
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("a b b a d")
-    waited = []
-    given = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
-    first = text_corpus(*given, leads=True, wait=lambda: waited.append(1))
-    assert first.tokens.tolist() == [0, 1, 1, 0, 2]
-    assert first.vocabulary == 3
-    monkeypatch.setattr(shards, "token_corpus", None)
-    second = text_corpus(*given, leads=False, wait=lambda: waited.append(2))
-    assert second.fingerprint() == first.fingerprint()
-    assert text_corpus(*given, leads=True, wait=lambda: waited.append(3)).tokens.tolist() == [0, 1, 1, 0, 2]
-    assert waited == [1, 2, 3]
-    folder = next(tmp_path.glob("weft-tokens-*"))
-    folder.chmod(0o777)
-    with pytest.raises(BadInput, match="others may write there"):
-        text_corpus(*given, leads=True, wait=lambda: None)
+    paths = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
+    assert ranks.run(tokenized, *paths) == [([0, 1, 1, 0, 2], 3)] * 8
+    assert tokenized(*paths) == ([0, 1, 1, 0, 2], 3)
 
 
 # Evaluation --------------------------------------------------------------------------------------

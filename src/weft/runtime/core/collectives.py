@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from weft.errors import WeftError
 from weft.layout.operations import CollectiveKind
@@ -255,3 +257,46 @@ class Collectives:
     ) -> Pending:
         self.note(kind, axes, full)
         return Pending(result, work, inputs, self.grid.axes(*axes), self._log, kind)
+
+
+Move = Callable[[Tensor], Tensor]
+"""A linear map of rows that ranks carry out together."""
+
+
+def moved(rows: Tensor, there: Move, back: Move) -> Tensor:
+    """``there`` of rows; ``back``, its adjoint, of their gradient."""
+    return cast(Tensor, _Moved.apply(rows, there, back))  # type: ignore[no-untyped-call]
+
+
+class _Moved(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
+        ctx.back = back
+        return there(rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradients[0]), None, None
+
+
+T = TypeVar("T")
+
+
+def from_first_rank(work: Callable[[], T]) -> T:
+    """What a function gives on the first rank, on all of them; every rank calls it.
+
+    Raises:
+        WeftError: on every rank, what the first rank raises.
+    """
+    shared: list[Any] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            shared = [work()]
+        except WeftError as error:
+            shared = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(shared, src=0)
+    if isinstance(shared[0], WeftError):
+        raise shared[0]
+    return cast(T, shared[0])

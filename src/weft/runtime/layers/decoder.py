@@ -25,14 +25,24 @@ from weft.layout.check import check_runnable
 from weft.layout.spec import Layout
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Matrix, Vector
+from weft.runtime.core.parameters import Matrix
 from weft.runtime.core.placement import share
-from weft.runtime.layers.attention_core import Core, HeadNorms, Seen, capped, documents_of, within
-from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
+from weft.runtime.layers.attention import (
+    Core,
+    HeadNorms,
+    Seen,
+    capped,
+    documents_of,
+    gather_heads,
+    gather_sequence,
+    own_tokens,
+    ring_attention,
+    within,
+)
 from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
-from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, vocabulary_matrix
+from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, positions_table, vocabulary_matrix
 
 Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 
@@ -261,7 +271,9 @@ class Decoder4D(nn.Module):
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
         self.sequence, self._whole_sequence = len(self._places), sequence
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
-        self.positions = _positions(machine, model) if stage.first and model.positions else None
+        self.positions = None
+        if stage.first and model.positions:
+            self.positions = positions_table(machine, "positions", model.positions, model.hidden)
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
         self._cores = [cast(Attention4D, block.attention).core for block in self.blocks]
         self._seen: Mapping[Core, Seen | None] = {}
@@ -376,21 +388,6 @@ def _check_documents(machine: Machine) -> None:
                 where=axis,
                 remedy=f"set {axis}=1, or leave documents unmasked",
             )
-
-
-def _positions(machine: Machine, model: Model) -> Vector:
-    grid = machine.grid
-    local = grid.divided(model.hidden, "y", what="hidden")
-    return Vector(
-        machine,
-        "positions",
-        shape=(model.positions, model.hidden),
-        rows=((0, model.positions),),
-        columns=share(model.hidden, grid.size("y"), grid.index("y")),
-        local_shape=(model.positions, local),
-        split_over=("y",),
-        own_tokens=True,
-    )
 
 
 def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequence: int) -> Iterable[Block4D]:

@@ -28,11 +28,9 @@ DEFAULTS: Mapping[str, Details] = {
         activation="gelu-tanh", norm_epsilon=1e-6, rotary_theta=1e6, local_theta=1e4, query_scale=256**-0.5
     ),
     "gpt2": Details(activation="gelu-tanh"),
-    "gpt_neox": Details(activation="gelu"),
     "llama": Details(activation="silu", norm_epsilon=1e-6),
     "mistral": Details(activation="silu", norm_epsilon=1e-6),
     "mixtral": Details(activation="silu", norm_epsilon=1e-5, rotary_theta=1e6),
-    "mpt": Details(activation="gelu"),
     "opt": Details(activation="relu"),
     "phi3": Details(activation="silu"),
     "qwen2": Details(activation="silu", norm_epsilon=1e-6),
@@ -50,9 +48,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": "silu",
 }
 """Names of Hugging Face."""
-
-_ROTARY_SHARES = {"gpt_neox": 0.25}
-"""Share of a head's features that is rotated, where it is not all."""
 
 
 def is_config(source: str) -> bool:
@@ -142,8 +137,8 @@ def _activation(f: Fields, usual: Activation | None) -> Activation | None:
 
 def _rotary(f: Fields, usual: Details) -> Details:
     """Rotary positions; since version 5 transformers keeps them within ``rope_parameters``, Gemma 3's by layer."""
-    theta = _number(f.inner("attn_config"), usual.rotary_theta, "rope_theta")
-    read = replace(usual, rotary_theta=_number(f, theta, "rope_theta", "rotary_emb_base"))
+    theta = usual.rotary_theta
+    read = replace(usual, rotary_theta=_number(f, theta, "rope_theta"))
     if usual.local_theta is not None:
         read = replace(read, local_theta=_number(f, usual.local_theta, "rope_local_base_freq"))
     for key in ("rope_scaling", "rope_parameters"):
@@ -214,17 +209,11 @@ def _yarn(f: Fields, rope: Fields, read: Details) -> Details:
 def _check_rotary_share(f: Fields) -> None:
     """Refuse heads that are rotated in part."""
     for fields in (f, f.inner("rope_parameters")):
-        key = fields.find("partial_rotary_factor", "rotary_pct")
+        key = fields.find("partial_rotary_factor")
         if key is not None:
             if _number(fields, 1.0, key) != 1.0:
                 raise _unsupported(fields, key, "the runtime rotates whole heads: set it to 1")
             return
-    if f.kind in _ROTARY_SHARES:
-        raise Unsupported(
-            f"{_ROTARY_SHARES[f.kind]:g} of each head is rotated by default",
-            where=f"{f.where}: rotary_pct",
-            remedy="the runtime rotates whole heads: set rotary_pct to 1",
-        )
 
 
 def _check_order_and_scale(f: Fields) -> None:
@@ -236,10 +225,6 @@ def _check_order_and_scale(f: Fields) -> None:
     ):
         if f.flag(key, usual) != usual:
             raise _unsupported(f, key, f"set it to {str(usual).lower()}")
-    options = f.inner("attn_config")
-    for key in ("softmax_scale", "clip_qkv"):
-        if options.has(key):
-            raise _unsupported(options, key, "remove it")
 
 
 def _number(f: Fields, usual: float | None, *names: str, most: float = 1e12) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,32 +23,13 @@ from torch.nn import functional
 from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
 from weft.runtime.core.beneath import FakeTensor
+from weft.runtime.core.collectives import moved
 from weft.runtime.core.grid import SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 
 EXPERT, TENSOR = "expert", "expert_tensor"
-
-Move = Callable[[Tensor], Tensor]
-"""A linear map of rows that ranks carry out together."""
-
-
-def moved(rows: Tensor, there: Move, back: Move) -> Tensor:
-    """``there`` of rows; ``back``, its adjoint, of their gradient."""
-    return cast(Tensor, _Moved.apply(rows, there, back))  # type: ignore[no-untyped-call]
-
-
-class _Moved(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
-        ctx.back = back
-        return there(rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.back(gradients[0]), None, None
 
 
 class _Copied(Function):
@@ -75,18 +56,6 @@ class _Copied(Function):
 def copied(rows: Tensor, order: Tensor, times: int = 1) -> Tensor:
     """Copies of rows, ``times`` of each, in an order of their numbers."""
     return cast(Tensor, _Copied.apply(rows, order, times))  # type: ignore[no-untyped-call]
-
-
-def routed_rows(machine: Machine, rows: int) -> tuple[int, int]:
-    """Of so many rows of a layer, how many this rank routes, and the place of the first in the micro-batch.
-
-    Raises:
-        BadInput: they cannot be divided over x and y.
-    """
-    grid = machine.grid
-    axes = ("y",) if machine.rows_cut or grid.size("y") == 1 else ("x", "y")
-    own = grid.divided(rows, *axes, what="tokens of a micro-batch")
-    return own, (grid.index("x") * grid.size("y") + grid.index("y")) * own
 
 
 def to_tokens(machine: Machine, rows: Tensor) -> Tensor:
@@ -203,11 +172,6 @@ class Routing:
 
     normalized: bool = True
     balance: float = 0.0
-
-
-class Activation(Protocol):
-    def __call__(self, up: Tensor) -> Tensor:
-        """What the second product takes, of what the first one gives."""
 
 
 class ExpertLinear(nn.Module):
@@ -336,7 +300,7 @@ class Experts4D(nn.Module):
         *,
         places: Tensor,
         whole_sequence: int,
-        activation: Activation,
+        activation: Callable[[Tensor], Tensor],
         shared: nn.Module | None,
     ) -> None:
         super().__init__()
@@ -344,16 +308,7 @@ class Experts4D(nn.Module):
         self.places, self.whole_sequence = places.to(machine.grid.device), whole_sequence
         self.activation, self.shared = activation, shared
         self.tokens = 0
-        self.router = Vector(
-            machine,
-            f"{name}.router.weight",
-            shape=(moe.experts, hidden),
-            rows=((0, moe.experts),),
-            columns=(0, hidden),
-            local_shape=(moe.experts, hidden),
-            split_over=(),
-            sum_over=("x", "y", *ROWS),
-        )
+        self.router = Vector(machine, f"{name}.router.weight", shape=(moe.experts, hidden), sum_over=("x", "y", *ROWS))
         width = moe.expert.intermediate
         up = (width,) * (2 if moe.expert.gated else 1)
         self.fc1 = ExpertLinear(machine, f"{name}.expert.fc1", hidden, up, moe.experts)
@@ -418,7 +373,10 @@ class Experts4D(nn.Module):
 
     def _where(self, given: int) -> tuple[Tensor, Tensor]:
         """Of each row that this rank routes: which sequence of the micro-batch it is of, and its place there."""
-        own, first = routed_rows(self.machine, given)
+        grid = self.machine.grid
+        axes = ("y",) if self.machine.rows_cut or grid.size("y") == 1 else ("x", "y")
+        own = grid.divided(given, *axes, what="tokens of a micro-batch")
+        first = (grid.index("x") * grid.size("y") + grid.index("y")) * own
         rows = torch.arange(own, device=self.places.device) + first
         return rows // len(self.places), self.places[rows % len(self.places)]
 

@@ -11,6 +11,7 @@ layer multiplies, a convolution correlates; gathering, summing and scattering ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, cast
 
@@ -24,13 +25,68 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from weft.errors import BadInput, Unsupported
 from weft.layout.stages import weight_gradient_first
 from weft.runtime.core.collectives import Pending
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, refuse_autocast
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
-from weft.runtime.core.precision import refuse_autocast
-from weft.runtime.core.siblings import Joint, joined
 
 Kind = Literal["normal", "transposed"]
+
+
+class Joint:
+    """The layers that take one tensor.
+
+    Args:
+        sum_gradient: begins to sum a partial gradient over ranks.
+    """
+
+    def __init__(self, sum_gradient: Callable[[Tensor], Pending]) -> None:
+        self._sum = sum_gradient
+        self._members = self._given = 0
+        self._partial: Tensor | None = None
+        self._pending: Pending | None = None
+
+    def enter(self) -> None:
+        """One more layer takes the tensor."""
+        self._members += 1
+
+    def add(self, partial: Tensor) -> None:
+        """A layer's partial gradient; with the last one the sum over ranks begins."""
+        self._given += 1
+        self._partial = partial if self._partial is None else self._partial.add_(partial)
+        if self._given == self._members:
+            self._pending = self._sum(self._partial)
+
+    def take(self) -> Tensor | None:
+        """The gradient, when all layers that got one are through; None where none did."""
+        if self._pending is None and self._partial is not None:
+            self._pending = self._sum(self._partial)
+        pending, self._pending, self._partial, self._given = self._pending, None, None, 0
+        return None if pending is None else pending.wait()
+
+
+def joined(rows: Tensor, sum_gradient: Callable[[Tensor], Pending]) -> tuple[Tensor, Joint]:
+    """Rows for layers that hand their partial gradients to the joint."""
+    joint = Joint(sum_gradient)
+    return cast(Tensor, _Join.apply(rows, joint)), joint  # type: ignore[no-untyped-call]
+
+
+class _Join(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, joint: Joint) -> Tensor:
+        ctx.joint = joint
+        ctx.set_materialize_grads(False)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        # The gradient comes by the joint and not by autograd, which would take it for a constant without a word.
+        if torch.is_grad_enabled():
+            raise Unsupported(
+                "second derivatives (create_graph=True) are not computed where weights are cut",
+                where="backward",
+                remedy="leave x out of the layout, or compute them on one rank",
+            )
+        return ctx.joint.take(), None
 
 
 class Layer4D(nn.Module, ABC):
@@ -94,7 +150,6 @@ class Layer4D(nn.Module, ABC):
                 f"{name}.bias",
                 shape=(sum(parts),),
                 rows=rows,
-                local_shape=(sum(parts) // grid.size(self.over_out),),
                 split_over=(self.over_out,),
                 own_tokens=self.transposed,
             )

@@ -27,7 +27,7 @@ class Norm4D(nn.Module):
         super().__init__()
         self.machine, self.features, self.centred, self.epsilon = machine, features, centred, epsilon
         grid = machine.grid
-        local = grid.divided(features, "y", what=f"{name}: features")
+        grid.divided(features, "y", what=f"{name}: features")
         rows = (share(features, grid.size("y"), grid.index("y")),)
 
         def vector(what: str, initial: float) -> Vector:
@@ -36,7 +36,6 @@ class Norm4D(nn.Module):
                 f"{name}.{what}",
                 shape=(features,),
                 rows=rows,
-                local_shape=(local,),
                 split_over=("y",),
                 own_tokens=True,
                 initial=initial,

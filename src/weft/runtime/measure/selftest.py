@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -21,7 +19,8 @@ from weft.layout.step import StepOptions, step_collectives
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.precision import Precision
+from weft.runtime.core.machine import Precision
+from weft.runtime.measure.timing import Stopwatch
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.session import RunSettings, Session
 from weft.units import counted
@@ -31,7 +30,6 @@ LOSSES_DIFFER = 1e-9
 """Largest relative difference of losses in fp64 from one rank's."""
 MEMORY_OFF = 0.1
 """Largest relative difference of peak memory from the estimate."""
-WARM_UPS, STEPS = 3, 8
 _GRIDS = {
     1: ("x=1",),
     2: ("x=2", "y=2", "z=2", "data=2", "pipeline=2"),
@@ -150,7 +148,7 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     session = _session(job, grid, Precision.of(job.recipe.precision))
-    own_s = _seconds(session.step, grid, steps)
+    own_s = Stopwatch(grid, steps).together(session.step)
     if cuda:
         yield _memory(name, grid, estimated)
     with session.machine.collectives.logged(timed=True) as log:
@@ -170,21 +168,6 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
     tokens_per_s = job.recipe.tokens / own_s
     words = f"{own_s * 1e3:.1f} ms a step, {tokens_per_s:,.0f} tokens/s"
     yield _finding("speed", name, None, words, seconds=own_s, tokens_per_s=tokens_per_s)
-
-
-def _seconds(step: Callable[[], Any], grid: Grid, steps: int) -> float:
-    """Median seconds of a step of the slowest rank."""
-    times = []
-    for number in range(WARM_UPS + steps):
-        if dist.is_initialized():
-            dist.barrier()
-        start = perf_counter()
-        step()
-        if grid.device.type == "cuda":
-            torch.cuda.synchronize()
-        if number >= WARM_UPS:
-            times.append(perf_counter() - start)
-    return _most(grid, statistics.median(times))
 
 
 # On GPUs -----------------------------------------------------------------------------------------

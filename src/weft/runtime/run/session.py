@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from weft.checkpoints import last_checkpoint, set_aside, whole_folders
@@ -25,20 +24,19 @@ from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.checkpoint import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
+from weft.runtime.core.collectives import from_first_rank
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings, initialize
-from weft.runtime.core.precision import Precision
-from weft.runtime.core.replicas import check_replicas
-from weft.runtime.layers.compiling import compile_blocks
-from weft.runtime.layers.context import own_tokens
+from weft.runtime.core.parameters import check_replicas, holdings, initialize
+from weft.runtime.layers.attention import own_tokens
+from weft.runtime.layers.blocks import compile_blocks
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.data import Batches, Data, rows_of
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.folder import CheckpointSaving
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import StepPasses, build_stages
-from weft.runtime.run.saving import CheckpointSaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,17 +268,6 @@ _OPTIONS = {
 """The options of ``weft train`` that set the fields of a state; a part of a field may have its own."""
 
 
-def _given(option: str, value: Any) -> str:
-    """A value as people gave it: "with --seed 1", "without --document-end"."""
-    if option == "--reduce-bf16":
-        return f"with{'' if value == 'bfloat16' else 'out'} {option}"
-    if value is None or value == []:
-        return f"without {option}"
-    if option == "--precision":
-        value = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}.get(value, value)
-    return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
@@ -318,9 +305,7 @@ class RunState:
         for name in {**there, **here}:
             if there.get(name) != here.get(name):
                 option = _OPTIONS.get(name) or _OPTIONS.get(name.partition(".")[0], name)
-                problem = (
-                    f"was trained {_given(option, there.get(name))}, this run is {_given(option, here.get(name))}"
-                )
+                problem = f"was trained with {name} = {there.get(name)}, this run has {here.get(name)}"
                 if option == "--data":
                     problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
                 raise BadInput(problem, where=where, remedy=f"give the same {option}, or start a new run")
@@ -357,14 +342,14 @@ def load_latest(session: Session, root: Path) -> Resumed:
     """
     skipped: list[str] = []
     damaged: list[Path] = []
-    for source in _of_first_rank(root):
+    for source in from_first_rank(lambda: _checkpoints(root)):
         try:
             state = session.load(source)
         except Damaged as error:
             damaged.append(source)
             skipped.append(str(error.what if error.where is None else f"{error.where}: {error.what}"))
             continue
-        _set_aside(damaged)
+        from_first_rank(lambda: _set_aside(damaged))
         return Resumed(source=source, state=state, skipped=tuple(skipped))
     raise BadInput(
         f"every checkpoint is damaged; the newest: {skipped[0]}",
@@ -373,33 +358,15 @@ def load_latest(session: Session, root: Path) -> Resumed:
     )
 
 
-def _of_first_rank(root: Path) -> list[Path]:
-    """Checkpoints as the first rank sees them, newest first."""
-    result: list[object] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            last_checkpoint(root)
-            result = [whole_folders(root)[::-1]]
-        except BadInput as error:
-            result = [error]
-    if dist.is_initialized():
-        dist.broadcast_object_list(result, src=0)
-    if isinstance(result[0], BadInput):
-        raise result[0]
-    assert isinstance(result[0], list)
-    return result[0]
+def _checkpoints(root: Path) -> list[Path]:
+    """Newest first."""
+    last_checkpoint(root)
+    return whole_folders(root)[::-1]
 
 
 def _set_aside(damaged: list[Path]) -> None:
-    """Rename on the first rank; the others wait for it."""
-    problem: list[object] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            for folder in damaged:
-                set_aside(folder)
-        except OSError as error:
-            problem = [BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename))]
-    if dist.is_initialized():
-        dist.broadcast_object_list(problem, src=0)
-    if isinstance(problem[0], BadInput):
-        raise problem[0]
+    try:
+        for folder in damaged:
+            set_aside(folder)
+    except OSError as error:
+        raise BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename)) from None
