@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
     from weft.cluster import Cluster
     from weft.commands.shared import JobSource
-    from weft.commands.train_rank import Files, TrainingRequest
+    from weft.commands.train_rank import TrainingRequest
     from weft.layout import Layout
     from weft.layout.step import Issue
     from weft.runtime.layers.decoder import Details
@@ -240,8 +240,7 @@ def _request(
             remedy=f"launch {layout.world} ranks, or take another layout",
         )
     check_trainable(job, layout)
-    data = _parse_data(options.data, "--data")
-    if options.tokenizer is not None and all(is_tokens(path) for path, _ in data):
+    if options.tokenizer is not None and options.data is not None and is_tokens(options.data):
         raise BadInput("--tokenizer has no effect on --data that holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if options.device == "auto" else options.device
     described = None if options.cluster is None else cluster_of(options.cluster)
@@ -266,8 +265,6 @@ def _request(
         planned_for=planned.name if planned else None,
         assumed=assumed,
         calibration=constants_of(options, cluster, job) if cluster else None,
-        data=data,
-        eval_data=_parse_data(options.eval_data, "--eval-data"),
         resume=options.resume or (options.restart != "never" and latest(str(options.out)) is not None),
         resume_from=options.resume_from,
         profile_steps=_parse_steps(options.profile_steps, options.steps),
@@ -303,24 +300,6 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
             raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
         details = replace(details, balance=options.expert_balance)
     return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
-
-
-def _parse_data(given: Sequence[str], where: str) -> Files:
-    """Paths and weights of FILE or FILE=WEIGHT."""
-    found = []
-    for one in (os.fspath(each) for each in given):
-        path, sign, weight = one.rpartition("=")
-        try:
-            share = float(weight) if sign else None
-        except ValueError:
-            share = None
-        if share is not None and not 0 < share < 1e9:
-            raise BadInput(f"{one!r:.80}: a weight is above 0", where=where, remedy="give FILE=0.3")
-        if sign and share is None and not os.path.exists(one):
-            problem = f"{weight!r:.40} is not a weight, and {one!r:.80} does not exist"
-            raise BadInput(problem, where=where, remedy="give FILE or FILE=WEIGHT, as text.txt=0.3")
-        found.append((one, 1.0) if share is None else (path, share))
-    return tuple(found)
 
 
 def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
@@ -378,7 +357,7 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
+_READ = ("data", "eval_data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
 
 
 def _check_files(model: JobSource | None, options: TrainOptions) -> None:
@@ -396,9 +375,7 @@ def _check_files(model: JobSource | None, options: TrainOptions) -> None:
         last_checkpoint(Path(str(out)))
     if options.resume_from:
         check_checkpoint(Path(options.resume_from))
-    told = ((options.data, "--data"), (options.eval_data, "--eval-data"))
     given = [one for one in (model, *(getattr(options, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
-    given += [path for files, option in told for path, _ in _parse_data(files, option)]
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     if profile is not None and os.path.realpath(profile) in taken:
         raise BadInput("--profile would overwrite a file of this run", where=profile, remedy="name another file")

@@ -24,14 +24,12 @@ class DataOptions(Options):
     """The data of a run."""
 
     group = "Data"
-    data: tuple[str, ...] = option(
-        (), "Text or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).", metavar="FILE"
-    )
+    data: str | None = option(None, "Text or tokens (.npy, .bin, folder; default: synthetic).", metavar="FILE")
     tokenizer: str | None = option(None, "tokenizer.json for texts of --data (default: bytes).", metavar="FILE")
     document_end: int | None = option(None, "End-of-document token; attention stops at it.", metavar="ID", least=0)
     eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
-    eval_data: tuple[str, ...] = option(
-        (), "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
+    eval_data: str | None = option(
+        None, "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
     )
     eval_batches: int = option(4, "Global batches per evaluation.", metavar="N", least=1)
 

@@ -32,7 +32,7 @@ from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import numerics
 from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart
-from weft.runtime.run.data import Data, Mixture, is_tokens, markov_corpus, shard_corpus, text_corpus
+from weft.runtime.run.data import Corpus, is_tokens, markov_corpus, shard_corpus, text_corpus
 from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.ranks import run_ranks
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
@@ -49,8 +49,6 @@ from weft.views.training_run import (
     step_record,
 )
 
-Files = tuple[tuple[str, float], ...]
-"""Paths and weights."""
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
@@ -106,8 +104,6 @@ class TrainingRequest:
     planned_for: str | None
     assumed: tuple[str, ...]
     calibration: Calibration | None
-    data: Files
-    eval_data: Files
     resume: bool
     resume_from: str | None
     quiet: bool
@@ -188,21 +184,20 @@ def train_rank(request: TrainingRequest) -> None:
         _TrainingRun(request, session, reports=reports).run()
 
 
-def _data(request: TrainingRequest) -> tuple[Data, Data | None]:
+def _data(request: TrainingRequest) -> tuple[Corpus, Corpus | None]:
     """What is trained on, and what is evaluated."""
-    found = _mixed(request, request.data)
+    corpus = _corpus(request, request.options.data)
     if request.options.eval_every is None:
-        return found, None
-    return (found, _mixed(request, request.eval_data)) if request.eval_data else found.split(HELD_OUT)
+        return corpus, None
+    if request.options.eval_data is None:
+        return corpus.split(HELD_OUT)
+    return corpus, _corpus(request, request.options.eval_data)
 
 
-def _mixed(request: TrainingRequest, files: Files) -> Data:
-    if not files:
+def _corpus(request: TrainingRequest, path: str | None) -> Corpus:
+    if path is None:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
-    corpora = [
-        shard_corpus(path) if is_tokens(path) else text_corpus(path, request.options.tokenizer) for path, _ in files
-    ]
-    return corpora[0] if len(corpora) == 1 else Mixture(corpora=tuple(corpora), weights=tuple(w for _, w in files))
+    return shard_corpus(path) if is_tokens(path) else text_corpus(path, request.options.tokenizer)
 
 
 class _TrainingRun:
@@ -416,8 +411,7 @@ class _TrainingRun:
             f"{recipe.global_batch:,} x {recipe.sequence:,} tokens per step, {recipe.precision}"
         )
         self._say(f"Layout: {format_degrees(layout)}, {micro_batches} of {layout.micro_batch}")
-        files = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
-        self._say(f"Data: {files or _synthetic(model.vocab)}")
+        self._say(f"Data: {request.options.data or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"Assumed: {note}")
         self._say(step_header())

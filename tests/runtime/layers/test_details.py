@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 
@@ -57,23 +56,6 @@ def test_what_gemma_and_llama_3_scale(tmp_path):
         read(tmp_path, model_type="llama", rope_scaling=band | {"high_freq_factor": None})
 
 
-def test_what_yarn_says_and_leaves_out(tmp_path):
-    rope = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    found = read(tmp_path, model_type="qwen2", rope_theta=1e6, max_position_embeddings=131072, rope_scaling=rope)
-    assert (found.rotary_low, found.rotary_high, found.rotary_original) == (1.0, 32.0, 32768.0)
-    assert (found.rotary_ramp, found.rotary_gain) == ("whole-features", pytest.approx(0.1 * math.log(4) + 1))
-    derived = read(
-        tmp_path, model_type="qwen2", max_position_embeddings=131072, rope_scaling=rope | {"factor": None, "mscale": 0}
-    )
-    assert derived.rotary_factor == 4.0
-    for wrong, what in (
-        ({"beta_slow": 50}, "beta_slow: 50 is above beta_fast, 32"),
-        ({"rope_theta": 1}, "rope_theta"),
-    ):
-        with pytest.raises(BadInput, match=what):
-            read(tmp_path, model_type="llama", max_position_embeddings=64, rope_scaling=rope | wrong)
-
-
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
@@ -81,6 +63,7 @@ def test_what_yarn_says_and_leaves_out(tmp_path):
         ({"activation_function": "quick_gelu"}, "activation_function"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters"),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_scaling"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"model_type": "gpt_neox"}, "model_type: the runtime does not train models of type 'gpt_neox'"),
         ({"model_type": "gpt2", "scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),

@@ -58,15 +58,10 @@ class Details:
     local_theta: float | None = None
     """Of attention with a window, where that differs; its positions are not scaled."""
     rotary_factor: float | None = None
-    """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3, YaRN)."""
+    """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3)."""
     rotary_low: float | None = None
     rotary_high: float | None = None
     rotary_original: float | None = None
-    rotary_ramp: Literal["features", "whole-features"] | None = None
-    """What blends stretched pairs with the others is linear in their places, which may be rounded outwards (YaRN,
-    arXiv 2309.00071); None: in their turns."""
-    rotary_gain: float | None = None
-    """By which YaRN multiplies queries and keys."""
     query_scale: float | None = None
     """Of scores before the softmax; None: 1 / sqrt(features of a head)."""
     score_cap: float | None = None
@@ -401,9 +396,7 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
             width, local = attention.head_dim, attention.window is not None and details.local_theta is not None
             rotary = tables.get((width, local))
             if rotary is None:
-                gain = 1.0 if local else details.rotary_gain or 1.0
-                turns = frequencies(width, details, local=local)
-                rotary = tables[width, local] = Rotary(machine, turns, sequence, gain)
+                rotary = tables[width, local] = Rotary(machine, frequencies(width, details, local=local), sequence)
         yield Block4D(
             machine,
             f"blocks.{index}",
@@ -418,14 +411,14 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
 class Rotary(nn.Module):
     """Cosines and sines of rotary positions (arXiv 2104.09864), shape (this rank's positions, features / 2) each."""
 
-    def __init__(self, machine: Machine, turns: Tensor, positions: int, gain: float = 1.0) -> None:
+    def __init__(self, machine: Machine, turns: Tensor, positions: int) -> None:
         super().__init__()
         angles = torch.outer(own_tokens(machine.grid, positions).double(), turns)
         device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
-        self.register_buffer("cosine", (angles.cos() * gain).to(device, compute), persistent=False)
-        self.register_buffer("sine", (angles.sin() * gain).to(device, compute), persistent=False)
+        self.register_buffer("cosine", angles.cos().to(device, compute), persistent=False)
+        self.register_buffer("sine", angles.sin().to(device, compute), persistent=False)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         return self.cosine, self.sine
@@ -436,7 +429,7 @@ def frequencies(features: int, details: Details, *, local: bool = False) -> Tens
 
     ``local``: of attention with a window and a separate theta.  With a band (``rotary_low`` to ``rotary_high``
     turns in ``rotary_original`` positions) slow pairs are stretched, fast ones left, and those between blended, as
-    Llama 3.1 and YaRN have it (Hugging Face transformers, ``modeling_rope_utils``).
+    Llama 3.1 has it (Hugging Face transformers, ``modeling_rope_utils``).
     """
     half = torch.arange(0, features, 2, dtype=torch.float64) / features
     if local and details.local_theta is not None:
@@ -448,24 +441,8 @@ def frequencies(features: int, details: Details, *, local: bool = False) -> Tens
     low, high, original = details.rotary_low, details.rotary_high, details.rotary_original
     if low is None or high is None or original is None:
         return stretched
-    if details.rotary_ramp is None:
-        kept = ((original * turns / (2 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
-    else:
-        first, last = _band(features, details, fastest=high, slowest=low, original=original)
-        kept = 1 - ((torch.arange(features // 2) - first) / max(last - first, 1e-3)).clamp(0.0, 1.0)
+    kept = ((original * turns / (2 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
     return kept * turns + (1 - kept) * stretched
-
-
-def _band(features: int, details: Details, *, fastest: float, slowest: float, original: float) -> tuple[float, float]:
-    """The places of the pairs that make so many turns in ``original`` positions (arXiv 2309.00071, section 3.2)."""
-
-    def place(turns: float) -> float:
-        return features * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(details.rotary_theta))
-
-    first, last = place(fastest), place(slowest)
-    if details.rotary_ramp == "whole-features":
-        first, last = math.floor(first), math.ceil(last)
-    return max(first, 0), min(last, features - 1)
 
 
 def split_heads(

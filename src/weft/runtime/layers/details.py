@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite, log
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,15 +153,13 @@ def _rotary(f: Fields, usual: Details) -> Details:
 
 
 def _scaled(f: Fields, rope: Fields, read: Details) -> Details:
-    """With the stretching of positions that a table says: none, all alike, Llama 3's, or YaRN's."""
+    """With the stretching of positions that a table says: none, all alike, or Llama 3's."""
     key = rope.find("rope_type", "type")
     kind = "default" if key is None else rope.word(key, "default")
     if key is None or kind == "default":
         return read
-    if kind not in ("linear", "llama3", "yarn"):
-        raise _unsupported(rope, key, "choose default, linear, llama3 or yarn; remove it to train from the start")
-    if kind == "yarn":
-        return _yarn(f, rope, read)
+    if kind not in ("linear", "llama3"):
+        raise _unsupported(rope, key, "choose default, linear or llama3; remove it to train from the start")
     read = replace(read, rotary_factor=_number(rope, None, "factor"))
     if kind == "linear":
         return read
@@ -177,33 +175,6 @@ def _original(f: Fields, rope: Fields) -> float:
     """Positions of the training before they were stretched."""
     own = "original_max_position_embeddings"
     return _number(rope if rope.has(own) and not f.has(own) else f, None, own, "max_position_embeddings")
-
-
-def _yarn(f: Fields, rope: Fields, read: Details) -> Details:
-    """YaRN (arXiv 2309.00071), with the keys and defaults of transformers."""
-    original = _original(f, rope)
-    factor = _number(rope, _number(f, original, "max_position_embeddings") / original, "factor")
-
-    def gain(scale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
-
-    usual = gain(1.0)
-    if rope.data.get("mscale") and rope.data.get("mscale_all_dim"):
-        usual = gain(_number(rope, None, "mscale")) / gain(_number(rope, None, "mscale_all_dim"))
-    low, high = _number(rope, 1.0, "beta_slow"), _number(rope, 32.0, "beta_fast")
-    if low > high:
-        raise rope.bad("beta_slow", f"{low:g} is above beta_fast, {high:g}")
-    if (theta := _number(rope, read.rotary_theta, "rope_theta")) <= 1:
-        raise f.bad("rope_theta", f"{theta:g} is not above 1")
-    return replace(
-        read,
-        rotary_factor=factor,
-        rotary_low=low,
-        rotary_high=high,
-        rotary_original=original,
-        rotary_ramp="whole-features" if rope.flag("truncate", True) else "features",
-        rotary_gain=_number(rope, usual, "attention_factor"),
-    )
 
 
 def _check_rotary_share(f: Fields) -> None:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
 from itertools import accumulate
-from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -158,49 +157,8 @@ def markov_corpus(vocabulary: int, *, tokens: int, seed: int) -> Corpus:
     return Corpus(tokens=made.reshape(-1)[:tokens], vocabulary=vocabulary, where="synthetic data")
 
 
-BLOCK = 4096
-"""Rows within which shares are met, and so the precision of weights."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mixture:
-    """Corpora and how much of each is wanted.
-
-    Raises:
-        BadInput: there is none, or a weight is not above 0.
-    """
-
-    corpora: tuple[Corpus, ...]
-    weights: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.corpora or len(self.corpora) != len(self.weights) or not all(0 < w < 1e9 for w in self.weights):
-            raise BadInput(f"{len(self.corpora)} corpora with weights {self.weights}", where="data")
-
-    def counts(self) -> tuple[int, ...]:
-        """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
-        exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
-        result = np.floor(exact).astype(np.int64)
-        late = np.argsort(result - exact, kind="stable")[: BLOCK - len(result) - int(result.sum())]
-        result[late] += 1
-        return tuple(int(one) + 1 for one in result)
-
-    def fingerprint(self) -> str:
-        """As ``Corpus.fingerprint``, of all and their shares."""
-        parts = (f"{one.fingerprint()} {n}" for one, n in zip(self.corpora, self.counts(), strict=True))
-        return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
-
-    def split(self, share: float) -> tuple[Mixture, Mixture]:
-        """Each corpus without its last ``share``, and those."""
-        kept, held = zip(*(one.split(share) for one in self.corpora), strict=True)
-        return Mixture(corpora=kept, weights=self.weights), Mixture(corpora=held, weights=self.weights)
-
-
-Data = Corpus | Mixture
-
-
 class Batches:
-    """The global batches of a run over a corpus or a mixture.
+    """The global batches of a run over a corpus.
 
     Args:
         sequence: tokens per row.
@@ -209,16 +167,14 @@ class Batches:
         vocabulary: of the model.
 
     Raises:
-        BadInput: a corpus has tokens that the model does not, or not one window; a size is not positive.
+        BadInput: the corpus has tokens that the model does not, or not one window; a size is not positive.
     """
 
-    def __init__(self, corpus: Data, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
+    def __init__(self, corpus: Corpus, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
         if sequence < 1 or rows < 1:
             raise BadInput(f"{rows} rows of {sequence} tokens are not a batch", where="batch")
         self.corpus, self.rows, self._seed, self._sequence = corpus, rows, seed, sequence
-        self._corpora = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
-        for each in self._corpora:
-            each.check(sequence, vocabulary)
+        corpus.check(sequence, vocabulary)
 
     def batch(self, step: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows of a global step (from 0).
@@ -233,25 +189,13 @@ class Batches:
             raise IndexError(f"rows {rows} of step {step}; a batch has {self.rows}")
         length = self._sequence
         windows = np.empty((len(rows), length + 1), dtype=np.int64)
-        sources = zip(*self.sources(step * self.rows + np.asarray(rows, dtype=np.int64)), strict=True)
-        for row, (which, visit) in enumerate(sources):
-            corpus = self._corpora[which]
-            order = _order(corpus.windows(length), self._seed + int(which), int(visit) // _TOGETHER)
+        for row, index in enumerate(rows):
+            visit = step * self.rows + index
+            order = _order(self.corpus.windows(length), self._seed, visit // _TOGETHER)
             start = order[visit % _TOGETHER] * length
-            windows[row] = corpus.tokens[start : start + length + 1]
+            windows[row] = self.corpus.tokens[start : start + length + 1]
         tokens = torch.from_numpy(windows)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    def sources(self, visits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row of the whole run its corpus, and how many rows of that came before it."""
-        if not isinstance(self.corpus, Mixture):
-            return np.zeros_like(visits), visits
-        blocks, slots = np.divmod(visits, BLOCK)
-        dealt = shuffled(slots, blocks, size=BLOCK, seed=self._seed)
-        counts = np.array(self.corpus.counts())
-        ends = np.cumsum(counts)
-        which = np.searchsorted(ends, dealt, side="right").astype(np.int64)
-        return which, blocks * counts[which] + dealt - (ends - counts)[which]
 
 
 @lru_cache(maxsize=64)

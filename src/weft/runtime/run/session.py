@@ -32,7 +32,7 @@ from weft.runtime.core.parameters import check_replicas, holdings, initialize
 from weft.runtime.layers.attention import own_tokens
 from weft.runtime.layers.blocks import compile_blocks
 from weft.runtime.layers.decoder import Details
-from weft.runtime.run.data import Batches, Data, rows_of
+from weft.runtime.run.data import Batches, Corpus, rows_of
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.folder import CheckpointSaving
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
@@ -95,7 +95,7 @@ class Session:
     """
 
     def __init__(
-        self, job: Job, grid: Grid, settings: RunSettings, corpus: Data, held_out: Data | None = None
+        self, job: Job, grid: Grid, settings: RunSettings, corpus: Corpus, held_out: Corpus | None = None
     ) -> None:
         check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
@@ -128,7 +128,7 @@ class Session:
             tokens=job.recipe.tokens,
         )
 
-    def _batches_of(self, corpus: Data) -> Batches:
+    def _batches_of(self, corpus: Corpus) -> Batches:
         recipe = self.job.recipe
         return Batches(
             corpus,
