@@ -26,8 +26,8 @@ from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
 from weft.runtime.run.data import markov_corpus
+from weft.runtime.run.folder import CheckpointSaving
 from weft.runtime.run.ranks import run_ranks
-from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import RunSettings, Session
 
 HIDDEN, HEADS, INTERMEDIATE, LAYERS, VOCABULARY = 512, 8, 1536, 4, 1024

@@ -30,6 +30,7 @@ from unittest import mock
 
 import bench
 import torch
+from peer import Peer
 from torch import Tensor
 
 from weft.cluster import calibration, load
@@ -41,11 +42,10 @@ from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.collectives import Collectives, Pending
 from weft.runtime.core.grid import Grid
+from weft.runtime.core.machine import Precision
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.precision import Precision
 from weft.runtime.layers.decoder import Details
-from weft.runtime.measure.peak import accelerator_of, peak_flops
-from weft.runtime.measure.selftest import Peer
+from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run import session as sessions
 from weft.runtime.run.data import markov_corpus

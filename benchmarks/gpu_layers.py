@@ -22,10 +22,9 @@ from torch.nn import functional
 
 from weft.layout.spec import Layout
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
-from weft.runtime.core.precision import Precision
-from weft.runtime.layers import context
-from weft.runtime.layers.attention_core import Core
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.layers import attention
+from weft.runtime.layers.attention import Core
 from weft.runtime.layers.experts import grouped_outer, grouped_product
 from weft.runtime.layers.vocabulary import Embedding4D, cross_entropy
 
@@ -188,12 +187,12 @@ def _around(ranks: int, parts: list[Tensor]) -> list[Tensor]:
         grid = Grid(Layout(context=ranks), DEVICE, None, place)
         precision, collectives = Precision.of("bf16"), SimpleNamespace(pass_on=pass_on)
         machine: Any = SimpleNamespace(grid=grid, precision=precision, collectives=collectives)
-        tokens = context.own_tokens(grid, size).to(DEVICE)
+        tokens = attention.own_tokens(grid, size).to(DEVICE)
         queries, keys, values, slope = (part[:, :, tokens] for part in parts)
         state: Any = SimpleNamespace()
         state.save_for_backward = lambda *saved: setattr(state, "saved_tensors", saved)
-        out = context._Ring.forward(state, queries, torch.stack((keys, values)), machine, True)
-        slopes = context._Ring.backward(state, slope)
+        out = attention._Ring.forward(state, queries, torch.stack((keys, values)), machine, True)
+        slopes = attention._Ring.backward(state, slope)
         results[place] = [tokens, out, slopes[0], *slopes[1]]
 
     threads = [threading.Thread(target=run, args=(place,), daemon=True) for place in range(ranks)]

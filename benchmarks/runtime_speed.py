@@ -19,12 +19,12 @@ from pathlib import Path
 import bench
 import torch
 import torch.distributed as dist
+from peer import Peer
 
 from weft.layout import Layout
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, Model
 from weft.runtime.core.grid import Grid
-from weft.runtime.measure.selftest import Peer
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
 from weft.runtime.run.ranks import run_ranks

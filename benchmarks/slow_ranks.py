@@ -1,8 +1,8 @@
 """How well the slowdown by a slow rank is predicted where nothing is emulated: two ranks of gloo on this machine.
 
-Each session trains in blocks of steps in which rank 1 computes at its own pace, and of steps in which it is slowed as
-``weft train --slow rank=1:FACTOR`` slows it, in turn.  The middle of the ratios of neighbouring blocks is what was
-measured.  Predicted is what ``weft train --compare`` predicts: every rank has a clock, and a collective begins when
+Each session trains in blocks of steps in which rank 1 computes at its own pace, and of steps in which it sleeps before
+it issues or waits for a collective, in turn.  The middle of the ratios of neighbouring blocks is what was measured.
+Predicted is what ``weft.simulation.step`` predicts: every rank has a clock, and a collective begins when
 its last rank has issued it.  Products and collectives are timed before; what a plain step takes beside them is
 computation of the plain blocks.  No slow block enters the prediction.
 
@@ -18,9 +18,11 @@ from statistics import median
 
 import bench
 import numpy as np
+import torch
 from runtime_prediction import BATCH, job, lines_of, measure_machine, on_ranks
 
 from weft.layout.spec import Layout
+from weft.runtime.core.collectives import Pending
 from weft.runtime.core.grid import Grid
 from weft.runtime.run.data import markov_corpus
 from weft.runtime.run.optimizer import AdamSettings
@@ -33,6 +35,54 @@ ROUNDS, BLOCK = 12, 4
 """Pairs of blocks; steps of a block, of which the first is not counted: in it the ranks fall into step."""
 
 
+class Pace:
+    """Makes what a rank computes, all between two waits for other ranks, last ``factor`` times as long as it does.
+
+    The rank sleeps and does not spin, so that ranks that share its cores are as fast as before; a sleep that was too
+    long shortens the next.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.factor, self._owed = 1.0, 0.0
+        self._since = time.perf_counter()
+        collectives, wait = session.machine.collectives, Pending.wait
+        for name in ("all_reduce", "all_gather", "reduce_scatter"):
+            setattr(collectives, name, self._paying(getattr(collectives, name)))
+
+        def paced_wait(pending: Pending) -> torch.Tensor:
+            if not pending.under_way:
+                return wait(pending)
+            self.pay()
+            result = wait(pending)
+            self._since = time.perf_counter()
+            return result
+
+        Pending.wait = paced_wait
+
+    def _paying(self, issue):
+        def issued(*given, **named):
+            self.pay()
+            return issue(*given, **named)
+
+        return issued
+
+    def pay(self) -> None:
+        """Sleep for what was computed since."""
+        now = time.perf_counter()
+        self._owed += (self.factor - 1.0) * (now - self._since)
+        if self._owed > 0.0:
+            time.sleep(self._owed)
+            self._owed -= time.perf_counter() - now
+        self._since = time.perf_counter()
+
+    def step_s(self, session: Session) -> float:
+        """Seconds of a step."""
+        self._since = begin = time.perf_counter()
+        session.step()
+        self.pay()
+        return time.perf_counter() - begin
+
+
 def layout_of(axis: str) -> Layout:
     """Two ranks along one axis, in one micro-batch."""
     return Layout(**GRIDS[axis], micro_batch=BATCH // (2 if axis in ("z", "data") else 1))
@@ -43,15 +93,11 @@ def measure(path: str, _world: int, axis: str, factors: tuple[float, ...], round
     grid = Grid.of(layout_of(axis))
     corpus = markov_corpus(job().model.vocab, tokens=1 << 16, seed=0)
     session = Session(job(), grid, RunSettings(adam=AdamSettings()), corpus)
-    pace = session.machine.collectives.pace
+    pace = Pace(session)
 
     def block_s(factor: float) -> float:
         pace.factor = factor if grid.rank == 1 else 1.0
-        session.step()
-        begin = time.perf_counter()
-        for _ in range(BLOCK - 1):
-            session.step()
-        return (time.perf_counter() - begin) / (BLOCK - 1)
+        return sum([pace.step_s(session) for _ in range(BLOCK)][1:]) / (BLOCK - 1)
 
     block_s(1.0)
     found = {factor: [(block_s(1.0), block_s(factor)) for _ in range(rounds)] for factor in factors}

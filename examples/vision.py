@@ -16,12 +16,12 @@ from weft.layout import Layout
 from weft.model.spec import Attention, FeedForward
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Vector, holdings
+from weft.runtime.core.parameters import holdings
 from weft.runtime.core.placement import share
 from weft.runtime.layers.decoder import Attention4D, FeedForward4D
 from weft.runtime.layers.linear import Conv4D
 from weft.runtime.layers.norm import Norm4D
-from weft.runtime.layers.vocabulary import Head4D, cross_entropy
+from weft.runtime.layers.vocabulary import Head4D, cross_entropy, positions_table
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import StepPasses
@@ -57,18 +57,9 @@ class Patches(nn.Module):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
-        self.grid = grid = machine.grid
+        self.grid = machine.grid
         self.mix = Conv4D(machine, "patches", 4, HIDDEN, (3, 3), padding=(1, 1), kind="transposed")
-        self.positions = Vector(
-            machine,
-            "positions",
-            shape=(PATCHES, HIDDEN),
-            rows=((0, PATCHES),),
-            columns=share(HIDDEN, grid.size("y"), grid.index("y")),
-            local_shape=(PATCHES, HIDDEN // grid.size("y")),
-            split_over=("y",),
-            own_tokens=True,
-        )
+        self.positions = positions_table(machine, "positions", PATCHES, HIDDEN)
 
     def forward(self, images: Tensor) -> Tensor:
         start, stop = share(4, self.grid.size("x"), self.grid.index("x"))

@@ -101,9 +101,9 @@ train:
 train export: file folder --config --dtype --to
 train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
     --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
-    --eval-every --expert-balance --expert-capacity --from --job --keep --layout --no-overlap --out --plan
+    --eval-every --expert-balance --from --job --keep --layout --no-overlap --out --plan
     --precision --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart
-    --restart-layout --resume --resume-from --save-every --seed --sequence --slow --start-at --steps
+    --restart-layout --resume --resume-from --save-every --seed --sequence --start-at --steps
     --tensorboard --timeout --tokenizer --warmup --weight-cache
 serve: --open --port --state
 fabric:

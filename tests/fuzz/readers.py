@@ -826,8 +826,7 @@ def hub_file() -> dict[str, bytes]:
     import torch
 
     from weft.model import read_config
-    from weft.runtime.checkpoints.export import header
-    from weft.runtime.checkpoints.hub import parts
+    from weft.runtime.checkpoints.hub import header, parts
 
     config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
     config |= {"intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": True}
@@ -869,13 +868,11 @@ def shards() -> list[str | bytes]:
 
 def indexed(raw: bytes, folder: Path) -> object:
     written(raw, folder / "given.idx")
-    return called("runtime.run.shards.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
+    return called("runtime.run.data.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
 
 
 of_hub(
     "runtime.checkpoints.hub.HubWeights", "json", "model.safetensors.index.json", "config.json", "model.safetensors"
 )
-of_file("runtime.run.shards.shard_corpus", "bytes", shards, file="given.npy")
-add(
-    "runtime.run.shards._indexed", indexed, "bytes", lambda: [b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x04"]
-)
+of_file("runtime.run.data.shard_corpus", "bytes", shards, file="given.npy")
+add("runtime.run.data._indexed", indexed, "bytes", lambda: [b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x04"])

@@ -53,7 +53,6 @@ NOT_READERS = {
     "runtime.checkpoints.checkpoint.load": "read_state and read_index, then bytes with checksums",
     "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
-    "runtime.run.shards.text_corpus": "gives files to byte_corpus and token_corpus",
     "commands.train.parse_ranks": "takes values of an option",
     "model.huggingface.read_text_part": "gives a table to read_details and check_model",
     "runtime.measure.selftest.read_findings": "reads what its own ranks wrote",

@@ -15,8 +15,7 @@ from weft.layout.check import check_trainable
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
-from weft.runtime.core.precision import Precision
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.measure.trace import bare_step, on_fake_ranks
 
 

@@ -17,11 +17,10 @@ from weft.layout.spec import Layout
 from weft.runtime.convert.parallelize import easy_plan, parallelize
 from weft.runtime.convert.roles import Normal, Transposed
 from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.placement import share
-from weft.runtime.core.precision import Precision
 from weft.runtime.run.flat import Flat
 
 CLIP = 1e-3
@@ -139,9 +138,9 @@ def assert_states(layout: Layout, case: Case) -> None:
     """Plain states come back, and others are loaded."""
     part = Part(layout, case, "fp64", None)
     first, other = part.whole.state, case.model(torch.float64, seed=2).state_dict()
-    assert_equal(gather_state_dict(part.model, flat=part.flat), first)
+    assert_equal(gather_state_dict(part.model, part.flat), first)
     load_state_dict(part.model, other)
-    assert_equal(gather_state_dict(part.model, flat=part.flat), other)
+    assert_equal(gather_state_dict(part.model, part.flat), other)
 
 
 def assert_equal(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:

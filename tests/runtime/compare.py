@@ -17,11 +17,10 @@ from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
 from weft.model.spec import Model
 from weft.runtime.core.collectives import Collectives
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
-from weft.runtime.core.precision import Precision
-from weft.runtime.layers.context import own_tokens
+from weft.runtime.layers.attention import own_tokens
 from weft.runtime.layers.decoder import Details
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import StepPasses, build_stages

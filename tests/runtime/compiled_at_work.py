@@ -16,10 +16,9 @@ from weft.layout.step import StepOptions, step_collectives
 from weft.model import Recipe
 from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize
 from weft.runtime.core.collectives import Collectives, Pending
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.parameters import holdings, initialize
-from weft.runtime.core.precision import Precision
-from weft.runtime.layers.compiling import compile_blocks
+from weft.runtime.layers.blocks import compile_blocks
 from weft.runtime.layers.vocabulary import cross_entropy
 from weft.runtime.measure.trace import on_fake_ranks
 from weft.runtime.run.flat import Flat

@@ -26,9 +26,8 @@ from weft.layout.spec import AXES, Layout
 from weft.layout.step import Issue, wide_axes
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.precision import Precision
 from weft.runtime.measure.trace import bare_step
 
 Axes = tuple[str, ...]

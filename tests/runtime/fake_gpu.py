@@ -31,9 +31,8 @@ from weft.layout.mesh import ROWS
 from weft.layout.text import parse_layout
 from weft.model.job import Job, Recipe
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.parameters import holdings
-from weft.runtime.core.precision import Precision
 from weft.runtime.run import flat
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer

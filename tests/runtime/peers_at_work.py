@@ -159,6 +159,6 @@ def train_easily(folder: str) -> None:
             optimizer = Optimizer(part.flat, ADAM)
             optimizer.restored(checkpoint.load(f"{folder}/easy", optimizer.pieces())["updates"])
         assert abs(step(part, optimizer, words()[number]) - wanted[number]) < 1e-10
-    found = gather_state_dict(part.model, flat=part.flat)
+    found = gather_state_dict(part.model, part.flat)
     for name, values in state.items():
         torch.testing.assert_close(found[name], values, rtol=1e-8, atol=1e-8)

@@ -118,8 +118,7 @@ def go_on(layout, folder, dies_at):
 
     from weft.checkpoints import latest, step_folder
     from weft.runtime.core.grid import Grid
-    from weft.runtime.run.folder import metrics_file, write_record
-    from weft.runtime.run.saving import CheckpointSaving
+    from weft.runtime.run.folder import CheckpointSaving, metrics_file, write_record
     from weft.runtime.run.session import load_latest
 
     root, saving = Path(folder), CheckpointSaving(background=True, keep=2)

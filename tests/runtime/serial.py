@@ -142,8 +142,6 @@ def experts(parameters: Parameters, name: str, moe, rows: Tensor, details: Detai
     weights = torch.zeros_like(chances).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
     load = (weights > 0).to(rows.dtype).mean(1, keepdim=True) * moe.experts / moe.top_k
     balances.append(details.balance * (load * chances).sum(-1).mean())
-    if details.expert_capacity is not None:
-        weights = weights * _within_capacity(weights > 0, details.expert_capacity * moe.top_k / moe.experts)
     first, second = (parameters[f"{name}.expert.{which}.weight"].unflatten(0, (moe.experts, -1)) for which in FC)
     mixed = torch.zeros_like(rows)
     for index in range(moe.experts):
@@ -151,16 +149,6 @@ def experts(parameters: Parameters, name: str, moe, rows: Tensor, details: Detai
     if moe.shared is not None:
         mixed = mixed + _ahead(rows, *(parameters[f"{name}.shared_expert.{which}.weight"] for which in FC))
     return mixed
-
-
-def _within_capacity(chosen: Tensor, share: float) -> Tensor:
-    """Which of the copies (batch, sequence, experts) are taken: of a sequence its first ones, up to a share of it."""
-    taken = torch.zeros_like(chosen)
-    for row in range(chosen.shape[0]):
-        for expert in range(chosen.shape[2]):
-            places = chosen[row, :, expert].nonzero().flatten().tolist()
-            taken[row, places[: math.ceil(share * chosen.shape[1])], expert] = True
-    return taken
 
 
 FC = ("fc1", "fc2")

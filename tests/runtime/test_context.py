@@ -19,10 +19,9 @@ from weft.errors import BadInput  # noqa: E402
 from weft.layout.check import check_trainable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.layers import context  # noqa: E402
-from weft.runtime.layers.attention_core import Core  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
+from weft.runtime.layers import attention  # noqa: E402
+from weft.runtime.layers.attention import Core, own_tokens, ring_attention  # noqa: E402
 
 FEW = [
     ("llama", Layout(context=2, z=2, x=2, micro_batch=4, sequence_parallel=True)),
@@ -81,7 +80,7 @@ def test_switches_change_no_number(ranks, method, switches):
 # One block ----------------------------------------------------------------------------------------
 
 
-def attention(queries, keys, values, hidden):
+def plain_attention(queries, keys, values, hidden):
     keys, values = (part.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for part in (keys, values))
     return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=~hidden)
 
@@ -90,17 +89,17 @@ def attention(queries, keys, values, hidden):
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_blocks_gradients_are_autograds(monkeypatch, kernel, masked):
     """By the fused kernel and by plain products, with grouped heads."""
-    monkeypatch.setattr(context, "_kernel", lambda _: kernel)
+    monkeypatch.setattr(attention, "_kernel", lambda _: kernel)
     torch.manual_seed(0)
     queries = torch.randn(2, 4, 6, 8, dtype=torch.float64, requires_grad=True)
     both = torch.randn(2, 2, 2, 6, 8, dtype=torch.float64, requires_grad=True)
     hidden = torch.ones(6, 6, dtype=torch.bool).triu(1) if masked else torch.zeros(6, 6, dtype=torch.bool)
-    wanted = attention(queries, *both, hidden)
+    wanted = plain_attention(queries, *both, hidden)
     slope = torch.randn_like(wanted)
     wanted.backward(slope)
     with torch.no_grad():
-        out, sums = context._block(queries, both, masked)
-        found = context._block_backward(slope, queries, both, out, sums, masked)
+        out, sums = attention._block(queries, both, masked)
+        found = attention._block_backward(slope, queries, both, out, sums, masked)
     assert torch.allclose(out, wanted, atol=1e-13)
     assert torch.allclose(found[0], queries.grad, atol=1e-13)
     assert torch.allclose(found[1], both.grad, atol=1e-13)
@@ -113,9 +112,9 @@ def ring_error(layout):
     parts = [torch.randn(1, heads, 128, 16, generator=generator).bfloat16() for heads in (4, 2, 2, 4)]
     plain = [part.double().requires_grad_() for part in parts[:3]]
     functional.scaled_dot_product_attention(*plain, is_causal=True, enable_gqa=True).backward(parts[3].double())
-    tokens = context.own_tokens(machine.grid, 128)
+    tokens = own_tokens(machine.grid, 128)
     *given, slope = (part[:, :, tokens].requires_grad_() for part in parts)
-    context.ring_attention(machine, Core(), *given).backward(slope)
+    ring_attention(machine, Core(), *given).backward(slope)
     wanted = [part.grad[:, :, tokens] for part in plain]
     return [
         float(((part.grad - want).square().mean() / want.square().mean()).sqrt())
@@ -139,7 +138,7 @@ def test_ring_ranks_have_equal_work(size):
         grid = SimpleNamespace(index=lambda _, place=place: place, size=lambda _: size)
         pairs = 0
         for step in range(1, size):
-            asking, given, masked = context._meeting(grid, step, tokens, True)
+            asking, given, masked = attention._meeting(grid, step, tokens, True)
             assert not masked
             pairs += len(range(tokens)[asking]) * len(range(tokens)[given])
         work.append(pairs)
@@ -150,7 +149,7 @@ def test_ring_ranks_have_equal_work(size):
 @pytest.mark.parametrize("method", ["ring", "ulysses"])
 def test_every_token_has_one_rank(size, method):
     layout = Layout(context=size, context_method=method)
-    found = [context.own_tokens(Grid(layout, torch.device("cpu"), None, rank), 16) for rank in range(size)]
+    found = [own_tokens(Grid(layout, torch.device("cpu"), None, rank), 16) for rank in range(size)]
     assert sorted(torch.cat(found).tolist()) == list(range(16))
     assert all(own.diff().gt(0).all() for own in found)
 

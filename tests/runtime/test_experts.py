@@ -12,25 +12,25 @@ torch = pytest.importorskip("torch")
 from models import BATCH, DATA_INSIDE  # noqa: E402
 from whole import MODELS, check, job_of  # noqa: E402
 
-from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.errors import Unsupported  # noqa: E402
 from weft.layout.check import check_runnable, explain  # noqa: E402
 from weft.layout.spec import AXES, Layout  # noqa: E402
-from weft.runtime.layers.experts import Routing, evenly, grouped_outer, grouped_product  # noqa: E402
+from weft.runtime.layers.experts import evenly, grouped_outer, grouped_product  # noqa: E402
 
 FEW = [
-    ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True), None),
-    ("shared", Layout(expert=2, context=2, y=2, pipeline=2, micro_batch=8), None),
-    ("mixture", Layout(expert=8, z=4, data=2, micro_batch=1, recompute="full"), None),
-    ("shared", Layout(expert=2, expert_tensor=2, x=2, y=2, context=2, micro_batch=8), 0.5),
+    ("mixture", Layout(expert=2, expert_tensor=2, z=2, data=2, x=2, micro_batch=2, sequence_parallel=True)),
+    ("shared", Layout(expert=2, context=2, y=2, pipeline=2, micro_batch=8)),
+    ("mixture", Layout(expert=8, z=4, data=2, micro_batch=1, recompute="full")),
+    ("shared", Layout(expert=2, expert_tensor=2, x=2, y=2, context=2, micro_batch=8)),
 ]
-"""Each other axis beside that of experts, and beside their tensor cut, without a capacity and with one."""
+"""Each other axis beside that of experts, and beside their tensor cut."""
 
 
 @pytest.mark.parametrize(
-    ("model", "layout", "capacity"), FEW, ids=["x, z, data", "y, context, pipeline", "z, data", "x, y, context"]
+    ("model", "layout"), FEW, ids=["x, z, data", "y, context, pipeline", "z, data", "x, y, context"]
 )
-def test_experts_on_ranks_give_the_serial_models_numbers(ranks, model, layout, capacity):
-    check(ranks, layout, model, capacity)
+def test_experts_on_ranks_give_the_serial_models_numbers(ranks, model, layout):
+    check(ranks, layout, model)
 
 
 def name_of(layout):
@@ -72,12 +72,6 @@ def test_every_grid(ranks, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [one for one in EVERY if one.expert > 1][::9], ids=name_of)
-def test_what_is_dropped_does_not_depend_on_the_grid(ranks, layout):
-    check(ranks, layout, "mixture", 0.75)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "switches", [{"order": DATA_INSIDE}, {"recompute": "full"}, {"recompute": "selective"}, {"zero": 0}], ids=str
 )
@@ -89,24 +83,15 @@ def test_switches_change_no_number(ranks, grid, switches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capacity", [None, 0.5])
-def test_weight_gradients_may_wait(ranks, capacity):
+def test_weight_gradients_may_wait(ranks):
     layout = Layout(x=2, y=2, pipeline=2, expert=2, expert_tensor=2, micro_batch=4, schedule="zb1p")
-    check(ranks, layout, "shared", capacity)
+    check(ranks, layout, "shared")
 
 
 @pytest.mark.parametrize(("layout", "words"), [(Layout(x=2, expert=2), "tp > 1 and whole tokens .* add sp")])
 def test_what_experts_cannot_have_is_refused(layout, words):
     with pytest.raises(Unsupported, match=words):
         check_runnable(MODELS["mixture"], layout)
-
-
-def test_a_capacity_is_a_share_rounded_up():
-    moe = MODELS["mixture"].kinds[0].moe
-    found = [Routing(capacity=capacity).most(moe, 40) for capacity in (None, 1.0, 1.1, 1.11, 1e-9, 1e18)]
-    assert found == [None, 10, 11, 12, 1, 40]
-    with pytest.raises(BadInput, match=r"expert_capacity: -1\.0 is not a capacity -- give one above 0"):
-        Routing(capacity=-1.0).most(moe, 40)
 
 
 def test_copies_without_values_are_dealt_evenly():

@@ -20,7 +20,7 @@ from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.core.machine import Precision  # noqa: E402
 from weft.runtime.layers.decoder import Details  # noqa: E402
 from weft.runtime.run.data import Batches, markov_corpus  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings  # noqa: E402
@@ -278,12 +278,12 @@ def test_a_checkpoint_of_another_run_fills_nothing(tmp_path):
     session(grid, "gpt").save(tmp_path / "saved")
     other = session(grid, "gpt", seed=4)
     before = [piece.values.clone() for piece in other.optimizer.pieces()]
-    with pytest.raises(BadInput, match="was trained with --seed 3, this run is with --seed 4 -- give the same --seed"):
+    with pytest.raises(BadInput, match="was trained with seed = 3, this run has 4 -- give the same --seed"):
         other.load(tmp_path / "saved")
     single = Precision.of("fp32")
-    with pytest.raises(BadInput, match="was trained with --precision fp64, this run is with --precision fp32"):
+    with pytest.raises(BadInput, match=r"precision\.master = float64, .* float32 -- give the same --precision"):
         session(grid, "gpt", precision=single).load(tmp_path / "saved")
-    with pytest.raises(BadInput, match=r"with details.rotary_theta 10000.0, this run is with details.rotary_theta 5"):
+    with pytest.raises(BadInput, match=r"with details.rotary_theta = 10000.0, this run has 5"):
         session(grid, "gpt", details=Details(rotary_theta=5.0)).load(tmp_path / "saved")
     for one, piece in zip(before, other.optimizer.pieces(), strict=True):
         assert torch.equal(one, piece.values)

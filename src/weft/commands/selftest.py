@@ -101,7 +101,7 @@ def _estimated_bytes(layout: Layout, device: str) -> float | None:
     """Peak memory of the fullest rank on this machine's GPUs; None where the catalogue does not have them."""
     import torch
 
-    from weft.runtime.measure.peak import accelerator_of
+    from weft.runtime.measure.timing import accelerator_of
 
     chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None
     return None if chip is None else estimated_bytes(layout, chip.name, device)
@@ -124,8 +124,8 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
 def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
     """Check the training runtime here: losses, collectives, overlap, memory, speed.
 
-    Every grid of the ranks is compared with one rank in fp64, with the predicted collectives, and with PyTorch's own
-    parallelism; on GPUs also overlap in a trace, and memory with the estimate.
+    Every grid of the ranks is compared with one rank in fp64 and with the predicted collectives, and its steps are
+    timed; on GPUs also overlap in a trace, and memory with the estimate.
     Exit code 1 if a check fails. To share the result: --format json -o FILE.
     """
     result = selftest(options)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
     from weft.cluster import Cluster
     from weft.commands.shared import JobSource
-    from weft.commands.train_rank import Files, TrainingRequest
+    from weft.commands.train_rank import TrainingRequest
     from weft.layout import Layout
     from weft.layout.step import Issue
     from weft.runtime.layers.decoder import Details
@@ -54,7 +54,6 @@ class StepRecord:
     """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
 
     ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
-    ``dropped`` is the share of copies of tokens that experts with a capacity did not take, None without one.
     """
 
     step: int
@@ -66,7 +65,6 @@ class StepRecord:
     mfu: float | None
     eval_loss: float | None = None
     perplexity: float | None = None
-    dropped: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -195,7 +193,7 @@ def train(
         if options.arrangement is not None:
             request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.tuners[number])
     from weft.commands.train_rank import run_attempts
-    from weft.runtime.core.precision import DETERMINISTIC
+    from weft.runtime.core.machine import DETERMINISTIC
     from weft.runtime.run.arranged import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
@@ -230,8 +228,8 @@ def _request(
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.check import check_trainable
     from weft.runtime.core.grid import sizes_of
+    from weft.runtime.run.data import is_tokens
     from weft.runtime.run.ranks import default_device
-    from weft.runtime.run.shards import is_tokens
 
     world = launched_world()
     if world not in (None, layout.world):
@@ -242,8 +240,7 @@ def _request(
             remedy=f"launch {layout.world} ranks, or take another layout",
         )
     check_trainable(job, layout)
-    data = _parse_data(options.data, "--data")
-    if options.tokenizer is not None and all(is_tokens(path) for path, _ in data):
+    if options.tokenizer is not None and options.data is not None and is_tokens(options.data):
         raise BadInput("--tokenizer has no effect on --data that holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if options.device == "auto" else options.device
     described = None if options.cluster is None else cluster_of(options.cluster)
@@ -253,7 +250,6 @@ def _request(
     details, assumed, config = _of_model(options.weights or model, job, options)
     settings = replace(
         _settings(job, layout, options, details),
-        slow=_slow(options, layout.world, device),
         weights=options.weights,
         compiled="inductor" if options.compile else None,
     )
@@ -269,8 +265,6 @@ def _request(
         planned_for=planned.name if planned else None,
         assumed=assumed,
         calibration=constants_of(options, cluster, job) if cluster else None,
-        data=data,
-        eval_data=_parse_data(options.eval_data, "--eval-data"),
         resume=options.resume or (options.restart != "never" and latest(str(options.out)) is not None),
         resume_from=options.resume_from,
         profile_steps=_parse_steps(options.profile_steps, options.steps),
@@ -300,31 +294,12 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
     if options.document_end is not None and options.document_end >= job.model.vocab:
         problem = f"token {options.document_end} is outside the vocabulary of {job.model.name}"
         raise BadInput(problem, where="--document-end", remedy=f"give 0 to {job.model.vocab - 1}")
-    wanted = {"balance": options.expert_balance, "expert_capacity": options.expert_capacity}
-    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    if given and not any(kind.moe for kind in job.model.kinds):
-        where = "--expert-balance" if "balance" in given else "--expert-capacity"
-        raise BadInput(f"{job.model.name} has no experts", where=where, remedy="drop it")
-    details = replace(details, document_end=options.document_end, **given)
+    details = replace(details, document_end=options.document_end)
+    if options.expert_balance is not None:
+        if not any(kind.moe for kind in job.model.kinds):
+            raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
+        details = replace(details, balance=options.expert_balance)
     return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
-
-
-def _parse_data(given: Sequence[str], where: str) -> Files:
-    """Paths and weights of FILE or FILE=WEIGHT."""
-    found = []
-    for one in (os.fspath(each) for each in given):
-        path, sign, weight = one.rpartition("=")
-        try:
-            share = float(weight) if sign else None
-        except ValueError:
-            share = None
-        if share is not None and not 0 < share < 1e9:
-            raise BadInput(f"{one!r:.80}: a weight is above 0", where=where, remedy="give FILE=0.3")
-        if sign and share is None and not os.path.exists(one):
-            problem = f"{weight!r:.40} is not a weight, and {one!r:.80} does not exist"
-            raise BadInput(problem, where=where, remedy="give FILE or FILE=WEIGHT, as text.txt=0.3")
-        found.append((one, 1.0) if share is None else (path, share))
-    return tuple(found)
 
 
 def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
@@ -355,19 +330,6 @@ def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[i
     return tuple(rank for rank in ranks if rank < world)
 
 
-def _slow(options: TrainOptions, world: int, device: str) -> tuple[float, ...]:
-    """How many times longer each rank computes; nothing where all compute alike."""
-    if not options.slow:
-        return ()
-    if device != "cpu":
-        remedy = "give --device cpu; weft simulate --slow predicts GPUs"
-        raise BadInput("ranks on GPUs cannot be slowed from their host", where="--slow", remedy=remedy)
-    from weft.runtime.run.ranks import local_ranks
-    from weft.simulation.iteration.simulate import parse_slow
-
-    return tuple(parse_slow(options.slow, world, local_ranks(world), seed=options.seed).tolist())
-
-
 def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     from weft.layout.mesh import groups
     from weft.layout.step import StepOptions, step_collectives
@@ -395,7 +357,7 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("tokenizer", "plan", "arrangement", "cluster", "calibration")
+_READ = ("data", "eval_data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
 
 
 def _check_files(model: JobSource | None, options: TrainOptions) -> None:
@@ -413,9 +375,7 @@ def _check_files(model: JobSource | None, options: TrainOptions) -> None:
         last_checkpoint(Path(str(out)))
     if options.resume_from:
         check_checkpoint(Path(options.resume_from))
-    told = ((options.data, "--data"), (options.eval_data, "--eval-data"))
     given = [one for one in (model, *(getattr(options, name) for name in _READ)) if isinstance(one, str | os.PathLike)]
-    given += [path for files, option in told for path, _ in _parse_data(files, option)]
     taken = {os.path.realpath(name) for name in given if os.path.isfile(name)}
     if profile is not None and os.path.realpath(profile) in taken:
         raise BadInput("--profile would overwrite a file of this run", where=profile, remedy="name another file")
@@ -513,8 +473,8 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
     import torch
 
     from weft.layout.check import PRECISIONS
+    from weft.runtime.core.machine import Precision
     from weft.runtime.core.overlap import Switches
-    from weft.runtime.core.precision import Precision
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.optimizer import AdamSettings
     from weft.runtime.run.session import RunSettings

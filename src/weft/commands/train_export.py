@@ -39,7 +39,7 @@ def export_command(folder: str, file: str, to: str, config: str | None, dtype: s
                 raise BadInput(f"{name} has no effect without --to hf", where="train export", remedy="drop it")
         if not file.endswith(".safetensors"):
             raise BadInput("does not end in .safetensors", where=file, remedy="name it like model.safetensors")
-        from weft.runtime.checkpoints.export import export
+        from weft.runtime.checkpoints.hub import export
 
         export(folder, file)
     click.echo(f"Wrote {file}")

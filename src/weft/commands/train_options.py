@@ -24,14 +24,12 @@ class DataOptions(Options):
     """The data of a run."""
 
     group = "Data"
-    data: tuple[str, ...] = option(
-        (), "Text or tokens (.npy, .bin, folder); repeats, FILE=WEIGHT (default: synthetic).", metavar="FILE"
-    )
+    data: str | None = option(None, "Text or tokens (.npy, .bin, folder; default: synthetic).", metavar="FILE")
     tokenizer: str | None = option(None, "tokenizer.json for texts of --data (default: bytes).", metavar="FILE")
     document_end: int | None = option(None, "End-of-document token; attention stops at it.", metavar="ID", least=0)
     eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
-    eval_data: tuple[str, ...] = option(
-        (), "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
+    eval_data: str | None = option(
+        None, "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
     )
     eval_batches: int = option(4, "Global batches per evaluation.", metavar="N", least=1)
 
@@ -50,9 +48,6 @@ class OptimizerOptions(Options):
     seed: int = option(0, "Seed of weights and data.", metavar="N")
     expert_balance: float | None = option(
         None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
-    )
-    expert_capacity: float | None = option(
-        None, "Capacity of an expert, times its even share (default: no limit).", metavar="X", least=0, above=True
     )
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits, not 32.")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
@@ -96,9 +91,6 @@ class MeasureOptions(CalibrationOptions):
     group = "Machine"
     device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes GPUs if there are enough.")
     cluster: str | Cluster | None = option(None, "This machine (weft bench), for --compare and MFU.", metavar="FILE")
-    slow: tuple[str, ...] = option(
-        (), "Slow CPU ranks, as rank=3:1.3, host=0:1.1, random=0.02 (repeats).", metavar="WHO"
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +135,6 @@ class TrainOptions(
             raise BadInput(f"{given[name]} has no effect with --dry-run", where="train", remedy="drop one of them")
         if self.resume and self.resume_from:
             raise BadInput("--resume and --resume-from exclude each other", where="train", remedy="drop one of them")
-        if self.compare and self.expert_capacity is not None:
-            problem = "--compare predicts a step that sends all copies of tokens to experts"
-            raise BadInput(problem, where="train", remedy="drop it, or --expert-capacity")
         if self.arrangement is not None:
             recipe = (one.name for one in options_of(RecipeOptions))
             own = {"layout", "restart_layout", "plan", "rank", "reduce_bf16", *recipe}

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -21,7 +20,7 @@ from weft.cluster import Calibration, Cluster
 from weft.commands.train_options import TrainOptions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
-from weft.launched import launched, variable
+from weft.launched import launched
 from weft.layout import Layout
 from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
@@ -30,15 +29,13 @@ from weft.model import Job
 from weft.model.flops import model_flops
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid
-from weft.runtime.core.precision import numerics
-from weft.runtime.measure.peak import accelerator_of, peak_flops
+from weft.runtime.core.machine import numerics
+from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.run.arranged import JobStart
-from weft.runtime.run.data import Data, Mixture, markov_corpus
-from weft.runtime.run.folder import locked, metrics_file, tensorboard_log, write_record
+from weft.runtime.run.data import Corpus, is_tokens, markov_corpus, shard_corpus, text_corpus
+from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
 from weft.runtime.run.ranks import run_ranks
-from weft.runtime.run.saving import CheckpointSaving
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
-from weft.runtime.run.shards import is_tokens, shard_corpus, text_corpus
 from weft.units import counted, format_seconds
 from weft.views.terminal import print_blocks
 from weft.views.training_run import (
@@ -52,8 +49,6 @@ from weft.views.training_run import (
     step_record,
 )
 
-Files = tuple[tuple[str, float], ...]
-"""Paths and weights."""
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes the record of a step."""
 SYNTHETIC_TOKENS = 1 << 20
@@ -109,8 +104,6 @@ class TrainingRequest:
     planned_for: str | None
     assumed: tuple[str, ...]
     calibration: Calibration | None
-    data: Files
-    eval_data: Files
     resume: bool
     resume_from: str | None
     quiet: bool
@@ -185,37 +178,26 @@ def train_rank(request: TrainingRequest) -> None:
     ):
         if out is not None and not (request.resume or request.resume_from):
             check_free(out, None)
-        session = Session(request.job, grid, request.settings, *_data(request, grid))
+        session = Session(request.job, grid, request.settings, *_data(request))
         if out is not None and reports and request.config is not None:
             write_text(out / "config.json", request.config)
         _TrainingRun(request, session, reports=reports).run()
 
 
-def _data(request: TrainingRequest, grid: Grid) -> tuple[Data, Data | None]:
+def _data(request: TrainingRequest) -> tuple[Corpus, Corpus | None]:
     """What is trained on, and what is evaluated."""
-    found = _mixed(request, grid, request.data)
+    corpus = _corpus(request, request.options.data)
     if request.options.eval_every is None:
-        return found, None
-    return (found, _mixed(request, grid, request.eval_data)) if request.eval_data else found.split(HELD_OUT)
+        return corpus, None
+    if request.options.eval_data is None:
+        return corpus.split(HELD_OUT)
+    return corpus, _corpus(request, request.options.eval_data)
 
 
-def _mixed(request: TrainingRequest, grid: Grid, files: Files) -> Data:
-    if not files:
+def _corpus(request: TrainingRequest, path: str | None) -> Corpus:
+    if path is None:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
-    leads = variable("LOCAL_RANK", grid.rank) == 0
-    corpora = [
-        shard_corpus(path)
-        if is_tokens(path)
-        else text_corpus(path, request.options.tokenizer, leads=leads, wait=_meet)
-        for path, _ in files
-    ]
-    return corpora[0] if len(corpora) == 1 else Mixture(corpora=tuple(corpora), weights=tuple(w for _, w in files))
-
-
-def _meet() -> None:
-    """All ranks are here."""
-    if dist.is_initialized():
-        dist.barrier()
+    return shard_corpus(path) if is_tokens(path) else text_corpus(path, request.options.tokenizer)
 
 
 class _TrainingRun:
@@ -344,7 +326,6 @@ class _TrainingRun:
             step=result.step + 1,
             loss=result.loss,
             gradient_norm=result.gradient_norm,
-            dropped=result.dropped,
             learning_rate=self.request.settings.adam.rate_at(result.step),
             seconds=result.seconds,
             tokens_per_s=tokens_per_s,
@@ -430,11 +411,10 @@ class _TrainingRun:
             f"{recipe.global_batch:,} x {recipe.sequence:,} tokens per step, {recipe.precision}"
         )
         self._say(f"Layout: {format_degrees(layout)}, {micro_batches} of {layout.micro_batch}")
-        files = ", ".join(path if len(request.data) == 1 else f"{path} ({w:g})" for path, w in request.data)
-        self._say(f"Data: {files or _synthetic(model.vocab)}")
+        self._say(f"Data: {request.options.data or _synthetic(model.vocab)}")
         for note in (*request.job.defaults, *request.assumed, *_notes(request)):
             self._say(f"Assumed: {note}")
-        self._say(step_header(dropping=self.session.drops.possible))
+        self._say(step_header())
 
     def _compare(self, steady: Sequence[MeasuredStep]) -> None:
         """Measured beside predicted; every rank checks its own collectives."""
@@ -547,11 +527,8 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         return None
     from weft.simulation.step import predict_on
 
-    slow = np.array(request.settings.slow) if request.settings.slow else None
     try:
-        step = predict_on(
-            request.job, request.cluster, request.layout, request.calibration, options=_options(request), slow=slow
-        )
+        step = predict_on(request.job, request.cluster, request.layout, request.calibration, options=_options(request))
     except Unsupported:
         from weft.cluster import calibration
         from weft.estimation import estimate, of_runtime

@@ -571,7 +571,7 @@ COUNT_BYTES = 8.0
 def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
     """What ``weft.runtime`` tells beside tokens: copies for each expert, before they are sent, and what the ranks of
     its tensor cut get; and the choices of whole sequences, whose tokens are on several ranks, for the balance within a
-    sequence and an expert's capacity."""
+    sequence."""
     if block.moe is None:
         return
     experts = block.moe.experts * np.ones_like(sizes.x)

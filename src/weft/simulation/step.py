@@ -578,7 +578,6 @@ def predict_on(
     constants: Calibration | None = None,
     *,
     options: StepOptions | None = None,
-    slow: Floats | None = None,
 ) -> StepTime:
     """One step of a layout on a cluster, by the estimator's times of kernels, collectives, update and host.
 
@@ -587,7 +586,6 @@ def predict_on(
 
     Args:
         constants: calibration; the shipped one of the accelerator by default.
-        slow: how many times longer each rank computes, update and host included, shape (world,).
 
     Raises:
         Unsupported: pipeline stages, what the runtime does not train, or a precision that the accelerator
@@ -615,10 +613,7 @@ def predict_on(
     # Collectives that nobody waits for run beside computation and slow it down by the calibrated share of their time.
     hidden = fsum(result.busy_s.values()) - fsum(result.exposed_s.values())
     slowed = fixed.overlap_cost * hidden
-    if slow is None:
-        return replace(result, seconds=result.seconds + slowed, other_s=once + slowed)
-    ranks = Ranks.of(layout, slow)
-    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=once + slowed, ranks=ranks)
+    return replace(result, seconds=result.seconds + slowed, other_s=once + slowed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,8 +34,6 @@ class MeasuredStep:
     mfu: float | None
     issued: tuple[Issue, ...]
     exposed_s: Mapping[Axes, float] | None
-    dropped: float | None = None
-    """Share of copies of tokens that experts with a capacity did not take."""
     eval_loss: float | None = None
 
     @property
@@ -52,10 +50,9 @@ class PredictedTime:
     exposed_s: Mapping[Axes, float] | None
 
 
-def step_header(*, dropping: bool = False) -> str:
+def step_header() -> str:
     """Names over the columns of ``step_line``."""
-    more = f" {'dropped':>8}" if dropping else ""
-    return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}{more}"
+    return f"{'step':>9} {'loss':>8} {'gradient':>9} {'s/step':>8} {'tokens/s':>10} {'MFU':>6} {'waiting':>8}"
 
 
 def step_line(step: MeasuredStep, steps: int) -> str:
@@ -63,10 +60,9 @@ def step_line(step: MeasuredStep, steps: int) -> str:
     mfu = "-" if step.mfu is None else f"{step.mfu:.1%}"
     waiting = "-" if step.exposed_s is None else f"{sum(step.exposed_s.values()) / step.seconds:.0%}"
     number = f"{step.step}/{steps}"
-    more = "" if step.dropped is None else f" {step.dropped:8.2%}"
     return (
         f"{number:>9} {step.loss:8.4f} {step.gradient_norm:9.3f} {step.seconds:8.3f} "
-        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:>8}{more}"
+        f"{step.tokens_per_s:10,.0f} {mfu:>6} {waiting:>8}"
     )
 
 
@@ -98,7 +94,6 @@ def step_record(step: MeasuredStep) -> dict[str, Any]:
         "mfu": step.mfu,
         "eval_loss": step.eval_loss,
         "perplexity": step.perplexity,
-        "dropped": step.dropped,
         "axes": [
             {"axes": list(axes), "collectives": count, "bytes": size}
             | ({} if step.exposed_s is None else {"exposed_s": step.exposed_s.get(axes, 0.0)})

@@ -16,7 +16,7 @@ from test_training import session  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints.checkpoint import Piece, save  # noqa: E402
-from weft.runtime.checkpoints.export import export  # noqa: E402
+from weft.runtime.checkpoints.hub import export  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.placement import FlatRange  # noqa: E402
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
     def broken(self, name):
         raise OSError(errno.EIO, "Input/output error", str(tmp_path / "a" / "0.bin"))
 
-    monkeypatch.setattr("weft.runtime.checkpoints.export.FolderReader.tensor", broken)
+    monkeypatch.setattr("weft.runtime.checkpoints.hub.FolderReader.tensor", broken)
     with pytest.raises(BadInput, match=r"0\.bin: cannot be read: Input/output error"):
         export(tmp_path / "a", tmp_path / "file")
 

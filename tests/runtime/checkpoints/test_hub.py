@@ -48,19 +48,8 @@ LLAMA_3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 16,
 }
-YARN = {
-    "rope_type": "yarn",
-    "rope_theta": 1e2,
-    "factor": 4.0,
-    "original_max_position_embeddings": 16,
-    "beta_fast": 2.0,
-}
-DEEPSEEK = {"mscale": 0.7, "mscale_all_dim": 0.4, "truncate": False, "beta_fast": 1.5, "beta_slow": 0.2}
 FAMILIES = {
     "llama": {"num_key_value_heads": 8},
-    "llama yarn": {"head_dim": 16, "rope_parameters": YARN | DEEPSEEK},
-    "qwen3 yarn": {"head_dim": 12, "rope_parameters": YARN},
-    "mistral yarn": {"head_dim": 12, "rope_parameters": YARN | {"attention_factor": 1.3, "beta_slow": 2.0}},
     "llama 3": {"rope_parameters": LLAMA_3, "tie_word_embeddings": True},
     "qwen2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     "qwen2 windows": {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},

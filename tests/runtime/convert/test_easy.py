@@ -20,9 +20,8 @@ from weft.layout.step import Issue  # noqa: E402
 from weft.runtime.convert.parallelize import easy_plan, parallelize  # noqa: E402
 from weft.runtime.convert.roles import Easy, Norm, Whole  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402

@@ -26,9 +26,8 @@ from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize 
 from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary  # noqa: E402
 from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.vocabulary import cross_entropy  # noqa: E402
 from weft.runtime.measure.trace import on_fake_ranks  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
@@ -135,7 +134,7 @@ def train(which, folder):
         for name, window, values in pieces(flat, lambda leaf: leaf.detach()):
             assert worst(values, plainly(state, name)[window]) < 1e-9, (layout, name)
         if layout == GRIDS[0]:
-            after = gather_state_dict(model, flat=flat)
+            after = gather_state_dict(model, flat)
             assert_equal(after, state, 1e-9)
             checkpoint.save(f"{folder}/saved", optimizer.pieces(), {"updates": optimizer.updates})
             if dist.get_rank() == 0:
@@ -145,7 +144,7 @@ def train(which, folder):
     flat = Flat(machine, model, holdings(model))
     optimizer = Optimizer(flat, ADAM)
     optimizer.restored(checkpoint.load(f"{folder}/saved", optimizer.pieces())["updates"])
-    assert_equal(gather_state_dict(model, flat=flat), torch.load(f"{folder}/whole.pt", weights_only=True))
+    assert_equal(gather_state_dict(model, flat), torch.load(f"{folder}/whole.pt", weights_only=True))
 
 
 @pytest.mark.slow_but(1)
@@ -153,18 +152,23 @@ def train(which, folder):
 def test_grids_train_as_one_process_does(ranks, tmp_path, which):
     ranks.run(train, which, str(tmp_path))
     model = one_rank(made(which, seed=2), MODELS[which][1])
-    flat = Flat(model.lm_head.machine, model, holdings(model))
+    flat = flat_of(model)
     checkpoint.load(tmp_path / "saved", Optimizer(flat, ADAM).pieces())
-    assert_equal(gather_state_dict(model), torch.load(tmp_path / "whole.pt", weights_only=True))
+    assert_equal(gather_state_dict(model, flat), torch.load(tmp_path / "whole.pt", weights_only=True))
+
+
+def flat_of(model):
+    return Flat(model.lm_head.machine, model, holdings(model))
 
 
 def exchange(which):
     """State dictionaries in and out."""
     model = on_grid(which, machine_of(GRIDS[1]))
+    flat = flat_of(model)
     first, other = made(which).state_dict(), made(which, seed=1).state_dict()
-    assert_equal(gather_state_dict(model), first)
+    assert_equal(gather_state_dict(model, flat), first)
     load_state_dict(model, other)
-    found = gather_state_dict(model, rank=1)
+    found = gather_state_dict(model, flat, rank=1)
     assert_equal(found, other if dist.get_rank() == 1 else {})
 
 
@@ -179,14 +183,11 @@ def train_narrow():
     found = []
     for zero in (0, 1):
         model = on_grid("gpt2", machine_of(Layout(x=4, data=2, zero=zero), "bf16"))
-        flat = Flat(model.lm_head.machine, model, holdings(model))
+        flat = flat_of(model)
         optimizer = Optimizer(flat, ADAM)
         pass_both_ways(model, flat)
         optimizer.step()
-        if zero:
-            with pytest.raises(BadInput, match="give flat="):
-                gather_state_dict(model)
-        found.append(gather_state_dict(model, flat=flat))
+        found.append(gather_state_dict(model, flat))
     assert_equal(found[0], found[1])
 
 
@@ -622,25 +623,25 @@ def test_states_that_do_not_fit(change, match):
     change(state)
     with pytest.raises(BadInput, match=match):
         load_state_dict(model, state)
-    assert_equal(gather_state_dict(model), made("llama").state_dict())
+    assert_equal(gather_state_dict(model, flat_of(model)), made("llama").state_dict())
 
 
 def test_tied_names():
     model = one_rank(made("qwen2, tied"), LLAMA_PLAN | TIED)
-    other = made("qwen2, tied", seed=1).state_dict()
+    flat, other = flat_of(model), made("qwen2, tied", seed=1).state_dict()
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         load_state_dict(model, without(other, name))
-        assert_equal(gather_state_dict(model), other)
+        assert_equal(gather_state_dict(model, flat), other)
     with pytest.raises(BadInput, match=r"lm_head\.weight: differs from model\.embed_tokens\.weight"):
         load_state_dict(model, other | {"lm_head.weight": other["lm_head.weight"] + 1})
 
 
 def test_the_model_that_was_parallelized_is_asked_for():
     with pytest.raises(BadInput, match="has not been parallelized"):
-        gather_state_dict(made("llama"))
+        load_state_dict(made("llama"), {})
     model = one_rank(made("llama"), LLAMA_PLAN)
     with pytest.raises(BadInput, match=r"embed_tokens was model\.embed_tokens when it was parallelized"):
-        gather_state_dict(model.model)
+        load_state_dict(model.model, {})
 
 
 def test_features_that_are_no_share():
@@ -708,7 +709,7 @@ def train_hugging_face(name):
         for key, window, values in pieces(flat, lambda leaf: leaf.grad):
             whole = gradients[key].t() if re.search(r"c_\w+\.weight$", key) else gradients[key]
             assert worst(values, whole[window]) < 1e-5, (layout, key)
-        assert_equal(gather_state_dict(model), state)
+        assert_equal(gather_state_dict(model, flat), state)
 
 
 @pytest.mark.slow_but(1)

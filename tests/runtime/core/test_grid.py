@@ -25,10 +25,9 @@ from weft.layout.mesh import GROUPS, JOINED, coordinates, groups  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import GRID_AXES, Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
 from weft.runtime.core.parameters import Matrix, Vector  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.layers.decoder import Attention4D, Decoder4D, Details, Rotary, Stage  # noqa: E402  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.layers.norm import Norm4D  # noqa: E402
@@ -217,9 +216,7 @@ JOB = Job(model=models.gpt(), recipe=Recipe(global_batch=8, sequence=8))
         lambda **more: Rotary(machine(), torch.ones(2), 4, **more),
         lambda **more: Decoder4D(machine(), JOB.model, sequence=8, **more),
         lambda **more: Matrix(machine(), "a", shape=(2, 2), rows=((0, 2),), columns=(0, 2), split_over=(), **more),
-        lambda **more: Vector(
-            machine(), "a", shape=(2,), rows=((0, 2),), local_shape=(2,), split_over=(), own_tokens=True, **more
-        ),
+        lambda **more: Vector(machine(), "a", shape=(2,), own_tokens=True, **more),
         lambda **more: Session(JOB, Grid.of(Layout()), RunSettings(), None, **more),
         lambda **more: trace(JOB, Layout(), **more),
         lambda **more: RunSettings(**more),

@@ -4,7 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from weft.runtime.core.precision import Precision, numerics  # noqa: E402
+from weft.errors import Unsupported  # noqa: E402
+from weft.layout.spec import Layout  # noqa: E402
+from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision, numerics  # noqa: E402
+from weft.runtime.layers.linear import Linear4D  # noqa: E402
 
 
 def settings():
@@ -22,3 +26,9 @@ def test_numerics_are_as_before_afterwards():
 
 def test_tf32_is_a_way_to_multiply_fp32():
     assert Precision.of("tf32") == Precision.of("fp32")
+
+
+def test_autocast_is_refused():
+    layer = Linear4D(Machine.of(Grid.of(Layout())), "layer", 8, 4)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(Unsupported, match=r'layer: .*precision="bf16"'):
+        layer(torch.ones(2, 8))

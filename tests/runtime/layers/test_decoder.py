@@ -12,8 +12,7 @@ from torch.nn import functional  # noqa: E402
 
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.layers.decoder import Details, GatedSilu, Rotary, frequencies, split_heads  # noqa: E402
 
 

@@ -18,7 +18,7 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.stages import held, most_held, orders  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
+from weft.runtime.core.machine import Precision  # noqa: E402
 
 COUNT, STAGES = 8, 4
 SCHEDULES = {

@@ -31,7 +31,7 @@ GRIDS = (
     Layout(x=4, z=2, zero=0),
     Layout(x=2, data=4, zero=0),
     Layout(x=2, y=2, z=2, recompute="full", recompute_layers=1),
-    Layout(x=2, y=2, data=2, zero=0, recompute="selective"),
+    Layout(x=2, y=2, data=2, zero=0, recompute="full"),
 )
 MODELS = {"llama": (plain.LlamaForCausalLM, LLAMA_PLAN), "gpt2": (plain.GPT2LMHeadModel, GPT2_PLAN)}
 

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from weft.cluster import accelerator  # noqa: E402
-from weft.runtime.measure.peak import DEVICES, accelerator_of, peak_flops  # noqa: E402
+from weft.runtime.measure.timing import DEVICES, accelerator_of, peak_flops  # noqa: E402
 
 
 def test_every_name_is_in_the_catalogue():

@@ -38,11 +38,7 @@ def test_all_holds_on_one_rank(monkeypatch):
     assert done.exit_code == 0
     found = json.loads(done.stdout)
     Validator(weft.schema("selftest")).validate(found)
-    assert {one["check"]: one["verdict"] for one in found["checks"]} == {
-        "equal to one rank": "holds",
-        "speed": "seen",
-        "speed beside PyTorch": "seen",
-    }
+    assert {one["check"]: one["verdict"] for one in found["checks"]} == {"equal to one rank": "holds", "speed": "seen"}
 
 
 @pytest.mark.slow
@@ -53,9 +49,6 @@ def test_all_holds_on_every_grid(ranks, monkeypatch):
     found = json.loads(done.stdout)
     assert done.exit_code == 0
     assert len({one["grid"] for one in found["checks"]}) == len(selftest._GRIDS[ranks])
-    beside = {one["grid"]: one["found"] for one in found["checks"] if one["check"] == "speed beside PyTorch"}
-    for axis, means in (("x", "parallelize_module"), ("z", "fully_shard"), ("data", "DistributedDataParallel")):
-        assert f"of the time of {means}" in beside[f"{axis}={ranks}"]
 
 
 def test_losses_that_differ_fail(monkeypatch):

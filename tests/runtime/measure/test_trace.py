@@ -21,8 +21,8 @@ from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import StepOptions, step_collectives  # noqa: E402
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
+from weft.runtime.core.machine import Precision  # noqa: E402
 from weft.runtime.core.overlap import Switches  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402

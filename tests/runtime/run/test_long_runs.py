@@ -23,8 +23,8 @@ from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
+from weft.runtime.run.folder import CheckpointSaving  # noqa: E402
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
-from weft.runtime.run.saving import CheckpointSaving  # noqa: E402
 
 ALONE = Layout(micro_batch=16)
 

@@ -17,9 +17,8 @@ from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.convert.parallelize import GPT2_PLAN, easy_plan, parallelize  # noqa: E402
 from weft.runtime.convert.roles import Normal, Transposed  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.machine import Machine  # noqa: E402
+from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings, Optimizer, torch_optimizer  # noqa: E402
 

@@ -92,7 +92,7 @@ def test_no_good_checkpoint_is_left(tmp_path):
 
 def test_a_checkpoint_of_another_run_is_not_passed_over(tmp_path):
     saved(tmp_path, 1, 2)
-    with pytest.raises(BadInput, match="was trained with --seed 3, this run is with --seed 4"):
+    with pytest.raises(BadInput, match="was trained with seed = 3, this run has 4"):
         load_latest(session(Grid.of(ALONE), "gpt", seed=4), tmp_path)
 
 

@@ -1,9 +1,8 @@
-"""Shards of tokens, texts that are tokenized once, mixtures, and what is held out."""
+"""Shards of tokens, texts that are tokenized once, and what is held out."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,11 +18,9 @@ from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
-from weft.runtime.core.precision import Precision  # noqa: E402
-from weft.runtime.run import shards  # noqa: E402
-from weft.runtime.run.data import BLOCK, Batches, Corpus, Mixture, markov_corpus  # noqa: E402
+from weft.runtime.core.machine import Precision  # noqa: E402
+from weft.runtime.run.data import Batches, Corpus, Shards, markov_corpus, shard_corpus, text_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
-from weft.runtime.run.shards import Shards, shard_corpus, text_corpus  # noqa: E402
 
 
 def corpus(length, start=0):
@@ -85,82 +82,28 @@ def test_files_that_are_no_tokens(tmp_path, name, content, words):
             shard_corpus(tmp_path)
 
 
-# Mixtures ----------------------------------------------------------------------------------------
-
-
-def mixed(rows=16, seed=3, weights=(0.6, 0.3, 0.1)):
-    corpora = tuple(corpus(801, start=10_000 * i) for i in range(3))
-    return Batches(Mixture(corpora=corpora, weights=weights), sequence=8, rows=rows, seed=seed, vocabulary=2**20)
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6))
-def test_shares_are_met_to_one_row_in_a_block(weights):
-    mixture = Mixture(corpora=tuple(corpus(99) for _ in weights), weights=tuple(weights))
-    counts = mixture.counts()
-    assert sum(counts) == BLOCK
-    for count, weight in zip(counts, weights, strict=True):
-        assert abs(count - BLOCK * weight / sum(weights)) <= len(weights) + 1
-        assert count >= 1
-
-
-def test_each_corpus_is_read_in_order_of_its_own_epochs():
-    batches = mixed()
-    which, places = batches.sources(np.arange(3 * BLOCK))
-    counts = batches.corpus.counts()
-    for i, count in enumerate(counts):
-        assert np.sort(places[which == i]).tolist() == list(range(3 * count))
-        assert (which[:BLOCK] == i).sum() == count
-    assert Counter(which[:200].tolist())[0] > Counter(which[:200].tolist())[2]
-
-
-def test_a_row_of_a_mixture_is_a_function_of_seed_and_place():
-    """Whatever part of a step a rank takes, and however long the steps were that came before."""
-    one, other = mixed(rows=16), mixed(rows=32)
-    inputs, targets = one.batch(5, range(16))
-    halves = [one.batch(5, part)[0] for part in (range(8), range(8, 16))]
-    assert torch.equal(torch.cat(halves), inputs)
-    assert torch.equal(other.batch(2, range(16, 32))[0], inputs)
-    assert torch.equal(targets, inputs + 1)
-    assert not torch.equal(mixed(seed=4).batch(5, range(16))[0], inputs)
-    assert one.corpus.fingerprint() != mixed(weights=(0.5, 0.4, 0.1)).corpus.fingerprint()
-
-
-def test_weights_are_above_nothing():
-    with pytest.raises(BadInput, match="with weights"):
-        Mixture(corpora=(corpus(9),), weights=(0.0,))
-
-
 def test_what_is_held_out_is_not_trained_on():
-    kept, held = Mixture(corpora=(corpus(100), corpus(50, start=500)), weights=(1, 2)).split(0.1)
-    assert [len(one.tokens) for one in kept.corpora] == [90, 45]
-    assert held.corpora[1].tokens.tolist() == list(range(545, 550))
+    kept, held = corpus(50, start=500).split(0.1)
+    assert (len(kept.tokens), held.tokens.tolist()) == (45, list(range(545, 550)))
 
 
 # Texts -------------------------------------------------------------------------------------------
 
 
-def test_a_text_is_tokenized_by_one_process(tmp_path, monkeypatch):
-    """The others map what it made; another text or tokenizer is another file."""
+def tokenized(text, tokenizer):
+    corpus = text_corpus(text, tokenizer)
+    return corpus.tokens.tolist(), corpus.vocabulary
+
+
+def test_a_text_is_tokenized_by_the_first_rank(ranks, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
-    monkeypatch.setattr(shards.tempfile, "gettempdir", lambda: str(tmp_path))
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     words.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text").write_text("a b b a d")
-    waited = []
-    given = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
-    first = text_corpus(*given, leads=True, wait=lambda: waited.append(1))
-    assert first.tokens.tolist() == [0, 1, 1, 0, 2]
-    assert first.vocabulary == 3
-    monkeypatch.setattr(shards, "token_corpus", None)
-    second = text_corpus(*given, leads=False, wait=lambda: waited.append(2))
-    assert second.fingerprint() == first.fingerprint()
-    assert text_corpus(*given, leads=True, wait=lambda: waited.append(3)).tokens.tolist() == [0, 1, 1, 0, 2]
-    assert waited == [1, 2, 3]
-    folder = next(tmp_path.glob("weft-tokens-*"))
-    folder.chmod(0o777)
-    with pytest.raises(BadInput, match="others may write there"):
-        text_corpus(*given, leads=True, wait=lambda: None)
+    paths = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
+    assert ranks.run(tokenized, *paths) == [([0, 1, 1, 0, 2], 3)] * 8
+    assert tokenized(*paths) == ([0, 1, 1, 0, 2], 3)
 
 
 # Evaluation --------------------------------------------------------------------------------------

@@ -5,21 +5,19 @@ Weft holds parameters as matrices of (outputs, inputs) or as vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from weft.errors import BadInput, Unsupported
 from weft.runtime.core.beneath import in_backward, tree_flatten, tree_unflatten
+from weft.runtime.core.collectives import moved
 from weft.runtime.core.cuts import TensorCut
-from weft.runtime.core.draws import Draws
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.split import Split, marked, plain
+from weft.runtime.core.split import Draws, Split, marked, plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -216,31 +214,18 @@ class Converted(nn.Module):
         )
 
 
-_Way = Callable[[Machine, Tensor, str, int], Tensor]
-
-
 def own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
     """This rank's part along a dimension of what ranks along an axis hold alike; gradients are gathered."""
-    return cast(Tensor, _Parts.apply(values, machine, axis, dim, _own_part, _all_parts))  # type: ignore[no-untyped-call]
+    return moved(
+        values, lambda every: _own_part(machine, every, axis, dim), lambda part: _all_parts(machine, part, axis, dim)
+    )
 
 
 def all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
     """The inverse; ranks along the axis have the same gradient of the result."""
-    return cast(Tensor, _Parts.apply(values, machine, axis, dim, _all_parts, _own_part))  # type: ignore[no-untyped-call]
-
-
-class _Parts(Function):
-    """Parts taken or put together; the gradient goes the other way."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, machine: Machine, axis: str, dim: int, there: _Way, back: _Way) -> Tensor:
-        ctx.machine, ctx.axis, ctx.dim, ctx.back = machine, axis, dim, back
-        return there(machine, values, axis, dim)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return ctx.back(ctx.machine, gradients[0], ctx.axis, ctx.dim), None, None, None, None, None
+    return moved(
+        values, lambda part: _all_parts(machine, part, axis, dim), lambda every: _own_part(machine, every, axis, dim)
+    )
 
 
 def _own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:

@@ -34,11 +34,10 @@ from weft.runtime.convert.roles import (
     undivided,
 )
 from weft.runtime.convert.state_dict import fill, stored_of
-from weft.runtime.core.draws import share_draws
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import EVERY_ROW, Replicated, holdings
-from weft.runtime.core.recomputed import blocks_of, check_recomputable, recompute_blocks
-from weft.runtime.core.replicas import differing
+from weft.runtime.core.parameters import EVERY_ROW, Replicated, differing, holdings
+from weft.runtime.core.split import share_draws
+from weft.runtime.layers.blocks import blocks_of, check_recomputable, recompute_blocks
 
 Plan = Mapping[str, Role]
 """Roles by the names of modules; ``*`` stands for one part of a name between dots."""
@@ -105,10 +104,9 @@ def parallelize(model: M, machine: Machine, plan: Plan) -> M:
     """Replace a model's modules by this rank's parts of them, with their values.
 
     Every rank calls it with the same model.  Where anything is refused the model is left as it was.
-    Training passes draw from ``weft.runtime.core.draws``: ranks that hold the same activations drop the same, those
+    Training passes draw from ``weft.runtime.core.split``: ranks that hold the same activations drop the same, those
     that have other rows, or other features, drop others.
-    Blocks, the elements of the model's lists of modules, are recomputed as the layout says; ``selective`` is of
-    attention cores that ``scaled_dot_product_attention`` computes.
+    Blocks, the elements of the model's lists of modules, are recomputed as the layout says.
     Parameters on the meta device become NaN, until ``load_state_dict`` or a checkpoint fills them.
 
     Returns:
@@ -263,6 +261,7 @@ def _check_layout(machine: Machine) -> None:
         (layout.context > 1, f"context = {layout.context}", f"{own} set context=1"),
         (machine.rows_cut, "sequence_parallel", f"{own} set sequence_parallel=False"),
         (layout.zero > 1, f"zero = {layout.zero}", "set zero=1, or shard over z"),
+        (layout.recompute == "selective", "recompute = selective", "set recompute=full or none"),
         (layout.offload_optimizer or layout.offload_activations, "offloading", "set offload_*=False"),
     )
     for wanted, what, remedy in refused:

@@ -32,12 +32,10 @@ from weft.runtime.convert.roles import Easy, Head, Role, Whole, is_layer, undivi
 from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
 from weft.runtime.core.beneath import tree_leaves, tree_map_only
 from weft.runtime.core.grid import GRID_AXES, Grid
-from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import EVERY_ROW, holdings, initialize
-from weft.runtime.core.precision import Precision
-from weft.runtime.core.replicas import differing
-from weft.runtime.layers.compiling import compile_blocks
-from weft.runtime.layers.context import own_tokens
+from weft.runtime.core.machine import Machine, Precision
+from weft.runtime.core.parameters import EVERY_ROW, differing, holdings, initialize
+from weft.runtime.layers.attention import own_tokens
+from weft.runtime.layers.blocks import compile_blocks
 from weft.runtime.layers.vocabulary import IGNORED, cross_entropy
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer, check_finite, torch_optimizer
@@ -186,7 +184,7 @@ class Step:
                 where="state_dict",
                 remedy="save() it, and convert that by weft train export",
             )
-        return gather_state_dict(self._modules[0], flat=self._flat, rank=rank)
+        return gather_state_dict(self._modules[0], self._flat, rank=rank)
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take whole tensors, as the plain model names them, for all parameters and persistent buffers.

@@ -15,24 +15,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.convert.converted import Converted, ModuleSite, Stored
+from weft.runtime.core.collectives import moved
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import EVERY_ROW, Replicated, Vector
-from weft.runtime.core.placement import share
+from weft.runtime.core.parameters import EVERY_ROW, Replicated
 from weft.runtime.layers.linear import Conv4D, Kind, Layer4D, Linear4D, Pair
 from weft.runtime.layers.norm import Norm4D
-from weft.runtime.layers.vocabulary import Embedding4D, Head4D
+from weft.runtime.layers.vocabulary import Embedding4D, Head4D, positions_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,19 +233,7 @@ class _Positions4D(nn.Module):
 
     def __init__(self, machine: Machine, name: str, positions: int, hidden: int, padding: int | None) -> None:
         super().__init__()
-        self.padding = padding
-        grid = machine.grid
-        local = grid.divided(hidden, "y", what=f"{name}: features")
-        self.table = Vector(
-            machine,
-            f"{name}.weight",
-            shape=(positions, hidden),
-            rows=((0, positions),),
-            columns=share(hidden, grid.size("y"), grid.index("y")),
-            local_shape=(positions, local),
-            split_over=("y",),
-            own_tokens=True,
-        )
+        self.padding, self.table = padding, positions_table(machine, f"{name}.weight", positions, hidden)
 
     def forward(self, places: Tensor) -> Tensor:
         return functional.embedding(places, self.table(), self.padding)
@@ -283,7 +269,11 @@ class Easy4D(nn.Module):
         machine, layer = self.layer.machine, self.layer
         out = layer(machine.last.made("easy", rows, layer.over_in, lambda: self._share(rows)))
         if machine.grid.size(layer.over_out) > 1:
-            out = _ToRows.apply(out, machine, layer.over_out)  # type: ignore[no-untyped-call]
+            out = moved(
+                out,
+                lambda shares: _to_rows(shares, machine, layer.over_out),
+                lambda own: _to_shares(own, machine, layer.over_out),
+            )
         if self.bias is not None:
             out = out + self.bias.to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
         return cast(Tensor, out).to(rows.dtype)
@@ -294,7 +284,7 @@ class Easy4D(nn.Module):
         given = rows.to(machine.precision.compute)
         if machine.grid.size(axis) == 1:
             return given
-        return cast(Tensor, _ToShares.apply(given, machine, axis))  # type: ignore[no-untyped-call]
+        return moved(given, lambda own: _to_shares(own, machine, axis), lambda shares: _to_rows(shares, machine, axis))
 
 
 def easy_axes(layout: Layout, inputs: int, outputs: int) -> tuple[str, str]:
@@ -309,40 +299,14 @@ def easy_axes(layout: Layout, inputs: int, outputs: int) -> tuple[str, str]:
     return ("y", "x") if inputs * x + outputs * y <= inputs * y + outputs * x else ("x", "y")
 
 
-class _ToShares(Function):
-    """Own rows with all features, to the rows of all ranks of an axis with this rank's share of features."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, machine: Machine, axis: str) -> Tensor:
-        ctx.machine, ctx.axis = machine, axis
-        return _to_shares(rows, machine, axis)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _to_rows(gradients[0], ctx.machine, ctx.axis), None, None
-
-
-class _ToRows(Function):
-    """The inverse."""
-
-    @staticmethod
-    def forward(ctx: Any, shares: Tensor, machine: Machine, axis: str) -> Tensor:
-        ctx.machine, ctx.axis = machine, axis
-        return _to_rows(shares, machine, axis)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return _to_shares(gradients[0], ctx.machine, ctx.axis), None, None
-
-
 def _to_shares(rows: Tensor, machine: Machine, axis: str) -> Tensor:
+    """Own rows with all features, to the rows of all ranks of an axis with this rank's share of features."""
     parts = rows.reshape(len(rows), machine.grid.size(axis), -1, *rows.shape[2:])
     return machine.collectives.all_to_all(parts.transpose(0, 1).flatten(0, 1), axis).wait()
 
 
 def _to_rows(shares: Tensor, machine: Machine, axis: str) -> Tensor:
+    """The inverse."""
     received = machine.collectives.all_to_all(shares, axis).wait()
     parts = received.reshape(machine.grid.size(axis), -1, *received.shape[1:])
     return parts.transpose(0, 1).flatten(1, 2)

@@ -41,28 +41,17 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             fill(holding, untied[name].detach(), known.stored.get(name))
 
 
-def gather_state_dict(model: nn.Module, *, flat: Flat | None = None, rank: int | None = None) -> dict[str, Tensor]:
+def gather_state_dict(model: nn.Module, flat: Flat, *, rank: int | None = None) -> dict[str, Tensor]:
     """Whole tensors on the CPU, as the plain model's ``state_dict()`` has them; every rank calls it.
 
     Args:
-        flat: what trains the model.  It is needed with ZeRO-1 where weights are gathered in a narrower format
-            than they rest in: a rank then knows the exact values of its share alone.
+        flat: what trains the model: with ZeRO-1 a rank knows the exact values of its share alone.
         rank: keep the tensors on this rank alone; others get an empty dictionary.
-
-    Raises:
-        BadInput: ``flat`` is needed.
     """
     known = _known(model)
     machine = known.machine
-    precision = machine.precision
-    if flat is None and machine.shares_updates and precision.gather != precision.master:
-        raise BadInput(
-            "with ZeRO-1 a rank knows the exact values of its share alone",
-            where="gather_state_dict",
-            remedy="give flat=, what trains the model",
-        )
     pieces: dict[str, list[tuple[FlatRange, Tensor]]] = {name: [] for name in known.held}
-    for name, placement, values in _once(known, flat):
+    for name, placement, values in _once(machine, flat):
         pieces[name].append((placement, values))
     kept = rank is None or rank == machine.grid.rank
     result: dict[str, Tensor] = {}
@@ -208,14 +197,8 @@ def _check_format(name: str, value: Tensor, here: Tensor) -> None:
         raise BadInput(f"is {there}, but {own} here", where=f"state: {name}", remedy=f"convert it to {own} first")
 
 
-def _once(known: _Known, flat: Flat | None) -> Iterator[tuple[str, FlatRange, Tensor]]:
+def _once(machine: Machine, flat: Flat) -> Iterator[tuple[str, FlatRange, Tensor]]:
     """This rank's pieces; over all ranks each value is in one of them."""
-    machine = known.machine
-    if flat is None:
-        for name, holding in known.held.items():
-            if holding.is_first_copy(machine.grid):
-                yield name, holding.placement, holding.parameter.detach().view(-1)
-        return
     for owned in flat.owned:
         for slot, (low, high) in owned.buffer.within(owned.start, owned.stop):
             if slot.counted or (owned.matrix and machine.cuts_updates(owned.buffer.sum_over)):

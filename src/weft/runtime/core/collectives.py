@@ -2,67 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from weft.errors import WeftError
 from weft.layout.operations import CollectiveKind
 from weft.layout.step import Issue
 from weft.runtime.core.beneath import all_gather, reduce_scatter
 from weft.runtime.core.grid import Grid
-
-
-class Pace:
-    """Makes what a rank computes last ``factor`` times as long as it does.
-
-    Computation is all that happens between two waits for other ranks.  What it took is measured by the wall's clock,
-    and the rest is slept before the rank next issues or waits for a collective: others see nothing earlier.  The rank
-    sleeps and does not spin, so that ranks that share its cores are as fast as before.
-
-    Attributes:
-        factor: at least 1; may change between steps.
-    """
-
-    def __init__(self, factor: float = 1.0) -> None:
-        self.factor = factor
-        self._since = 0.0
-        self._owed = 0.0
-
-    def resume(self) -> None:
-        """Compute from here on; what has passed was waiting."""
-        if self.factor > 1.0:
-            self._since = time.perf_counter()
-
-    def pay(self) -> None:
-        """Sleep for what was computed since; a sleep that was too long shortens the next."""
-        if self.factor <= 1.0:
-            return
-        now = time.perf_counter()
-        self._owed += (self.factor - 1.0) * (now - self._since)
-        self._since = now
-        if self._owed > 0.0:
-            time.sleep(self._owed)
-            self._since = time.perf_counter()
-            self._owed -= self._since - now
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """What is inside is computed, what is outside is not."""
-        self.resume()
-        yield
-        self.pay()
-
-
-_OWN_PACE = Pace()
-"""As fast as the rank is: it has no state then."""
 
 
 @dataclass(slots=True)
@@ -116,7 +72,7 @@ class Waitable(Protocol):
 class Pending:
     """A collective or a cast under way; ``wait`` gives its result.  Its tensors are kept until then."""
 
-    __slots__ = ("_axes", "_inputs", "_kind", "_log", "_pace", "_result", "_work")
+    __slots__ = ("_axes", "_inputs", "_kind", "_log", "_result", "_work")
 
     def __init__(
         self,
@@ -125,11 +81,10 @@ class Pending:
         inputs: Tensor | None = None,
         axes: tuple[str, ...] = (),
         log: Log | None = None,
-        pace: Pace | None = None,
         kind: str = "",
     ) -> None:
-        self._result, self._work, self._inputs, self._axes, self._log = result, work, inputs, axes, log
-        self._pace, self._kind = pace or _OWN_PACE, kind
+        self._result, self._work, self._inputs = result, work, inputs
+        self._axes, self._log, self._kind = axes, log, kind
 
     @property
     def under_way(self) -> bool:
@@ -140,7 +95,6 @@ class Pending:
         """Wait until the result can be used."""
         if self._work is not None:
             work, self._work = self._work, None
-            self._pace.pay()
             try:
                 if self._log is None:
                     work.wait()
@@ -149,7 +103,6 @@ class Pending:
             except RuntimeError as error:
                 where, reason = f"{self._kind} over {' '.join(self._axes)}", str(error).partition("\n")[0]
                 raise CollectiveFailed(f"rank {dist.get_rank()} gave up waiting in {where}: {reason}") from error
-            self._pace.resume()
             self._inputs = None
         return self._result
 
@@ -190,10 +143,10 @@ def _timed_wait(work: Waitable, log: Log, axes: tuple[str, ...], result: Tensor)
 
 
 class Collectives:
-    """The collectives of one grid, at the pace of its rank."""
+    """The collectives of one grid."""
 
-    def __init__(self, grid: Grid, pace: Pace | None = None) -> None:
-        self.grid, self.pace = grid, pace or Pace()
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
         self._log: Log | None = None
 
     @contextmanager
@@ -214,13 +167,11 @@ class Collectives:
         group = self.grid.group(*axes)
         if group is None:
             return Pending(values)
-        self.pace.pay()
         work = dist.all_reduce(values, op=op, group=group, async_op=True)
         return self._issued("all-reduce", axes, values, values, work, None)
 
     def all_reduce_ends(self, values: Tensor) -> Pending:
         """Sum over the first and the last pipeline stage, in place."""
-        self.pace.pay()
         work = dist.all_reduce(values, group=self.grid.ends, async_op=True)
         return self._issued("all-reduce", ("pipeline",), values, values, work, None)
 
@@ -235,7 +186,6 @@ class Collectives:
             return Pending(shard)
         shard = shard.detach().contiguous()
         whole = shard.new_empty((shard.shape[0] * self.grid.size(*axes), *shard.shape[1:]))
-        self.pace.pay()
         work = all_gather(whole, shard, group=group, async_op=True)
         return self._issued("all-gather", axes, whole if counted is None else counted, whole, work, shard)
 
@@ -246,7 +196,6 @@ class Collectives:
             return Pending(values)
         values = values.contiguous()
         own = values.new_empty((values.shape[0] // self.grid.size(*axes), *values.shape[1:]))
-        self.pace.pay()
         work = reduce_scatter(own, values, group=group, async_op=True)
         return self._issued("reduce-scatter", axes, values if counted is None else counted, own, work, values)
 
@@ -257,7 +206,6 @@ class Collectives:
             return Pending(values)
         values = values.contiguous()
         received = torch.empty_like(values)
-        self.pace.pay()
         work = dist.all_to_all_single(received, values, group=group, async_op=True)
         return self._issued("all-to-all", axes, values, received, work, values)
 
@@ -273,7 +221,6 @@ class Collectives:
             return Pending(values)
         values = values.contiguous()
         result = values.new_empty((sum(received), *values.shape[1:]))
-        self.pace.pay()
         work = dist.all_to_all_single(result, values, list(received), list(sent), group=group, async_op=True)
         return self._issued("all-to-all", (axis,), values if home else result, result, work, values)
 
@@ -285,7 +232,6 @@ class Collectives:
         values = values.contiguous()
         received = torch.empty_like(values)
         place, size = self.grid.index(axis), self.grid.size(axis)
-        self.pace.pay()
         works = dist.batch_isend_irecv(
             [
                 dist.P2POp(dist.isend, values, group=group, group_peer=(place + 1) % size),
@@ -310,4 +256,47 @@ class Collectives:
         inputs: Tensor | None,
     ) -> Pending:
         self.note(kind, axes, full)
-        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, self.pace, kind)
+        return Pending(result, work, inputs, self.grid.axes(*axes), self._log, kind)
+
+
+Move = Callable[[Tensor], Tensor]
+"""A linear map of rows that ranks carry out together."""
+
+
+def moved(rows: Tensor, there: Move, back: Move) -> Tensor:
+    """``there`` of rows; ``back``, its adjoint, of their gradient."""
+    return cast(Tensor, _Moved.apply(rows, there, back))  # type: ignore[no-untyped-call]
+
+
+class _Moved(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
+        ctx.back = back
+        return there(rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradients[0]), None, None
+
+
+T = TypeVar("T")
+
+
+def from_first_rank(work: Callable[[], T]) -> T:
+    """What a function gives on the first rank, on all of them; every rank calls it.
+
+    Raises:
+        WeftError: on every rank, what the first rank raises.
+    """
+    shared: list[Any] = [None]
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        try:
+            shared = [work()]
+        except WeftError as error:
+            shared = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(shared, src=0)
+    if isinstance(shared[0], WeftError):
+        raise shared[0]
+    return cast(T, shared[0])

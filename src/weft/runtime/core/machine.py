@@ -2,16 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
-from weft.runtime.core.collectives import Collectives, Pace
+from weft.errors import UnknownName, Unsupported
+from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.overlap import Overlap, SideQueue, Switches
-from weft.runtime.core.precision import Precision
-from weft.runtime.core.siblings import LastTaken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """Formats of parameters at rest, of gathered weights, of products and activations, of reduced gradients.
+
+    Statistics (norms, cross-entropy) are in ``wide``.
+    """
+
+    master: torch.dtype = torch.float32
+    gather: torch.dtype = torch.float32
+    compute: torch.dtype = torch.float32
+    reduce: torch.dtype = torch.float32
+
+    @property
+    def wide(self) -> torch.dtype:
+        return torch.float64 if self.compute == torch.float64 else torch.float32
+
+    @classmethod
+    def of(cls, name: str) -> Precision:
+        """The usual formats under a name: fp64, fp32, tf32 (fp32, multiplied on tensor cores inside ``numerics``),
+        bf16 (with fp32 masters and reduction).
+
+        Raises:
+            UnknownName: no such name.
+        """
+        if name == "fp64":
+            wide = torch.float64
+            return cls(master=wide, gather=wide, compute=wide, reduce=wide)
+        if name not in _FORMATS:
+            raise UnknownName("precision", name, ("fp64", *_FORMATS))
+        return cls(gather=_FORMATS[name], compute=_FORMATS[name])
+
+
+@contextmanager
+def numerics(*, tf32: bool = False, deterministic: bool = False) -> Iterator[None]:
+    """Inside, products of fp32 on tensor cores (10 bits of mantissa), and kernels whose sums have one order.
+
+    cuBLAS is deterministic where ``CUBLAS_WORKSPACE_CONFIG`` (see ``DETERMINISTIC``) was set before its first product.
+    """
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    torch.set_float32_matmul_precision("high" if tf32 else before[0])
+    torch.use_deterministic_algorithms(deterministic or before[1])
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.use_deterministic_algorithms(before[1])
+
+
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""Environment of ranks whose products must be the same bits again (PyTorch's notes on reproducibility)."""
+_FORMATS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+
+
+def refuse_autocast(values: Tensor, where: str) -> None:
+    """Refuse products inside ``torch.autocast``, which would change the formats that ranks exchange.
+
+    Raises:
+        Unsupported: it is on.
+    """
+    if not values.is_meta and torch.is_autocast_enabled(values.device.type):
+        raise Unsupported(
+            "torch.autocast is on, which would change the formats that ranks exchange",
+            where=where,
+            remedy='leave it out, and give prepare(..., precision="bf16")',
+        )
+
+
+T = TypeVar("T")
+
+
+class LastTaken:
+    """What was made of the tensors that were taken last, until others are taken or gradients flow back."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, tuple[Tensor, int, dict[Hashable, Any]]] = {}
+
+    def made(self, level: str, taken: Tensor, how: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives, once for each tensor, unless no gradient will be asked for."""
+        if not (torch.is_grad_enabled() and taken.requires_grad):
+            return make()
+        known, version, result = self._taken.get(level, (None, 0, {}))
+        now = 0 if torch.compiler.is_compiling() else taken._version
+        if known is not taken or version != now:
+            result = {}
+            self._taken[level] = taken, now, result
+        if how not in result:
+            result[how] = make()
+        return cast(T, result[how])
+
+    def forget(self) -> None:
+        """Keep nothing alive any longer."""
+        self._taken.clear()
 
 
 class Later:
@@ -53,14 +149,11 @@ class Machine:
     beside: SideQueue = field(default_factory=SideQueue)
 
     @classmethod
-    def of(
-        cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None, slow: float = 1.0
-    ) -> Machine:
-        """The means of a grid's rank; overlaps are those of its layout unless given.  ``slow``: how many times
-        longer it computes."""
+    def of(cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None) -> Machine:
+        """The means of a grid's rank; overlaps are those of its layout unless given."""
         return cls(
             grid=grid,
-            collectives=Collectives(grid, Pace(slow)),
+            collectives=Collectives(grid),
             overlap=Overlap(switches or Switches.of(grid.layout), grid.device),
             precision=precision or Precision(),
             beside=SideQueue(grid.device),

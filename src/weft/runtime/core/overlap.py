@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import torch
@@ -22,6 +22,9 @@ from torch import Tensor
 from weft.layout.spec import Layout
 from weft.layout.step import GATHERS_AHEAD, SCATTER_USES
 from weft.runtime.core.collectives import Pending, settle
+
+if TYPE_CHECKING:
+    from weft.runtime.core.parameters import Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,28 +106,13 @@ class SideQueue:
         return None if self._stream is None else Done(self._device, self._stream.record_event())
 
 
-class GatheredWeight(Protocol):
-    """A weight as the scheduler sees it; ``alone``: no other rank has a part of it."""
-
-    alone: bool
-
-    def start_gather(self) -> Pending:
-        """Begin to gather the weight."""
-
-    def start_scatter(self, gradient: Tensor) -> Pending:
-        """Begin to sum and scatter the weight's gradient."""
-
-    def accumulate(self, gradient: Tensor) -> None:
-        """Add this rank's piece of a summed gradient, in any shape, to the parameter's."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Scattering:
     """A gradient under way since ``use``; ``weight`` is to accumulate it, None where that is queued already."""
 
     use: int
     pending: Pending
-    weight: GatheredWeight | None
+    weight: Matrix | None
 
     def finish(self) -> None:
         result = self.pending.wait()
@@ -140,14 +128,14 @@ class Overlap:
         self._reducing = SideQueue(device)
         self._active = False
         self._forget()
-        self._order: list[ref[GatheredWeight]] = []
+        self._order: list[ref[Matrix]] = []
         """Of the step before; weights refer to what refers to this."""
 
     def _forget(self) -> None:
-        self._asked: list[GatheredWeight] = []
+        self._asked: list[Matrix] = []
         self._position: int | None = 0
-        self._ahead: dict[GatheredWeight, Pending] = {}
-        self._kept: dict[GatheredWeight, Tensor] = {}
+        self._ahead: dict[Matrix, Pending] = {}
+        self._kept: dict[Matrix, Tensor] = {}
         self._scattering: deque[_Scattering] = deque()
         self._uses = 0
 
@@ -175,7 +163,7 @@ class Overlap:
             self._active = False
             self._forget()
 
-    def gather(self, weight: GatheredWeight) -> Tensor:
+    def gather(self, weight: Matrix) -> Tensor:
         """The whole weight; begins to gather those that come next."""
         if not self._active:
             return weight.start_gather().wait()
@@ -189,7 +177,7 @@ class Overlap:
             self._kept[weight] = whole
         return whole
 
-    def _prefetch(self, weight: GatheredWeight) -> None:
+    def _prefetch(self, weight: Matrix) -> None:
         """Follow the order of the previous step; once it is left, nothing is gathered ahead any more."""
         self._asked.append(weight)
         if not self.switches.all_gather or self._position is None:
@@ -203,7 +191,7 @@ class Overlap:
             if following is not None and following not in self._ahead and following not in self._kept:
                 self._ahead[following] = following.start_gather()
 
-    def scatter(self, weight: GatheredWeight, gradient: Tensor) -> None:
+    def scatter(self, weight: Matrix, gradient: Tensor) -> None:
         """Sum a weight's gradient over z and add this rank's piece to the parameter's gradient."""
         if weight.alone:
             weight.accumulate(gradient)

@@ -5,13 +5,14 @@ Initial values do not depend on the grid: each tile of a parameter has its own r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod, sqrt
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -267,9 +268,9 @@ class Vector(nn.Module):
 
     Args:
         shape: of the whole.
-        rows: ranges of the whole's first dimension that this rank holds, in order.
-        columns: range of its second dimension.
-        local_shape: of this rank's values; what ``rows`` and ``columns`` do not fill is padding.
+        rows: ranges of the whole's first dimension that this rank holds, in order; all by default.
+        columns: range of its second dimension, all by default.
+        height: of this rank's values, where it is more than ``rows`` have: the rest is padding.
         split_over: axes over which ranks hold different values.
         own_tokens: under sequence parallelism the rank uses it on its share of the tokens only.
         own_heads: the rank uses it in its share of the heads only.
@@ -282,10 +283,10 @@ class Vector(nn.Module):
         name: str,
         *,
         shape: tuple[int, ...],
-        rows: tuple[Range, ...],
-        columns: Range = (0, 1),
-        local_shape: tuple[int, ...],
-        split_over: tuple[str, ...],
+        rows: tuple[Range, ...] | None = None,
+        columns: Range | None = None,
+        height: int | None = None,
+        split_over: tuple[str, ...] = (),
         own_tokens: bool = False,
         own_heads: bool = False,
         sum_over: tuple[str, ...] | None = None,
@@ -293,6 +294,10 @@ class Vector(nn.Module):
     ) -> None:
         super().__init__()
         self.name = name
+        rows = rows or ((0, shape[0]),)
+        columns = columns or (0, prod(shape[1:]))
+        height = height or sum(stop - start for start, stop in rows)
+        local_shape = (height, columns[1] - columns[0])[: len(shape)]
         self.placement = FlatRange(shape=shape, rows=rows, columns=columns, start=0, stop=prod(local_shape))
         apart = own_heads or (own_tokens and machine.rows_cut)
         self.sum_over = sum_over or (("x", *ROWS) if apart else ROWS)
@@ -434,3 +439,70 @@ def initialize(held: list[Holding], model: Model, seed: int) -> None:
     whole = Initial(model, seed)
     for holding in held:
         holding.fill(whole)
+
+
+# Copies ------------------------------------------------------------------------------------------
+
+_AXES = ("x", "y", *ROWS)
+
+
+class Diverged(BadInput):
+    """Copies of a parameter differ."""
+
+
+def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
+    """Compare the bits of all copies of parameters, by one number each; every rank calls it.
+
+    With ZeRO-1 the copies of a matrix are compared in the format in which its updates are published.
+
+    Raises:
+        Diverged: on every rank: copies differ.
+    """
+    words = ""
+    for axis in (*_AXES, *(("expert_replica",) if machine.grid.routes else ())):
+        copied = {one.name: _comparable(machine, one) for one in holdings if _is_copied(one, axis)}
+        different = differing(machine, copied, axis)
+        if different and not words:
+            more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+            words = f"copies of {different[0]}{more} along {axis} differ"
+    result: list[str] = [words]
+    if machine.grid.runs:
+        result = [""] * dist.get_world_size()
+        dist.all_gather_object(result, words)
+    rank = next((rank for rank, said in enumerate(result) if said), None)
+    if rank is not None:
+        raise Diverged(
+            result[rank],
+            where=f"rank {rank}",
+            remedy="use no numbers of one process (seeds, clocks) in what ranks hold alike",
+        )
+
+
+def differing(machine: Machine, values: Mapping[str, Tensor], *axes: str) -> list[str]:
+    """Names of what is not the same on all ranks along some axes; every rank there calls it with all names."""
+    if machine.grid.size(*axes) == 1 or not values or not machine.grid.runs:
+        return []
+    sums = torch.tensor([_bits(one) for one in values.values()], dtype=torch.int64, device=machine.grid.device)
+    ends = torch.cat([sums, -sums])
+    machine.collectives.all_reduce(ends, *axes, op=dist.ReduceOp.MIN).wait()
+    least, most = ends[: len(sums)], -ends[len(sums) :]
+    return [name for name, differs in zip(values, (least != most).tolist(), strict=True) if differs]
+
+
+def _is_copied(holding: Holding, axis: str) -> bool:
+    return holding.routed if axis == "expert_replica" else axis not in holding.split_over
+
+
+def _comparable(machine: Machine, holding: Holding) -> Tensor:
+    values = holding.parameter.detach()
+    return values.to(machine.precision.gather) if machine.shares_updates and holding.matrix else values
+
+
+def _bits(values: Tensor) -> int:
+    """The sum of the bits of all values, exact in any order."""
+    if values.is_meta:
+        return 0
+    if values.is_complex():
+        values = torch.view_as_real(values)
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()]
+    return int(values.contiguous().view(whole).sum(dtype=torch.int64))

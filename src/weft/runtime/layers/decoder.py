@@ -25,14 +25,24 @@ from weft.layout.check import check_runnable
 from weft.layout.spec import Layout
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.parameters import Matrix, Vector
+from weft.runtime.core.parameters import Matrix
 from weft.runtime.core.placement import share
-from weft.runtime.layers.attention_core import Core, HeadNorms, Seen, capped, documents_of, within
-from weft.runtime.layers.context import gather_heads, gather_sequence, own_tokens, ring_attention
+from weft.runtime.layers.attention import (
+    Core,
+    HeadNorms,
+    Seen,
+    capped,
+    documents_of,
+    gather_heads,
+    gather_sequence,
+    own_tokens,
+    ring_attention,
+    within,
+)
 from weft.runtime.layers.experts import Experts4D, Routing
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
-from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, vocabulary_matrix
+from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, positions_table, vocabulary_matrix
 
 Activation = Literal["gelu", "gelu-tanh", "relu", "silu"]
 
@@ -48,15 +58,10 @@ class Details:
     local_theta: float | None = None
     """Of attention with a window, where that differs; its positions are not scaled."""
     rotary_factor: float | None = None
-    """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3, YaRN)."""
+    """By which positions are stretched: all, or with the next three those of low frequencies (Llama 3)."""
     rotary_low: float | None = None
     rotary_high: float | None = None
     rotary_original: float | None = None
-    rotary_ramp: Literal["features", "whole-features"] | None = None
-    """What blends stretched pairs with the others is linear in their places, which may be rounded outwards (YaRN,
-    arXiv 2309.00071); None: in their turns."""
-    rotary_gain: float | None = None
-    """By which YaRN multiplies queries and keys."""
     query_scale: float | None = None
     """Of scores before the softmax; None: 1 / sqrt(features of a head)."""
     score_cap: float | None = None
@@ -68,8 +73,6 @@ class Details:
     """The weights of a token's experts add up to 1."""
     balance: float = 0.01
     """Factor of the loss that balances experts (arXiv 2101.03961)."""
-    expert_capacity: float | None = None
-    """Times its even share that an expert takes of a sequence's copies at most; None: nothing is dropped."""
     document_end: int | None = None
     """The token behind which another document begins, to whose tokens those before are not shown."""
 
@@ -162,9 +165,7 @@ def _experts(
         name,
         hidden,
         moe,
-        Routing(
-            normalized=details.expert_weights_normalized, balance=details.balance, capacity=details.expert_capacity
-        ),
+        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
         places=own_tokens(machine.grid, sequence),
         whole_sequence=sequence,
         activation=partial(_between, activation=activation, gated=moe.expert.gated),
@@ -265,7 +266,9 @@ class Decoder4D(nn.Module):
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
         self.sequence, self._whole_sequence = len(self._places), sequence
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
-        self.positions = _positions(machine, model) if stage.first and model.positions else None
+        self.positions = None
+        if stage.first and model.positions:
+            self.positions = positions_table(machine, "positions", model.positions, model.hidden)
         self.blocks = nn.ModuleList(_blocks(machine, model, details, stage, sequence))
         self._cores = [cast(Attention4D, block.attention).core for block in self.blocks]
         self._seen: Mapping[Core, Seen | None] = {}
@@ -382,21 +385,6 @@ def _check_documents(machine: Machine) -> None:
             )
 
 
-def _positions(machine: Machine, model: Model) -> Vector:
-    grid = machine.grid
-    local = grid.divided(model.hidden, "y", what="hidden")
-    return Vector(
-        machine,
-        "positions",
-        shape=(model.positions, model.hidden),
-        rows=((0, model.positions),),
-        columns=share(model.hidden, grid.size("y"), grid.index("y")),
-        local_shape=(model.positions, local),
-        split_over=("y",),
-        own_tokens=True,
-    )
-
-
 def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequence: int) -> Iterable[Block4D]:
     kinds, kind_of = model.kinds, model.block_sequence()
     tables: dict[tuple[int, bool], Rotary] = {}
@@ -408,9 +396,7 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
             width, local = attention.head_dim, attention.window is not None and details.local_theta is not None
             rotary = tables.get((width, local))
             if rotary is None:
-                gain = 1.0 if local else details.rotary_gain or 1.0
-                turns = frequencies(width, details, local=local)
-                rotary = tables[width, local] = Rotary(machine, turns, sequence, gain)
+                rotary = tables[width, local] = Rotary(machine, frequencies(width, details, local=local), sequence)
         yield Block4D(
             machine,
             f"blocks.{index}",
@@ -425,14 +411,14 @@ def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequ
 class Rotary(nn.Module):
     """Cosines and sines of rotary positions (arXiv 2104.09864), shape (this rank's positions, features / 2) each."""
 
-    def __init__(self, machine: Machine, turns: Tensor, positions: int, gain: float = 1.0) -> None:
+    def __init__(self, machine: Machine, turns: Tensor, positions: int) -> None:
         super().__init__()
         angles = torch.outer(own_tokens(machine.grid, positions).double(), turns)
         device, compute = machine.grid.device, machine.precision.compute
         self.cosine: Tensor
         self.sine: Tensor
-        self.register_buffer("cosine", (angles.cos() * gain).to(device, compute), persistent=False)
-        self.register_buffer("sine", (angles.sin() * gain).to(device, compute), persistent=False)
+        self.register_buffer("cosine", angles.cos().to(device, compute), persistent=False)
+        self.register_buffer("sine", angles.sin().to(device, compute), persistent=False)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         return self.cosine, self.sine
@@ -443,7 +429,7 @@ def frequencies(features: int, details: Details, *, local: bool = False) -> Tens
 
     ``local``: of attention with a window and a separate theta.  With a band (``rotary_low`` to ``rotary_high``
     turns in ``rotary_original`` positions) slow pairs are stretched, fast ones left, and those between blended, as
-    Llama 3.1 and YaRN have it (Hugging Face transformers, ``modeling_rope_utils``).
+    Llama 3.1 has it (Hugging Face transformers, ``modeling_rope_utils``).
     """
     half = torch.arange(0, features, 2, dtype=torch.float64) / features
     if local and details.local_theta is not None:
@@ -455,24 +441,8 @@ def frequencies(features: int, details: Details, *, local: bool = False) -> Tens
     low, high, original = details.rotary_low, details.rotary_high, details.rotary_original
     if low is None or high is None or original is None:
         return stretched
-    if details.rotary_ramp is None:
-        kept = ((original * turns / (2 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
-    else:
-        first, last = _band(features, details, fastest=high, slowest=low, original=original)
-        kept = 1 - ((torch.arange(features // 2) - first) / max(last - first, 1e-3)).clamp(0.0, 1.0)
+    kept = ((original * turns / (2 * math.pi) - low) / (high - low)).clamp(0.0, 1.0)
     return kept * turns + (1 - kept) * stretched
-
-
-def _band(features: int, details: Details, *, fastest: float, slowest: float, original: float) -> tuple[float, float]:
-    """The places of the pairs that make so many turns in ``original`` positions (arXiv 2309.00071, section 3.2)."""
-
-    def place(turns: float) -> float:
-        return features * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(details.rotary_theta))
-
-    first, last = place(fastest), place(slowest)
-    if details.rotary_ramp == "whole-features":
-        first, last = math.floor(first), math.ceil(last)
-    return max(first, 0), min(last, features - 1)
 
 
 def split_heads(

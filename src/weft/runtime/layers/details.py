@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite, log
+from math import isfinite
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,11 +28,9 @@ DEFAULTS: Mapping[str, Details] = {
         activation="gelu-tanh", norm_epsilon=1e-6, rotary_theta=1e6, local_theta=1e4, query_scale=256**-0.5
     ),
     "gpt2": Details(activation="gelu-tanh"),
-    "gpt_neox": Details(activation="gelu"),
     "llama": Details(activation="silu", norm_epsilon=1e-6),
     "mistral": Details(activation="silu", norm_epsilon=1e-6),
     "mixtral": Details(activation="silu", norm_epsilon=1e-5, rotary_theta=1e6),
-    "mpt": Details(activation="gelu"),
     "opt": Details(activation="relu"),
     "phi3": Details(activation="silu"),
     "qwen2": Details(activation="silu", norm_epsilon=1e-6),
@@ -50,9 +48,6 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "swish": "silu",
 }
 """Names of Hugging Face."""
-
-_ROTARY_SHARES = {"gpt_neox": 0.25}
-"""Share of a head's features that is rotated, where it is not all."""
 
 
 def is_config(source: str) -> bool:
@@ -142,8 +137,8 @@ def _activation(f: Fields, usual: Activation | None) -> Activation | None:
 
 def _rotary(f: Fields, usual: Details) -> Details:
     """Rotary positions; since version 5 transformers keeps them within ``rope_parameters``, Gemma 3's by layer."""
-    theta = _number(f.inner("attn_config"), usual.rotary_theta, "rope_theta")
-    read = replace(usual, rotary_theta=_number(f, theta, "rope_theta", "rotary_emb_base"))
+    theta = usual.rotary_theta
+    read = replace(usual, rotary_theta=_number(f, theta, "rope_theta"))
     if usual.local_theta is not None:
         read = replace(read, local_theta=_number(f, usual.local_theta, "rope_local_base_freq"))
     for key in ("rope_scaling", "rope_parameters"):
@@ -158,15 +153,13 @@ def _rotary(f: Fields, usual: Details) -> Details:
 
 
 def _scaled(f: Fields, rope: Fields, read: Details) -> Details:
-    """With the stretching of positions that a table says: none, all alike, Llama 3's, or YaRN's."""
+    """With the stretching of positions that a table says: none, all alike, or Llama 3's."""
     key = rope.find("rope_type", "type")
     kind = "default" if key is None else rope.word(key, "default")
     if key is None or kind == "default":
         return read
-    if kind not in ("linear", "llama3", "yarn"):
-        raise _unsupported(rope, key, "choose default, linear, llama3 or yarn; remove it to train from the start")
-    if kind == "yarn":
-        return _yarn(f, rope, read)
+    if kind not in ("linear", "llama3"):
+        raise _unsupported(rope, key, "choose default, linear or llama3; remove it to train from the start")
     read = replace(read, rotary_factor=_number(rope, None, "factor"))
     if kind == "linear":
         return read
@@ -184,47 +177,14 @@ def _original(f: Fields, rope: Fields) -> float:
     return _number(rope if rope.has(own) and not f.has(own) else f, None, own, "max_position_embeddings")
 
 
-def _yarn(f: Fields, rope: Fields, read: Details) -> Details:
-    """YaRN (arXiv 2309.00071), with the keys and defaults of transformers."""
-    original = _original(f, rope)
-    factor = _number(rope, _number(f, original, "max_position_embeddings") / original, "factor")
-
-    def gain(scale: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
-
-    usual = gain(1.0)
-    if rope.data.get("mscale") and rope.data.get("mscale_all_dim"):
-        usual = gain(_number(rope, None, "mscale")) / gain(_number(rope, None, "mscale_all_dim"))
-    low, high = _number(rope, 1.0, "beta_slow"), _number(rope, 32.0, "beta_fast")
-    if low > high:
-        raise rope.bad("beta_slow", f"{low:g} is above beta_fast, {high:g}")
-    if (theta := _number(rope, read.rotary_theta, "rope_theta")) <= 1:
-        raise f.bad("rope_theta", f"{theta:g} is not above 1")
-    return replace(
-        read,
-        rotary_factor=factor,
-        rotary_low=low,
-        rotary_high=high,
-        rotary_original=original,
-        rotary_ramp="whole-features" if rope.flag("truncate", True) else "features",
-        rotary_gain=_number(rope, usual, "attention_factor"),
-    )
-
-
 def _check_rotary_share(f: Fields) -> None:
     """Refuse heads that are rotated in part."""
     for fields in (f, f.inner("rope_parameters")):
-        key = fields.find("partial_rotary_factor", "rotary_pct")
+        key = fields.find("partial_rotary_factor")
         if key is not None:
             if _number(fields, 1.0, key) != 1.0:
                 raise _unsupported(fields, key, "the runtime rotates whole heads: set it to 1")
             return
-    if f.kind in _ROTARY_SHARES:
-        raise Unsupported(
-            f"{_ROTARY_SHARES[f.kind]:g} of each head is rotated by default",
-            where=f"{f.where}: rotary_pct",
-            remedy="the runtime rotates whole heads: set rotary_pct to 1",
-        )
 
 
 def _check_order_and_scale(f: Fields) -> None:
@@ -236,10 +196,6 @@ def _check_order_and_scale(f: Fields) -> None:
     ):
         if f.flag(key, usual) != usual:
             raise _unsupported(f, key, f"set it to {str(usual).lower()}")
-    options = f.inner("attn_config")
-    for key in ("softmax_scale", "clip_qkv"):
-        if options.has(key):
-            raise _unsupported(options, key, "remove it")
 
 
 def _number(f: Fields, usual: float | None, *names: str, most: float = 1e12) -> float:

@@ -1,13 +1,10 @@
 """Mixture of experts: a router sends each token to its top experts, which lie on the ranks of the axis of experts.
 
-Without a capacity no token is dropped: ranks first tell each other how many copies they send, then exchange copies by
-all-to-all, and back.  With one, an expert takes so many copies of each sequence, those of earlier tokens first, which
-neither looks ahead nor depends on the grid; what is dropped adds nothing to its token, and the weights of the token's
-other experts stay.
+No token is dropped: ranks first tell each other how many copies they send, then deal these by all-to-all, and back.
 
 Experts are balanced within each sequence (arXiv 2412.19437, section 2.1.2: the share of a sequence's copies that an
 expert is chosen for, times its mean probability), so that the loss does not depend on the grid.  Sources:
-arXiv 2101.03961, section 2 (capacity, loss); arXiv 2211.15841 (dropless); arXiv 2504.14960 (experts on a mesh of
+arXiv 2101.03961, section 2 (loss); arXiv 2211.15841 (dropless); arXiv 2504.14960 (experts on a mesh of
 their own).
 """
 
@@ -15,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from math import ceil, inf
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,36 +20,16 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from weft.errors import BadInput
 from weft.layout.mesh import ROWS
 from weft.model.spec import MixtureOfExperts
 from weft.runtime.core.beneath import FakeTensor
-from weft.runtime.core.grid import GRID_AXES, SEQUENCE
+from weft.runtime.core.collectives import moved
+from weft.runtime.core.grid import SEQUENCE
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
 
 EXPERT, TENSOR = "expert", "expert_tensor"
-
-Move = Callable[[Tensor], Tensor]
-"""A linear map of rows that ranks carry out together."""
-
-
-def moved(rows: Tensor, there: Move, back: Move) -> Tensor:
-    """``there`` of rows; ``back``, its adjoint, of their gradient."""
-    return cast(Tensor, _Moved.apply(rows, there, back))  # type: ignore[no-untyped-call]
-
-
-class _Moved(Function):
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, there: Move, back: Move) -> Tensor:
-        ctx.back = back
-        return there(rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.back(gradients[0]), None, None
 
 
 class _Copied(Function):
@@ -79,20 +54,8 @@ class _Copied(Function):
 
 
 def copied(rows: Tensor, order: Tensor, times: int = 1) -> Tensor:
-    """Copies of rows, ``times`` of each, in an order of their numbers (those left out are nowhere)."""
+    """Copies of rows, ``times`` of each, in an order of their numbers."""
     return cast(Tensor, _Copied.apply(rows, order, times))  # type: ignore[no-untyped-call]
-
-
-def routed_rows(machine: Machine, rows: int) -> tuple[int, int]:
-    """Of so many rows of a layer, how many this rank routes, and the place of the first in the micro-batch.
-
-    Raises:
-        BadInput: they cannot be divided over x and y.
-    """
-    grid = machine.grid
-    axes = ("y",) if machine.rows_cut or grid.size("y") == 1 else ("x", "y")
-    own = grid.divided(rows, *axes, what="tokens of a micro-batch")
-    return own, (grid.index("x") * grid.size("y") + grid.index("y")) * own
 
 
 def to_tokens(machine: Machine, rows: Tensor) -> Tensor:
@@ -200,36 +163,15 @@ def evenly(size: int, parts: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
-    """How a router weighs, balances and drops.
+    """How a router weighs and balances.
 
     Attributes:
         normalized: the weights of a token's experts add up to 1 (Mixtral, Qwen3).
         balance: factor of the balancing loss, the mean over all sequences, in each layer.
-        capacity: an expert takes at most this many times its even share of the copies of a sequence; None: all.
     """
 
     normalized: bool = True
     balance: float = 0.0
-    capacity: float | None = None
-
-    def most(self, moe: MixtureOfExperts, sequence: int) -> int | None:
-        """Copies of a sequence that an expert takes at most.
-
-        Raises:
-            BadInput: the capacity is not a number above 0.
-        """
-        if self.capacity is None:
-            return None
-        if not 0 < self.capacity < inf:
-            raise BadInput(
-                f"{self.capacity} is not a capacity", where="expert_capacity", remedy="give one above 0: 1.25"
-            )
-        return min(ceil(Fraction(repr(self.capacity)) * moe.top_k * sequence / moe.experts), sequence)
-
-
-class Activation(Protocol):
-    def __call__(self, up: Tensor) -> Tensor:
-        """What the second product takes, of what the first one gives."""
 
 
 class ExpertLinear(nn.Module):
@@ -346,8 +288,6 @@ class Experts4D(nn.Module):
 
     Attributes:
         tokens: of the global batch, by whose number losses are divided; 0: nothing is balanced.
-        met: copies of tokens of this rank's sequences since it was set to 0, where there is a capacity.
-        dropped: those that experts did not take.
     """
 
     def __init__(
@@ -360,26 +300,15 @@ class Experts4D(nn.Module):
         *,
         places: Tensor,
         whole_sequence: int,
-        activation: Activation,
+        activation: Callable[[Tensor], Tensor],
         shared: nn.Module | None,
     ) -> None:
         super().__init__()
         self.machine, self.experts, self.top_k, self.routing = machine, moe.experts, moe.top_k, routing
         self.places, self.whole_sequence = places.to(machine.grid.device), whole_sequence
         self.activation, self.shared = activation, shared
-        self.most = routing.most(moe, whole_sequence)
-        self.tokens, self.met = 0, 0
-        self.dropped = torch.zeros((), dtype=torch.int64, device=machine.grid.device)
-        self.router = Vector(
-            machine,
-            f"{name}.router.weight",
-            shape=(moe.experts, hidden),
-            rows=((0, moe.experts),),
-            columns=(0, hidden),
-            local_shape=(moe.experts, hidden),
-            split_over=(),
-            sum_over=("x", "y", *ROWS),
-        )
+        self.tokens = 0
+        self.router = Vector(machine, f"{name}.router.weight", shape=(moe.experts, hidden), sum_over=("x", "y", *ROWS))
         width = moe.expert.intermediate
         up = (width,) * (2 if moe.expert.gated else 1)
         self.fc1 = ExpertLinear(machine, f"{name}.expert.fc1", hidden, up, moe.experts)
@@ -397,27 +326,21 @@ class Experts4D(nn.Module):
         if self.routing.normalized:
             weights = weights / weights.sum(-1, keepdim=True)
         sequence, place = self._where(given)
-        choices = self._choices(chosen, sequence, place)
+        load = self._load(self._choices(chosen, sequence, place))
         if self.tokens and self.routing.balance:
-            crowd = self._load(choices)[sequence] * (self.experts / (self.top_k * self.whole_sequence))
+            crowd = load[sequence] * (self.experts / (self.top_k * self.whole_sequence))
             loss = (chances * crowd).sum() * (self.routing.balance / self.tokens)
             rows = cast(Tensor, _Balanced.apply(rows, loss))  # type: ignore[no-untyped-call]
-        if self.most is not None:  # what is dropped goes to no expert, whose number is past the last
-            chosen = chosen.masked_fill(~self._taken(choices, self.most)[sequence, place], self.experts)
         order, ends = self._in_order(chosen)
-        copies = copied(rows, order, self.top_k)
-        back = self._worked(copies, ends)
+        back = self._worked(copied(rows, order, self.top_k), ends)
         home = back.new_zeros(chosen.numel(), rows.shape[1]).index_copy(0, order, back)
         return (home.view(len(rows), self.top_k, -1) * weights.unsqueeze(-1).to(rows.dtype)).sum(1)
 
     def _in_order(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers of the copies that experts take, by expert, and where those of each expert end."""
+        """Numbers of the copies, by expert, and where those of each expert end."""
         which, order = chosen.flatten().sort(stable=True)
         experts = torch.arange(self.experts, device=chosen.device)
-        ends = torch.searchsorted(which, experts, right=True, out_int32=True)
-        if self.most is not None and _has_values(ends):
-            order = order[: int(ends[-1])]
-        return order, ends
+        return order, torch.searchsorted(which, experts, right=True, out_int32=True)
 
     def _worked(self, copies: Tensor, ends: Tensor) -> Tensor:
         """Copies of tokens in the order of their experts, through these and back in the same order."""
@@ -450,7 +373,10 @@ class Experts4D(nn.Module):
 
     def _where(self, given: int) -> tuple[Tensor, Tensor]:
         """Of each row that this rank routes: which sequence of the micro-batch it is of, and its place there."""
-        own, first = routed_rows(self.machine, given)
+        grid = self.machine.grid
+        axes = ("y",) if self.machine.rows_cut or grid.size("y") == 1 else ("x", "y")
+        own = grid.divided(given, *axes, what="tokens of a micro-batch")
+        first = (grid.index("x") * grid.size("y") + grid.index("y")) * own
         rows = torch.arange(own, device=self.places.device) + first
         return rows // len(self.places), self.places[rows % len(self.places)]
 
@@ -469,45 +395,6 @@ class Experts4D(nn.Module):
         places = choices.flatten(1) + torch.arange(len(choices), device=choices.device).unsqueeze(1) * self.experts
         load.index_add_(0, places.flatten(), torch.ones(places.numel(), device=choices.device))
         return load.view(-1, self.experts).to(self.machine.precision.wide)
-
-    def _taken(self, choices: Tensor, most: int) -> Tensor:
-        """Which copies experts take, as many of a sequence, its earlier tokens first; of the shape of choices."""
-        shape = *choices.shape[:2], self.experts
-        chose = torch.zeros(shape, dtype=torch.int32, device=choices.device).scatter_(2, choices, 1)
-        taken = chose.cumsum(1).gather(2, choices) <= most
-        self.met += taken.numel()
-        self.dropped += (~taken).sum()
-        return taken
-
-
-class Drops:
-    """Counts what experts with a capacity do not take.
-
-    Attributes:
-        possible: whether there is a capacity.
-    """
-
-    def __init__(self, machine: Machine, stages: nn.Module, *, possible: bool) -> None:
-        self.possible, self._machine = possible, machine
-        self._layers = [module for module in stages.modules() if isinstance(module, Experts4D)]
-
-    def begin(self) -> None:
-        """Start to count."""
-        for layer in self._layers:
-            layer.met = 0
-            layer.dropped.zero_()
-
-    def share(self) -> float | None:
-        """Of all copies of tokens in all layers since then, over all ranks, each of which calls it; None without a
-        capacity."""
-        if not self.possible:
-            return None
-        grid, wide = self._machine.grid, self._machine.precision.wide
-        result = torch.zeros(2, dtype=wide, device=grid.device)
-        for layer in self._layers:  # each for itself, as some are computed again and count twice
-            result += torch.stack((layer.dropped / layer.met, torch.ones_like(result[0]))).to(wide)
-        dropped, layers = self._machine.collectives.all_reduce(result, *GRID_AXES).wait().tolist()
-        return float(dropped / layers)
 
 
 class _Balanced(Function):

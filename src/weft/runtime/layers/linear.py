@@ -11,6 +11,7 @@ layer multiplies, a convolution correlates; gathering, summing and scattering ar
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, cast
 
@@ -24,13 +25,68 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from weft.errors import BadInput, Unsupported
 from weft.layout.stages import weight_gradient_first
 from weft.runtime.core.collectives import Pending
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, refuse_autocast
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import fused, share
-from weft.runtime.core.precision import autocast_format, cast_for_products, without_autocast
-from weft.runtime.core.siblings import Joint, joined
 
 Kind = Literal["normal", "transposed"]
+
+
+class Joint:
+    """The layers that take one tensor.
+
+    Args:
+        sum_gradient: begins to sum a partial gradient over ranks.
+    """
+
+    def __init__(self, sum_gradient: Callable[[Tensor], Pending]) -> None:
+        self._sum = sum_gradient
+        self._members = self._given = 0
+        self._partial: Tensor | None = None
+        self._pending: Pending | None = None
+
+    def enter(self) -> None:
+        """One more layer takes the tensor."""
+        self._members += 1
+
+    def add(self, partial: Tensor) -> None:
+        """A layer's partial gradient; with the last one the sum over ranks begins."""
+        self._given += 1
+        self._partial = partial if self._partial is None else self._partial.add_(partial)
+        if self._given == self._members:
+            self._pending = self._sum(self._partial)
+
+    def take(self) -> Tensor | None:
+        """The gradient, when all layers that got one are through; None where none did."""
+        if self._pending is None and self._partial is not None:
+            self._pending = self._sum(self._partial)
+        pending, self._pending, self._partial, self._given = self._pending, None, None, 0
+        return None if pending is None else pending.wait()
+
+
+def joined(rows: Tensor, sum_gradient: Callable[[Tensor], Pending]) -> tuple[Tensor, Joint]:
+    """Rows for layers that hand their partial gradients to the joint."""
+    joint = Joint(sum_gradient)
+    return cast(Tensor, _Join.apply(rows, joint)), joint  # type: ignore[no-untyped-call]
+
+
+class _Join(Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, joint: Joint) -> Tensor:
+        ctx.joint = joint
+        ctx.set_materialize_grads(False)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        # The gradient comes by the joint and not by autograd, which would take it for a constant without a word.
+        if torch.is_grad_enabled():
+            raise Unsupported(
+                "second derivatives (create_graph=True) are not computed where weights are cut",
+                where="backward",
+                remedy="leave x out of the layout, or compute them on one rank",
+            )
+        return ctx.joint.take(), None
 
 
 class Layer4D(nn.Module, ABC):
@@ -94,7 +150,6 @@ class Layer4D(nn.Module, ABC):
                 f"{name}.bias",
                 shape=(sum(parts),),
                 rows=rows,
-                local_shape=(sum(parts) // grid.size(self.over_out),),
                 split_over=(self.over_out,),
                 own_tokens=self.transposed,
             )
@@ -105,29 +160,23 @@ class Layer4D(nn.Module, ABC):
         return self.weight.alone and self.machine.grid.size("x", "y") == 1 and not self.machine.later.collects
 
     def forward(self, rows: Tensor) -> Tensor:
+        refuse_autocast(rows, self.weight.name)
         if not self.is_whole:
             return cast(Tensor, self._communicated(rows))
-        given = cast_for_products(rows)
         weight = self.weight.as_leaf() if self.weight.input is None else self.weight.input
-        return self._biased(self.product(given, weight.to(given.dtype)))
+        return self._biased(self.product(rows, weight.to(rows.dtype)))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _communicated(self, rows: Tensor) -> Tensor:
-        given, joint = self._joined(rows)
-        out = cast(Tensor, _Product.apply(given, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
+        joint: Joint | None = None
+        if self.machine.grid.size(self.over_out) > 1:
+            how = self.over_out, self.gathers_rows
+            rows, joint = self.machine.last.made("layer", rows, how, lambda: joined(rows, self.sum_input_gradient))
+        out = cast(Tensor, _Product.apply(rows, self.weight.shard, self, joint))  # type: ignore[no-untyped-call]
         return self._biased(out)
 
     def _biased(self, out: Tensor) -> Tensor:
         return out if self.bias is None else out + self.bias().to(out.dtype).view(-1, *(1,) * (out.ndim - 2))
-
-    def _joined(self, rows: Tensor) -> tuple[Tensor, Joint | None]:
-        """Rows in the format of products, and who else takes them."""
-        if self.machine.grid.size(self.over_out) == 1:
-            return cast_for_products(rows), None
-        how = self.over_out, self.gathers_rows, autocast_format(rows)
-        return self.machine.last.made(
-            "layer", rows, how, lambda: joined(cast_for_products(rows), self.sum_input_gradient)
-        )
 
     @abstractmethod
     def product(self, rows: Tensor, weight: Tensor) -> Tensor:
@@ -203,7 +252,6 @@ class _Product(Function):
     """Steps 1 to 6 of the algorithm; the weight's gradient is delivered to the parameter by the scheduler."""
 
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
         ctx.save_for_backward(rows)
@@ -211,7 +259,6 @@ class _Product(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (rows,) = ctx.saved_tensors
         return _gradients(gradients[0], rows, ctx.layer, ctx.joint, wanted=ctx.needs_input_grad[0]), None, None, None

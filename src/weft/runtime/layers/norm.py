@@ -14,7 +14,6 @@ from torch.nn import functional
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import Vector
 from weft.runtime.core.placement import share
-from weft.runtime.core.precision import without_autocast
 
 
 class Norm4D(nn.Module):
@@ -28,7 +27,7 @@ class Norm4D(nn.Module):
         super().__init__()
         self.machine, self.features, self.centred, self.epsilon = machine, features, centred, epsilon
         grid = machine.grid
-        local = grid.divided(features, "y", what=f"{name}: features")
+        grid.divided(features, "y", what=f"{name}: features")
         rows = (share(features, grid.size("y"), grid.index("y")),)
 
         def vector(what: str, initial: float) -> Vector:
@@ -37,7 +36,6 @@ class Norm4D(nn.Module):
                 f"{name}.{what}",
                 shape=(features,),
                 rows=rows,
-                local_shape=(local,),
                 split_over=("y",),
                 own_tokens=True,
                 initial=initial,
@@ -74,7 +72,6 @@ class _Normalize(Function):
     """
 
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> Tensor:
         out, scale, around = _normalized(rows, gain, bias, norm)
         ctx.norm = norm
@@ -83,7 +80,6 @@ class _Normalize(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, gain, scale, *around = ctx.saved_tensors
         _, for_gain, for_bias, _ = ctx.needs_input_grad

@@ -21,10 +21,9 @@ from weft.layout.parts import padded_rows
 from weft.layout.step import WIDENED_LOGITS
 from weft.runtime.core.beneath import assert_on_device
 from weft.runtime.core.collectives import Pending
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, refuse_autocast
 from weft.runtime.core.parameters import Matrix, Vector
 from weft.runtime.core.placement import Range, share
-from weft.runtime.core.precision import cast_for_products, without_autocast
 
 IGNORED = -100
 """The target of tokens that do not count, as ``torch.nn.functional.cross_entropy`` has it."""
@@ -42,6 +41,20 @@ def vocabulary_matrix(machine: Machine, name: str, vocab: int, hidden: int) -> M
         columns=(0, hidden),
         split_over=("x", "y"),
         padded_rows=height,
+    )
+
+
+def positions_table(machine: Machine, name: str, positions: int, hidden: int) -> Vector:
+    """A table of positions, its features split over y, whole along the other axes."""
+    grid = machine.grid
+    grid.divided(hidden, "y", what=f"{name.removesuffix('.weight')}: features")
+    return Vector(
+        machine,
+        name,
+        shape=(positions, hidden),
+        columns=share(hidden, grid.size("y"), grid.index("y")),
+        split_over=("y",),
+        own_tokens=True,
     )
 
 
@@ -103,7 +116,6 @@ class Embedding4D(nn.Module):
 
 class _Lookup(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, ids: Tensor, shard: Tensor, embedding: Embedding4D) -> Tensor:
         machine, table = embedding.machine, embedding.table
         start, stop = table.placement.rows[0]
@@ -121,11 +133,10 @@ class _Lookup(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         (local,) = ctx.saved_tensors
         table: Matrix = ctx.table
-        gradient = whole_rows(table.machine, gradients[0]).wait_whole()
+        gradient = whole_rows(table.machine, gradients[0])
         table.scatter_rows(torch.where((local >= 0).unsqueeze(1), gradient, 0), local.clamp(min=0))
         return None, None, None
 
@@ -146,50 +157,49 @@ class Head4D(nn.Module):
             table.uses += 1
         self.bias = None
         if bias:
-            height = self.table.block_shape[0]
             self.bias = Vector(
                 machine,
                 f"{name}.bias",
                 shape=(vocab,),
                 rows=self.table.placement.rows,
-                local_shape=(height,),
+                height=self.table.block_shape[0],
                 split_over=("x", "y"),
-                own_tokens=False,
             )
 
     def forward(self, rows: Tensor) -> Tensor:
-        given = cast_for_products(rows)
-        logits = cast(Tensor, _Logits.apply(given, self.table.shard, self.table))  # type: ignore[no-untyped-call]
+        refuse_autocast(rows, self.table.name)
+        logits = cast(Tensor, _Logits.apply(rows, self.table.shard, self.table))  # type: ignore[no-untyped-call]
         return logits if self.bias is None else logits + self.bias().to(logits.dtype)
 
 
 class _Logits(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, rows: Tensor, shard: Tensor, table: Matrix) -> Tensor:
         machine = table.machine
-        whole = whole_rows(machine, rows).wait_whole()
+        whole = whole_rows(machine, rows)
         ctx.table = table
         ctx.save_for_backward(rows if machine.rows_cut else whole)
         return whole @ table.gather().to(rows.dtype).t()
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         table: Matrix = ctx.table
         machine = table.machine
         (saved,) = ctx.saved_tensors
         gradient = gradients[0].contiguous()
 
-        def gather() -> GatheredRows:
-            if machine.rows_cut:
-                return whole_rows(machine, saved)
-            return GatheredRows(machine, Pending(saved), laid=False)
+        def gather() -> Pending:
+            return _gathered(machine, saved) if machine.rows_cut else Pending(saved)
 
         again = None if machine.later.collects else gather()
         if again is not None and not machine.overlap.switches.all_reduce:
-            again.pending.wait()
+            again.wait()
+
+        def scatter() -> None:
+            rows = (again or gather()).wait()
+            table.scatter_product(gradient, _side_by_side(machine, rows) if machine.rows_cut else rows)
+
         partial = gradient @ table.gather().to(gradient.dtype)
         if machine.rows_cut:
             pending = machine.collectives.reduce_scatter(_to_ranks(machine, partial), "x", "y")
@@ -197,30 +207,19 @@ class _Logits(Function):
             pending = machine.collectives.all_reduce(partial, "x", "y")
         if not machine.overlap.switches.all_reduce:
             pending.wait()
-        again_or = gather if again is None else lambda: again
-        machine.later.do(lambda: table.scatter_product(gradient, again_or().wait_whole()))
+        machine.later.do(scatter)
         summed = pending.wait()
         return summed[0] if machine.rows_cut else _own_features(machine, summed), None, None
 
 
-class GatheredRows:
-    """Hidden states being gathered with all features and tokens.
-
-    ``laid`` says that the shards of the ranks come one after the other and must be put side by side.
-    """
-
-    def __init__(self, machine: Machine, pending: Pending, *, laid: bool = True) -> None:
-        self.machine, self.pending, self.laid = machine, pending, laid
-
-    def wait_whole(self) -> Tensor:
-        gathered = self.pending.wait()
-        return _side_by_side(self.machine, gathered) if self.laid else gathered
+def _gathered(machine: Machine, rows: Tensor) -> Pending:
+    """Gather hidden states (tokens [/ x], hidden / y), to be put ``_side_by_side``."""
+    return machine.collectives.all_gather(rows, *(("x", "y") if machine.rows_cut else ("y",)))
 
 
-def whole_rows(machine: Machine, rows: Tensor) -> GatheredRows:
-    """Gather hidden states (tokens [/ x], hidden / y) to (tokens, hidden)."""
-    axes = ("x", "y") if machine.rows_cut else ("y",)
-    return GatheredRows(machine, machine.collectives.all_gather(rows, *axes))
+def whole_rows(machine: Machine, rows: Tensor) -> Tensor:
+    """Hidden states (tokens [/ x], hidden / y) as (tokens, hidden)."""
+    return _side_by_side(machine, _gathered(machine, rows).wait())
 
 
 def _side_by_side(machine: Machine, gathered: Tensor) -> Tensor:
@@ -271,7 +270,6 @@ def cross_entropy(machine: Machine, logits: Tensor, targets: Tensor, vocab: int)
 
 class _CrossEntropy(Function):
     @staticmethod
-    @without_autocast
     def forward(ctx: Any, logits: Tensor, targets: Tensor, machine: Machine, vocab: int) -> Tensor:
         all_reduce, wide = machine.collectives.all_reduce, machine.precision.wide
         start, stop = vocabulary_rows(machine, vocab, logits.shape[1])
@@ -291,7 +289,6 @@ class _CrossEntropy(Function):
 
     @staticmethod
     @once_differentiable
-    @without_autocast
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         real, share, losses, targets, local, here = ctx.saved_tensors
         gradient = torch.where(targets != IGNORED, gradients[0], 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from pathlib import Path
@@ -19,7 +19,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.errors import BadInput
+from weft.cluster.catalogue import accelerator
+from weft.cluster.spec import Accelerator
+from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.layout.measured import (
     KINDS,
@@ -34,9 +36,10 @@ from weft.layout.measured import (
     measured_to_json,
 )
 from weft.layout.spec import Layout
+from weft.model import job
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.precision import Precision
+from weft.runtime.core.machine import Precision
 from weft.runtime.run.ranks import local_ranks, run_ranks
 
 ELEMENT_BYTES = 4
@@ -288,3 +291,57 @@ def _host_Bps(clock: Stopwatch) -> float:
     target = _empty(HOST_COPY_BYTES, torch.uint8, clock.grid)
     middle, _ = clock.alone(lambda: target.copy_(source, non_blocking=True))
     return HOST_COPY_BYTES / middle
+
+
+# The accelerator of a GPU ------------------------------------------------------------------------
+
+DEVICES: Mapping[str, str] = {
+    "AMD Instinct MI210": "mi210",
+    "AMD Instinct MI250X": "mi250x",
+    "AMD Instinct MI300A": "mi300a",
+    "AMD Instinct MI300X": "mi300x",
+    "AMD Instinct MI325X": "mi325x",
+    "AMD Instinct MI355X": "mi355x",
+    "NVIDIA A10": "a10",
+    "NVIDIA A100 80GB PCIe": "a100-pcie-80gb",
+    "NVIDIA A100-PCIE-40GB": "a100-pcie-40gb",
+    "NVIDIA A100-SXM-80GB": "a100-80gb",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb",
+    "NVIDIA A40": "a40",
+    "NVIDIA A800-SXM4-80GB": "a800",
+    "NVIDIA B200": "b200",
+    "NVIDIA B300 SXM6 AC": "b300",
+    "NVIDIA GB200": "gb200",
+    "NVIDIA GB300": "gb300",
+    "NVIDIA GH200 144G HBM3e": "gh200-144gb",
+    "NVIDIA GH200 480GB": "gh200-96gb",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA H100 80GB HBM3": "h100",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H20": "h20",
+    "NVIDIA H200": "h200",
+    "NVIDIA H200 NVL": "h200-nvl",
+    "NVIDIA H800": "h800",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA RTX A6000": "a6000",
+    "Tesla P100-SXM2-16GB": "p100",
+    "Tesla V100-SXM2-16GB": "v100-16gb",
+    "Tesla V100-SXM2-32GB": "v100-32gb",
+}
+"""Names of ``torch.cuda.get_device_name`` and of the catalogue: boards whose figures the catalogue has."""
+
+
+def accelerator_of(device: str) -> Accelerator | None:
+    """The catalogue's entry of a GPU; None where it has none."""
+    return accelerator(DEVICES[device]) if device in DEVICES else None
+
+
+def peak_flops(chip: Accelerator | None, precision: job.Precision) -> float | None:
+    """Dense peak in FLOP/s; None for an unknown accelerator, or one without units for the precision."""
+    try:
+        return None if chip is None else chip.peak_flops(precision)
+    except Unsupported:
+        return None

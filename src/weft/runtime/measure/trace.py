@@ -26,10 +26,9 @@ from weft.layout.step import Issue
 from weft.model.job import Job
 from weft.runtime.core.beneath import TorchDispatchMode, start_fake_ranks
 from weft.runtime.core.grid import SEQUENCE, Grid
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
-from weft.runtime.core.precision import Precision
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import StepPasses, build_stages
 from weft.runtime.run.session import micro_batches_of

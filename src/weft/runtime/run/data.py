@@ -1,18 +1,20 @@
 """Training data by global step: row i of step s is a function of the seed, s and i alone, on every grid.
 
 A corpus is cut into windows; each epoch visits every window once, in an order that is computed and not
-stored, so that a run resumes from its step.
+stored, so that a run resumes from its step.  Files of tokens are mapped: NumPy's ``.npy`` (unsigned, one dimension),
+bare ``.bin`` of 16 bits (nanoGPT), and ``.bin`` with an ``.idx`` beside it (Megatron-LM's indexed data set).
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
-from math import fsum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from weft.errors import BadInput, MissingExtra
 from weft.files import read_text
+from weft.runtime.core.collectives import from_first_rank
 from weft.runtime.core.grid import Grid
 
 Words = NDArray[np.uint64]
@@ -154,49 +157,8 @@ def markov_corpus(vocabulary: int, *, tokens: int, seed: int) -> Corpus:
     return Corpus(tokens=made.reshape(-1)[:tokens], vocabulary=vocabulary, where="synthetic data")
 
 
-BLOCK = 4096
-"""Rows within which shares are met, and so the precision of weights."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mixture:
-    """Corpora and how much of each is wanted.
-
-    Raises:
-        BadInput: there is none, or a weight is not above 0.
-    """
-
-    corpora: tuple[Corpus, ...]
-    weights: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.corpora or len(self.corpora) != len(self.weights) or not all(0 < w < 1e9 for w in self.weights):
-            raise BadInput(f"{len(self.corpora)} corpora with weights {self.weights}", where="data")
-
-    def counts(self) -> tuple[int, ...]:
-        """Rows of each corpus in a block: the nearest whole numbers by largest remainders, one at least."""
-        exact = np.array(self.weights) / fsum(self.weights) * (BLOCK - len(self.weights))
-        result = np.floor(exact).astype(np.int64)
-        late = np.argsort(result - exact, kind="stable")[: BLOCK - len(result) - int(result.sum())]
-        result[late] += 1
-        return tuple(int(one) + 1 for one in result)
-
-    def fingerprint(self) -> str:
-        """As ``Corpus.fingerprint``, of all and their shares."""
-        parts = (f"{one.fingerprint()} {n}" for one, n in zip(self.corpora, self.counts(), strict=True))
-        return blake2b(" ".join(parts).encode(), digest_size=16).hexdigest()
-
-    def split(self, share: float) -> tuple[Mixture, Mixture]:
-        """Each corpus without its last ``share``, and those."""
-        kept, held = zip(*(one.split(share) for one in self.corpora), strict=True)
-        return Mixture(corpora=kept, weights=self.weights), Mixture(corpora=held, weights=self.weights)
-
-
-Data = Corpus | Mixture
-
-
 class Batches:
-    """The global batches of a run over a corpus or a mixture.
+    """The global batches of a run over a corpus.
 
     Args:
         sequence: tokens per row.
@@ -205,16 +167,14 @@ class Batches:
         vocabulary: of the model.
 
     Raises:
-        BadInput: a corpus has tokens that the model does not, or not one window; a size is not positive.
+        BadInput: the corpus has tokens that the model does not, or not one window; a size is not positive.
     """
 
-    def __init__(self, corpus: Data, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
+    def __init__(self, corpus: Corpus, *, sequence: int, rows: int, seed: int, vocabulary: int) -> None:
         if sequence < 1 or rows < 1:
             raise BadInput(f"{rows} rows of {sequence} tokens are not a batch", where="batch")
         self.corpus, self.rows, self._seed, self._sequence = corpus, rows, seed, sequence
-        self._corpora = corpus.corpora if isinstance(corpus, Mixture) else (corpus,)
-        for each in self._corpora:
-            each.check(sequence, vocabulary)
+        corpus.check(sequence, vocabulary)
 
     def batch(self, step: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Inputs and targets of some rows of a global step (from 0).
@@ -229,25 +189,13 @@ class Batches:
             raise IndexError(f"rows {rows} of step {step}; a batch has {self.rows}")
         length = self._sequence
         windows = np.empty((len(rows), length + 1), dtype=np.int64)
-        sources = zip(*self.sources(step * self.rows + np.asarray(rows, dtype=np.int64)), strict=True)
-        for row, (which, visit) in enumerate(sources):
-            corpus = self._corpora[which]
-            order = _order(corpus.windows(length), self._seed + int(which), int(visit) // _TOGETHER)
+        for row, index in enumerate(rows):
+            visit = step * self.rows + index
+            order = _order(self.corpus.windows(length), self._seed, visit // _TOGETHER)
             start = order[visit % _TOGETHER] * length
-            windows[row] = corpus.tokens[start : start + length + 1]
+            windows[row] = self.corpus.tokens[start : start + length + 1]
         tokens = torch.from_numpy(windows)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    def sources(self, visits: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each row of the whole run its corpus, and how many rows of that came before it."""
-        if not isinstance(self.corpus, Mixture):
-            return np.zeros_like(visits), visits
-        blocks, slots = np.divmod(visits, BLOCK)
-        dealt = shuffled(slots, blocks, size=BLOCK, seed=self._seed)
-        counts = np.array(self.corpus.counts())
-        ends = np.cumsum(counts)
-        which = np.searchsorted(ends, dealt, side="right").astype(np.int64)
-        return which, blocks * counts[which] + dealt - (ends - counts)[which]
 
 
 @lru_cache(maxsize=64)
@@ -319,3 +267,128 @@ def _check_file(path: Path, where: str) -> None:
         raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     if size == 0:
         raise BadInput("is empty", where=where, remedy="give a text")
+
+
+# Tokens in files ---------------------------------------------------------------------------------
+
+SUFFIXES = (".npy", ".bin")
+"""Of files that hold tokens and no text."""
+_MAGIC = b"MMIDIDX\x00\x00"
+_FORMATS: dict[int, Any] = {1: np.uint8, 4: np.int32, 5: np.int64, 8: np.uint16}
+"""Of Megatron-LM's index that hold token ids."""
+_REMEDY = "give .npy, .bin, or .bin with its .idx"
+
+Tokens = NDArray[np.integer[Any]]
+
+
+class Shards:
+    """Arrays one after the other, of which slices are read; ``first`` to ``last`` of them all."""
+
+    def __init__(self, arrays: Sequence[Tokens]) -> None:
+        self._arrays = tuple(arrays)
+        self._ends = list(accumulate(len(one) for one in arrays))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, wanted: slice) -> Tokens:
+        start, stop, step = wanted.indices(len(self))
+        result = []
+        while start < stop:
+            which = bisect_right(self._ends, start)
+            before = self._ends[which] - len(self._arrays[which])
+            part = self._arrays[which][start - before : stop - before : step]
+            result.append(part)
+            start += len(part) * step
+        return result[0] if len(result) == 1 else np.concatenate(result or [np.empty(0, np.uint32)])
+
+    def part(self, start: int, stop: int) -> Shards:
+        """Some of the tokens, without reading them."""
+        begins = [end - len(one) for end, one in zip(self._ends, self._arrays, strict=True)]
+        kept = (one[max(start - at, 0) : max(stop - at, 0)] for at, one in zip(begins, self._arrays, strict=True))
+        return Shards([one for one in kept if len(one)] or [np.empty(0, np.uint32)])
+
+
+def is_tokens(path: str) -> bool:
+    """Whether a file or folder holds tokens, and no text."""
+    return os.path.isdir(path) or path.endswith(SUFFIXES)
+
+
+def shard_corpus(path: str | os.PathLike[str]) -> Corpus:
+    """The tokens of a file, or of all such files of a folder in the order of their names, mapped into memory.
+
+    Its vocabulary is that of evenly spaced tokens: a model's smaller one is found out here or when it meets an id.
+
+    Raises:
+        BadInput: no such file, none in the folder, it is damaged, or it has no tokens or negative ones.
+    """
+    where = os.fspath(path)
+    files = [Path(path)]
+    if os.path.isdir(path):
+        files = sorted(one for one in Path(path).iterdir() if one.suffix in SUFFIXES)
+    if not files:
+        raise BadInput("holds no shards of tokens", where=where, remedy=_REMEDY)
+    tokens = Shards([_mapped(one) for one in files])
+    if not len(tokens):
+        raise BadInput("is empty", where=where, remedy="give tokens")
+    sample = sampled(tokens)
+    if sample.min() < 0:
+        raise BadInput("has tokens below 0", where=where, remedy="give token ids")
+    return Corpus(tokens=tokens, vocabulary=int(sample.max()) + 1, where=where)
+
+
+def _mapped(path: Path) -> Tokens:
+    where = str(path)
+    try:
+        if path.suffix == ".npy":
+            array = _array(path)
+            if array.ndim != 1 or array.dtype.kind not in "ui":
+                raise BadInput(
+                    f"is an array of {array.dtype} of shape {array.shape}",
+                    where=where,
+                    remedy="save token ids as one dimension of integers",
+                )
+            return array
+        index = path.with_suffix(".idx")
+        kind = _indexed(index) if index.is_file() else np.uint16
+        size = path.stat().st_size
+        if size % np.dtype(kind).itemsize:
+            raise BadInput(f"{size:,} bytes are not tokens of {np.dtype(kind)}", where=where, remedy=_REMEDY)
+        return np.memmap(path, dtype=kind, mode="r") if size else np.empty(0, kind)
+    except OSError as error:
+        raise BadInput(f"cannot be read: {error.strerror or error}", where=where, remedy="check the path") from None
+    except ValueError as error:
+        raise BadInput(f"is damaged: {str(error).splitlines()[0]:.100}", where=where, remedy=_REMEDY) from None
+
+
+def _array(path: Path) -> NDArray[Any]:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+    except OSError:
+        raise
+    except Exception as error:  # its header is parsed as Python, which fails in many ways
+        raise ValueError(f"no array of NumPy: {error}") from None
+
+
+def _indexed(index: Path) -> Any:
+    """The format of the tokens beside an index."""
+    with index.open("rb") as file:
+        head = file.read(len(_MAGIC) + 9)
+    code = head[-1] if len(head) == len(_MAGIC) + 9 and head.startswith(_MAGIC) else None
+    if code not in _FORMATS:
+        raise BadInput("is not an index of token ids of Megatron-LM", where=str(index), remedy=_REMEDY)
+    return np.dtype(_FORMATS[code]).newbyteorder("<")
+
+
+# Texts -------------------------------------------------------------------------------------------
+
+
+def text_corpus(path: str, tokenizer: str | None) -> Corpus:
+    """A text's bytes, or with a tokenizer the tokens that the first rank makes of it; every rank calls it.
+
+    Raises:
+        BadInput, MissingExtra: on every rank: as ``byte_corpus`` and ``token_corpus``.
+    """
+    if tokenizer is None:
+        return byte_corpus(path)
+    return from_first_rank(lambda: token_corpus(path, tokenizer))

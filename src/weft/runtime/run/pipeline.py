@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Op, model_chunks, orders, stage_of
 from weft.model.spec import Model
+from weft.runtime.core.collectives import moved
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.placement import share
 from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
@@ -279,8 +279,6 @@ class StagePasses:
     def run(self, inputs: Tensor, targets: Tensor, *, trains: bool) -> None:
         """All micro-batches of a step; see ``StepPasses.run``."""
         given = inputs.chunk(self._count), targets.chunk(self._count)
-        pace = self._machine.collectives.pace
-        pace.pay()
         try:
             for op in self._trains if trains else self._evaluates:
                 if isinstance(op, Arrival):
@@ -295,19 +293,16 @@ class StagePasses:
                 self._sent.popleft().wait()
         finally:
             self._forget()
-        pace.resume()  # between its passes a stage waits for its neighbours
 
     def _forward(self, op: Op, inputs: tuple[Tensor, ...], targets: tuple[Tensor, ...], *, trains: bool) -> None:
         chunk = self._chunks[op.chunk]
         stage = chunk.stage
         given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
-        with self._machine.collectives.pace.computing():
-            rows = given if chunk.before is None else _between(_Arrive, given, self._machine)
-            made = stage(rows)
-            if stage.last:
-                made = self._loss(made, targets[op.micro_batch])
-            elif chunk.behind is not None:
-                made = _between(_Leave, made, self._machine)
+        made = stage(given if chunk.before is None else _arrived(self._machine, given))
+        if stage.last:
+            made = self._loss(made, targets[op.micro_batch])
+        elif chunk.behind is not None:
+            made = _leaving(self._machine, made)
         if trains:
             self._between[op] = given, made
         if not stage.last:
@@ -317,8 +312,7 @@ class StagePasses:
         chunk = self._chunks[op.chunk]
         gradient = None if chunk.stage.last else self._taken(op)
         given, made = self._between.pop(replace(op, what="forward"))
-        with self._machine.collectives.pace.computing():
-            torch.autograd.backward(made, gradient)
+        torch.autograd.backward(made, gradient)
         if self._machine.later.collects:
             self._later[replace(op, what="weight-gradient")] = self._machine.later.take()
         if not chunk.stage.first:
@@ -326,8 +320,7 @@ class StagePasses:
             self._deliver(replace(op, chunk=op.chunk - 1), given.grad, chunk.before, chunk.receives)
 
     def _weight_gradient(self, op: Op) -> None:
-        with self._machine.collectives.pace.computing():
-            self._later.pop(op)()
+        self._later.pop(op)()
 
     def _receive(self, op: Op) -> None:
         """Begin to receive what a pass takes."""
@@ -367,40 +360,18 @@ def _rows_shared(machine: Machine) -> bool:
     return machine.grid.size("x") > 1 and not machine.rows_cut
 
 
-def _between(kind: type[Function], rows: Tensor, machine: Machine) -> Tensor:
-    """Rows on arrival from another rank, or as they leave for one."""
-    if not _rows_shared(machine):
-        return rows
-    return cast(Tensor, kind.apply(rows, machine))  # type: ignore[no-untyped-call]
+def _arrived(machine: Machine, rows: Tensor) -> Tensor:
+    """Rows gathered over x; all ranks have the same gradient, of which each keeps its share."""
+    return moved(rows, partial(_every_row, machine), partial(_own_rows, machine)) if _rows_shared(machine) else rows
 
 
-class _Arrive(Function):
-    """Gather tokens over x; all ranks have the same gradient, of which each keeps its share."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, machine: Machine) -> Tensor:
-        ctx.machine = machine
-        return machine.collectives.all_gather(rows, "x").wait()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return _own_rows(ctx.machine, gradients[0]), None
+def _leaving(machine: Machine, rows: Tensor) -> Tensor:
+    """This rank's share of the rows; the gradient is gathered."""
+    return moved(rows, partial(_own_rows, machine), partial(_every_row, machine)) if _rows_shared(machine) else rows
 
 
-class _Leave(Function):
-    """Keep this rank's share of the tokens; the gradient is gathered."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, machine: Machine) -> Tensor:
-        ctx.machine = machine
-        return _own_rows(machine, rows)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        machine: Machine = ctx.machine
-        return machine.collectives.all_gather(gradients[0], "x").wait(), None
+def _every_row(machine: Machine, rows: Tensor) -> Tensor:
+    return machine.collectives.all_gather(rows, "x").wait()
 
 
 def _own_rows(machine: Machine, rows: Tensor) -> Tensor:

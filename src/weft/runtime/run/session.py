@@ -12,7 +12,6 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from weft.checkpoints import last_checkpoint, set_aside, whole_folders
@@ -25,30 +24,27 @@ from weft.model.job import Job
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.checkpoint import Damaged
 from weft.runtime.checkpoints.hub import HubWeights
+from weft.runtime.core.collectives import from_first_rank
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.machine import Machine
+from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
-from weft.runtime.core.parameters import holdings, initialize
-from weft.runtime.core.precision import Precision
-from weft.runtime.core.replicas import check_replicas
-from weft.runtime.layers.compiling import compile_blocks
-from weft.runtime.layers.context import own_tokens
+from weft.runtime.core.parameters import check_replicas, holdings, initialize
+from weft.runtime.layers.attention import own_tokens
+from weft.runtime.layers.blocks import compile_blocks
 from weft.runtime.layers.decoder import Details
-from weft.runtime.layers.experts import Drops
-from weft.runtime.run.data import Batches, Data, rows_of
+from weft.runtime.run.data import Batches, Corpus, rows_of
 from weft.runtime.run.flat import Flat
+from weft.runtime.run.folder import CheckpointSaving
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 from weft.runtime.run.pipeline import StepPasses, build_stages
-from weft.runtime.run.saving import CheckpointSaving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``slow`` says how many
-    times longer each rank computes, none of them where it is empty; ``weights`` is a folder of the Hugging Face hub
-    with the values to begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
+    ``switches`` None takes the layout's overlaps; ``weights`` is a folder of the Hugging Face hub with the values to
+    begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
@@ -56,21 +52,18 @@ class RunSettings:
     details: Details = field(default_factory=Details)
     precision: Precision = field(default_factory=Precision)
     switches: Switches | None = None
-    slow: tuple[float, ...] = ()
     weights: str | None = None
     compiled: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank; of all layers and
-    ranks, the share of copies of tokens that experts did not take, None without a capacity."""
+    """One step: mean loss over all tokens, gradient norm before clipping, seconds on this rank."""
 
     step: int
     loss: float
     gradient_norm: float
     seconds: float
-    dropped: float | None = None
 
 
 def micro_batches_of(job: Job, layout: Layout) -> int:
@@ -102,7 +95,7 @@ class Session:
     """
 
     def __init__(
-        self, job: Job, grid: Grid, settings: RunSettings, corpus: Data, held_out: Data | None = None
+        self, job: Job, grid: Grid, settings: RunSettings, corpus: Corpus, held_out: Corpus | None = None
     ) -> None:
         check_trainable(job, grid.layout)
         self.job, self.grid, self.settings = job, grid, settings
@@ -113,12 +106,7 @@ class Session:
         """The batch of the next step, by its number."""
         self._saving: CheckpointSaving | None = None
         """What may still copy values."""
-        self.machine = Machine.of(
-            grid,
-            precision=settings.precision,
-            switches=settings.switches,
-            slow=settings.slow[grid.rank] if settings.slow else 1.0,
-        )
+        self.machine = Machine.of(grid, precision=settings.precision, switches=settings.switches)
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
         held = holdings(self.stages)
         if settings.weights is None:
@@ -129,7 +117,6 @@ class Session:
                 holding.fill(whole)
         self.flat = Flat(self.machine, self.stages, held)
         self.optimizer = Optimizer(self.flat, settings.adam)
-        self.drops = Drops(self.machine, self.stages, possible=settings.details.expert_capacity is not None)
         if settings.compiled is not None:
             for stage in self.stages:
                 compile_blocks(stage, self.machine, settings.compiled)
@@ -141,7 +128,7 @@ class Session:
             tokens=job.recipe.tokens,
         )
 
-    def _batches_of(self, corpus: Data) -> Batches:
+    def _batches_of(self, corpus: Corpus) -> Batches:
         recipe = self.job.recipe
         return Batches(
             corpus,
@@ -161,10 +148,8 @@ class Session:
         Raises:
             BadInput: before anything is updated: the loss or the norm of the gradients is not finite.
         """
-        start, number, pace = perf_counter(), self.steps_done, self.machine.collectives.pace
-        pace.resume()
+        start, number = perf_counter(), self.steps_done
         inputs, targets = self._ahead.pop(number) if number in self._ahead else self._batch(number)
-        self.drops.begin()
         with self.flat.step(self.micro_batches, loss="sum"):
             loss = self._passes.run(inputs, targets)
         if self.grid.device.type != "cpu":  # while it computes what is queued
@@ -174,9 +159,7 @@ class Session:
         if self._saving is not None:
             self._saving.hold()
         norm = float(self.optimizer.step(loss))
-        pace.pay()
-        dropped, seconds = self.drops.share(), perf_counter() - start
-        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=seconds, dropped=dropped)
+        return StepResult(step=number, loss=float(loss), gradient_norm=norm, seconds=perf_counter() - start)
 
     def evaluate(self, batches: int) -> float:
         """Mean loss of the first global batches of what was held out, the same ones each time; nothing is updated.
@@ -285,17 +268,6 @@ _OPTIONS = {
 """The options of ``weft train`` that set the fields of a state; a part of a field may have its own."""
 
 
-def _given(option: str, value: Any) -> str:
-    """A value as people gave it: "with --seed 1", "without --document-end"."""
-    if option == "--reduce-bf16":
-        return f"with{'' if value == 'bfloat16' else 'out'} {option}"
-    if value is None or value == []:
-        return f"without {option}"
-    if option == "--precision":
-        value = {"bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}.get(value, value)
-    return f"with {option} {' '.join(map(str, value)) if isinstance(value, list) else value}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
     """A run's state.  All but ``step`` (steps done) and ``adam`` must be the same when the run goes on."""
@@ -333,9 +305,7 @@ class RunState:
         for name in {**there, **here}:
             if there.get(name) != here.get(name):
                 option = _OPTIONS.get(name) or _OPTIONS.get(name.partition(".")[0], name)
-                problem = (
-                    f"was trained {_given(option, there.get(name))}, this run is {_given(option, here.get(name))}"
-                )
+                problem = f"was trained with {name} = {there.get(name)}, this run has {here.get(name)}"
                 if option == "--data":
                     problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
                 raise BadInput(problem, where=where, remedy=f"give the same {option}, or start a new run")
@@ -372,14 +342,14 @@ def load_latest(session: Session, root: Path) -> Resumed:
     """
     skipped: list[str] = []
     damaged: list[Path] = []
-    for source in _of_first_rank(root):
+    for source in from_first_rank(lambda: _checkpoints(root)):
         try:
             state = session.load(source)
         except Damaged as error:
             damaged.append(source)
             skipped.append(str(error.what if error.where is None else f"{error.where}: {error.what}"))
             continue
-        _set_aside(damaged)
+        from_first_rank(lambda: _set_aside(damaged))
         return Resumed(source=source, state=state, skipped=tuple(skipped))
     raise BadInput(
         f"every checkpoint is damaged; the newest: {skipped[0]}",
@@ -388,33 +358,15 @@ def load_latest(session: Session, root: Path) -> Resumed:
     )
 
 
-def _of_first_rank(root: Path) -> list[Path]:
-    """Checkpoints as the first rank sees them, newest first."""
-    result: list[object] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            last_checkpoint(root)
-            result = [whole_folders(root)[::-1]]
-        except BadInput as error:
-            result = [error]
-    if dist.is_initialized():
-        dist.broadcast_object_list(result, src=0)
-    if isinstance(result[0], BadInput):
-        raise result[0]
-    assert isinstance(result[0], list)
-    return result[0]
+def _checkpoints(root: Path) -> list[Path]:
+    """Newest first."""
+    last_checkpoint(root)
+    return whole_folders(root)[::-1]
 
 
 def _set_aside(damaged: list[Path]) -> None:
-    """Rename on the first rank; the others wait for it."""
-    problem: list[object] = [None]
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        try:
-            for folder in damaged:
-                set_aside(folder)
-        except OSError as error:
-            problem = [BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename))]
-    if dist.is_initialized():
-        dist.broadcast_object_list(problem, src=0)
-    if isinstance(problem[0], BadInput):
-        raise problem[0]
+    try:
+        for folder in damaged:
+            set_aside(folder)
+    except OSError as error:
+        raise BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename)) from None

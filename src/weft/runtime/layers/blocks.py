@@ -1,4 +1,4 @@
-"""``torch.compile`` by block, with graphs that all blocks of a kind share.
+"""Blocks of a model: recomputed as a layout asks for it, and compiled, with graphs that all blocks of a kind share.
 
 Graphs break where a layer communicates, so that collectives are issued and waited for as without compilation; norms,
 activations, residuals and attention between such layers are compiled.  Where no layer does, a block is one graph.
@@ -7,7 +7,9 @@ activations, residuals and attention between such layers are compiled.  Where no
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import which
@@ -16,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from weft.errors import Unsupported
+from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.recomputed import Recomputed, blocks_of
 from weft.runtime.core.split import plain
 from weft.runtime.layers.decoder import Decoder4D
 from weft.runtime.layers.experts import Experts4D
@@ -46,11 +48,11 @@ def compile_blocks(model: nn.Module, machine: Machine, backend: str = BACKEND) -
         raise Unsupported("has no list of blocks to compile", where=type(model).__name__, remedy="leave compile out")
     _check(machine.grid.layout, model)
     own = [vars(block).get("forward") for block in blocks]
-    if any(one is not None and not (isinstance(one, Recomputed) and one.whole) for one in own):
+    if any(one is not None and not isinstance(one, Recomputed) for one in own):
         raise Unsupported(
-            "blocks whose instance has another forward (recompute=selective sets one) are not compiled",
+            "blocks whose instance has another forward are not compiled",
             where=type(model).__name__,
-            remedy="leave compile out, or recompute=selective",
+            remedy="leave compile out",
         )
     if backend == BACKEND:
         _check_compiler(machine.grid.device)
@@ -122,3 +124,67 @@ def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> An
     out = type(block).forward(block, *given, **named)
     machine.last.forget()
     return out
+
+
+# Blocks, and recomputation -----------------------------------------------------------------------
+
+
+def blocks_of(model: nn.Module, layers: Collection[nn.Module]) -> list[nn.Module]:
+    """What the outermost lists of modules hold that has some layers inside: the blocks of a model, in order."""
+    return list(_blocks(model, layers))
+
+
+def _blocks(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:
+    for child in module.children():
+        if not isinstance(child, nn.ModuleList):
+            yield from _blocks(child, layers)
+            continue
+        for one in child:
+            if any(part in layers for part in one.modules() if part is not one):
+                yield one
+
+
+class Recomputed:
+    """A block's forward pass, computed again in the backward pass.
+
+    Attributes:
+        forward: the pass itself.
+    """
+
+    def __init__(self, block: nn.Module) -> None:
+        self.block = block
+        self.forward: Callable[..., Any] = block.forward
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.forward(*given, **named)
+        for name, value in named.items():
+            if value is not None and ("past_key_value" in name or name == "layer_past"):
+                raise BadInput(
+                    "a block that is computed again would write into the cache of keys and values twice",
+                    where=f"{type(self.block).__name__}: {name}",
+                    remedy="call the model with use_cache=False",
+                )
+        # What it takes is kept as it is: the checkpoint's own arguments may come back as plain tensors.
+        return checkpoint(partial(self.forward, *given, **named), use_reentrant=False)
+
+
+def check_recomputable(blocks: Sequence[nn.Module], layout: Layout) -> None:
+    """Refuse what cannot be computed again, before anything is changed.
+
+    Raises:
+        BadInput: the model has no list of blocks, or fewer than are to be recomputed.
+    """
+    if layout.recompute != "none" and len(blocks) < max(layout.recompute_layers, 1):
+        raise BadInput(
+            f"{layout.recompute_layers or 'all'} blocks are to be recomputed, the model has {len(blocks)} in lists",
+            where="layout: recompute",
+            remedy="keep the model's blocks in an nn.ModuleList, or set recompute=none",
+        )
+
+
+def recompute_blocks(blocks: Sequence[nn.Module], layout: Layout) -> None:
+    """Let the first ``recompute_layers`` blocks (0: all) be computed again, where a layout says so."""
+    if layout.recompute == "full":
+        for block in blocks[: layout.recompute_layers or None]:
+            block.forward = Recomputed(block)

@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from compare import worst  # noqa: E402
 from torch.nn.attention.flex_attention import BlockMask  # noqa: E402
 
-from weft.runtime.layers import attention_core  # noqa: E402
-from weft.runtime.layers.attention_core import Core, documents_of  # noqa: E402
+from weft.runtime.layers import attention  # noqa: E402
+from weft.runtime.layers.attention import Core, documents_of  # noqa: E402
 
 TOKENS = 150
 """More than one block of FlexAttention."""
@@ -51,8 +51,8 @@ def test_a_core_is_a_softmax_of_all_scores(monkeypatch, name, blocks, features):
     torch.manual_seed(0)
     queries, keys, values = (torch.randn(2, heads, TOKENS, features, dtype=torch.float64) for heads in (4, 2, 2))
     documents = documents_of(torch.randint(30, (2, TOKENS)), 7) if packed else None
-    monkeypatch.setattr(attention_core, "_fused", lambda like: blocks)
-    monkeypatch.setattr(attention_core, "_compiled", lambda function: function)
+    monkeypatch.setattr(attention, "_fused", lambda like: blocks)
+    monkeypatch.setattr(attention, "_compiled", lambda function: function)
     seen = core.seen(TOKENS, queries, documents)
     assert isinstance(seen, BlockMask) == blocks
     assert worst(core(queries, keys, values, seen), whole(core, queries, keys, values, documents)) <= 1e-13
