@@ -37,8 +37,7 @@ from weft.cluster import calibration, load
 from weft.estimation import estimate, of_runtime
 from weft.layout.spec import Layout
 from weft.layout.text import parse_layout
-from weft.model.flops import model_flops
-from weft.model.job import Job, Recipe
+from weft.model.job import Job, Recipe, model_flops
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.collectives import Collectives, Pending
 from weft.runtime.core.grid import Grid

@@ -30,7 +30,7 @@ from weft.arrangement.schedule import (
 )
 from weft.arrangement.site import read_site
 from weft.arrangement.template import template
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 
 
 def laid(perimeter_ms, *jobs):

@@ -13,7 +13,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.model.flops import block_forward_flops, model_flops
+from weft.model.job import block_forward_flops, model_flops
 
 RECIPE = Recipe(global_batch=64, sequence=2048, attention="unfused", dropout=True)
 MODEL = load_model("gpt-7.5b-sc21").model

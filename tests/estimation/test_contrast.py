@@ -111,6 +111,7 @@ def test_the_error_covers_unseen_sources() -> None:
             pairs = np.triu_indices(len(runs), 1)
             if len(runs) > 1:
                 inside.append(np.mean(np.abs(logs[:, None] - logs)[pairs] <= bars[pairs]))
+    assert contrast(known).variances == pytest.approx(shipped_contrast().variances, rel=1e-9)
     assert len(inside) > 100
     assert np.mean(inside) == pytest.approx(COVERED, abs=0.07)
 

@@ -23,7 +23,7 @@ from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute,
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe, resolve_job
 from weft.model.catalogue import load as load_model
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 
 RECIPE = Recipe(global_batch=64, sequence=4096)
 WORKS = {

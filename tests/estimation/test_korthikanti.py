@@ -20,7 +20,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
-from weft.model.flops import attention_forward_flops, model_flops
+from weft.model.job import attention_forward_flops, model_flops
 
 CONSTANTS = calibration("a100-80gb", "megatron-lm-2022")
 GIB = 2.0**30

@@ -13,8 +13,8 @@ from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.estimation import Estimate, estimate
+from weft.estimation.costs import block_activations
 from weft.estimation.iteration import Estimator
-from weft.estimation.memory import block_activations
 from weft.estimation.result import MEMORY_PARTS, EstimateTable
 from weft.layout.operations import Sizes
 from weft.layout.parts import block_parameters

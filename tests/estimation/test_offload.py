@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.estimation.costs import block_activations
 from weft.estimation.frame import PINNED_SHARE
 from weft.estimation.iteration import Estimator, estimate
-from weft.estimation.memory import block_activations
 from weft.estimation.result import EstimateTable
 from weft.layout.operations import Sizes
 from weft.layout.spec import Layout

@@ -15,7 +15,7 @@ from weft.estimation.training import PUE, RESTART_S, training_run
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model import catalogue as models
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 from weft.reliability.renewal import daly_interval, young_interval
 
 JOB = Job(model=models.load("llama-3.1-405b").model, recipe=Recipe(global_batch=2048, sequence=8192))

@@ -197,7 +197,7 @@ def test_fine_experts_are_not_compared_with_coarse_ones() -> None:
 
 def test_json_and_back() -> None:
     runs = (known(0.1234), known(-0.5, "two", accelerator="h100", kind="experts"))
-    assert runs_from_json(runs_to_json(runs)) == runs
+    assert runs_from_json(runs_to_json(runs)) == (runs, None)
 
 
 def test_what_is_shipped() -> None:

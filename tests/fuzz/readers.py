@@ -592,7 +592,7 @@ of_text(
     words("tp=8,pp=16,dp=128,sp,mbs=1", "x=2,order=x/y/context/z/data/pipeline,zero=1"),
 )
 of_tree("layout.text.layout_from_dict", document(plan, "layouts", 0, "layout"), world=8)
-of_tree("model.text.job_from_dict", document(plan, "job"))
+of_tree("model.job.job_from_dict", document(plan, "job"))
 of_tree("search.ranking.Plan.from_dict", document(plan))
 of_tree("search.network_plan.NetworkPlan.from_dict", document(network_plan))
 SITE = """schema = "weft.site/1"

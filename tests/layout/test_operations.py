@@ -24,7 +24,7 @@ from weft.layout.parts import embedding_operations, head_operations, stage_bound
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model, Recipe
-from weft.model.flops import attention_forward_flops, block_forward_flops
+from weft.model.job import attention_forward_flops, block_forward_flops
 
 RECIPE = Recipe(global_batch=64, sequence=128, attention="unfused", dropout=True)
 FLASH = replace(RECIPE, attention="flash")

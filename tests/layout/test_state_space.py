@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.errors import Unsupported
+from weft.estimation.costs import block_activations
 from weft.estimation.iteration import estimate
-from weft.estimation.memory import block_activations
 from weft.layout.check import check_runnable, explain
 from weft.layout.operations import Gemm, Pass, Scan, Sizes, block_operations
 from weft.layout.parts import block_parameters
@@ -19,7 +19,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.model.catalogue import load as load_model
-from weft.model.flops import block_forward_flops
+from weft.model.job import block_forward_flops
 from weft.model.spec import Block, BlockRun, StateSpace
 
 RECIPE = Recipe(global_batch=64, sequence=128)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from weft.errors import Unsupported
 from weft.model import catalogue, read_config, resolve_job
-from weft.model.flops import score_pairs
 from weft.model.huggingface import read_config_noted
+from weft.model.job import score_pairs
 from weft.model.spec import Attention, FeedForward, LatentAttention
 
 # Billions in all, and billions that a token uses without embedding and (where the publisher leaves it out too) head.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.model import Attention, Block, BlockRun, FeedForward, Model, Recipe
 from weft.model.catalogue import load
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 
 
 def gpt(layers: int, hidden: int, heads: int, vocab: int) -> Model:

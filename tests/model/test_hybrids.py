@@ -11,10 +11,8 @@ import pytest
 from weft.codec import encode
 from weft.errors import BadInput, Unsupported
 from weft.model import catalogue, read_config
-from weft.model.flops import block_forward_flops, model_flops
-from weft.model.job import Job, Recipe
+from weft.model.job import Job, Recipe, block_forward_flops, job_from_dict, model_flops
 from weft.model.spec import Attention, Block, StateSpace
-from weft.model.text import job_from_dict
 from weft.validation.runs import Run, shipped_runs
 
 Matrix = npt.NDArray[np.float64]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from weft.codec import encode
 from weft.errors import BadInput
 from weft.model import PRECISIONS, Job, Recipe, catalogue
-from weft.model.text import job_from_dict
+from weft.model.job import job_from_dict
 
 recipes = st.builds(
     Recipe,

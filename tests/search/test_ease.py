@@ -14,7 +14,7 @@ from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import resolve_job
 from weft.search import SPACES, plan
-from weft.search.ties import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease
+from weft.search.screen import CHUNKS, EXPERTS, FULLY_SHARDED, MECHANISM, SLICE, UNUSUAL, ZERO_BUBBLE, Ease
 from weft.validation.inputs import Prepared, prepare_all
 from weft.validation.runs import shipped_runs, stacks
 

@@ -20,7 +20,7 @@ from weft.layout.table import LayoutTable, encode
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search.enumeration import FOUR_D, STANDARD, WIDE, Batch, Enumeration, Space
 from weft.search.ranking import plan
-from weft.search.ties import Ease
+from weft.search.screen import Ease
 
 GPT = Block(
     hidden=1024,

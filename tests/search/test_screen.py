@@ -15,8 +15,7 @@ from weft.estimation.iteration import Estimator
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
 from weft.search import screen
 from weft.search.enumeration import FOUR_D, STANDARD, WIDE, ZERO_BUBBLE, Enumeration, Space
-from weft.search.screen import HOPELESS, Fold, Scale, Screening, Shortlist
-from weft.search.ties import Ease
+from weft.search.screen import HOPELESS, Ease, Fold, Scale, Screening, Shortlist
 
 DENSE = FeedForward(intermediate=2048)
 ROUTED = MixtureOfExperts(experts=4, top_k=2, expert=FeedForward(intermediate=512))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.solvers.divisors import divisors, largest_divisor
+from weft.solvers import divisors, largest_divisor
 
 
 @given(number=st.integers(1, 3000), most=st.integers(1, 4000))

@@ -32,7 +32,7 @@ from weft.interop import nccl_env, routes_json
 from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import WrittenLayout, format_layout, parse_layout
-from weft.model.text import WrittenJob
+from weft.model.job import WrittenJob
 from weft.results import Result
 from weft.routing.report import flow_rows
 from weft.routing.traffic import JobTraffic, merged

@@ -17,7 +17,7 @@ import numpy as np
 from weft.arrangement.clock import Assignment, Clock, Timed
 from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 from weft.simulation.flows.engine import run
 
 BINS = 96

@@ -30,8 +30,8 @@ from weft.layout.check import check_layout
 from weft.layout.spec import Layout
 from weft.layout.text import layout_from_dict, parse_layout
 from weft.model import Job, RecipeChanges, resolve_job
+from weft.model.job import job_from_dict
 from weft.model.resolve import named_job
-from weft.model.text import job_from_dict
 from weft.search.enumeration import SPACES, STANDARD, Space
 from weft.units import counted
 

@@ -16,7 +16,6 @@ import click
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 from weft.files import write_text, writing
-from weft.solvers import compiling
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +44,7 @@ def deliver(text: str, output: str | None) -> None:
 
 def tell_of_compiling() -> None:
     """Let people know why a first run takes longer."""
+    from weft.solvers import compiling
 
     compiling.listener = partial(click.echo, err=True)
 

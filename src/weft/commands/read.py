@@ -75,7 +75,7 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     from weft.cluster.files import cluster_from_dict
     from weft.layout.check import check_layout
     from weft.layout.text import layout_from_dict
-    from weft.model.text import job_from_dict
+    from weft.model.job import job_from_dict
     from weft.search import Plan
 
     where = os.fspath(path)

@@ -12,7 +12,7 @@ from weft.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     from weft.cluster import Calibration, Cluster
     from weft.estimation import Estimate
-    from weft.estimation.training import TrainingRun
+    from weft.estimation.result import TrainingRun
     from weft.layout import Layout
     from weft.model import Job, Model, RecipeChanges
     from weft.reliability.classes import FailureBook

@@ -26,7 +26,7 @@ from weft.layout.stages import stage_of
 from weft.layout.step import Issue, StepOptions, step_collectives
 from weft.layout.text import format_degrees
 from weft.model import Job
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import numerics

@@ -15,8 +15,7 @@ from functools import cached_property, reduce
 import numpy as np
 
 from weft.cluster.spec import Accelerator
-from weft.estimation.costs import CostModel, GradientCosts, Meshes
-from weft.estimation.memory import Activations
+from weft.estimation.costs import Activations, CostModel, GradientCosts, Meshes
 from weft.estimation.result import MEMORY_PARTS
 from weft.layout.spec import Recompute
 from weft.layout.stages import StageTable, most_held, stage_table

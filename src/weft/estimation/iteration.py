@@ -26,8 +26,7 @@ from weft.layout.spec import Layout
 from weft.layout.stages import bubble_s
 from weft.layout.step import RUNTIME, SOFTWARES
 from weft.layout.table import Floats, Index, Ints, LayoutTable
-from weft.model.flops import model_flops
-from weft.model.job import Job
+from weft.model.job import Job, model_flops
 
 UPDATE_BYTES = 34.0
 """Memory traffic of the optimizer per parameter: state read and written, gradient read twice (norm,

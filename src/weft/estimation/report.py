@@ -12,11 +12,9 @@ from weft.cluster.spec import Cluster
 from weft.codec import decode, table_of
 from weft.errors import BadInput
 from weft.estimation.iteration import estimate
-from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.training import TrainingRun
+from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.layout.spec import Layout
-from weft.model.job import Job
-from weft.model.text import job_from_dict
+from weft.model.job import Job, job_from_dict
 from weft.results import Result
 
 

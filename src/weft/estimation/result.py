@@ -1,4 +1,4 @@
-"""Results: tables of estimates for a search, one estimate for a person."""
+"""Results: tables of estimates for a search, one estimate for a person, and a whole training run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
 from weft.layout.table import Floats, Index
 from weft.layout.text import DEGREES, OPTION_FIELDS, WrittenLayout, format_layout, layout_from_dict
+from weft.reliability.process import ClassCost
 from weft.results import Result
 
 TIME_PARTS = (
@@ -229,3 +230,67 @@ class Estimate(Result):
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [self.row()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """What failures and checkpoints cost.
+
+    ``mtbf_s`` is one accelerator's mean time between failures, ``job_mtbf_s`` that of all of them together.
+    A checkpoint of ``checkpoint_bytes`` stops training for ``checkpoint_s`` after every
+    ``interval_iterations`` (``interval_s`` of training); ``daly_interval_s`` and ``young_interval_s`` are the
+    optima before rounding to whole iterations.  The shares of the expected time add up to one; ``other_share`` is
+    waiting for repairs, reduced speed and planned pauses, where failures are told apart.  ``source`` names the rates,
+    ``classes`` are what each class of failures costs.
+    """
+
+    mtbf_s: float
+    job_mtbf_s: float
+    checkpoint_bytes: float
+    checkpoint_s: float
+    restart_s: float
+    young_interval_s: float
+    daly_interval_s: float
+    interval_iterations: int
+    interval_s: float
+    expected_failures: float
+    goodput: float
+    checkpoint_share: float
+    rework_share: float
+    restart_share: float
+    other_share: float = 0.0
+    source: str = ""
+    classes: tuple[ClassCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """One run over ``tokens``: ``training_s`` without failures, ``expected_s`` with them.
+
+    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``accelerators`` and their hours
+    count spares.  ``energy_mwh`` is that of the accelerators at their board limit, times ``pue``; spares of whole
+    domains do not draw power.  ``defaults`` lists what was assumed.
+    """
+
+    tokens: float
+    iterations: int
+    accelerators: int
+    training_s: float
+    expected_s: float
+    accelerator_hours: float
+    usd_per_accelerator_hour: float | None
+    usd: float | None
+    pue: float
+    energy_mwh: float
+    failures: Failures | None
+    defaults: tuple[str, ...]
+
+    @property
+    def days(self) -> float:
+        """Days without failures."""
+        return self.training_s / 86400.0
+
+    @property
+    def expected_days(self) -> float:
+        """Days with failures."""
+        return self.expected_s / 86400.0

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
+from weft.estimation.result import Estimate, Failures, TrainingRun
 from weft.model.job import Job
 from weft.reliability.process import Process, Saving, Stop
 from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import ClassCost, TimeShares, best_saving, daly_interval, outcome, young_interval
+from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
 from weft.units import format_seconds, format_si
-
-if TYPE_CHECKING:
-    from weft.estimation.result import Estimate
 
 CHECKPOINT_BYTES_PER_PARAMETER = 14.0
 """Weights in 16 bits, and Adam's state in fp32: master weights and two moments."""
@@ -30,70 +27,6 @@ with the effective training time above 90 % of Llama 3 (arXiv 2407.21783, sectio
 PUE = 1.25
 """Power of the data centre over that of the accelerators at their board limit; hosts are not counted."""
 LARGEST = 1e18
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """What failures and checkpoints cost.
-
-    ``mtbf_s`` is one accelerator's mean time between failures, ``job_mtbf_s`` that of all of them together.
-    A checkpoint of ``checkpoint_bytes`` stops training for ``checkpoint_s`` after every
-    ``interval_iterations`` (``interval_s`` of training); ``daly_interval_s`` and ``young_interval_s`` are the
-    optima before rounding to whole iterations.  The shares of the expected time add up to one; ``other_share`` is
-    waiting for repairs, reduced speed and planned pauses, where failures are told apart.  ``source`` names the rates,
-    ``classes`` are what each class of failures costs.
-    """
-
-    mtbf_s: float
-    job_mtbf_s: float
-    checkpoint_bytes: float
-    checkpoint_s: float
-    restart_s: float
-    young_interval_s: float
-    daly_interval_s: float
-    interval_iterations: int
-    interval_s: float
-    expected_failures: float
-    goodput: float
-    checkpoint_share: float
-    rework_share: float
-    restart_share: float
-    other_share: float = 0.0
-    source: str = ""
-    classes: tuple[ClassCost, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingRun:
-    """One run over ``tokens``: ``training_s`` without failures, ``expected_s`` with them.
-
-    Hours, dollars and energy cover ``expected_s``; ``usd`` is None without a price.  ``accelerators`` and their hours
-    count spares.  ``energy_mwh`` is that of the accelerators at their board limit, times ``pue``; spares of whole
-    domains do not draw power.  ``defaults`` lists what was assumed.
-    """
-
-    tokens: float
-    iterations: int
-    accelerators: int
-    training_s: float
-    expected_s: float
-    accelerator_hours: float
-    usd_per_accelerator_hour: float | None
-    usd: float | None
-    pue: float
-    energy_mwh: float
-    failures: Failures | None
-    defaults: tuple[str, ...]
-
-    @property
-    def days(self) -> float:
-        """Days without failures."""
-        return self.training_s / 86400.0
-
-    @property
-    def expected_days(self) -> float:
-        """Days with failures."""
-        return self.expected_s / 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 from typing import Any
@@ -303,30 +303,42 @@ def covered(known: Sequence[Known]) -> dict[str, float]:
 
 
 @cache
+def _shipped() -> tuple[tuple[Known, ...], Contrast | None]:
+    return runs_from_json(files("weft.estimation").joinpath("data", "errors.json").read_text(encoding="utf-8"))
+
+
 def shipped_runs() -> tuple[Known, ...]:
     """The runs with which the shipped constants were set (``weft validate --fit --errors``)."""
-    text = files("weft.estimation").joinpath("data", "errors.json").read_text(encoding="utf-8")
-    return runs_from_json(text)
+    return _shipped()[0]
+
+
+def shipped_contrast() -> Contrast | None:
+    """The error between layouts by the runs with which the shipped constants were set."""
+    return _shipped()[1]
 
 
 def runs_to_json(runs: Sequence[Known]) -> str:
-    """As columns, one line each."""
-    columns: dict[str, list[Any]] = {name: [getattr(run, name) for run in runs] for name in _NAMES}
+    """As columns, one line each, and behind them the error between layouts, whose fit takes seconds."""
+    runs = [replace(run, **{name: round(getattr(run, name), 4) for name in _ERRORS}) for run in runs]
+    columns: dict[str, Any] = {name: [getattr(run, name) for run in runs] for name in _NAMES}
     columns |= {name: [getattr(run.traits, name) for run in runs] for name in Traits.__slots__}
-    columns |= {name: [round(getattr(run, name), 4) for run in runs] for name in _ERRORS}
+    columns |= {name: [getattr(run, name) for run in runs] for name in _ERRORS}
+    fitted = contrast(runs)
+    columns["contrast"] = None if fitted is None else asdict(fitted)
     lines = [f" {json.dumps(name)}: {json.dumps(values)}" for name, values in columns.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def runs_from_json(text: str) -> tuple[Known, ...]:
-    """What ``runs_to_json`` wrote."""
+def runs_from_json(text: str) -> tuple[tuple[Known, ...], Contrast | None]:
+    """What ``runs_to_json`` wrote: the runs, and the error between layouts."""
     columns = json.loads(text)
+    fitted = columns.pop("contrast")
     runs = []
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(columns, values, strict=True))
         traits = Traits(accelerator=row.pop("accelerator"), kind=row.pop("kind"))
         runs.append(Known(**row, traits=traits))
-    return tuple(runs)
+    return tuple(runs), None if fitted is None else Contrast(**fitted)
 
 
 FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
@@ -406,12 +418,6 @@ class Contrast:
         """Shares within which ``COVERED`` of such pairs had the ratio of their times predicted, shape (n, n)."""
         shares: Floats = np.expm1(NORMAL * self.between(layouts))
         return shares
-
-
-@cache
-def shipped_contrast() -> Contrast | None:
-    """The error between layouts by the runs with which the shipped constants were set."""
-    return contrast(shipped_runs())
 
 
 def contrast(known: Sequence[Known]) -> Contrast | None:

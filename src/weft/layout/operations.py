@@ -18,8 +18,7 @@ import numpy as np
 
 from weft.layout.spec import ContextMethod
 from weft.layout.table import Floats, LayoutTable
-from weft.model.flops import score_pairs
-from weft.model.job import Recipe
+from weft.model.job import Recipe, score_pairs
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, StateSpace
 
 Phase = Literal["forward", "input-gradient", "weight-gradient"]

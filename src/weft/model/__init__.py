@@ -1,9 +1,8 @@
 """What is trained: models, recipes and jobs."""
 
 from weft.model.catalogue import load, names
-from weft.model.flops import model_flops
 from weft.model.huggingface import read_config
-from weft.model.job import PRECISIONS, Job, Precision, Recipe
+from weft.model.job import PRECISIONS, Job, Precision, Recipe, model_flops
 from weft.model.resolve import RecipeChanges, resolve_job
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model
 

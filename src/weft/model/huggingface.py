@@ -17,8 +17,7 @@ from typing import Any
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.files import read_text
-from weft.model._families import BUILDERS, dense_equivalent
-from weft.model._fields import STAND_IN, Fields, rope
+from weft.model._families import BUILDERS, STAND_IN, Fields, dense_equivalent, rope
 from weft.model.spec import Model
 
 LARGEST_CONFIGURATION_BYTES = 4_000_000

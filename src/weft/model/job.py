@@ -1,12 +1,14 @@
-"""How a model is trained: the recipe, and the job = model + recipe."""
+"""How a model is trained: the recipe, the job = model + recipe, as a dictionary too, and FLOPs of an iteration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import fsum
 from typing import Annotated, Literal, get_args
 
-from weft.codec import Count, Name, Range
-from weft.model.spec import Model
+from weft.codec import Coded, Count, Name, Range, decode
+from weft.errors import BadInput
+from weft.model.spec import MOST_LAYERS, Attention, Block, LatentAttention, Model
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16", "fp8", "fp8-rowwise", "mxfp8", "nvfp4", "int8"]
 """Arithmetic of the linear layers; attention and everything else stay in 16 bits below fp16.  tf32 rounds the
@@ -68,3 +70,98 @@ class Job:
     defaults: tuple[Name, ...] = ()
     stack: Name | None = None
     space: Name | None = None
+
+
+def job_from_dict(mapping: object, *, where: str = "job") -> Job:
+    """The job of a dictionary; fields with a default may be left out.
+
+    Raises:
+        BadInput: a field is unknown, missing, of the wrong kind or out of range, or contradicts another.
+    """
+    job = decode(Job, mapping, where)
+    _check(job.model, f"{where}.model")
+    return job
+
+
+WrittenJob = Annotated[Job, Coded(lambda raw: job_from_dict(raw, where=""), shape=Job)]
+"""A job in a document."""
+
+
+def _check(model: Model, where: str) -> None:
+    """What fields must agree on with each other."""
+    if not 1 <= model.layers <= MOST_LAYERS:
+        problem = f"{model.layers} layers in all"
+        raise BadInput(problem, where=f"{where}.runs", remedy=f"use 1 to {MOST_LAYERS}")
+    for i, run in enumerate(model.runs):
+        _check_block(run.block, model.hidden, f"{where}.runs[{i}].block")
+    for i, block in enumerate(model.prediction_blocks):
+        _check_block(block, model.hidden, f"{where}.prediction_blocks[{i}]")
+
+
+def _check_block(block: Block, hidden: int, place: str) -> None:
+    attention, state, moe = block.attention, block.state_space, block.moe
+    if block.hidden != hidden:
+        raise BadInput(f"{block.hidden} differs from the model's {hidden}", where=f"{place}.hidden")
+    if not block.branches:
+        raise BadInput("has neither attention nor state space nor feed-forward part", where=place)
+    if attention and attention.heads % attention.kv_heads:
+        problem = f"{attention.heads} heads do not share {attention.kv_heads} key-value heads evenly"
+        raise BadInput(problem, where=f"{place}.attention")
+    if state and state.heads % state.groups:
+        problem = f"{state.heads} heads do not share {state.groups} groups evenly"
+        raise BadInput(problem, where=f"{place}.state_space")
+    if moe and moe.top_k > moe.experts:
+        problem = f"{moe.top_k} is more than the {moe.experts} experts"
+        raise BadInput(problem, where=f"{place}.feed_forward.top_k")
+
+
+# FLOPs: the work that the mathematics needs, by the field's convention ----------------------------------
+
+
+def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
+    """FLOPs of forward and backward of one iteration, without recomputation.
+
+    Two FLOPs per multiply-add, backward twice the forward.  Attention scores count the whole square of the
+    sequence (of the window or chunk, where there is one) as in PaLM (arXiv 2204.02311, appendix B) and Narayanan
+    et al. (arXiv 2104.04473, eq. 3), state spaces their chunked form (``StateSpace.token_flops``); ``causal``
+    counts only what the causal mask leaves.  Embedding look-ups, norms and the optimizer are not counted.
+    """
+    blocks = fsum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
+    head = 2.0 * model.hidden * model.vocab * recipe.tokens
+    prediction = model.prediction_layers * prediction_forward_flops(model, recipe, causal=causal)
+    return 3.0 * (blocks + head + prediction)
+
+
+def block_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one block on the whole batch."""
+    linear = sum(linear.active * linear.inputs * linear.outputs for linear in block.linears())
+    state = block.state_space
+    scan = state.token_flops(recipe.sequence, causal=causal) * recipe.tokens if state else 0.0
+    return 2.0 * recipe.tokens * linear + attention_forward_flops(block, recipe, causal=causal) + scan
+
+
+def attention_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one block's attention core (scores and their product with the values) on the whole
+    batch; 0 for a block without attention."""
+    attention = block.attention
+    if attention is None:
+        return 0.0
+    keys = min(attention.window or recipe.sequence, recipe.sequence)
+    seen = score_pairs(attention, recipe.sequence) / recipe.sequence if causal else keys
+    return 2.0 * recipe.tokens * seen * attention.heads * (attention.qk_dim + attention.v_dim)
+
+
+def score_pairs(attention: Attention | LatentAttention, sequence: float) -> float:
+    """Query-key pairs of one sequence and head that a causal, and windowed or chunked, mask leaves."""
+    reach = min(attention.window or sequence, sequence)
+    if isinstance(attention, Attention) and attention.chunked:
+        periods, remainder = divmod(sequence, reach)
+        return periods * reach * (reach + 1) / 2 + remainder * (remainder + 1) / 2
+    return reach * sequence - reach * (reach - 1) / 2
+
+
+def prediction_forward_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
+    """Forward FLOPs of one multi-token-prediction module: its blocks, its input projection and the
+    shared head."""
+    blocks = fsum(block_forward_flops(block, recipe, causal=causal) for block in model.prediction_module)
+    return blocks + 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)

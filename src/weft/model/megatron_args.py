@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 from weft.errors import BadInput, Unsupported
 from weft.model import _script
 from weft.model._families import runs
-from weft.model._fields import MOST_LAYERS
 from weft.model._script import LARGEST_TEXT, OPEN, Command, Script
 from weft.model.job import AttentionKernel, Job, Precision, Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
+from weft.model.spec import MOST_LAYERS, Attention, Block, FeedForward, LatentAttention, MixtureOfExperts, Model, Rope
 
 _GPT2_VOCABULARY = 50257
 

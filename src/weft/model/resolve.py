@@ -14,7 +14,7 @@ from weft.model import catalogue
 from weft.model.catalogue import ModelSource
 from weft.model.job import PRECISIONS, AttentionKernel, Job, Recipe
 from weft.model.spec import Model
-from weft.solvers.divisors import largest_divisor
+from weft.solvers import largest_divisor
 
 DEFAULT_TOKENS = 4 * 2**20
 """Tokens of a global batch where nobody says: the 4M of Llama 2's pre-training, as a power of two."""

@@ -1,4 +1,4 @@
-"""A training job under failures as a stochastic process, in seconds: what the renewal model takes.
+"""A training job under failures as a stochastic process, in seconds: what the renewal model takes and gives.
 
 Time is of two kinds.  In *running* time the job trains, saves or restarts, and failures come as Poisson processes.
 In *frozen* time nothing can fail: the job waits for a repair, or a planned pause lasts.  Repairs go on in both.
@@ -107,3 +107,21 @@ class Process:
         """Speed with ``down`` hosts in repair; 0 where the job waits."""
         short = max(0, down - self.spares)
         return self.speeds[short] if short < len(self.speeds) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassCost:
+    """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
+
+    name: str
+    rate: float = 0.0
+    rework: float = 0.0
+    restart: float = 0.0
+    waiting: float = 0.0
+    reduced: float = 0.0
+    planned: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """All of it."""
+        return self.rework + self.restart + self.waiting + self.reduced + self.planned

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from weft.codec import Document
 from weft.errors import BadInput
-from weft.reliability.process import Process, Saving, Stop
+from weft.reliability.process import ClassCost, Process, Saving, Stop
 from weft.units import format_seconds
 
 MOST_EXPONENT = 50.0
@@ -40,24 +40,6 @@ def daly_interval(checkpoint_s: float, mtbf_s: float) -> float:
         return mtbf_s
     series = 1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0
     return young_interval(checkpoint_s, mtbf_s) * series - checkpoint_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassCost:
-    """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
-
-    name: str
-    rate: float = 0.0
-    rework: float = 0.0
-    restart: float = 0.0
-    waiting: float = 0.0
-    reduced: float = 0.0
-    planned: float = 0.0
-
-    @property
-    def share(self) -> float:
-        """All of it."""
-        return self.rework + self.restart + self.waiting + self.reduced + self.planned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

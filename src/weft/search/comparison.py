@@ -21,8 +21,8 @@ from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.errors import BadInput
 from weft.estimation.iteration import Estimator, estimate
-from weft.estimation.result import Estimate
-from weft.estimation.training import TrainingRun, training_run
+from weft.estimation.result import Estimate, TrainingRun
+from weft.estimation.training import training_run
 from weft.estimation.trust import shipped_contrast
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout

@@ -17,7 +17,7 @@ from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Reco
 from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse, decode, encode
 from weft.model.job import Job
 from weft.model.spec import Model
-from weft.solvers.divisors import divisors
+from weft.solvers import divisors
 
 BOUNDED = (
     *("x", "y", "z", "data", "data_parallel", "pipeline", "context", "expert", "expert_tensor"),

@@ -16,17 +16,17 @@ from weft.cluster.catalogue import resized
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.iteration import estimate
-from weft.estimation.result import Estimate
-from weft.estimation.training import Failing, TrainingRun, checkpoint_size, failures_of, positive, training_run
+from weft.estimation.result import Estimate, TrainingRun
+from weft.estimation.training import Failing, checkpoint_size, failures_of, positive, training_run
 from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
 from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
 from weft.reliability.parts import broken, parts_of, stranded_accelerators
-from weft.reliability.process import Saving
+from weft.reliability.process import ClassCost, Saving
 from weft.reliability.recovery import Policy
-from weft.reliability.renewal import ClassCost, TimeShares
+from weft.reliability.renewal import TimeShares
 from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration

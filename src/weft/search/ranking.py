@@ -14,25 +14,22 @@ from weft.codec import Coded, Document, Value, decode, table_of
 from weft.errors import BadInput, NothingFeasible
 from weft.estimation.frame import pinned_capacity
 from weft.estimation.iteration import Estimator, estimate_of
-from weft.estimation.result import COLUMNS, Estimate
-from weft.estimation.training import TrainingRun
+from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.estimation.trust import shipped_contrast
 from weft.layout.check import CODES, REMEDIES, explain
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Ints, LayoutTable
-from weft.model.job import Job
+from weft.model.job import Job, job_from_dict
 from weft.model.resolve import even_batch
-from weft.model.text import job_from_dict
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
-from weft.search.screen import Fold, Scale, Screening
-from weft.search.ties import Ease, Recommendation, Tie, ties
+from weft.search.screen import Ease, Fold, Recommendation, Scale, Screening, Tie, ties
 from weft.units import counted, format_bytes
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
 ORDERS = ("ease", "time")
-"""How layouts are ranked: by time and what each is to run (``weft.search.ties``), or by time alone."""
+"""How layouts are ranked: by time and what each is to run (``weft.search.screen``), or by time alone."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
 NOT_DIVISIBLE = CODES.index("batch-not-divisible")
 Progress = Callable[[int, int], None]

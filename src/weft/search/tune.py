@@ -29,8 +29,8 @@ from weft.model.job import Job
 from weft.results import Result
 from weft.search.enumeration import Space
 from weft.search.ranking import plan
-from weft.search.ties import Ease
-from weft.solvers.divisors import divisors
+from weft.search.screen import Ease
+from weft.solvers import divisors
 
 SPREAD = 0.1
 """Standard deviation of logarithmic errors.  Range: 0.08 to 0.12.  Source: benchmarks/tuning.py, in which it covers

@@ -23,7 +23,7 @@ from weft.layout.table import LayoutTable
 from weft.model import catalogue
 from weft.model.job import Job
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
-from weft.solvers.divisors import divisors, largest_divisor
+from weft.solvers import divisors, largest_divisor
 from weft.validation.runs import Run, Stack
 
 LARGEST_MICRO_BATCH = 4

@@ -26,7 +26,7 @@ from weft.estimation.trust import Known, Traits, equal_shares, expert_width, fig
 from weft.layout.spec import Layout
 from weft.layout.table import Floats, Index, Mask
 from weft.layout.text import format_layout
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictor, RunGroup

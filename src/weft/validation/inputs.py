@@ -20,9 +20,16 @@ from weft.cluster.spec import Accelerator, Cluster, TierKind
 from weft.errors import BadInput
 from weft.estimation.iteration import CORE_REPLAY
 from weft.layout.spec import Layout
-from weft.model.flops import attention_forward_flops, block_forward_flops, model_flops
-from weft.model.job import AttentionKernel, Job, Precision, Recipe
-from weft.solvers.divisors import largest_divisor
+from weft.model.job import (
+    AttentionKernel,
+    Job,
+    Precision,
+    Recipe,
+    attention_forward_flops,
+    block_forward_flops,
+    model_flops,
+)
+from weft.solvers import largest_divisor
 from weft.validation.cut import cut, degrees, shape
 from weft.validation.runs import Run, Stack, Unparsed, baseline_warning, recognise
 

@@ -12,7 +12,7 @@ import numpy as np
 from weft.codec import Document
 from weft.layout.table import Floats
 from weft.layout.text import format_layout
-from weft.model.flops import model_flops
+from weft.model.job import model_flops
 from weft.results import Result
 from weft.validation.inputs import Prepared, Skipped
 from weft.validation.predict import Predictions

@@ -10,7 +10,7 @@ from weft.views import words
 from weft.views.blocks import Blank, Block, Fact, Paragraph, rows_grid
 
 if TYPE_CHECKING:
-    from weft.estimation.training import TrainingRun
+    from weft.estimation.result import TrainingRun
     from weft.search.goodput import GoodputReport
 
 

@@ -12,7 +12,7 @@ from weft.fabric import checks
 from weft.fabric.build import start
 from weft.fabric.dimension import Dimension, pairs
 from weft.fabric.spec import Fabric, Ints
-from weft.solvers.divisors import divisors
+from weft.solvers import divisors
 
 LATENCY_S = 2.7e-6
 """From one accelerator to the next: that of one hop over the network."""

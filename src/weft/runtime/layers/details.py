@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from weft.errors import Unsupported
-from weft.model._fields import Fields
+from weft.model._families import Fields
 from weft.model.huggingface import read_text_part
 from weft.model.spec import FeedForward, Model
 from weft.runtime.layers.decoder import Activation, Details
