@@ -90,13 +90,13 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                 rows = list(_rows(columns, link))
                 parts.append(("table", {"name": name, "columns": columns, "rows": rows, "same": same}))
             case Figure(chart=chart):
-                drawn = _drawn(chart)
-                room -= len(drawn)
-                if drawn and room >= 0:
-                    parts.append(("figure", (Markup(drawn), block.caption)))
+                drawing, title, subtitle = _drawn(chart)
+                if drawing and len(drawing) <= room:
+                    room -= len(drawing)
+                    figure = {"drawing": Markup(drawing), "title": title, "subtitle": subtitle, "label": block.caption}
+                    parts.append(("figure", figure))
                 else:
-                    room += len(drawn)
-                    why = "too large for this page" if drawn else "too much for a chart"
+                    why = "too large for this page" if drawing else "too much for a chart"
                     parts.append(("paragraph", Paragraph(f"Not drawn, {why}: {block.caption}")))
             case Copied():
                 parts.append(("copied", (block.text.strip("\n"), block.label)))
@@ -126,14 +126,14 @@ def sort_key(text: str) -> float | None:
     return -value if number[1] == "-" else value
 
 
-def _drawn(chart: str | Callable[[], Chart]) -> str:
-    """The SVG element of a figure; empty where the chart is refused."""
+def _drawn(chart: str | Callable[[], Chart]) -> tuple[str, str, str]:
+    """The SVG element of a figure, its title and its subtitle; empty where the chart is refused."""
     if isinstance(chart, str):
-        return chart
+        return chart, "", ""
     try:
         return embedded(chart())
     except BadInput:
-        return ""
+        return "", "", ""
 
 
 def _ordered(columns: Sequence[Column]) -> tuple[list[Column], str]:
@@ -181,7 +181,9 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 """The files that pages use, and what they are."""
-PLACES = tuple((f"/{name}", name.capitalize()) for name in ("plan", "network", "schedule", "arrange", "accuracy"))
+PLACES = tuple(
+    (f"/{name}", name.capitalize()) for name in ("plan", "tune", "network", "schedule", "arrange", "accuracy")
+)
 """The pages of ``weft serve``, as its navigation lists them."""
 _SCRIPTS = ("table.js", "page.js")
 

@@ -165,7 +165,12 @@ def _question(function: Callable[..., Any], asked: PageRequest, page: Page, *mor
 
 def _page(page: Page, given: Mapping[str, str], text: str) -> str:
     filled = {name: value for name, value in given.items() if value}
-    context = {"given": given, "filled": filled, "example": filled == page.example, "answer": Markup(text)}
+    context = {
+        "given": given,
+        "filled": filled,
+        "example": bool(filled) and filled == page.example,
+        "answer": Markup(text),
+    }
     return render("question.html", here=page.path, page=page, **context)
 
 

@@ -1,4 +1,4 @@
-"""The pages: plan, network, schedule, arrange and accuracy."""
+"""The pages: plan, tune, network, schedule, arrange and accuracy."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from weft.collectives.stages import STAGE_KINDS
 from weft.commands.design import DesignOptions, design
 from weft.commands.plan import PlanOptions, plan
 from weft.commands.schedule import ScheduleOptions, schedule
+from weft.commands.tune import TuneOptions
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.interop.launch import TOOLS, launch_arguments
 from weft.units import format_seconds
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.search.design import DesignStudy
+    from weft.search.tune import Tuning
     from weft.validation.summary import Validation
 
 FACTORS = {
@@ -149,9 +151,7 @@ def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block
     made = found.plan
     if found.as_it_is is not None:
         yield Paragraph(_effect(made, found.as_it_is), style="bold")
-    if not made.layouts:
-        yield Paragraph(f"{made.shortage}. Use more accelerators or free a pinned degree.", style="bold")
-    elif show == "launch":
+    if made.layouts and show == "launch":
         try:
             yield from launch_view(_launch(made, asked))
         except NothingFeasible as error:
@@ -261,6 +261,44 @@ PLAN = Page(
         "CSV": lambda found, asked: _csv("plan.csv")(found.plan, asked),
         "Launch file": _launch_file,
     },
+)
+
+# Tune ---------------------------------------------------------------------------------------------------------------
+
+_TUNE = ("layout", "measured", "keep")
+
+
+def _tune(asked: PageRequest, progress: Progress) -> Tuning:
+    from weft.commands.tune import tune
+
+    cluster = _cluster_of(asked)
+    job = job_of_text(asked.text("model"), asked.options(TuneOptions, _RECIPE).changes(), cluster.count)
+    return tune(job, cluster, options=asked.options(TuneOptions, (*_TUNE, "stack")))
+
+
+def _tune_view(result: Tuning, asked: PageRequest, show: str) -> Iterator[Block]:
+    from weft.views.charts.layouts import breakdown_chart
+    from weft.views.tune import tune_view
+
+    estimates = [result.expected, *(change.estimate for change in result.changes)]
+    title = f"{result.job.model.name} on {result.cluster.name}, expected (1 is your layout)"
+    chart = Figure(partial(breakdown_chart, estimates, top=4, title=title), "Your layout and the best changes")
+    yield from behind_verdict(tune_view(result, verbose=True), chart)
+
+
+TUNE = Page(
+    title="Tune",
+    groups=(
+        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(TuneOptions, "layout", "measured"))),
+        Group(title="The job, and what must stay", fields=fields_of(TuneOptions, *_RECIPE, "stack", "keep")),
+        _PASTED,
+    ),
+    needed=("model", "cluster", "layout", "measured"),
+    sources={"model": "model", "cluster": "cluster"},
+    example={"model": "llama-3.1-8b", "cluster": "h100-64", "layout": "tp=8", "measured": "31%"},
+    compute=_tune,
+    view=_tune_view,
+    files={"JSON": _json("tuning.json"), "CSV": _csv("tuning.csv")},
 )
 
 # Network ------------------------------------------------------------------------------------------------------------
@@ -458,6 +496,8 @@ def _validate(asked: PageRequest, progress: Progress) -> Validation:
     from weft.validation.runs import runs_of_text, shipped_runs
 
     source = asked.text("runs")
+    if source.name and source.pasted is None:
+        raise BadInput(f"there are no runs {source.name[:40]!r}", where="runs", remedy="leave it empty, or paste runs")
     rows = shipped_runs() if source.pasted is None else runs_of_text(source.pasted, "the pasted runs")
     return validate(rows, family=(asked.get("family"),) if asked.get("family") else ())
 
@@ -514,7 +554,7 @@ ACCURACY = Page(
     time_s=_LONG_S,
 )
 
-PAGES = {page.path: page for page in (PLAN, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
+PAGES = {page.path: page for page in (PLAN, TUNE, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
 """The pages by their paths."""
 
 # Answers ---------------------------------------------------------------------------------------------------------

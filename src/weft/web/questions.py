@@ -38,8 +38,12 @@ _LABELS = {
     "radix": "Ports of a switch",
     "dims": "Dimensions",
     "active": "Chunks at a time",
+    "measured": "Measured step or speed",
+    "keep": "Setting to leave as it is",
 }
 """Labels of options whose names say too little beside a field."""
+_PLAIN = ("batch", "sequence", "radix")
+"""Options whose labels say what their help would repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,5 +200,5 @@ def _field(option: Option) -> Field:
         kind = "number"
     shown = "" if option.default in (None, False, ()) else str(option.default)
     label = _LABELS.get(option.name) or option.name.capitalize()
-    text = _FLAGS.sub("", option.help)
+    text = "" if option.name in _PLAIN else _FLAGS.sub("", option.help)
     return Field(name=option.name, label=label, kind=kind, help=text, choices=choices, placeholder=shown)
