@@ -18,7 +18,7 @@ from weft.arrangement.bundle import arrangement_of
 from weft.cluster import load
 from weft.views.html import PLACES
 from weft.web import app
-from weft.web.pages import PAGES, _clusters, _examples
+from weft.web.pages import _CLUSTER, PAGES, _examples
 
 OWN = {"origin": "http://testserver"}
 DIMS = "switch:4:100GB/s:1us,ring:4:25GB/s:2us"
@@ -99,7 +99,7 @@ def test_a_view_is_whole(client, elements, page, show):
     assert not [each for _, each in found.found if "style" in each or any(name.startswith("on") for name in each)]
     current = [one["href"].partition("?")[0] for one in found.named("a") if "aria-current" in one]
     assert current == [f"/{page}"] * (1 + (len(PAGES[f"/{page}"].shows) > 1))
-    assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].files)
+    assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].file_paths)
     if show != "launch":
         figure = text.index("<figure")
         assert figure < text.index("<table")
@@ -179,7 +179,7 @@ def test_a_row_leads_to_its_own_section(client, page, row):
 
 
 def test_suggested_clusters_can_be_loaded():
-    assert all(load(name).count for name in _clusters())
+    assert all(load(name).count for name in _CLUSTER.choices)
 
 
 # Network ------------------------------------------------------------------------------------------------------------

@@ -13,36 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
+from weft.units import PREFIXES, SECONDS
 from weft.views.blocks import Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.charts import Chart, embedded
 
 _NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
-_FACTORS = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "y": 31557600.0,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "KiB": 2.0**10,
-    "MiB": 2.0**20,
-    "GiB": 2.0**30,
-    "TiB": 2.0**40,
-    "kB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "kW": 1e3,
-    "MW": 1e6,
-}
-"""What units, and the letters before them, are worth."""
+_FACTORS = SECONDS | {prefix + unit: factor for prefix, factor in PREFIXES.items() for unit in ("", "B", "W")}
+"""Units and the letters before them, in SI units."""
 FIGURES_BYTES = 2_400_000
 """What the figures of a page may have together; those beyond are left out, and named."""
 
