@@ -20,7 +20,7 @@ _NUMBER = re.compile(
 """A number, with commas between thousands or underscores, and its unit."""
 LONGEST = 64
 """Characters of the longest quantity that is read."""
-_SCALE = {
+PREFIXES = {
     "": 1.0,
     "k": 1e3,
     "K": 1e3,
@@ -34,7 +34,7 @@ _SCALE = {
     "Gi": 2.0**30,
     "Ti": 2.0**40,
 }
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 31557600.0}
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0, "d": 86400.0, "y": 31557600.0}
 
 
 def _split(text: str | float, where: str, example: str) -> tuple[float, str]:
@@ -68,8 +68,8 @@ def _finite(value: float, text: str | float, where: str, example: str) -> float:
 def _quantity(text: str | float, where: str, example: str, suffixes: dict[str, float]) -> float:
     value, unit = _split(text, where, example)
     for suffix in sorted(suffixes, key=len, reverse=True):
-        if unit.endswith(suffix) and unit[: len(unit) - len(suffix)] in _SCALE:
-            scaled = value * _SCALE[unit[: len(unit) - len(suffix)]] * suffixes[suffix]
+        if unit.endswith(suffix) and unit[: len(unit) - len(suffix)] in PREFIXES:
+            scaled = value * PREFIXES[unit[: len(unit) - len(suffix)]] * suffixes[suffix]
             return _finite(scaled, text, where, example)
     problem = f"{text!r} has the wrong unit {unit!r}" if unit else f"{text!r} has no unit"
     raise BadInput(problem, where=where, remedy=f"write it like {example}")
@@ -95,9 +95,9 @@ def parse_flops(text: str | float, where: str = "peak") -> float:
 def parse_seconds(text: str | float, where: str = "time") -> float:
     """Seconds from "2 us", "4 h" or "30 d"; a bare number is in seconds."""
     value, unit = _split(text, where, "2 us, 15 min or 4 h")
-    if unit and unit not in _SECONDS:
+    if unit and unit not in SECONDS:
         raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 2 us or 4 h")
-    return _finite(value * _SECONDS.get(unit, 1.0), text, where, "2 us or 4 h")
+    return _finite(value * SECONDS.get(unit, 1.0), text, where, "2 us or 4 h")
 
 
 def parse_moment(text: str | float, where: str = "time") -> float:
@@ -132,7 +132,7 @@ def format_moment(seconds: float) -> str:
 def parse_count(text: str | float, where: str = "count") -> float:
     """A count from "15T", "1.5e12", "8k" or "64Ki"; T, B (billion), M and k are decimal."""
     value, unit = _split(text, where, "15T or 300e9")
-    scale = _SCALE | {"B": 1e9}
+    scale = PREFIXES | {"B": 1e9}
     if unit not in scale:
         raise BadInput(f"{text!r} has the wrong unit {unit!r}", where=where, remedy="write it like 15T or 300e9")
     return _finite(value * scale[unit], text, where, "15T or 300e9")
@@ -190,8 +190,8 @@ def format_bytes(value: float, *, least: float = 0.1) -> str:
 def format_seconds(value: float) -> str:
     """Seconds with a unit that keeps the number readable: "4.28 s", "310 ms", "12 us", "3.1 d"."""
     magnitude = abs(float(f"{value:.3g}"))
-    if magnitude >= 2 * _SECONDS["y"]:
-        return f"{value / _SECONDS['y']:.1f} y"
+    if magnitude >= 2 * SECONDS["y"]:
+        return f"{value / SECONDS['y']:.1f} y"
     if magnitude >= 2 * 86400:
         return f"{value / 86400:.1f} d"
     if magnitude >= 2 * 3600:

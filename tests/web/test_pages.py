@@ -18,12 +18,13 @@ from weft.arrangement.bundle import arrangement_of
 from weft.cluster import load
 from weft.views.html import PLACES
 from weft.web import app
-from weft.web.pages import PAGES, _clusters, _examples
+from weft.web.pages import _CLUSTER, PAGES, _examples
 
 OWN = {"origin": "http://testserver"}
 DIMS = "switch:4:100GB/s:1us,ring:4:25GB/s:2us"
 ASKED = {
     "plan": {"model": "llama-3.1-8b", "cluster": "h100-64"},
+    "tune": {"model": "llama-3.1-8b", "cluster": "h100-64", "layout": "tp=8,sp", "measured": "5.2 s"},
     "network": {"model": "llama-3.1-8b", "cluster": "h100-32", "layout": "tp=8,dp=4", "radix": "8"}
     | {"fabrics": "rail-only,fat-tree", "oversubscription": "none"},
     "schedule": {"collective": "all-reduce", "size": "16MiB", "chunks": "8", "dims": DIMS},
@@ -53,6 +54,8 @@ def own(page):
     """What the verb of a page answers."""
     if page == "plan":
         return weft.plan("llama-3.1-8b", "h100-64")
+    if page == "tune":
+        return weft.tune("llama-3.1-8b", "h100-64", "tp=8,sp", measured="5.2 s")
     if page == "network":
         how = {"layout": "tp=8,dp=4", "radix": 8, "oversubscription": "none", "fabrics": "rail-only,fat-tree"}
         return weft.design("llama-3.1-8b", "h100-32", **how)
@@ -96,7 +99,7 @@ def test_a_view_is_whole(client, elements, page, show):
     assert not [each for _, each in found.found if "style" in each or any(name.startswith("on") for name in each)]
     current = [one["href"].partition("?")[0] for one in found.named("a") if "aria-current" in one]
     assert current == [f"/{page}"] * (1 + (len(PAGES[f"/{page}"].shows) > 1))
-    assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].files)
+    assert len([one for one in found.named("a") if "download" in one]) == len(PAGES[f"/{page}"].file_paths)
     if show != "launch":
         figure = text.index("<figure")
         assert figure < text.index("<table")
@@ -104,7 +107,7 @@ def test_a_view_is_whole(client, elements, page, show):
         assert "Not drawn" not in text
 
 
-@pytest.mark.parametrize("page", ["plan", "network", "schedule", "accuracy"])
+@pytest.mark.parametrize("page", ["plan", "tune", "network", "schedule", "accuracy"])
 def test_files_are_those_of_the_verb(client, page):
     assert document(client, page) == json.loads(own(page).to_json())
     rows = list(csv.reader(get(client, page, "csv").text.splitlines()))
@@ -121,6 +124,10 @@ BAD = [
     *(("plan", one) for one in ({"oversubscription": "2", "count": "8"}, {"stack": "<script>"})),
     *(("plan", one) for one in ({"space": "<script>"}, {"order": "<script>"})),
     *(("plan", one) for one in ({"show": "launch", "tool": "../x"}, {"batch": "x"}, {"precision": "/etc/passwd"})),
+    *(
+        ("tune", one)
+        for one in ({"measured": "31"}, {"measured": "<script>"}, {"layout": "tp=3"}, {"keep": "<script>"})
+    ),
     *(("network", one) for one in ({"fabrics": "<script>"}, {"fabrics": "/etc/passwd"}, {"fabrics": "hosts.toml"})),
     *(("network", one) for one in ({"radix": "1"}, {"radix": "x"}, {"count": "x"}, {"routing": "guess"})),
     *(("network", one) for one in ({"layout": "tp=3"}, {"sizes": "x"}, {"batches": "-1"}, {"oversubscription": "x"})),
@@ -131,7 +138,10 @@ BAD = [
     ("schedule", {"dims": "", "cluster": "/etc/passwd"}),
     *(("arrange", one) for one in ({"site": "<script>"}, {"site": "/etc/passwd"}, {"site": "pasted-../../x"})),
     *(("arrange", one) for one in ({"objective": "<script>"}, {"oversubscription": "many"}, {"seconds": "100000"})),
-    *(("accuracy", one) for one in ({"family": "nobody"}, {"runs": "pasted-" + "0" * 24}, {"runs": "pasted-../../x"})),
+    *(
+        ("accuracy", one)
+        for one in ({"family": "nobody"}, {"runs": "pasted-" + "0" * 24}, {"runs": "pasted-../../x"}, {"runs": "mine"})
+    ),
 ]
 
 
@@ -148,7 +158,12 @@ def test_what_cannot_be_used_is_said_beside_the_form(client, page, asked, monkey
 
 @pytest.mark.parametrize("page", list(ASKED))
 def test_a_form_leads_to_an_address_that_names_no_file(client, page):
-    sent = ASKED[page] | {"calibration": "/etc/passwd", "plan": "/etc/passwd", "fabric": "/etc/passwd"}
+    sent = ASKED[page] | {
+        "calibration": "/etc/passwd",
+        "plan": "/etc/passwd",
+        "run": "/etc/passwd",
+        "fabric": "/etc/passwd",
+    }
     found = client.post(f"/{page}", data=sent, headers=OWN, follow_redirects=False)
     assert found.status_code == 303
     assert "passwd" not in found.headers["location"]
@@ -164,7 +179,7 @@ def test_a_row_leads_to_its_own_section(client, page, row):
 
 
 def test_suggested_clusters_can_be_loaded():
-    assert all(load(name).count for name in _clusters())
+    assert all(load(name).count for name in _CLUSTER.choices)
 
 
 # Network ------------------------------------------------------------------------------------------------------------

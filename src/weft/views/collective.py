@@ -124,7 +124,7 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
         [
             Column(heading="policy", cells=[*shown, *limits], values=[*shown, *blank], left=True),
             Column(heading="chunks", cells=[*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
-            Column(heading="time", cells=times_words(seconds)),
+            Column(heading="time", cells=times_words(seconds), front=True),
             Column(heading="speedup", cells=[f"{first_s / value:.2f}x" for value in seconds], drop=2),
             Column(
                 heading="utilization", cells=[*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1

@@ -127,7 +127,7 @@ def _columns(study: DesignStudy) -> list[Column]:
         Column(heading="domain", cells=[str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
         Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
         Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
-        Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows]),
+        Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows], front=True),
         Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
         Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
         Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
@@ -137,9 +137,9 @@ def _columns(study: DesignStudy) -> list[Column]:
         columns.insert(5, Column(heading="k$ up", cells=cells))
     if _simulated(study):
         name = "hashed" if _sprayed(study) else "simulated"
-        columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows]))
+        columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows], front=True))
     if _sprayed(study):
-        columns.insert(-1, Column(heading="sprayed", cells=[_seconds(one.sprayed_s) for one in rows]))
+        columns.insert(-1, Column(heading="sprayed", cells=[_seconds(one.sprayed_s) for one in rows], front=True))
     if any(one.one_domain_s for one in rows):
         columns.append(Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
     if _simulated(study):

@@ -13,36 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import BadInput, MissingExtra
+from weft.units import PREFIXES, SECONDS
 from weft.views.blocks import Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.charts import Chart, embedded
 
 _NUMBER = re.compile(r"([-+]?)[x$]?([\d,]*\.?\d+(?:e[-+]?\d+)?) ?([A-Za-z%]*)")
-_FACTORS = {
-    "s": 1.0,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "ns": 1e-9,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "y": 31557600.0,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "KiB": 2.0**10,
-    "MiB": 2.0**20,
-    "GiB": 2.0**30,
-    "TiB": 2.0**40,
-    "kB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "kW": 1e3,
-    "MW": 1e6,
-}
-"""What units, and the letters before them, are worth."""
+_FACTORS = SECONDS | {prefix + unit: factor for prefix, factor in PREFIXES.items() for unit in ("", "B", "W")}
+"""Units and the letters before them, in SI units."""
 FIGURES_BYTES = 2_400_000
 """What the figures of a page may have together; those beyond are left out, and named."""
 
@@ -90,13 +67,13 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
                 rows = list(_rows(columns, link))
                 parts.append(("table", {"name": name, "columns": columns, "rows": rows, "same": same}))
             case Figure(chart=chart):
-                drawn = _drawn(chart)
-                room -= len(drawn)
-                if drawn and room >= 0:
-                    parts.append(("figure", (Markup(drawn), block.caption)))
+                drawing, title, subtitle = _drawn(chart)
+                if drawing and len(drawing) <= room:
+                    room -= len(drawing)
+                    figure = {"drawing": Markup(drawing), "title": title, "subtitle": subtitle, "label": block.caption}
+                    parts.append(("figure", figure))
                 else:
-                    room += len(drawn)
-                    why = "too large for this page" if drawn else "too much for a chart"
+                    why = "too large for this page" if drawing else "too much for a chart"
                     parts.append(("paragraph", Paragraph(f"Not drawn, {why}: {block.caption}")))
             case Copied():
                 parts.append(("copied", (block.text.strip("\n"), block.label)))
@@ -126,14 +103,14 @@ def sort_key(text: str) -> float | None:
     return -value if number[1] == "-" else value
 
 
-def _drawn(chart: str | Callable[[], Chart]) -> str:
-    """The SVG element of a figure; empty where the chart is refused."""
+def _drawn(chart: str | Callable[[], Chart]) -> tuple[str, str, str]:
+    """The SVG element of a figure, its title and its subtitle; empty where the chart is refused."""
     if isinstance(chart, str):
-        return chart
+        return chart, "", ""
     try:
         return embedded(chart())
     except BadInput:
-        return ""
+        return "", "", ""
 
 
 def _ordered(columns: Sequence[Column]) -> tuple[list[Column], str]:
@@ -181,7 +158,9 @@ STATIC = {
     "icon.svg": "image/svg+xml",
 }
 """The files that pages use, and what they are."""
-PLACES = tuple((f"/{name}", name.capitalize()) for name in ("plan", "network", "schedule", "arrange", "accuracy"))
+PLACES = tuple(
+    (f"/{name}", name.capitalize()) for name in ("plan", "tune", "network", "schedule", "arrange", "accuracy")
+)
 """The pages of ``weft serve``, as its navigation lists them."""
 _SCRIPTS = ("table.js", "page.js")
 

@@ -31,8 +31,6 @@ _TOKENS = 1e12
 
 def plan_report(plan: Plan, launch: Callable[[str], LaunchArguments | str], tools: tuple[str, ...]) -> Iterator[Block]:
     """A plan in full; ``launch`` gives a tool's launch arguments of its best layout, or why there are none."""
-    if not plan.layouts:
-        yield Paragraph(f"No layout fits: {plan.shortage}.", style="bold")
     yield from plan_with_charts(plan)
     if plan.layouts:
         if (compared := compared_layouts(plan)) is not None:
@@ -72,8 +70,15 @@ def plan_with_charts(plan: Plan) -> Iterator[Block]:
     """A plan: the verdict, where time and memory go, the layouts, and the trade of memory for time."""
     from weft.views.charts.layouts import breakdown_chart, pareto_chart
 
-    chart = Figure(partial(breakdown_chart, plan, top=COMPARED), "Time and memory of the first layouts")
-    yield from behind_verdict(plan_view(plan, verbose=True), *([chart] if plan.layouts else []))
+    verdict, *details = plan_view(plan, verbose=True)
+    if plan.layouts:
+        chart = Figure(partial(breakdown_chart, plan, top=COMPARED), "Time and memory of the first layouts")
+        yield from behind_verdict([verdict, *details], chart)
+    else:
+        yield Paragraph(
+            f"No layout fits: {plan.shortage}. Use more accelerators or free a fixed degree.", style="bold"
+        )
+        yield from details
     if plan.pareto:
         yield Heading("Memory against time", top=True)
         yield Figure(partial(pareto_chart, plan), "Less memory for more time")

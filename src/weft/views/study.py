@@ -113,7 +113,7 @@ class StudyReport:
             rows = [row | {facet: _place(row, taken)} for row in rows]
         axes = [name for name in self.varied if name not in taken]
         places: dict[str, Any] = {"x": x, "y": y, "colour": colour, "facet": facet}
-        return Figure(partial(sweep_chart, rows, columns, axes, **places, title=self.title), caption)
+        return Figure(partial(sweep_chart, rows, columns, axes, **places, title=caption), caption)
 
     def _grid(self, names: Sequence[str], rows: Rows) -> Table:
         return Table(

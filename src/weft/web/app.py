@@ -12,8 +12,9 @@ import json
 import secrets
 import sys
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
@@ -32,8 +33,6 @@ from weft.web.pages import PAGES, PLAN, answer, file
 from weft.web.questions import Page, PageRequest
 from weft.web.texts import Texts
 from weft.web.work import Failure, Pool, Question, Ticket
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 _PROGRESS_S = 0.2
 _DAY = "max-age=86400"
@@ -71,7 +70,7 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
     app = Starlette(
         routes=[*_ROUTES, *_page_routes()],
         middleware=[Middleware(Guard, hosts=hosts, page=_refusal)],
-        exception_handlers={HTTPException: _http_error, WeftError: _weft_error, Exception: _bug},
+        exception_handlers={HTTPException: _refuse, WeftError: _refuse, Exception: _refuse},
         lifespan=life,
     )
     app.state.pool, app.state.texts, app.state.folder = pool, Texts(state / "texts"), state
@@ -81,13 +80,13 @@ def application(pool: Pool, state: Path, hosts: Iterable[str]) -> Starlette:
 def _page_routes() -> list[Route]:
     """The form, the answer and the files of every page; the plan is at the root too."""
     return [
-        Route("/", _shown(PLAN)),
-        *(Route(page.path, _shown(page)) for page in PAGES.values()),
-        *(Route(page.path, _sent(page), methods=["POST"]) for page in PAGES.values()),
+        Route("/", partial(_show, PLAN)),
+        *(Route(page.path, partial(_show, page)) for page in PAGES.values()),
+        *(Route(page.path, partial(_send, page), methods=["POST"]) for page in PAGES.values()),
         *(
-            Route(f"{page.path}/{name.lower().replace(' ', '-')}", _file(page, name))
+            Route(path, partial(_file, page, name))
             for page in PAGES.values()
-            for name in page.files
+            for name, path in page.file_paths.items()
         ),
     ]
 
@@ -98,37 +97,25 @@ def _fields(request: Request, page: Page) -> dict[str, str]:
     return {name: fields.get(name, "").strip() for name in page.names}
 
 
-def _shown(page: Page) -> Handler:
-    async def shown(request: Request) -> Response:
-        return await _show(request, page, _fields(request, page))
-
-    return shown
-
-
-def _sent(page: Page) -> Handler:
-    async def sent(request: Request) -> Response:
-        """The form: pasted texts are kept, and the address of the answer follows."""
-        form = await _form(request)
-        given = {name: form.get(name, "").strip() for name in page.names}
-        given |= request.app.state.texts.keep_pasted(form, page.sources.values())
-        return RedirectResponse(page.address(given), 303)
-
-    return sent
+async def _send(page: Page, request: Request) -> Response:
+    """The form that was sent: pasted texts are kept, and the address of the answer follows."""
+    form = await _form(request)
+    given = {name: form.get(name, "").strip() for name in page.names}
+    given |= request.app.state.texts.keep_pasted(form, page.sources.values())
+    return RedirectResponse(page.address(given), 303)
 
 
-def _file(page: Page, name: str) -> Handler:
-    async def sent(request: Request) -> Response:
-        asked = _asked(request, page, _fields(request, page))
-        named, kind, text = await _fetch(request, _question(file, asked, page, name))
-        headers = {"Content-Disposition": f'attachment; filename="{named}"'}
-        return Response(text, media_type=kind, headers=headers)
-
-    return sent
+async def _file(page: Page, name: str, request: Request) -> Response:
+    """A file of a page."""
+    asked = _asked(request, page, _fields(request, page))
+    file_name, kind, text = await _fetch(request, _question(file, asked, page, name))
+    headers = {"Content-Disposition": f'attachment; filename="{file_name}"'}
+    return Response(text, media_type=kind, headers=headers)
 
 
-async def _show(request: Request, page: Page, given: dict[str, str]) -> Response:
-    """The response of a page: its form, and the answer where enough is asked."""
-    asked = None
+async def _show(page: Page, request: Request) -> Response:
+    """A page: its form, and the answer where enough is asked."""
+    given, asked = _fields(request, page), None
     try:
         if all(given[name] for name in page.needed):
             asked = _asked(request, page, given)
@@ -165,7 +152,12 @@ def _question(function: Callable[..., Any], asked: PageRequest, page: Page, *mor
 
 def _page(page: Page, given: Mapping[str, str], text: str) -> str:
     filled = {name: value for name, value in given.items() if value}
-    context = {"given": given, "filled": filled, "example": filled == page.example, "answer": Markup(text)}
+    context = {
+        "given": given,
+        "filled": filled,
+        "example": bool(filled) and filled == page.example,
+        "answer": Markup(text),
+    }
     return render("question.html", here=page.path, page=page, **context)
 
 
@@ -195,7 +187,7 @@ def _answer(ticket: Ticket, page: Page, given: dict[str, str]) -> tuple[int, str
         blocks = Markup(ticket.result())
         shown = page.shown(given["show"])
         tabs = [(name, page.address(given, show=name)) for name in page.shows]
-        files = [(name, page.address(given, f"{page.path}/{name.lower().replace(' ', '-')}")) for name in page.files]
+        files = [(name, page.address(given, path)) for name, path in page.file_paths.items()]
         return 200, render("answer.html", blocks=blocks, show=shown, tabs=tabs, files=files)
     except Failure as failure:
         return _failed(failure)
@@ -255,22 +247,16 @@ def _refusal(refused: Refused) -> tuple[int, bytes]:
     return refused.status, _error_page(refused.title, refused.text).encode()
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 404:
-        return HTMLResponse(_error_page("No such page", "There is nothing at this address."), 404)
-    text = "The address does not take such a request." if status == 405 else "The request cannot be answered."
-    return HTMLResponse(_error_page("Not answered", text), status)
-
-
-async def _weft_error(request: Request, error: Exception) -> Response:
-    return HTMLResponse(_error_page("That cannot be used", str(error)), 400)
-
-
-async def _bug(request: Request, error: Exception) -> Response:
-    """The page of a fault; its trace is on the terminal alone."""
-    text = "The terminal of weft serve has its trace. Please report it."
-    return HTMLResponse(_error_page("A fault in Weft", text), 500)
+async def _refuse(request: Request, error: Exception) -> Response:
+    """The page of an error; the trace of a fault is on the terminal alone."""
+    status, title, text = 500, "A fault in Weft", "The terminal of weft serve has its trace. Please report it."
+    if isinstance(error, WeftError):
+        status, title, text = 400, "That cannot be used", str(error)
+    elif isinstance(error, HTTPException):
+        status, title, text = error.status_code, "Not answered", "The request cannot be answered."
+        if status == 404:
+            title, text = "No such page", "There is nothing at this address."
+    return HTMLResponse(_error_page(title, text), status)
 
 
 async def _static(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The pages: plan, network, schedule, arrange and accuracy."""
+"""The pages: plan, tune, network, schedule, arrange and accuracy."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from weft.arrangement.site import Goal
+from weft.cluster import catalogue as clusters
 from weft.cluster.catalogue import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.collectives.stages import STAGE_KINDS
 from weft.commands.design import DesignOptions, design
 from weft.commands.plan import PlanOptions, plan
 from weft.commands.schedule import ScheduleOptions, schedule
+from weft.commands.tune import TuneOptions
 from weft.errors import BadInput, NothingFeasible, UnknownName
 from weft.interop.launch import TOOLS, launch_arguments
+from weft.model import catalogue as models
 from weft.units import format_seconds
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
 from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.search.design import DesignStudy
+    from weft.search.tune import Tuning
     from weft.validation.summary import Validation
 
 FACTORS = {
@@ -42,37 +46,14 @@ _LONG_S = 600.0
 _MOST_SEARCH_S = 300
 _MOST_LAYOUTS, _MOST_HOSTS = 200, 1024
 _COUNT = re.compile(r"-\d+$")
-_JSON, _CSV, _TEXT, _HTML = "application/json", "text/csv", "text/plain", "text/html"
 
-
-def _json(name: str) -> Any:
-    return lambda result, asked: (name, _JSON, result.to_json())
-
-
-def _csv(name: str) -> Any:
-    def written(result: Any, asked: PageRequest) -> tuple[str, str, str]:
-        from weft.views.files.csv_out import rows_to_csv
-
-        rows = result.to_dicts()
-        return name, _CSV, rows_to_csv(rows, result.COLUMNS or tuple(rows[0]))
-
-    return written
-
-
-def _models() -> tuple[str, ...]:
-    from weft.model.catalogue import names
-
-    return tuple(names())
-
-
-def _clusters() -> tuple[str, ...]:
-    from weft.cluster.catalogue import names
-
-    return tuple(name.replace("<count>", "64") for name in names())
-
-
-_MODEL = Field(name="model", label="Model", choices=_models(), placeholder="llama-3.1-8b")
-_CLUSTER = Field(name="cluster", label="Cluster", choices=_clusters(), placeholder="h100-64")
+_MODEL = Field(name="model", label="Model", choices=tuple(models.names()), placeholder="llama-3.1-8b")
+_CLUSTER = Field(
+    name="cluster",
+    label="Cluster",
+    choices=tuple(name.replace("<count>", "64") for name in clusters.names()),
+    placeholder="h100-64",
+)
 _ACCELERATORS = Field(
     name="count", label="Accelerators", kind="number", help="Instead of the cluster's", slide=(8, 131072, 1)
 )
@@ -149,9 +130,7 @@ def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block
     made = found.plan
     if found.as_it_is is not None:
         yield Paragraph(_effect(made, found.as_it_is), style="bold")
-    if not made.layouts:
-        yield Paragraph(f"{made.shortage}. Use more accelerators or free a pinned degree.", style="bold")
-    elif show == "launch":
+    if made.layouts and show == "launch":
         try:
             yield from launch_view(_launch(made, asked))
         except NothingFeasible as error:
@@ -205,7 +184,7 @@ def _launch_file(found: _Planned, asked: PageRequest) -> tuple[str, str, str]:
     if not found.plan.layouts:
         raise NothingFeasible(found.plan.shortage)
     written = _launch(found.plan, asked)
-    return written.file, _TEXT, written.text
+    return written.file, "text/plain", written.text
 
 
 _FACTOR_FIELDS = tuple(
@@ -256,11 +235,45 @@ PLAN = Page(
     section="the-layout",
     compute=_plan,
     view=_plan_view,
-    files={
-        "JSON": lambda found, asked: ("plan.json", _JSON, found.plan.to_json()),
-        "CSV": lambda found, asked: _csv("plan.csv")(found.plan, asked),
-        "Launch file": _launch_file,
-    },
+    saved=lambda found, asked: found.plan,
+    files={"Launch file": _launch_file},
+)
+
+# Tune ---------------------------------------------------------------------------------------------------------------
+
+_TUNE = ("layout", "measured", "keep")
+
+
+def _tune(asked: PageRequest, progress: Progress) -> Tuning:
+    from weft.commands.tune import tune
+
+    cluster = _cluster_of(asked)
+    job = job_of_text(asked.text("model"), asked.options(TuneOptions, _RECIPE).changes(), cluster.count)
+    return tune(job, cluster, options=asked.options(TuneOptions, (*_TUNE, "stack")))
+
+
+def _tune_view(result: Tuning, asked: PageRequest, show: str) -> Iterator[Block]:
+    from weft.views.charts.layouts import breakdown_chart
+    from weft.views.tune import tune_view
+
+    estimates = [result.expected, *(change.estimate for change in result.changes)]
+    title = f"{result.job.model.name} on {result.cluster.name}, expected (1 is your layout)"
+    chart = Figure(partial(breakdown_chart, estimates, top=4, title=title), "Your layout and the best changes")
+    yield from behind_verdict(tune_view(result, verbose=True), chart)
+
+
+TUNE = Page(
+    title="Tune",
+    groups=(
+        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(TuneOptions, "layout", "measured"))),
+        Group(title="The job, and what must stay", fields=fields_of(TuneOptions, *_RECIPE, "stack", "keep")),
+        _PASTED,
+    ),
+    needed=("model", "cluster", "layout", "measured"),
+    sources={"model": "model", "cluster": "cluster"},
+    example={"model": "llama-3.1-8b", "cluster": "h100-64", "layout": "tp=8", "measured": "31%"},
+    compute=_tune,
+    view=_tune_view,
 )
 
 # Network ------------------------------------------------------------------------------------------------------------
@@ -302,7 +315,6 @@ NETWORK = Page(
     example={"model": "llama-3.1-8b", "cluster": "h100-64", "layout": "tp=8,dp=8", "radix": "16"},
     compute=_design,
     view=_design_view,
-    files={"JSON": _json("design.json"), "CSV": _csv("design.csv")},
     time_s=_LONG_S,
 )
 
@@ -369,10 +381,7 @@ SCHEDULE = Page(
     section="dimensions",
     compute=_schedule,
     view=_schedule_view,
-    files={
-        "JSON": lambda found, asked: _json("schedule.json")(_looked_at(found, asked), asked),
-        "CSV": lambda found, asked: _csv("schedule.csv")(_looked_at(found, asked), asked),
-    },
+    saved=_looked_at,
 )
 
 # Arrange ------------------------------------------------------------------------------------------------------------
@@ -416,7 +425,7 @@ def _arrange(asked: PageRequest, progress: Progress) -> Any:
 def _arrange_report(found: Any, asked: PageRequest) -> tuple[str, str, str]:
     from weft.commands.report import arrangement_page
 
-    return "report.html", _HTML, arrangement_page(found, found.to_dict(), "arranged.json")
+    return "report.html", "text/html", arrangement_page(found, found.to_dict(), "arranged.json")
 
 
 ARRANGE = Page(
@@ -446,7 +455,7 @@ ARRANGE = Page(
     example={"site": "scattered", "seconds": "1"},
     compute=_arrange,
     view=lambda result, asked, show: arrangement_with_charts(result),
-    files={"JSON": _json("arranged.json"), "Report": _arrange_report},
+    files={"Report": _arrange_report},
     time_s=2 * _MOST_SEARCH_S + 120,
 )
 
@@ -458,6 +467,8 @@ def _validate(asked: PageRequest, progress: Progress) -> Validation:
     from weft.validation.runs import runs_of_text, shipped_runs
 
     source = asked.text("runs")
+    if source.name and source.pasted is None:
+        raise BadInput(f"there are no runs {source.name[:40]!r}", where="runs", remedy="leave it empty, or paste runs")
     rows = shipped_runs() if source.pasted is None else runs_of_text(source.pasted, "the pasted runs")
     return validate(rows, family=(asked.get("family"),) if asked.get("family") else ())
 
@@ -508,11 +519,10 @@ ACCURACY = Page(
     section="runs",
     compute=_validate,
     view=_accuracy_view,
-    files={"JSON": _json("validation.json"), "CSV": _csv("validation.csv")},
     time_s=_LONG_S,
 )
 
-PAGES = {page.path: page for page in (PLAN, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
+PAGES = {page.path: page for page in (PLAN, TUNE, NETWORK, SCHEDULE, ARRANGE, ACCURACY)}
 """The pages by their paths."""
 
 # Answers ---------------------------------------------------------------------------------------------------------
@@ -550,5 +560,14 @@ def answer(asked: PageRequest, *, progress: Progress = None) -> str:
 
 def file(asked: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
     """Name, type and content of a file of a page."""
+    from weft.views.files.csv_out import rows_to_csv
+
     page = PAGES[asked.path]
-    return page.files[name](_result(page, asked, progress), asked)
+    found = _result(page, asked, progress)
+    if name in page.files:
+        return page.files[name](found, asked)
+    result, stem = page.saved(found, asked), page.title.lower()
+    if name == "JSON":
+        return f"{stem}.json", "application/json", result.to_json()
+    rows = result.to_dicts()
+    return f"{stem}.csv", "text/csv", rows_to_csv(rows, result.COLUMNS or tuple(rows[0]))

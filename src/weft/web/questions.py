@@ -38,8 +38,12 @@ _LABELS = {
     "radix": "Ports of a switch",
     "dims": "Dimensions",
     "active": "Chunks at a time",
+    "measured": "Measured step or speed",
+    "keep": "Setting to leave as it is",
 }
 """Labels of options whose names say too little beside a field."""
+_PLAIN = ("batch", "sequence", "radix")
+"""Options whose labels say what their help would repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +146,8 @@ class Page:
         section: the name of the section about such a row.
         compute: the result; called in a worker.
         view: the blocks of a view of a result.
-        files: by name, what makes the name, the type and the content of a file.
+        saved: the part of a result that its JSON and CSV files have.
+        files: further ones by name, each by what makes its name, type and content.
         time_s: limit of the work, where it may take long.
     """
 
@@ -157,6 +162,7 @@ class Page:
     section: str = ""
     compute: Callable[[PageRequest, Progress], Any]
     view: Callable[[Any, PageRequest, str], Iterable[Block]]
+    saved: Callable[[Any, PageRequest], Any] = lambda result, asked: result
     files: Mapping[str, Callable[[Any, PageRequest], tuple[str, str, str]]] = field(default_factory=dict)
     time_s: float | None = None
 
@@ -170,6 +176,11 @@ class Page:
         """All fields of its address."""
         fields = [each.name for group in self.groups for each in group.fields if each.kind != "area"]
         return tuple(dict.fromkeys((*fields, *self.looks, "show")))
+
+    @property
+    def file_paths(self) -> dict[str, str]:
+        """Where each of its files is, by name."""
+        return {name: f"{self.path}/{name.lower().replace(' ', '-')}" for name in ("JSON", "CSV", *self.files)}
 
     def shown(self, show: str) -> str:
         """The view of a name, the first where there is none of that name."""
@@ -196,5 +207,5 @@ def _field(option: Option) -> Field:
         kind = "number"
     shown = "" if option.default in (None, False, ()) else str(option.default)
     label = _LABELS.get(option.name) or option.name.capitalize()
-    text = _FLAGS.sub("", option.help)
+    text = "" if option.name in _PLAIN else _FLAGS.sub("", option.help)
     return Field(name=option.name, label=label, kind=kind, help=text, choices=choices, placeholder=shown)

@@ -279,7 +279,7 @@ class _Worker:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
         if "forkserver" in methods:
-            context.set_forkserver_preload(["weft.web.warm"])
+            context.set_forkserver_preload(["weft.web.pages"])
         self.connection, theirs = context.Pipe()
         alive, self._alive = context.Pipe(duplex=False)
         self._process = context.Process(target=_live, args=(theirs, alive, memory_bytes))
@@ -302,11 +302,11 @@ _STARTING = threading.Lock()
 
 def _live(connection: Connection, alive: Connection, memory_bytes: int) -> None:
     """A process's life: questions in, progress and answers out."""
-    from weft.web.warm import warm
+    from weft.commands.plan import plan
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches all processes of a terminal; the pool ends them
     end_with_parent(alive)
-    warm()
+    plan("gpt2", "a100-8", top=1)  # loads what the first question needs
     _limit_memory(memory_bytes)
     while True:
         try:

@@ -35,7 +35,7 @@ def test_sixty_four_accelerators_show_every_switch_and_domain_and_what_cables_jo
     boxes = [*(f"domain {number}" for number in range(8)), *switches]
     assert [node.find(f"{SVG}title").text for node in nodes] == boxes
     assert set(boxes) <= set(words(root))
-    legend = 3
+    legend = 2
     box = [fabric.domain[node] if node < 64 else -node for node in range(fabric.nodes)]
     outside = fabric.tier > 0
     pairs = {frozenset((box[a], box[b])) for a, b in zip(fabric.source[outside], fabric.target[outside], strict=True)}

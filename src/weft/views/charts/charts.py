@@ -71,20 +71,22 @@ def _converted(function: str, source: object, **options: object) -> bytes:
     return made.encode() if isinstance(made, str) else bytes(made)
 
 
-def embedded(chart: Chart) -> str:
-    """A chart as an SVG element for a page: no style, no script, no background, texts at the marks on hovering.
+def embedded(chart: Chart) -> tuple[str, str, str]:
+    """A chart as an SVG element for a page, and the chart's title and subtitle, which the page shows.
 
-    The page's style sheet holds ``scheme_css``.  Identifiers follow from what is drawn, so that several charts
-    share a page; the title of the chart is its label for screen readers.
+    The element has no style, no script, no background, and texts at the marks on hovering.  The page's style sheet
+    holds ``scheme_css``.  Identifiers follow from what is drawn, so that several charts share a page; the title is
+    the label for screen readers.
     """
-    spec = chart.to_dict() | {"background": None}
-    title = spec["title"]
+    spec = chart.to_dict() | {"background": None, "padding": 4}
+    title = spec.pop("title")
     _tell(spec)
     drawn = _converted("vegalite_to_svg", spec).decode()
     drawn = _named(_ACCESS.sub("", _HINT.sub(_title, drawn)), "")
     drawn = _named(drawn, f"chart-{sha256(drawn.encode()).hexdigest()[:10]}-")
     words = escape(". ".join(filter(None, (title["text"], title["subtitle"]))))
-    return drawn.replace('class="marks"', f'class="weft-chart" role="img" aria-label="{words}"', 1)
+    drawn = drawn.replace('class="marks"', f'class="weft-chart" role="img" aria-label="{words}"', 1)
+    return drawn, title["text"], title["subtitle"]
 
 
 def _named(drawn: str, prefix: str) -> str:

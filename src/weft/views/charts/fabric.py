@@ -134,7 +134,8 @@ def fabric_svg(fabric: Fabric, *, aggregate: bool | None = None, load: Load | No
     width, height, items = (_grouped if aggregate else _whole)(fabric, rows, repeated, load)
 
     legend, x = [], float(_MARGIN)
-    for colour, words in _meanings(fabric, load):
+    joined = not aggregate and len(np.unique(fabric.domain)) > 1  # links of a domain are inside its box
+    for colour, words in _meanings(fabric, load, {SCALE_UP} if joined else set()):
         line = {"x1": x, "y1": height - 18, "x2": x + 26, "y2": height - 18}
         dash = "5 3" if colour == FAILED else None
         legend.append(_tag("line", **line, stroke=colour, stroke_width="4", stroke_dasharray=dash))
@@ -447,10 +448,10 @@ def _cable(
 # Words and elements -------------------------------------------------------------------------------------------------
 
 
-def _meanings(fabric: Fabric, load: Load | None) -> list[tuple[str, str]]:
-    """Colours and what they stand for."""
+def _meanings(fabric: Fabric, load: Load | None, hidden: set[int]) -> list[tuple[str, str]]:
+    """Colours and what they stand for; no link of a ``hidden`` tier is drawn."""
     if load is None:
-        tiers = sorted(set(fabric.tier.tolist()))
+        tiers = sorted(set(fabric.tier.tolist()) - hidden)
         names = ["scale-up domain" if tier == SCALE_UP else f"network tier {tier}" for tier in tiers]
         result = list(zip((_tier_colour(tier) for tier in tiers), names, strict=True))
     elif load.most <= 0:

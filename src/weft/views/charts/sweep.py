@@ -84,7 +84,7 @@ def sweep_chart(
         problem = f"{facet} has {len(facets)} values, more than {MOST_FACETS}"
         raise BadInput(problem, where="--facet", remedy="choose another column, or rows with --where")
     series = list(dict.fromkeys(row["series"] for row in table))
-    scale_y = {"title": _titled(y), "share": y.endswith("_share")}
+    scale_y = {"title": _titled(y), "share": y.endswith(("_share", "mfu"))}
     marks: Any
     if numbers:
         marks = _over_numbers(table, _titled(x), scale_y, ", ".join(map(_named, beside)))
@@ -186,7 +186,7 @@ def _quantity(
         ticks = _ticks(low / space, high * space)
     else:
         begin, end = bounds(values)
-        scale, title = linear(begin, end), titled(title, begin)
+        scale, title = linear(begin, end), titled(title, begin, ".0%" if share else ".3g")
     axis = _axis(values, each=each, share=share, ticks=ticks)
     return channel(f"{place}:Q", title=title, scale=scale, axis=axis)
 
