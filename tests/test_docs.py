@@ -29,7 +29,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from weft import codec
+from weft import codec, validate
 from weft.cluster.calibration import Calibration, constants
 from weft.cluster.files import AcceleratorEntry, ClusterFile, TierEntry
 from weft.commands.app import main
@@ -264,6 +264,16 @@ def first_lines() -> str:
     return "".join(f"- {one['text'].format_map(values)} [Proof](docs/{one['proof']})\n" for one in quoted("first"))
 
 
+def beside_table() -> str:
+    """Figures of other tools and Weft's on the same cases."""
+    quotes = quoted("beside")
+    families = tuple(sorted({name for one in quotes for name in re.findall(r"{memory\[([^]]+)]", one["ours"])}))
+    memory = {one.family: one.memory_mape for one in validate(family=families).families}
+    values = figures() | {"memory": memory}
+    lines = [(one["case"], f"{one['tool']}: {one['theirs']}", one["ours"].format_map(values)) for one in quotes]
+    return rows(("case", "other tool", "Weft"), lines)
+
+
 def passage(name: str) -> str:
     text: str = quoted("passage")[name]
     return text.format_map(figures())
@@ -310,6 +320,7 @@ GENERATED = {
     "performance": lambda: figures_table("performance"),
     "accuracy": lambda: figures_table("accuracy"),
     "first": first_lines,
+    "beside": beside_table,
     "congestion": lambda: passage("congestion"),
     "congestion-published": lambda: passage("congestion-published"),
     "errors": errors_table,
@@ -347,6 +358,7 @@ QUOTING = {
     "performance": "docs/performance",
     "accuracy": "docs/accuracy",
     "first": "README",
+    "beside": "docs/comparison",
     "congestion": "docs/congestion",
     "congestion-published": "docs/congestion",
 }
