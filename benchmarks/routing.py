@@ -25,7 +25,7 @@ import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.build import start
-from weft.fabric.families.clos import ClosShape, level_roles, wire
+from weft.fabric.families.clos import ClosShape, wire
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
@@ -127,7 +127,7 @@ def large_fabric() -> Fabric:
     )
     builder = start("three tiers", HOSTS, None)
     members = np.arange(HOSTS, dtype=np.int64)
-    wire(builder, members, members // LEAF_PORTS, form, port_Bps=LINE_RATE, roles=level_roles(3))
+    wire(builder, members, members // LEAF_PORTS, form, port_Bps=LINE_RATE)
     return builder.build()
 
 

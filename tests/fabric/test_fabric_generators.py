@@ -1,6 +1,7 @@
 """Counts, ports, wiring and bisection of the generated fabrics."""
 
 import time
+from functools import partial
 
 import networkx as nx
 import numpy as np
@@ -33,10 +34,6 @@ def ports(fabric: Fabric) -> np.ndarray:
     return counts.astype(int)
 
 
-def transceivers(fabric: Fabric) -> int:
-    return int(fabric.cables[fabric.tier > 0].sum())
-
-
 def graph(fabric: Fabric, *, scale_up: bool = True) -> nx.DiGraph:
     network = nx.DiGraph()
     network.add_nodes_from(range(fabric.nodes))
@@ -56,49 +53,6 @@ def bisection(fabric: Fabric, seed: int = 0) -> float:
     for node in order[half : 2 * half]:
         network.add_edge(node, "in")
     return nx.maximum_flow_value(network, "out", "in")
-
-
-PUBLISHED = [
-    (32768, 32, 7168, 3072, 262144, 131072),
-    (32768, 64, 2560, 1536, 196608, 131072),
-    (32768, 128, 1280, 256, 196608, 65536),
-    (32768, 256, 384, 128, 131072, 65536),
-    (65536, 64, 5120, 3072, 393216, 262144),
-    (65536, 128, 2560, 1536, 393216, 262144),
-    (65536, 256, 1280, 256, 393216, 131072),
-]
-"""Rail-only (arXiv 2307.12169v1), table 2, K = 256: accelerators, radix, switches and transceivers."""
-
-
-@pytest.mark.slow_but(4)
-@pytest.mark.parametrize(("count", "radix", "clos_sw", "rail_sw", "clos_tr", "rail_tr"), PUBLISHED)
-def test_published_counts(count, radix, clos_sw, rail_sw, clos_tr, rail_tr):
-    options = {"radix": radix, "bandwidth_Bps": NIC, "scale_up": domain(256)}
-    for build in (clos.build, rail.optimized):
-        fabric = build(count, **options)
-        assert (switches(fabric), transceivers(fabric)) == (clos_sw, clos_tr)
-    fabric = rail.only(count, **options)
-    assert (switches(fabric), transceivers(fabric)) == (rail_sw, rail_tr)
-
-
-def test_published_counts_of_16384_accelerators():
-    options = {"radix": 128, "bandwidth_Bps": NIC, "scale_up": domain(8)}
-    assert switches(rail.optimized(16384, **options)) == 640
-    assert switches(rail.only(16384, **options)) == 384
-
-
-@given(half=st.sampled_from([1, 2, 4, 8]), tiers=st.integers(1, 4), share=st.sampled_from([1, 2, 4]))
-def test_closed_form_of_whole_populations(half, tiers, share):
-    """n = 2 (R/2)^t / share accelerators take (2 t - 1) n / R switches and 2 t n transceivers."""
-    radix, count = 2 * half, 2 * half**tiers // share
-    if count < 1 or 2 * half**tiers % share or (tiers > 1 and 2 * half ** (tiers - 1) > count):
-        return
-    if count > 4096 or (tiers == 1 and share > 1):
-        return
-    fabric = clos.build(count, radix=radix, bandwidth_Bps=NIC, tiers=tiers)
-    assert switches(fabric) * radix == (2 * tiers - 1) * count
-    assert transceivers(fabric) == 2 * tiers * count
-    assert (ports(fabric)[count:] == radix).all()
 
 
 @given(
@@ -150,16 +104,6 @@ def test_oversubscription_per_tier():
     assert form.joins[:2] == (12, 12)
 
 
-def test_pods_join_fewer_leaves():
-    form = clos.shape(512, 16, tiers=3, pod=4)
-    assert form.joins[1] == 4
-    assert form.units == (64, 16, 1)
-    fabric = clos.build(512, radix=16, bandwidth_Bps=NIC, tiers=3, pod=4)
-    assert ports(fabric).max() <= 16
-    with pytest.raises(BadInput, match="pod of 9 leaves exceeds 8"):
-        clos.shape(512, 16, tiers=3, pod=9)
-
-
 def test_four_tiers_have_their_own_roles():
     fabric = clos.build(32, radix=4, bandwidth_Bps=NIC)
     assert fabric.roles == ("accelerator", "leaf", "spine", "core", "core-4")
@@ -184,14 +128,15 @@ def test_rail_optimized_units_share_leaves_by_rank():
 )
 def test_rails_of_any_size(domains, size, radix, ratio):
     options = {"radix": radix, "bandwidth_Bps": NIC, "scale_up": domain(size), "oversubscription": ratio}
-    for build in (rail.optimized, rail.only, rail.multi_plane):
+    planes = partial(rail.optimized, planes=2)
+    for build in (rail.optimized, rail.only, planes):
         if domains == 1 and build is rail.only:
             assert switches(build(size, **options)) == 0
             continue
         fabric = build(domains * size, **options)
         soundness.check(fabric)
         assert ports(fabric).max() <= radix
-        assert (ports(fabric)[: domains * size] == (2 if build is rail.multi_plane else 1)).all()
+        assert (ports(fabric)[: domains * size] == (2 if build is planes else 1)).all()
 
 
 def test_rails_are_joined_by_domains_alone():
@@ -204,11 +149,10 @@ def test_rails_are_joined_by_domains_alone():
 def test_several_rails_share_a_switch():
     options = {"radix": 16, "bandwidth_Bps": NIC, "scale_up": domain(4)}
     assert switches(rail.only(32, **options)) == 2
-    assert switches(rail.only(32, share=False, **options)) == 4
 
 
 def test_planes_share_no_switch():
-    fabric = rail.multi_plane(256, radix=16, bandwidth_Bps=NIC, planes=2, scale_up=domain(8))
+    fabric = rail.optimized(256, radix=16, bandwidth_Bps=NIC, planes=2, scale_up=domain(8))
     inner = graph(fabric, scale_up=False)
     inner.remove_nodes_from(range(256))
     inner.remove_nodes_from(fabric.nodes_of("scale-up").tolist())
@@ -248,8 +192,8 @@ def test_near_cube_keeps_the_product(dims):
 
 
 def test_canonical_dragonfly_joins_every_pair_of_groups_once():
-    fabric = dragonfly.build(4, 2, 2, bandwidth_Bps=NIC)
-    assert (fabric.accelerators, switches(fabric)) == (72, 36)
+    fabric = dragonfly.build(4, 2, 2, 9, accelerators=72, bandwidth_Bps=NIC)
+    assert switches(fabric) == 36
     assert (ports(fabric)[72:] == 2 + 3 + 2).all()
     globally = (fabric.tier == dragonfly.GLOBAL_TIER) & (fabric.source < fabric.target)
     group = (np.stack([fabric.source, fabric.target]) - 72) // 4
@@ -341,8 +285,8 @@ BAD = [
     (lambda: clos.build(80, radix=2, bandwidth_Bps=NIC), "do not fit a Clos"),
     (lambda: clos.build(10, radix=8, bandwidth_Bps=NIC, scale_up=domain(4)), "do not fill .* domains of 4"),
     (lambda: rail.optimized(64, radix=8, bandwidth_Bps=NIC, scale_up=domain(4), unit=6), "exceeds the radix 8"),
-    (lambda: dragonfly.build(2, 1, 1, 4, bandwidth_Bps=NIC), r"4 groups exceed a h \+ 1 = 3"),
-    (lambda: dragonfly.build(2, 1, 1, 3, bandwidth_Bps=NIC, accelerators=7), "exceed a p g = 6"),
+    (lambda: dragonfly.build(2, 1, 1, 4, bandwidth_Bps=NIC, accelerators=8), "4 groups exceed the 3"),
+    (lambda: dragonfly.build(2, 1, 1, 3, bandwidth_Bps=NIC, accelerators=7), "exceed 6 ports"),
     (lambda: torus.build((), bandwidth_Bps=NIC), "no dimensions"),
     (lambda: torus.build((4, 4), bandwidth_Bps=NIC, wrap=(True,)), "1 values for 2 dimensions"),
     (lambda: torus.build((4000, 4000), bandwidth_Bps=NIC), "16000000 is not a whole number"),

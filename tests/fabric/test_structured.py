@@ -71,8 +71,8 @@ def test_dimension_order(dims, wrap, rails, kind):
 
 
 FLIES = {
-    "dragonfly": dragonfly.build(4, 2, 2, bandwidth_Bps=BPS),
-    "dragonfly+": dragonfly.plus(3, 3, 2, 2, bandwidth_Bps=BPS),
+    "dragonfly": dragonfly.build(4, 2, 2, 9, accelerators=72, bandwidth_Bps=BPS),
+    "dragonfly+": dragonfly.build(3, 2, 2, 7, spines=3, accelerators=42, bandwidth_Bps=BPS),
 }
 
 
@@ -114,15 +114,14 @@ def test_ugal_spreads_what_minimal_paths_pile_up(fabric):
 
 
 def test_published_sizes():
-    small = dragonfly.build(4, 2, 2, bandwidth_Bps=BPS)
-    assert (small.accelerators, len(small.nodes_of("router"))) == (72, 36)  # Kim et al., figure 5: 9 groups
+    assert len(FLIES["dragonfly"].nodes_of("router")) == 36  # Kim et al., figure 5: 9 groups, 72 nodes
     for radix in (4, 6, 8):
         half = radix // 2
         full = half**2 * (half**2 + 1)
-        sizes = dragonfly.balanced_plus(full, radix)
-        assert sizes == (half, half, half, half, half**2 + 1)
-        whole = dragonfly.plus(*sizes, bandwidth_Bps=BPS)
-        assert whole.accelerators == full  # groups of k^2 / 4 hosts (Shpiner et al.), all pairs joined
+        *sizes, spines = dragonfly.balanced_plus(full, radix)
+        assert (*sizes, spines) == (half, half, half, half**2 + 1, half)
+        # Groups of k^2 / 4 hosts (Shpiner et al.), all pairs joined.
+        whole = dragonfly.build(*sizes, spines=spines, accelerators=full, bandwidth_Bps=BPS)
         ports = np.bincount(whole.source, whole.cables, whole.nodes)[whole.accelerators :]
         assert ports.max() == ports.min() == radix
         with pytest.raises(BadInput, match="do not fit"):

@@ -172,7 +172,7 @@ def test_networks_whose_leaves_differ_have_no_numbering():
     with pytest.raises(BadInput, match="not in order below leaves of one size"):
         numbering(clos.build(30, radix=8, bandwidth_Bps=1e9, tiers=2))
     with pytest.raises(BadInput):
-        numbering(rail.multi_plane(30, radix=8, bandwidth_Bps=1e9))
+        numbering(rail.optimized(30, radix=8, bandwidth_Bps=1e9, planes=2))
 
 
 @pytest.mark.parametrize(("model", "ring"), TIMES)

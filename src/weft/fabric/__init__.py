@@ -1,4 +1,7 @@
-"""Wired how: the explicit graph of a network, and the traffic that crosses it."""
+"""Wired how: the explicit graph of a network, and the traffic that crosses it.
+
+Functions raise ``BadInput`` for input that cannot be used.
+"""
 
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Phases, Routes, Traffic

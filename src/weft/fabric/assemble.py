@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.errors import BadInput
+from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
 
 ACCELERATOR, SCALE_UP_SWITCH = "accelerator", "scale-up"
@@ -59,9 +60,6 @@ def assemble(
     Args:
         where: how messages name the source.
         roles: order of the roles; those of the nodes, accelerator first, by default.
-
-    Raises:
-        BadInput: no accelerator, a name twice, an unknown end, a value out of range, or parts without a path.
     """
     ordered = [n for n in nodes if n.role == ACCELERATOR] + [n for n in nodes if n.role != ACCELERATOR]
     accelerators = sum(n.role == ACCELERATOR for n in ordered)
@@ -71,6 +69,7 @@ def assemble(
     _check_connected(ordered, source, target, where)
     known = tuple(dict.fromkeys([*roles, ACCELERATOR, *(n.role for n in ordered)]))
     tier = _tiers(ordered, links, source, target, of)
+    rails = [-1 if node.rail is None else node.rail for node in ordered[:accelerators]]
     domain = _domains(ordered[:accelerators], source, target, tier, len(ordered))
     cables = np.array([links[i].cables for i in of], dtype=np.int64)
     capacity = np.array([links[i].capacity_Bps for i in of], dtype=np.float64)
@@ -91,8 +90,41 @@ def assemble(
         tier=tier[order],
         up=np.array([links[i].up for i in of], dtype=bool)[order],
         domain=domain,
-        rail=_rails(ordered[:accelerators], domain),
+        rail=np.where(np.array(rails) < 0, ranks(domain), rails),
     )
+
+
+def parts_of_fabric(fabric: Fabric) -> tuple[list[Node], list[Cable]]:
+    """The nodes and links that ``assemble`` makes an equal fabric of; neighbours that are each other's reverse are one
+    link for both directions."""
+    domain, rail = fabric.domain.tolist(), fabric.rail.tolist()
+    nodes = []
+    for i, (name, role) in enumerate(zip(fabric.names, fabric.role.tolist(), strict=True)):
+        place = {"domain": domain[i], "rail": rail[i]} if i < fabric.accelerators else {}
+        nodes.append(Node(name=name, role=fabric.roles[role], place=name, **place))
+    columns = (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier, fabric.up)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
+    links, i = [], 0
+    while i < len(rows):
+        a, b = ends[i]
+        capacity_Bps, latency_s, cables, tier, up = rows[i]
+        both = i + 1 < len(rows) and ends[i + 1] == (b, a) and rows[i + 1] == rows[i]
+        links.append(
+            Cable(
+                source=fabric.names[a],
+                target=fabric.names[b],
+                capacity_Bps=capacity_Bps,
+                place=f"links[{i}]",
+                latency_s=latency_s,
+                cables=cables,
+                tier=tier,
+                up=up,
+                both=both,
+            )
+        )
+        i += 2 if both else 1
+    return nodes, links
 
 
 def role_of_level(level: int) -> str:
@@ -163,8 +195,8 @@ def _directed(links: Sequence[Cable], index: dict[str, int]) -> tuple[Ints, Ints
 
 
 def _check_connected(nodes: Sequence[Node], source: Ints, target: Ints, where: str) -> None:
-    reached = levels([0], len(nodes), list(zip(source.tolist(), target.tolist(), strict=True)))
-    lost = [node for node, level in zip(nodes, reached, strict=True) if level < 0]
+    part = components(len(nodes), source, target)
+    lost = [nodes[i] for i in np.flatnonzero(part != part[0]).tolist()]
     if lost:
         names = ", ".join(node.name for node in lost[:4]) + (", ..." if len(lost) > 4 else "")
         raise BadInput(
@@ -191,17 +223,8 @@ def _tiers(nodes: Sequence[Node], links: Sequence[Cable], source: Ints, target: 
 
 def _domains(accelerators: Sequence[Node], source: Ints, target: Ints, tier: Ints, count: int) -> Ints:
     """The domains given; for accelerators without one, those that scale-up links join."""
-    root = list(range(count))
-
-    def find(node: int) -> int:
-        while root[node] != node:
-            root[node] = root[root[node]]
-            node = root[node]
-        return node
-
     inside = tier == SCALE_UP
-    for a, b in zip(source[inside].tolist(), target[inside].tolist(), strict=True):
-        root[max(find(a), find(b))] = min(find(a), find(b))
+    part = components(count, source[inside], target[inside]).tolist()
     free = 1 + max((n.domain for n in accelerators if n.domain is not None), default=-1)
     numbers: dict[int, int] = {}
     result = []
@@ -209,25 +232,12 @@ def _domains(accelerators: Sequence[Node], source: Ints, target: Ints, tier: Int
         if node.domain is not None:
             result.append(node.domain)
         else:
-            result.append(numbers.setdefault(find(i), free + len(numbers)))
-    return np.array(result, dtype=np.int64)
-
-
-def _rails(accelerators: Sequence[Node], domain: Ints) -> Ints:
-    seen: Counter[int] = Counter()
-    result = []
-    for node, number in zip(accelerators, domain.tolist(), strict=True):
-        result.append(seen[number] if node.rail is None else node.rail)
-        seen[number] += 1
+            result.append(numbers.setdefault(part[i], free + len(numbers)))
     return np.array(result, dtype=np.int64)
 
 
 def finite(value: object, what: str, where: str) -> float:
-    """A finite number from text or a number of a foreign file.
-
-    Raises:
-        BadInput: something else.
-    """
+    """A finite number from text or a number of a foreign file."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -71,11 +71,7 @@ class Builder:
 
 
 def start(name: str, accelerators: int, scale_up: Dimension | None) -> Builder:
-    """A builder with the accelerators and the links inside scale-up domains (none without ``scale_up``).
-
-    Raises:
-        BadInput: the accelerators do not fill the domains.
-    """
+    """A builder with the accelerators and the links inside scale-up domains (none without ``scale_up``)."""
     checks.whole(accelerators, f"{name}: accelerators")
     size = scale_up.size if scale_up else 1
     if accelerators % size:

@@ -27,9 +27,6 @@ def hierarchical(dimensions: Sequence[Dimension]) -> Fabric:
 
     Rank is ``a0 + P0 (a1 + P1 (a2 + ...))``.  The first dimension is the scale-up domain, the others are
     tiers 1, 2, ... outwards; a switch of tier i has the role "switch-i".
-
-    Raises:
-        BadInput: there are no dimensions, or too many accelerators.
     """
     if not len(dimensions):
         raise BadInput("no dimensions", where="hierarchical: dimensions", remedy="give at least one")
@@ -42,7 +39,7 @@ def hierarchical(dimensions: Sequence[Dimension]) -> Fabric:
     return builder.build()
 
 
-class _SwitchedOptions(TypedDict):
+class _Ports(TypedDict):
     """What every family that hangs accelerators from switches takes."""
 
     bandwidth_Bps: float
@@ -51,7 +48,7 @@ class _SwitchedOptions(TypedDict):
     switch_latency_s: float
 
 
-class _Tree(_SwitchedOptions):
+class _Tree(_Ports):
     """What families of tiers of switches take besides."""
 
     radix: int
@@ -63,29 +60,13 @@ class _Site:
     """What a cluster fixes, and what the caller chose."""
 
     cluster: Cluster
-    network: _SwitchedOptions
+    ports: _Ports
     radix: int
     oversubscription: Oversubscription
 
-    @property
-    def count(self) -> int:
-        return self.cluster.count
-
-    @property
-    def scale_up(self) -> Dimension:
-        return self.network["scale_up"]
-
-    @property
-    def bandwidth_Bps(self) -> float:
-        return self.network["bandwidth_Bps"]
-
-    @property
-    def domains(self) -> int:
-        return self.count // self.scale_up.size
-
     def tree(self, *, ports: int = 1) -> _Tree:
         """``ports`` are those that a switch's port breaks out into."""
-        return {**self.network, "radix": self.radix * ports, "oversubscription": self.oversubscription}
+        return {**self.ports, "radix": self.radix * ports, "oversubscription": self.oversubscription}
 
 
 def kinds() -> tuple[str, ...]:
@@ -129,13 +110,13 @@ def for_cluster(
     nic_latency_s, switch_latency_s = _latencies(cluster)
     if oversubscription is None:
         oversubscription = max(tier.oversubscription for tier in cluster.tiers[1:])
-    network: _SwitchedOptions = {
+    ports: _Ports = {
         "bandwidth_Bps": cluster.tiers[1].bandwidth_Bps,
         "scale_up": from_tier(cluster.tiers[0]),
         "nic_latency_s": nic_latency_s,
         "switch_latency_s": switch_latency_s,
     }
-    site = _Site(cluster=cluster, network=network, radix=radix, oversubscription=oversubscription)
+    site = _Site(cluster=cluster, ports=ports, radix=radix, oversubscription=oversubscription)
     return _KINDS[kind](site)
 
 
@@ -188,18 +169,29 @@ def _latencies(cluster: Cluster) -> tuple[float, float]:
 
 def _torus(site: _Site) -> Fabric:
     """A torus of domains per rail; a NIC's bandwidth is divided over the links of a node."""
-    dims = torus.near_cube(site.domains, 3)
+    dims = torus.near_cube(site.cluster.count // site.ports["scale_up"].size, 3)
     links = sum(min(2, size - 1) for size in dims)
     return torus.build(
         dims,
-        bandwidth_Bps=site.bandwidth_Bps / max(1, links),
-        scale_up=site.scale_up,
+        bandwidth_Bps=site.ports["bandwidth_Bps"] / max(1, links),
+        scale_up=site.ports["scale_up"],
         latency_s=site.cluster.tiers[1].latency_s,
     )
 
 
+def _dragonfly(site: _Site) -> Fabric:
+    count = site.cluster.count
+    return dragonfly.build(*dragonfly.balanced(count, site.radix), accelerators=count, **site.ports)
+
+
+def _dragonfly_plus(site: _Site) -> Fabric:
+    count = site.cluster.count
+    *sizes, spines = dragonfly.balanced_plus(count, site.radix)
+    return dragonfly.build(*sizes, spines=spines, accelerators=count, **site.ports)
+
+
 def _planes(count: int) -> Callable[[_Site], Fabric]:
-    return lambda site: rail.multi_plane(site.count, planes=count, **site.tree(ports=count))
+    return lambda site: rail.optimized(site.cluster.count, planes=count, **site.tree(ports=count))
 
 
 def _hierarchical(site: _Site) -> Fabric:
@@ -209,17 +201,13 @@ def _hierarchical(site: _Site) -> Fabric:
 
 
 _KINDS: dict[str, Callable[[_Site], Fabric]] = {
-    "fat-tree": lambda site: clos.build(site.count, **site.tree()),
-    "rail-optimized": lambda site: rail.optimized(site.count, **site.tree()),
-    "rail-only": lambda site: rail.only(site.count, **site.tree()),
+    "fat-tree": lambda site: clos.build(site.cluster.count, **site.tree()),
+    "rail-optimized": _planes(1),
+    "rail-only": lambda site: rail.only(site.cluster.count, **site.tree()),
     **{kind: _planes(count) for kind, count in rail.PLANES.items()},
     "torus": _torus,
-    "dragonfly": lambda site: dragonfly.build(
-        *dragonfly.balanced(site.count, site.radix), accelerators=site.count, **site.network
-    ),
-    "dragonfly+": lambda site: dragonfly.plus(
-        *dragonfly.balanced_plus(site.count, site.radix), accelerators=site.count, **site.network
-    ),
+    "dragonfly": _dragonfly,
+    "dragonfly+": _dragonfly_plus,
     "hierarchical": _hierarchical,
 }
 """Every kind of fabric, and how a cluster's is built."""

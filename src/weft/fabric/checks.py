@@ -18,11 +18,7 @@ SHOWN = 5
 
 
 def whole(value: int, where: str, *, low: int = 1, high: int = MAX_ACCELERATORS) -> int:
-    """``value`` where it is a whole number between ``low`` and ``high``.
-
-    Raises:
-        BadInput: it is not.
-    """
+    """``value`` where it is a whole number between ``low`` and ``high``."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
         shown = f"{value!r}"[:40]
         raise BadInput(f"{shown} is not a whole number from {low:,} to {high:,}", where=where)
@@ -30,11 +26,7 @@ def whole(value: int, where: str, *, low: int = 1, high: int = MAX_ACCELERATORS)
 
 
 def positive(value: float, where: str, *, zero: bool = False) -> float:
-    """``value`` where it is finite and above zero (or zero, where that is allowed).
-
-    Raises:
-        BadInput: it is not.
-    """
+    """``value`` where it is finite and above zero (or zero, where that is allowed)."""
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         low = "at least 0" if zero else "above 0"
@@ -50,11 +42,7 @@ def cables_apart(fabric: Fabric) -> None:
 
 
 def cables(count: int, where: str) -> None:
-    """Refuse a fabric with more cables than fit in memory.
-
-    Raises:
-        BadInput: there are more than ``MAX_CABLES``.
-    """
+    """Refuse a fabric with more cables than fit in memory."""
     if count > MAX_CABLES:
         raise BadInput(
             f"{count:,} cables are more than {MAX_CABLES:,}", where=where, remedy="choose a sparser network"

@@ -99,40 +99,17 @@ class Bill(Result):
     lines: tuple[BillLine, ...]
 
     @property
-    def switches_usd(self) -> float:
-        return self.switch_ports * self.prices.usd_per_switch_port
-
-    @property
-    def transceivers_usd(self) -> float:
-        return self.transceivers * self.prices.usd_per_transceiver
-
-    @property
-    def cables_usd(self) -> float:
-        return self.cables * self.prices.usd_per_cable
-
-    @property
-    def nics_usd(self) -> float:
-        return self.nics * self.prices.usd_per_nic
-
-    @property
     def usd(self) -> float:
-        return self.switches_usd + self.transceivers_usd + self.cables_usd + self.nics_usd
-
-    @property
-    def switches_watts(self) -> float:
-        return self.switch_ports * self.prices.watts_per_switch_port
-
-    @property
-    def transceivers_watts(self) -> float:
-        return self.transceivers * self.prices.watts_per_transceiver
-
-    @property
-    def nics_watts(self) -> float:
-        return self.nics * self.prices.watts_per_nic
+        prices = self.prices
+        switches_usd = self.switch_ports * prices.usd_per_switch_port
+        optics_usd = self.transceivers * prices.usd_per_transceiver
+        return switches_usd + optics_usd + self.cables * prices.usd_per_cable + self.nics * prices.usd_per_nic
 
     @property
     def watts(self) -> float:
-        return self.switches_watts + self.transceivers_watts + self.nics_watts
+        prices = self.prices
+        switches_watts = self.switch_ports * prices.watts_per_switch_port
+        return switches_watts + self.transceivers * prices.watts_per_transceiver + self.nics * prices.watts_per_nic
 
     @property
     def spares_usd(self) -> float:
@@ -141,7 +118,7 @@ class Bill(Result):
     @property
     def totals(self) -> BillTotals:
         """The counts of all parts of a kind, dollars and watts."""
-        return BillTotals(**{one.name: getattr(self, one.name) for one in fields(BillTotals)})
+        return BillTotals(**{field.name: getattr(self, field.name) for field in fields(BillTotals)})
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a kind of part; ``usd`` holds its spares, ``watts`` does not."""
@@ -157,9 +134,6 @@ def bill(
         radix: ports of every scale-out switch; by default a switch has the ports that it uses.
         kind: of the network; several planes break each port in parts, which count as such.
         spares_share: of every kind of part, bought beside, rounded up.
-
-    Raises:
-        BadInput: a switch uses more ports than ``radix``.
     """
     split = rail.PLANES.get(kind.partition(" ")[0], 1)
     if split > 1 and radix is not None:
@@ -294,19 +268,19 @@ class Prices:
     to ``scale_up_rack`` accelerators, and ``usd_per_wide_scale_up_GBps`` beyond.
     """
 
-    name: str
-    usd_per_switch_port: float
-    usd_per_transceiver: float
-    usd_per_cable: float
-    usd_per_nic: float
-    watts_per_switch_port: float
-    watts_per_transceiver: float
-    watts_per_nic: float
-    usd_per_scale_up_GBps: float
-    usd_per_wide_scale_up_GBps: float
-    scale_up_rack: int
-    source: str = ""
-    date: str = ""
+    name: Annotated[str, Range(1, 100)]
+    usd_per_switch_port: _Figure
+    usd_per_transceiver: _Figure
+    usd_per_cable: _Figure
+    usd_per_nic: _Figure
+    watts_per_switch_port: _Figure
+    watts_per_transceiver: _Figure
+    watts_per_nic: _Figure
+    usd_per_scale_up_GBps: _Figure
+    usd_per_wide_scale_up_GBps: _Figure
+    scale_up_rack: Annotated[int, Range(1, LARGEST)]
+    source: Annotated[str, Range(0, 500)] = ""
+    date: Annotated[str, Range(0, 100)] = ""
 
     @property
     def contents(self) -> str:
@@ -314,26 +288,6 @@ class Prices:
         priced = [words for part, words in PARTS.items() if getattr(self, f"usd_per_{part}")]
         without = [words for words in PARTS.values() if words not in priced]
         return (listed(priced) or "nothing") + (f", without {listed(without)}" if without else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceFile:
-    """A file of prices; ``like`` names the preset that has those that are left out."""
-
-    like: Annotated[str, Range(0, 100)] | None = None
-    name: Annotated[str, Range(1, 100)] | None = None
-    usd_per_switch_port: _Figure | None = None
-    usd_per_transceiver: _Figure | None = None
-    usd_per_cable: _Figure | None = None
-    usd_per_nic: _Figure | None = None
-    watts_per_switch_port: _Figure | None = None
-    watts_per_transceiver: _Figure | None = None
-    watts_per_nic: _Figure | None = None
-    usd_per_scale_up_GBps: _Figure | None = None
-    usd_per_wide_scale_up_GBps: _Figure | None = None
-    scale_up_rack: Annotated[int, Range(1, LARGEST)] | None = None
-    source: Annotated[str, Range(0, 500)] | None = None
-    date: Annotated[str, Range(0, 100)] | None = None
 
 
 def presets() -> tuple[str, ...]:
@@ -350,36 +304,27 @@ def preset(name: str) -> Prices:
     tables = _tables()
     if name not in tables:
         raise UnknownName("price preset", name, tables, where="--prices")
-    return Prices(name=name, **tables[name])
+    return decode(Prices, {"name": name} | tables[name], "prices.toml")
 
 
 def read_prices(path: str | os.PathLike[str]) -> Prices:
-    """The prices of a TOML file; fields that it leaves out are those of the preset named by ``like``.
-
-    Raises:
-        BadInput: the file cannot be read, or a field is unknown, negative or not finite.
-    """
+    """The prices of a TOML file; fields that it leaves out are those of the preset named by ``like``."""
     where = os.fspath(path)
     return prices_from_toml(read_text(path, where=where, largest=MAX_FILE_BYTES), where=where)
 
 
 def prices_from_toml(text: str, *, where: str = "prices") -> Prices:
     """The prices of a TOML text, as ``read_prices``."""
-    changes = _given(parse_toml(text, where), where)
+    changes = parse_toml(text, where)
+    base = preset(str(changes.pop("like", DEFAULT)))
     if not changes:
         raise BadInput("sets no price", where=where, remedy="set one, or leave --prices out")
-    base = preset(changes.pop("like", DEFAULT))
-    return Prices(**asdict(base) | {"name": where, "source": where, "date": ""} | changes)
+    prices = decode(Prices, asdict(base) | changes, where)
+    name, source = (changes.get(field, where) for field in ("name", "source"))
+    return replace(prices, name=name, source=source, date=changes.get("date", ""))
 
 
 @functools.cache
 def _tables() -> dict[str, dict[str, Any]]:
     text = resources.files("weft.fabric").joinpath("data", "prices.toml").read_text(encoding="utf-8")
-    tables = parse_toml(text, "prices.toml")
-    return {name: _given(table, name) for name, table in tables.items()}
-
-
-def _given(table: object, where: str) -> dict[str, Any]:
-    """What a file sets."""
-    read = decode(PriceFile, table, where)
-    return {one.name: value for one in fields(read) if (value := getattr(read, one.name)) is not None}
+    return parse_toml(text, "prices.toml")

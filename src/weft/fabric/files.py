@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,12 +26,12 @@ from weft import units
 from weft.codec import Coded, Range, decode
 from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput
-from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble
+from weft.fabric.assemble import MOST_CABLES, MOST_LINKS, MOST_NODES, Cable, Node, assemble, parts_of_fabric
 from weft.fabric.spec import Fabric
 from weft.files import read_text
 
 SCHEMA = "weft.fabric/1"
-
+_NODE = ("name", "role", "domain", "rail")
 
 _Name = Annotated[str, Range(1, 200)]
 _Number = Annotated[int, Range(0, MOST_NODES)]
@@ -91,11 +91,7 @@ class FabricFile:
 
 
 def read_fabric(path: str | os.PathLike[str]) -> Fabric:
-    """The fabric of a file of ours; TOML where the name ends so, else JSON.
-
-    Raises:
-        BadInput: the file cannot be read, a field is wrong, or the nodes and links make no fabric.
-    """
+    """The fabric of a file of ours; TOML where the name ends so, else JSON."""
     where = os.fspath(path)
     text = read_text(path, where=where)
     toml = Path(path).suffix.lower() == ".toml"
@@ -115,9 +111,18 @@ def fabric_from_toml(text: str, *, where: str = "fabric") -> Fabric:
 def fabric_to_json(fabric: Fabric) -> str:
     """JSON that ``fabric_from_json`` turns into an equal fabric; one node or link a line."""
     head = json.dumps({"schema": SCHEMA, "name": fabric.name, "roles": list(fabric.roles)})[1:-1]
-    nodes = ",\n  ".join(json.dumps(node) for node in _nodes(fabric))
-    links = ",\n  ".join(json.dumps(link) for link in _links(fabric))
+    every, cables = parts_of_fabric(fabric)
+    nodes = ",\n  ".join(
+        json.dumps({name: value for name in _NODE if (value := getattr(node, name)) is not None}) for node in every
+    )
+    links = ",\n  ".join(json.dumps(_link(cable)) for cable in cables)
     return f'{{{head},\n "nodes": [\n  {nodes}],\n "links": [\n  {links}]}}\n'
+
+
+def _link(cable: Cable) -> dict[str, Any]:
+    link: dict[str, Any] = {"source": cable.source, "target": cable.target, "capacity": cable.capacity_Bps}
+    link |= {"latency": cable.latency_s, "cables": cable.cables, "tier": cable.tier}
+    return link | ({} if cable.up else {"up": False}) | ({} if cable.both else {"both": False})
 
 
 def _fabric(table: Any, where: str) -> Fabric:
@@ -163,28 +168,3 @@ def _generated(fields: GeneratorEntry, where: str) -> Fabric:
         )
     except BadInput as error:
         raise BadInput(str(error), where=f"{where}: generator") from None
-
-
-def _nodes(fabric: Fabric) -> Iterator[dict[str, Any]]:
-    domain, rail = fabric.domain.tolist(), fabric.rail.tolist()
-    for i, (name, role) in enumerate(zip(fabric.names, fabric.role.tolist(), strict=True)):
-        node: dict[str, Any] = {"name": name, "role": fabric.roles[role]}
-        if i < fabric.accelerators:
-            node |= {"domain": domain[i], "rail": rail[i]}
-        yield node
-
-
-def _links(fabric: Fabric) -> Iterator[dict[str, Any]]:
-    """Every link in order; a pair of neighbours that are each other's reverse is one entry."""
-    columns = (fabric.capacity_Bps, fabric.latency_s, fabric.cables, fabric.tier, fabric.up)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    ends = list(zip(fabric.source.tolist(), fabric.target.tolist(), strict=True))
-    i = 0
-    while i < len(rows):
-        a, b = ends[i]
-        capacity, latency, cables, tier, up = rows[i]
-        both = i + 1 < len(rows) and ends[i + 1] == (b, a) and rows[i + 1] == rows[i]
-        link: dict[str, Any] = {"source": fabric.names[a], "target": fabric.names[b], "capacity": capacity}
-        link |= {"latency": latency, "cables": cables, "tier": tier}
-        yield link | ({} if up else {"up": False}) | ({} if both else {"both": False})
-        i += 2 if both else 1

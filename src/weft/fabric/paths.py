@@ -193,31 +193,8 @@ class Paths:
         self._work = _work(fabric.nodes, fabric.links)
         self._above, self._keys = self._attached()
 
-    def count(self, source: int, target: int) -> int:
-        """Paths from one accelerator to another.
-
-        Raises:
-            BadInput: there is none, or no such accelerator.
-        """
-        follow = self._follow(source, target)
-        ways: dict[int, int] = {target: 1}
-        pending = [source]
-        while pending:
-            node = pending[-1]
-            after = [int(self._net.target[link]) for link in follow(node)] if node not in ways else []
-            missing = [each for each in after if each not in ways]
-            if not missing:
-                ways.setdefault(node, sum(ways[each] for each in after))
-                pending.pop()
-            pending.extend(missing)
-        return ways[source]
-
     def each(self, source: int, target: int) -> Iterator[tuple[int, ...]]:
-        """The paths one by one, as links in order.
-
-        Raises:
-            BadInput: there is none, or no such accelerator.
-        """
+        """The paths one by one, as links in order."""
         follow = self._follow(source, target)
         branches = [iter(follow(source))]
         path: list[int] = []
@@ -249,10 +226,6 @@ class Paths:
                 on; or one of ``weft.fabric.structured``.
             seed: of the hash and the draws.
             key: what else tells flows of a pair apart (a port, a queue pair); 0 by default.
-
-        Raises:
-            BadInput: a flow has no path; an end is not an accelerator; or flows that are not sprayed would
-                have to choose among the cables of one link.
         """
         if mode not in MODES:
             raise UnknownName("mode of routing", str(mode), MODES)

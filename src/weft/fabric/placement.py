@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -17,7 +15,6 @@ from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric, Ints
 from weft.files import read_text
 
-COLUMNS = frozenset({"rank", "host", "accelerator", "slots"})
 _SLOTS = re.compile(r"(?P<name>[^\s,:=]+)(?:\s+slots=|\s*,\s*|:)(?P<slots>[0-9]{1,6})")
 
 
@@ -33,11 +30,7 @@ class Placement:
         return cls(accelerators=np.arange(first, first + ranks, dtype=np.int64))
 
     def check(self, ranks: int, fabric: Fabric) -> None:
-        """Refuse a placement that does not give every rank a separate accelerator.
-
-        Raises:
-            BadInput: it does not.
-        """
+        """Refuse a placement that does not give every rank a separate accelerator."""
         if ranks > fabric.accelerators:
             raise BadInput(
                 f"{ranks} ranks do not fit on the {fabric.accelerators} accelerators of {fabric.name}",
@@ -77,10 +70,9 @@ def host_names(fabric: Fabric) -> tuple[str, ...]:
 def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> Placement:
     """The accelerators of ``ranks`` ranks from a list of hosts in rank order.
 
-    A hostfile as MPI and DeepSpeed take it ("node-1 slots=8", "node-1:8"), one host a line, one line a rank
-    (the host is repeated, or accelerators are named), or CSV with a header of ``host`` or ``accelerator`` and
-    perhaps ``slots`` or ``rank``.  A host without slots that is listed once takes as many ranks as it has
-    accelerators, unless another host is repeated.  Places beyond the last rank stay free.
+    A hostfile as MPI and DeepSpeed take it ("node-1 slots=8", "node-1:8"), one host a line, or one line a rank
+    (the host is repeated, or accelerators are named).  A host without slots that is listed once takes as many ranks
+    as it has accelerators, unless another host is repeated.  Places beyond the last rank stay free.
 
     Raises:
         BadInput: the file cannot be read, a line is none of these, an accelerator is given twice or a host more
@@ -120,46 +112,16 @@ def read_placement(path: str | os.PathLike[str], fabric: Fabric, ranks: int) -> 
 
 
 def _lines(text: str, where: str) -> list[_HostLine]:
-    rows = [
-        (line, f"{where}: line {number}")
-        for number, row in enumerate(text.splitlines(), start=1)
-        if (line := row.partition("#")[0].strip())
-    ]
-    if not rows:
+    lines = []
+    for number, row in enumerate(text.splitlines(), start=1):
+        line, place = row.partition("#")[0].strip(), f"{where}: line {number}"
+        if slots := _SLOTS.match(line):
+            lines.append(_HostLine(slots["name"], int(slots["slots"]), place))
+        elif len(line.split()) > 1 or "," in line:
+            problem = f"{line[:60]!r} is not a host with slots"
+            raise BadInput(problem, where=place, remedy="write it like node-1 slots=8")
+        elif line:
+            lines.append(_HostLine(line, None, place))
+    if not lines:
         raise BadInput("lists no host", where=where, remedy="write one host a line, in rank order")
-    header = [cell.strip().lower() for cell in rows[0][0].split(",")]
-    if {"host", "accelerator"} & set(header):
-        return list(_table(header, rows[1:], rows[0][1]))
-    return [_line(*row) for row in rows]
-
-
-def _line(line: str, where: str) -> _HostLine:
-    result = _SLOTS.match(line)
-    if result is not None:
-        return _HostLine(result["name"], int(result["slots"]), where)
-    if len(line.split()) > 1 or "," in line:
-        raise BadInput(f"{line[:60]!r} is not a host with slots", where=where, remedy="write it like node-1 slots=8")
-    return _HostLine(line, None, where)
-
-
-def _table(header: list[str], rows: list[tuple[str, str]], where: str) -> Iterator[_HostLine]:
-    strange = sorted(set(header) - COLUMNS)
-    if strange or len(set(header)) < len(header) or {"host", "accelerator"} <= set(header):
-        problem = f"{strange[0][:40]!r} is not a column" if strange else "a column is given twice"
-        raise BadInput(problem, where=where, remedy="use host or accelerator, and slots or rank")
-    parsed: list[tuple[int, _HostLine]] = []
-    for line, place in rows:
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
-        if len(cells) != len(header):
-            raise BadInput(f"{len(cells)} cells under {len(header)} columns", where=place, remedy="write one a column")
-        row = dict(zip(header, cells, strict=True))
-        for column in ("slots", "rank"):
-            if column in row and not (row[column].isascii() and row[column].isdigit() and len(row[column]) < 8):
-                raise BadInput(f"{row[column][:40]!r} is not a number", where=place, remedy=f"give a {column}")
-        name = row.get("host") or row.get("accelerator") or ""
-        slots = int(row["slots"]) if "slots" in row else 1 if "rank" in row or "accelerator" in row else None
-        parsed.append((int(row.get("rank", len(parsed))), _HostLine(name, slots, place)))
-    parsed.sort(key=lambda pair: pair[0])
-    if "rank" in header and [rank for rank, _ in parsed] != list(range(len(parsed))):
-        raise BadInput("the ranks are not 0, 1, 2, ...", where=where, remedy="give every rank one line")
-    yield from (parsed_line for _, parsed_line in parsed)
+    return lines

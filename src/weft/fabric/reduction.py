@@ -69,9 +69,12 @@ class Trees:
         for number, group in enumerate(groups):
             ranks = group.reshape(domains, size)
             within = [self._within(members) for members in ranks] if size > 1 else []
+            # Each rank sends its part of a slice to be added up and gets the sums; the slice's owner gets them first,
+            # and sends them to be copied.
+            usage_of = 1.0 + np.concatenate([np.eye(size), np.eye(size)], axis=1)
             for place in range(size):
                 parts = [self._tree(ranks[:, place], len(rows))]
-                parts += [(links, self._twice(links.size, place, size)) for links in within]
+                parts += [(links, usage_of[place]) for links in within]
                 links = np.concatenate([crossed for crossed, _ in parts])
                 unique, at = np.unique(links, return_inverse=True)
                 usage = np.bincount(at, weights=np.concatenate([share for _, share in parts]))
@@ -101,14 +104,6 @@ class Trees:
         )
         number = np.arange(count, dtype=np.int64)
         return Reductions(group=number, bytes=np.ones(count), source=groups[:, 0], target=groups[:, -1], routes=routes)
-
-    @staticmethod
-    def _twice(links: int, place: int, size: int) -> Floats:
-        """Each rank sends its part of a slice to be added up and gets the sums; the slice's owner gets them first, and
-        sends them to be copied."""
-        usage = np.ones(links)
-        usage[[place, size + place]] = 2.0
-        return usage
 
     def _within(self, members: Ints) -> Ints:
         """Links of the ranks of a domain (the last axis) to its switch, then those back."""

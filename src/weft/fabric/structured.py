@@ -34,11 +34,7 @@ MOST_DIMENSIONS = 22
 
 
 def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: int, key: Ints) -> Routes:
-    """One path a flow; flows inside a domain take its own links, those whose path has failed another shortest one.
-
-    Raises:
-        BadInput: the fabric has no such structure, or a flow has no path.
-    """
+    """One path a flow; flows inside a domain take its own links, those whose path has failed another shortest one."""
     fabric = paths.fabric
     beyond = np.flatnonzero(fabric.domain[source] != fabric.domain[target])
     draw = _draws(source[beyond], target[beyond], key[beyond], seed)
@@ -94,11 +90,7 @@ class TorusGrid:
 
 
 def grid_of(fabric: Fabric) -> TorusGrid:
-    """The grid that the scale-out links of a fabric make, failed ones included.
-
-    Raises:
-        BadInput: they make none.
-    """
+    """The grid that the scale-out links of a fabric make, failed ones included."""
     hosts, outside = fabric.accelerators, fabric.tier > SCALE_UP
     domains = int(fabric.domain.max(initial=0)) + 1
     source, target = fabric.source[outside], fabric.target[outside]
@@ -218,11 +210,7 @@ class _Groups:
         self.near_first = np.searchsorted(fabric.source[self.near], np.arange(fabric.nodes + 1))
 
     def _numbered(self, nic: Mask, local: Mask) -> tuple[Ints, int]:
-        """The group of each scale-out switch (-1: none), and how many there are.
-
-        Raises:
-            BadInput: an accelerator hangs from no switch, or a group holds none.
-        """
+        """The group of each scale-out switch (-1: none), and how many there are."""
         fabric, hosts = self.fabric, self.fabric.accelerators
         label = components(fabric.nodes, fabric.source[local], fabric.target[local])
         switches = np.zeros(fabric.nodes, dtype=bool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from weft.fabric.spec import Floats, Ints
+from weft.fabric.spec import Fabric, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -111,27 +111,52 @@ def merged(routes: Routes, flow: Ints, bytes_: Floats, count: int) -> Routes:
     )
 
 
-def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
-    """Flows that all start at time 0, in one phase."""
-    count = len(source)
-    phases = Phases(
-        delay_s=np.zeros(1),
-        start_s=np.zeros(1),
-        indptr=np.zeros(2, dtype=np.int64),
-        waits=np.zeros(0, dtype=np.int64),
-        label=np.zeros(1, dtype=np.int64),
+def phases(
+    delay_s: Floats, indptr: Ints, waits: Ints, *, start_s: Floats | None = None, job: Ints | None = None
+) -> Phases:
+    """Phases of one label, from the beginning and of one job by default."""
+    count = len(delay_s)
+    return Phases(
+        delay_s=delay_s,
+        start_s=np.zeros(count) if start_s is None else start_s,
+        indptr=indptr.astype(np.int64),
+        waits=waits.astype(np.int64),
+        label=np.zeros(count, dtype=np.int64),
         labels=("flows",),
-        job=np.zeros(1, dtype=np.int64),
+        job=np.zeros(count, dtype=np.int64) if job is None else job,
     )
+
+
+def uncapped(
+    of: Phases, phase: Ints, bytes_: Floats, *, weight: float = 1.0, ends: tuple[Ints, Ints] | None = None
+) -> Traffic:
+    """Flows of one weight without a cap; without ``ends`` nobody is told who talks to whom."""
+    none = np.zeros(len(phase), dtype=np.int64)
+    source, target = (none, none) if ends is None else ends
     return Traffic(
         source=source,
         target=target,
         bytes=bytes_,
-        phase=np.zeros(count, dtype=np.int64),
-        weight=np.ones(count),
-        cap_Bps=np.full(count, np.inf),
-        phases=phases,
+        phase=phase,
+        weight=np.full(len(phase), weight),
+        cap_Bps=np.full(len(phase), np.inf),
+        phases=of,
     )
+
+
+def at_once(source: Ints, target: Ints, bytes_: Floats) -> Traffic:
+    """Flows that all start at time 0, in one phase."""
+    none = np.zeros(0, dtype=np.int64)
+    once = phases(np.zeros(1), np.zeros(2, dtype=np.int64), none)
+    return uncapped(once, np.zeros(len(source), dtype=np.int64), bytes_, ends=(source, target))
+
+
+def single_paths(fabric: Fabric, links: Ints) -> Routes:
+    """Routes of one path each: a row of links in order, -1 where there is none."""
+    on_path = links >= 0
+    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
+    latency = np.where(on_path, fabric.latency_s[links], 0.0).sum(axis=1)
+    return Routes(indptr=indptr, links=links[on_path], usage=np.ones(int(indptr[-1])), latency_s=latency)
 
 
 def spans(begin: Ints, count: Ints) -> Ints:

@@ -67,11 +67,7 @@ class Transport:
         return PAYLOAD_BYTES / (PAYLOAD_BYTES + self.header_bytes)
 
     def over(self, queue_pairs: int, where: str = "routing") -> Transport:
-        """The same over so many queue pairs a connection.
-
-        Raises:
-            BadInput: they change nothing here.
-        """
+        """The same over so many queue pairs a connection."""
         if queue_pairs != 1 and (self.name == IDEAL or self.mode != "ecmp"):
             what = f"queue pairs change nothing on {self.name}"
             raise BadInput(what, where=where, remedy="give them to roce-ecmp, which hashes each")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import zip_longest
-from typing import TypeAlias
+from typing import NamedTuple
 
 from weft.errors import BadInput
 from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
@@ -25,8 +25,13 @@ _SWITCH = re.compile("leaf|(?:super)?spine|core|tor|rail|agg|aggregation|switch(
 _OUT_OF_BAND = re.compile("oob|mgmt|bmc|ipmi|console|pdu")
 """Words of names and roles that say what a device is; those out of band are none of the fabric's."""
 _GENERATED = re.compile(r"accelerator-\d+")
-End: TypeAlias = tuple[str, str]
-"""A device and its port; the port is "" where nothing names it."""
+
+
+class DevicePort(NamedTuple):
+    """A device and its port; the port is "" where nothing names it."""
+
+    device: str
+    port: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +54,8 @@ class PortCable:
     up: bool = True
 
     @property
-    def ends(self) -> tuple[End, End]:
-        return (self.device, self.port), (self.other, self.other_port)
+    def ends(self) -> tuple[DevicePort, DevicePort]:
+        return DevicePort(self.device, self.port), DevicePort(self.other, self.other_port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +83,13 @@ def wiring_of(
     Args:
         told: whether a device is a host, of those that the source tells; words of the name decide for others.
         hosts: patterns of names of hosts; with them, all other devices are switches.
-
-    Raises:
-        BadInput: no cable, or a port with two cables.
     """
     names = dict.fromkeys(name for cable in cables for name in (cable.device, cable.other))
     out = {name for name in names if _has_word(name, _OUT_OF_BAND)}
     cables = [c for c in cables if c.device not in out and c.other not in out and c.device != c.other]
     if not cables:
         raise BadInput("holds no cable", where=where, remedy="give cables between ports of devices")
-    used: dict[End, int] = {}
+    used: dict[DevicePort, int] = {}
     for number, cable in enumerate(cables):
         for end in cable.ends:
             other = used.setdefault(end, number) if end[1] else number
@@ -127,9 +129,6 @@ def fabric_of(
         capacity_Bps: of cables that tell none, bytes/s per direction.
         scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the accelerators of a host by
             a scale-up switch.  Without it they meet in the network only.
-
-    Raises:
-        BadInput: a device of unknown kind, a cable without capacity, no host, or what ``assemble`` refuses.
     """
     _check(wiring, capacity_Bps, where)
     cables, hosts = list(_numbered([cable for cable in wiring.cables if cable.up])), wiring.hosts
@@ -164,18 +163,18 @@ def fabric_of(
     return assemble(wiring.name, nodes, links, where=where)
 
 
-def ends_of_accelerators(fabric: Fabric) -> list[End]:
+def ends_of_accelerators(fabric: Fabric) -> list[DevicePort]:
     """Host and port of every accelerator: of a name "host/port", else nodeI and nicR of a generator's."""
     width = len(str(int(fabric.domain.max())))
     result = []
     for i, name in enumerate(fabric.names[: fabric.accelerators]):
         host, slash, port = name.rpartition("/")
         if slash and host and port:
-            result.append((host, port))
+            result.append(DevicePort(host, port))
         elif _GENERATED.fullmatch(name):
-            result.append((f"node{int(fabric.domain[i]):0{width}}", f"nic{int(fabric.rail[i])}"))
+            result.append(DevicePort(f"node{int(fabric.domain[i]):0{width}}", f"nic{int(fabric.rail[i])}"))
         else:
-            result.append((name, ""))
+            result.append(DevicePort(name, ""))
     return result
 
 
@@ -187,15 +186,15 @@ def wiring_of_fabric(fabric: Fabric, *, ports: bool = False) -> Wiring:
             have no name.
     """
     hosts = ends_of_accelerators(fabric)
-    ends = [*hosts, *((name, "") for name in fabric.names[fabric.accelerators :])]
+    ends = [*hosts, *(DevicePort(name, "") for name in fabric.names[fabric.accelerators :])]
     known, used = set(hosts), Counter[str]()
 
-    def end(node: int) -> End:
+    def end(node: int) -> DevicePort:
         device, port = ends[node]
         if port or not ports:
-            return device, port
+            return DevicePort(device, port)
         used[device] += 1
-        return device, f"{'eth' if ends[node] in known else 'swp'}{used[device]}"
+        return DevicePort(device, f"{'eth' if ends[node] in known else 'swp'}{used[device]}")
 
     cables = []
     for a, b, forth, back in _both_ways(fabric):

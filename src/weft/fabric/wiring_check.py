@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 
 from weft.codec import Document, encode
 from weft.errors import BadInput
-from weft.fabric.assemble import Cable, Node, assemble
+from weft.fabric.assemble import Cable, assemble, parts_of_fabric
 from weft.fabric.spec import SCALE_UP, Fabric
-from weft.fabric.wiring import End, PortCable, Wiring, ends_of_accelerators, natural
+from weft.fabric.wiring import DevicePort, PortCable, Wiring, ends_of_accelerators, natural
 from weft.results import Result
 
 EXCHANGES = ("miscabled", "wrong-rail", "other-port")
@@ -38,32 +38,17 @@ class Finding(Document):
     """
 
     DOCUMENT = """
-        kind device port other_device other_port leads_to=leads_to_end designed_to=designed_end
+        kind device=one.device port=one.port other_device=other.device other_port=other.port
+        leads_to=leads_to_end designed_to=designed_end
         capacity_Bps designed_Bps remedy"""
 
     kind: str
-    one: End
-    other: End
-    leads_to: End | None = None
-    designed_to: End | None = None
+    one: DevicePort
+    other: DevicePort
+    leads_to: DevicePort | None = None
+    designed_to: DevicePort | None = None
     capacity_Bps: float | None = None
     designed_Bps: float | None = None
-
-    @property
-    def device(self) -> str:
-        return self.one[0]
-
-    @property
-    def port(self) -> str:
-        return self.one[1]
-
-    @property
-    def other_device(self) -> str:
-        return self.other[0]
-
-    @property
-    def other_port(self) -> str:
-        return self.other[1]
 
     @property
     def leads_to_end(self) -> str | None:
@@ -102,27 +87,28 @@ class Differences:
     notes: tuple[str, ...]
 
 
-def named(end: End) -> str:
+def named(end: DevicePort) -> str:
     """A port for people: device and port."""
     return " ".join(part for part in end if part)
 
 
-def _plug(end: End, leads_to: End | None) -> str:
+def _plug(end: DevicePort, leads_to: DevicePort | None) -> str:
     """A plug for people: its port, or where that has no name, its device and where its cable leads."""
     return named(end) if end[1] or leads_to is None else f"{end[0]} (its cable to {named(leads_to)})"
 
 
 def differences(
-    built: Wiring, design: Wiring, *, names: Mapping[str, str] | None = None, rails: Mapping[End, int] | None = None
+    built: Wiring,
+    design: Wiring,
+    *,
+    names: Mapping[str, str] | None = None,
+    rails: Mapping[DevicePort, int] | None = None,
 ) -> Differences:
     """Hold cables as built against a design.
 
     Args:
         names: names in the design of devices as built, or of their ports ("host/port").
         rails: rail of each port of a host of the design; the position among its ports, by default.
-
-    Raises:
-        BadInput: no device of the design is in the wiring as built.
     """
     built = _renamed(built, design, names or {})
     _check_names(built, design)
@@ -158,12 +144,12 @@ def _renamed(built: Wiring, design: Wiring, names: Mapping[str, str]) -> Wiring:
         alike = short[_short(name)]
         return alike[0] if len(alike) == times[_short(name)] == 1 else name
 
-    def end(port_end: End) -> End:
+    def end(port_end: DevicePort) -> DevicePort:
         full_name = names.get("/".join(port_end))
         if full_name is None:
-            return device(port_end[0]), port_end[1]
+            return DevicePort(device(port_end.device), port_end.port)
         host, slash, port = full_name.rpartition("/")
-        return (host, port) if slash else (full_name, "")
+        return DevicePort(host, port) if slash else DevicePort(full_name, "")
 
     new = {given: end(given) for cable in built.cables for given in cable.ends}
     cables = tuple(_between(cable, *(new[one] for one in cable.ends)) for cable in built.cables if cable.up)
@@ -174,7 +160,7 @@ def _short(name: str) -> str:
     return name.split(".")[0].casefold()
 
 
-def _between(cable: PortCable, one: End, other: End) -> PortCable:
+def _between(cable: PortCable, one: DevicePort, other: DevicePort) -> PortCable:
     return replace(cable, device=one[0], port=one[1], other=other[0], other_port=other[1])
 
 
@@ -200,7 +186,7 @@ def _of_its_kinds(built: Wiring, design: Wiring, comparable: frozenset[str]) -> 
     def kinds(cable: PortCable) -> int:
         return (cable.device in hosts) + (cable.other in hosts)
 
-    def free(end: End) -> bool:
+    def free(end: DevicePort) -> bool:
         return end not in ports and (end[0] in comparable or end[0] not in known)
 
     planned = {kinds(cable) for cable in design.cables if {cable.device, cable.other} <= present}
@@ -231,7 +217,10 @@ def _ports_by_order(built: Wiring, design: Wiring) -> tuple[Wiring, list[str]]:
         return built, []
     order, chosen = dict(zip(*every, strict=True)), set(hosts)
     cables = tuple(
-        _between(cable, *((device, order[port] if device in chosen and port else port) for device, port in cable.ends))
+        _between(
+            cable,
+            *(DevicePort(device, order[port] if device in chosen and port else port) for device, port in cable.ends),
+        )
         for cable in built.cables
     )
     examples = ", ".join(f"{port} is {order[port]}" for port in every[0][:2])
@@ -249,13 +238,13 @@ def _paired(
 ) -> tuple[list[tuple[PortCable, PortCable]], list[PortCable], list[PortCable]]:
     """Cables of the design with those between the same ports, the fastest first; then the rest of both."""
 
-    def key(cable: PortCable) -> tuple[End, ...]:
-        return tuple(sorted(end if end[0] in comparable else (end[0], "") for end in cable.ends))
+    def key(cable: PortCable) -> tuple[DevicePort, ...]:
+        return tuple(sorted(end if end.device in comparable else DevicePort(end.device, "") for end in cable.ends))
 
     def fastest_first(wiring: Wiring) -> list[PortCable]:
         return sorted(wiring.cables, key=lambda cable: -(cable.capacity_Bps or 0.0))
 
-    unpaired: dict[tuple[End, ...], list[PortCable]] = defaultdict(list)
+    unpaired: dict[tuple[DevicePort, ...], list[PortCable]] = defaultdict(list)
     for cable in reversed(fastest_first(built)):
         unpaired[key(cable)].append(cable)
     paired, left = [], []
@@ -281,24 +270,25 @@ class _Places:
 
     wanted: list[tuple[_Cable, PortCable]]
     there: list[tuple[_Cable, PortCable]]
-    designed: dict[_Slot, End]
-    built: dict[_Slot, End]
+    designed: dict[_Slot, DevicePort]
+    built: dict[_Slot, DevicePort]
 
 
 def _places(left: list[PortCable], extra: list[PortCable], comparable: frozenset[str]) -> _Places:
     sides: list[list[tuple[_Cable, PortCable]]] = []
-    ends: list[dict[_Slot, End]] = []
+    ends: list[dict[_Slot, DevicePort]] = []
     for cables in (left, extra):
         used: Counter[str] = Counter()
         result: list[tuple[_Cable, PortCable]] = []
-        names: dict[_Slot, End] = {}
+        names: dict[_Slot, DevicePort] = {}
         for cable in cables:
             slots = []
-            for device, port in cable.ends:
+            for end in cable.ends:
+                device, port = end
                 named = device in comparable
                 used[device] += not named
                 slots.append((device, port, 0) if named else (device, "", used[device]))
-                names[slots[-1]] = (device, port)
+                names[slots[-1]] = end
             result.append(((slots[0], slots[1]), cable))
         sides.append(result)
         ends.append(names)
@@ -306,13 +296,13 @@ def _places(left: list[PortCable], extra: list[PortCable], comparable: frozenset
 
 
 def _mended(
-    places: _Places, design: Wiring, rails: Mapping[End, int]
+    places: _Places, design: Wiring, rails: Mapping[DevicePort, int]
 ) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """Plugs to exchange, in order, until every cable of the design that is there is right; missing ones; others."""
     known, of_switch = set(design.devices), _rails_of_switches(design, rails)
     plugged = {slot: other for ends, _ in places.there for slot, other in (ends, ends[::-1])}
 
-    def shown(slot: _Slot | None) -> End | None:
+    def shown(slot: _Slot | None) -> DevicePort | None:
         return None if slot is None else places.built.get(slot) or places.designed[slot]
 
     def node(slot: _Slot) -> tuple[str, str]:
@@ -321,8 +311,13 @@ def _mended(
 
     def strays(slot: _Slot, partner: _Slot | None) -> bool:
         """Whether a host's port leads to a switch of other rails only."""
-        rail = rails.get(places.designed.get(slot, ("", "")))
+        rail = rails.get(places.designed.get(slot, DevicePort("", "")))
         return partner is not None and rail is not None and rail not in of_switch.get(partner[0], {rail})
+
+    def awkward(choice: tuple[_Slot, _Slot, _Slot]) -> tuple[bool, bool, bool]:
+        """What makes an exchange less handy: a device that is not the design's, two devices, hosts."""
+        devices = {choice[0][0], choice[1][0]}
+        return not devices <= known, len(devices) > 1, bool(devices & design.hosts)
 
     moves, missing = [], []
     for (x, y), cable in places.wanted:
@@ -333,15 +328,15 @@ def _mended(
         if not choices:
             missing.append(_finding("missing", cable, None))
             continue
-        one, other, partner = min(choices, key=lambda choice: _awkward(choice[0], choice[1], known, design.hosts))
+        one, other, partner = min(choices, key=awkward)
         leads_to = plugged.get(one)
         same = node(one) == node(other) or (leads_to is not None and node(leads_to) == node(partner))
         stray = any(strays(*pair) for pair in ((x, a), (y, b), (a, x), (b, y)) if pair[0] is not None)
         moves.append(
             Finding(
                 kind="other-port" if same else "wrong-rail" if stray else "miscabled",
-                one=shown(one) or one[:2],
-                other=shown(other) or other[:2],
+                one=shown(one) or DevicePort(*one[:2]),
+                other=shown(other) or DevicePort(*other[:2]),
                 leads_to=shown(leads_to),
                 designed_to=shown(partner),
             )
@@ -350,17 +345,13 @@ def _mended(
     wanted = {frozenset(ends) for ends, _ in places.wanted}
     rest = dict.fromkeys(frozenset(pair) for pair in plugged.items())
     unexpected = [
-        Finding(kind="unexpected", one=shown(one) or one[:2], other=shown(other) or other[:2])
+        Finding(
+            kind="unexpected", one=shown(one) or DevicePort(*one[:2]), other=shown(other) or DevicePort(*other[:2])
+        )
         for one, other in (sorted(pair) for pair in rest if pair not in wanted)
         if {one[0], other[0]} & known
     ]
     return moves, missing, unexpected
-
-
-def _awkward(one: _Slot, other: _Slot, known: set[str], hosts: frozenset[str]) -> tuple[bool, bool, bool]:
-    """What makes an exchange less handy: a device that is not the design's, two devices, hosts."""
-    devices = {one[0], other[0]}
-    return not devices <= known, len(devices) > 1, bool(devices & hosts)
 
 
 def _exchange(plugged: dict[_Slot, _Slot], one: _Slot, other: _Slot) -> None:
@@ -371,13 +362,15 @@ def _exchange(plugged: dict[_Slot, _Slot], one: _Slot, other: _Slot) -> None:
             plugged[slot], plugged[partner] = partner, slot
 
 
-def _rails(design: Wiring) -> dict[End, int]:
+def _rails(design: Wiring) -> dict[DevicePort, int]:
     """Positions of the ports of hosts."""
     ports = _ports(design)
-    return {(h, p): rail for h in design.hosts for rail, p in enumerate(sorted(ports.get(h, ()), key=natural))}
+    return {
+        DevicePort(h, p): rail for h in design.hosts for rail, p in enumerate(sorted(ports.get(h, ()), key=natural))
+    }
 
 
-def _rails_of_switches(design: Wiring, rails: Mapping[End, int]) -> dict[str, set[int]]:
+def _rails_of_switches(design: Wiring, rails: Mapping[DevicePort, int]) -> dict[str, set[int]]:
     result: dict[str, set[int]] = defaultdict(set)
     for cable in design.cables:
         for end, other in (cable.ends, cable.ends[::-1]):
@@ -391,7 +384,7 @@ def _finding(kind: str, design: PortCable, built: PortCable | None) -> Finding:
     one, other = design.ends
     if built is not None:
         there = built.ends if built.device == design.device else built.ends[::-1]
-        one, other = ((e if e[1] else d) for d, e in zip(design.ends, there, strict=True))
+        one, other = ((e if e.port else d) for d, e in zip(design.ends, there, strict=True))
     return Finding(
         kind=kind,
         one=one,
@@ -418,7 +411,10 @@ def _as_built(paired: list[tuple[PortCable, PortCable]], places: _Places, known:
     for ends, cable in places.there:
         if {slot[0] for slot in ends} <= known:
             capacity_Bps = cable.capacity_Bps or next((speeds[slot] for slot in ends if speeds.get(slot)), usual)
-            yield replace(_between(cable, *(places.designed.get(s, s[:2]) for s in ends)), capacity_Bps=capacity_Bps)
+            yield replace(
+                _between(cable, *(places.designed.get(s) or DevicePort(*s[:2]) for s in ends)),
+                capacity_Bps=capacity_Bps,
+            )
 
 
 def _notes(
@@ -480,44 +476,15 @@ class WiringReport(Result):
 
 
 def fabric_as_built(fabric: Fabric, cables: Sequence[PortCable], where: str) -> Fabric:
-    """A design's fabric with the scale-out cables that exist, both ways at the slower end's speed.
-
-    Raises:
-        BadInput: parts without a path.
-    """
-    index: dict[End, int] = {(name, ""): i for i, name in enumerate(fabric.names)}
+    """A design's fabric with the scale-out cables that exist, both ways at the slower end's speed."""
+    index: dict[DevicePort, int] = {DevicePort(name, ""): i for i, name in enumerate(fabric.names)}
     index |= {end: i for i, end in enumerate(ends_of_accelerators(fabric))}
-    domain, rail = fabric.domain.tolist(), fabric.rail.tolist()
-    nodes = [
-        Node(
-            name=name,
-            role=fabric.roles[role],
-            place=name,
-            domain=domain[i] if i < fabric.accelerators else None,
-            rail=rail[i] if i < fabric.accelerators else None,
-        )
-        for i, (name, role) in enumerate(zip(fabric.names, fabric.role.tolist(), strict=True))
-    ]
-    links = [*_inside(fabric), *_outside(fabric, cables, index)]
-    return assemble(fabric.name, nodes, links, where=where, roles=fabric.roles)
+    nodes, links = parts_of_fabric(fabric)
+    inside = [link for link in links if link.tier == SCALE_UP]
+    return assemble(fabric.name, nodes, [*inside, *_outside(fabric, cables, index)], where=where, roles=fabric.roles)
 
 
-def _inside(fabric: Fabric) -> Iterator[Cable]:
-    """The links inside the hosts, one by one."""
-    for link in (fabric.tier == SCALE_UP).nonzero()[0].tolist():
-        yield Cable(
-            source=fabric.names[fabric.source[link]],
-            target=fabric.names[fabric.target[link]],
-            capacity_Bps=float(fabric.capacity_Bps[link]),
-            latency_s=float(fabric.latency_s[link]),
-            tier=SCALE_UP,
-            up=bool(fabric.up[link]),
-            both=False,
-            place="scale-up",
-        )
-
-
-def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[End, int]) -> Iterator[Cable]:
+def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[DevicePort, int]) -> Iterator[Cable]:
     """The cables as links, as late as the design's between such roles."""
     role = fabric.role.tolist()
     pairs = zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)
@@ -525,7 +492,7 @@ def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[End, int])
     latest = max(late.values(), default=0.0)
     ends = []
     for cable in cables:
-        result = [index.get(end, index.get((end[0], ""))) for end in cable.ends]
+        result = [index.get(end, index.get(DevicePort(end.device, ""))) for end in cable.ends]
         if None not in result and result[0] != result[1] and cable.capacity_Bps:
             a, b = sorted(node for node in result if node is not None)
             ends.append((a, b, cable.capacity_Bps))

@@ -17,17 +17,7 @@ from dataclasses import dataclass, field
 from weft.errors import BadInput, InDoubt
 from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
 from weft.fabric.spec import Fabric
-from weft.fabric.wiring import (
-    LATENCY_S,
-    SCALE_UP_LATENCY_S,
-    End,
-    PortCable,
-    Wiring,
-    is_any,
-    natural,
-    scale_up,
-    wiring_of,
-)
+from weft.fabric.wiring import LATENCY_S, SCALE_UP_LATENCY_S, PortCable, Wiring, is_any, natural, scale_up, wiring_of
 from weft.interop.cabling import LANE_Gbps
 
 LONGEST_LINE = 4000
@@ -203,7 +193,7 @@ def read_wiring(
     result = Discovered(text, where, exclude)
     hosts = result.hosts(host_map or {})
 
-    def end(guid: str, number: int) -> End:
+    def end(guid: str, number: int) -> tuple[str, str]:
         if guid not in hosts:
             return infiniband_end(result.names[guid], str(number))
         adapter = result.names[guid].partition(" ")[2] or result.names[guid]
@@ -228,7 +218,7 @@ def read_wiring(
     return wiring_of("InfiniBand fabric", cables, told=roles, hosts=(), where=where)
 
 
-def infiniband_end(description: str, port: str) -> End:
+def infiniband_end(description: str, port: str) -> tuple[str, str]:
     """Device and port, of a port of an InfiniBand device by its description.
 
     "MF0;leaf1:MQM8700/U1" is the switch leaf1 (a chip L02/U1 of a director is part of its port's name), "node7 mlx5_2"

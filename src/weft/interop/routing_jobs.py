@@ -83,7 +83,6 @@ def paper_fabric(numbering: Numbering | None = None) -> Fabric:
         members // form.hosts_per_tor,
         shape,
         port_Bps=12.5e9,
-        roles=clos.level_roles(shape.tiers),
         nic_latency_s=0.0,
         switch_latency_s=0.0,
     )

@@ -68,7 +68,7 @@ def test_pictures_of_routers_lie_one_under_the_other(routed):
 
 
 def test_blocks_are_groups_and_pods():
-    groups = dragonfly.build(4, 2, 2, bandwidth_Bps=50e9)
+    groups = dragonfly.build(4, 2, 2, 9, bandwidth_Bps=50e9, accelerators=72)
     found = blocks(groups, rows(groups))
     assert [len(one) for one in found] == [4] * 9
     tree = clos.build(128, radix=8, bandwidth_Bps=50e9, tiers=3)
@@ -81,7 +81,7 @@ def test_blocks_are_groups_and_pods():
 
 
 def test_frames_hold_their_switches_and_stand_apart():
-    fabric = dragonfly.build(4, 2, 2, bandwidth_Bps=50e9, accelerators=72, scale_up=DOMAIN)
+    fabric = dragonfly.build(4, 2, 2, 9, bandwidth_Bps=50e9, accelerators=72, scale_up=DOMAIN)
     root = ET.fromstring(fabric_svg(fabric))
     frames = [one for one in root.iter(f"{SVG}rect") if one.get("fill") == "none"]
     spans = sorted((float(one.get("x")), float(one.get("x")) + float(one.get("width"))) for one in frames)

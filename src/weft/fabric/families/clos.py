@@ -18,6 +18,7 @@ import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric import checks
+from weft.fabric.assemble import LEVEL_ROLES
 from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
 from weft.fabric.dimension import Dimension
 from weft.fabric.spec import Fabric, Ints
@@ -62,7 +63,6 @@ def shape(
     oversubscription: Oversubscription = 1.0,
     wiring: Callable[[int], tuple[int, int]] | None = None,
     host: int = 1,
-    pod: int | None = None,
     where: str = "fat-tree",
 ) -> ClosShape:
     """The Clos for that many ports.
@@ -77,10 +77,6 @@ def shape(
         wiring: leaves and ports down of each, by the most ports down that a leaf may have; all leaves but the last
             have the most by default.
         host: ports of a host, which an oversubscribed leaf takes whole where it has as many.
-        pod: leaves that one unit of tier 2 joins, fewer than the radix allows.
-
-    Raises:
-        BadInput: no such network.
     """
     checks.whole(ports, f"{where}: ports")
     checks.whole(radix, f"{where}: radix", low=2, high=2**16)
@@ -97,7 +93,7 @@ def shape(
     best: ClosShape | None = None
     counts = range(2, MAX_TIERS + 1) if tiers is None else (tiers,)
     for leaf in _leaves(radix, (*ratios, 1.0)[0], wiring or filled, where):
-        forms = (_shape(radix, count, leaf, ratios[1:], pod, where) for count in counts if count > 1)
+        forms = (_shape(radix, count, leaf, ratios[1:]) for count in counts if count > 1)
         form = next((each for each in forms if each is not None), None)
         if form is not None and (best is None or _cheaper(form, best)):
             best = form
@@ -138,9 +134,6 @@ def _leaves(
     """Leaves, ports down and ports up of each, that are oversubscribed by at most ``ratio``, the least so first.
 
     Splits of a large radix are tried in steps, the same ones whatever the ratio.
-
-    Raises:
-        BadInput: the leaves of the wiring have too many ports.
     """
     step = -(-radix // SPLITS)
     wired = {wiring(most) for most in range(radix // 2, radix, step)}
@@ -164,9 +157,7 @@ def _split(radix: int, ratio: float) -> tuple[int, int]:
     return max(1, min(radix - up, int(up * ratio + 1e-9))), up
 
 
-def _shape(
-    radix: int, tiers: int, leaf: tuple[int, int, int], ratios: tuple[float, ...], pod: int | None, where: str
-) -> ClosShape | None:
+def _shape(radix: int, tiers: int, leaf: tuple[int, int, int], ratios: tuple[float, ...]) -> ClosShape | None:
     """The Clos of exactly that many tiers above some leaves, or None where it is too small; ``ratios`` are those of
     the tiers above the leaves."""
     leaves, down, up = leaf
@@ -175,10 +166,7 @@ def _shape(
     for tier in range(1, tiers):
         top, uplinks = tier == tiers - 1, split[tier - 1][1]
         holds = radix if top else split[tier][0]
-        wanted = pod if pod is not None and tier == 1 and not top else holds
-        if wanted > holds:
-            raise BadInput(f"a pod of {wanted} leaves exceeds {holds}", where=f"{where}: pod")
-        join = units[-1] if top else min(wanted, units[-1])
+        join = units[-1] if top else min(holds, units[-1])
         if join > holds:
             return None
         # A switch above has ports for so many cables from each of the units below.
@@ -195,11 +183,6 @@ def _shape(
     )
 
 
-def level_roles(tiers: int) -> tuple[str, ...]:
-    """Roles of the switches, from the leaves: leaf, spine, core, core-4, ..."""
-    return (*("leaf", "spine", "core")[:tiers], *(f"core-{tier}" for tier in range(4, tiers + 1)))
-
-
 def wire(
     builder: Builder,
     members: Ints,
@@ -207,15 +190,18 @@ def wire(
     form: ClosShape,
     *,
     port_Bps: float,
-    roles: Sequence[str],
+    roles: tuple[str, str, str] = LEVEL_ROLES,
     nic_latency_s: float = NIC_LATENCY_S,
     switch_latency_s: float = SWITCH_LATENCY_S,
 ) -> None:
-    """Add a Clos under which accelerator ``members[i]`` hangs from leaf number ``leaf[i]``."""
+    """Add a Clos under which accelerator ``members[i]`` hangs from leaf number ``leaf[i]``.
+
+    Switches have the ``roles`` of their tier, beyond the third with its number behind: core-4.
+    """
     below = builder.add(roles[0], form.switches[0])
     builder.join(members, below[leaf], capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
     for tier in range(1, form.tiers):
-        above = builder.add(roles[tier], form.switches[tier])
+        above = builder.add(roles[tier] if tier < 3 else f"{roles[2]}-{tier + 1}", form.switches[tier])
         unit, position = np.divmod(np.arange(len(below)), form.per_unit[tier - 1])
         group = form.per_unit[tier] // form.per_unit[tier - 1]
         first = unit // form.joins[tier] * form.per_unit[tier] + position * group
@@ -239,7 +225,6 @@ def build(
     bandwidth_Bps: float,
     tiers: int | None = None,
     oversubscription: Oversubscription = 1.0,
-    pod: int | None = None,
     scale_up: Dimension | None = None,
     nic_latency_s: float = NIC_LATENCY_S,
     switch_latency_s: float = SWITCH_LATENCY_S,
@@ -248,15 +233,12 @@ def build(
 
     Args:
         bandwidth_Bps: of every port, per direction; each accelerator has one.
-        tiers, oversubscription, pod: see ``shape``.
+        tiers, oversubscription: see ``shape``.
         scale_up: the domains of the accelerators; none by default.
-
-    Raises:
-        BadInput: no such network.
     """
     builder = start("fat-tree", accelerators, scale_up)
     host = scale_up.size if scale_up is not None else 1
-    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, host=host, pod=pod)
+    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, host=host)
     members = np.arange(accelerators, dtype=np.int64)
     wire(
         builder,
@@ -264,7 +246,6 @@ def build(
         members // form.joins[0],
         form,
         port_Bps=checks.positive(bandwidth_Bps, "fat-tree: bandwidth"),
-        roles=level_roles(form.tiers),
         nic_latency_s=nic_latency_s,
         switch_latency_s=switch_latency_s,
     )

@@ -18,117 +18,47 @@ LOCAL_TIER, GLOBAL_TIER = 2, 3
 
 
 def build(
-    a: int,
-    p: int,
-    h: int,
-    g: int | None = None,
-    *,
-    bandwidth_Bps: float,
-    accelerators: int | None = None,
-    scale_up: Dimension | None = None,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
-) -> Fabric:
-    """Dragonfly(a, p, h, g): g groups of a routers, each with p accelerators and h global ports.
-
-    Every pair of groups shares ``a h // (g - 1)`` global cables, spread over the routers in turn; the ports
-    left over stay free.  Accelerators fill the routers in rank order.
-
-    Args:
-        g: groups; as many as the global ports join, ``a h + 1``, by default.
-        bandwidth_Bps: of every port, per direction.
-        accelerators: fewer than ``a p g``; the last routers have free ports.
-
-    Raises:
-        BadInput: no such network.
-    """
-    for name, value in (("a", a), ("p", p), ("h", h)):
-        checks.whole(value, f"dragonfly: {name}", low=int(name != "h"), high=2**16)
-    g = checks.whole(a * h + 1 if g is None else g, "dragonfly: g")
-    if g > a * h + 1:
-        remedy = f"use at most {a * h + 1}, or more routers or global ports"
-        raise BadInput(f"{g} groups exceed a h + 1 = {a * h + 1}", where="dragonfly: g", remedy=remedy)
-    count = a * p * g if accelerators is None else accelerators
-    if checks.whole(count, "dragonfly: accelerators") > a * p * g:
-        raise BadInput(f"{count:,} accelerators exceed a p g = {a * p * g:,}", where="dragonfly: accelerators")
-    builder = start("dragonfly", count, scale_up)
-    port_Bps = checks.positive(bandwidth_Bps, "dragonfly: bandwidth")
-    checks.cables(g * a * (a + h) // 2, "dragonfly")
-    routers = builder.add("router", a * g).reshape(g, a)
-    members = np.arange(count, dtype=np.int64)
-    above = routers.ravel()[members // p]
-    builder.join(members, above, capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
-    left, right = pairs("fully-connected", a)
-    ends = routers[:, left].ravel(), routers[:, right].ravel()
-    builder.join(*ends, capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
-    _join_groups(builder, routers, h, port_Bps, switch_latency_s)
-    return builder.build()
-
-
-def plus(
     leaves: int,
-    spines: int,
     p: int,
     h: int,
-    g: int | None = None,
+    g: int,
     *,
+    spines: int = 0,
     bandwidth_Bps: float,
-    accelerators: int | None = None,
+    accelerators: int,
     scale_up: Dimension | None = None,
     nic_latency_s: float = NIC_LATENCY_S,
     switch_latency_s: float = SWITCH_LATENCY_S,
 ) -> Fabric:
-    """Dragonfly+: g groups of ``leaves`` with p accelerators each and ``spines`` with h global ports each.
+    """Dragonfly(a, p, h, g) of ``leaves`` = a routers a group, or with ``spines`` a dragonfly+ of g groups.
+
+    A leaf has p accelerators; a spine, or a router, has h global ports.  Every pair of groups shares the global ports
+    of a group over g - 1 cables, spread over its switches in turn; the ports left over stay free.  Accelerators fill
+    the leaves in rank order, and the last ones have free ports.
 
     Args:
-        g: groups; as many as the global ports join, ``spines h + 1``, by default.
         bandwidth_Bps: of every port, per direction.
-        accelerators: fewer than ``leaves p g``; the last leaves have free ports.
-
-    Raises:
-        BadInput: no such network.
     """
-    where = "dragonfly+"
-    for name, value in (("leaves", leaves), ("spines", spines), ("p", p), ("h", h)):
-        checks.whole(value, f"{where}: {name}", low=int(name != "h"), high=2**16)
-    g = checks.whole(spines * h + 1 if g is None else g, f"{where}: g")
-    if g > spines * h + 1:
-        remedy = f"use at most {spines * h + 1}, or more spines or global ports"
-        raise BadInput(f"{g} groups exceed spines h + 1 = {spines * h + 1}", where=f"{where}: g", remedy=remedy)
-    room = leaves * p * g
-    count = room if accelerators is None else accelerators
-    if checks.whole(count, f"{where}: accelerators") > room:
-        raise BadInput(f"{count:,} accelerators exceed leaves p g = {room:,}", where=f"{where}: accelerators")
-    builder = start(where, count, scale_up)
-    port_Bps = checks.positive(bandwidth_Bps, f"{where}: bandwidth")
-    checks.cables(g * spines * (leaves + h), where)
-    below = builder.add("leaf", leaves * g).reshape(g, leaves)
-    members = np.arange(count, dtype=np.int64)
+    kind, hubs = ("dragonfly+", spines) if spines else ("dragonfly", leaves)
+    if g > hubs * h + 1:
+        raise BadInput(f"{g} groups exceed the {hubs * h + 1} that the global ports join", where=kind)
+    if accelerators > leaves * p * g:
+        raise BadInput(f"{accelerators:,} accelerators exceed {leaves * p * g:,} ports", where=kind)
+    builder = start(kind, accelerators, scale_up)
+    port_Bps = checks.positive(bandwidth_Bps, f"{kind}: bandwidth")
+    checks.cables(g * spines * (leaves + h) if spines else g * leaves * (leaves + h) // 2, kind)
+    below = builder.add("leaf" if spines else "router", leaves * g).reshape(g, leaves)
+    members = np.arange(accelerators, dtype=np.int64)
     builder.join(members, below.ravel()[members // p], capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
-    above = builder.add("spine", spines * g).reshape(g, spines)
-    ends = np.repeat(below, spines, axis=1).ravel(), np.tile(above, (1, leaves)).ravel()
-    builder.join(*ends, capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
+    if spines:
+        above = builder.add("spine", spines * g).reshape(g, spines)
+        left, right = np.repeat(below, spines, axis=1), np.tile(above, (1, leaves))
+    else:
+        above, (one_end, far_end) = below, pairs("fully-connected", leaves)
+        left, right = below[:, one_end], below[:, far_end]
+    builder.join(left.ravel(), right.ravel(), capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
     _join_groups(builder, above, h, port_Bps, switch_latency_s)
     return builder.build()
-
-
-def balanced_plus(accelerators: int, radix: int) -> tuple[int, int, int, int, int]:
-    """The sizes (leaves, spines, p, h, g) of a dragonfly+ of switches of up to ``radix`` ports, half of them each way.
-
-    Raises:
-        BadInput: it does not hold that many accelerators.
-    """
-    checks.whole(radix, "dragonfly+: radix", low=2, high=2**16)
-    half = radix // 2
-    leaves = min(half, -(-accelerators // half))
-    g = -(-accelerators // (leaves * half))
-    if g > half * half + 1:
-        raise BadInput(
-            f"{accelerators:,} accelerators do not fit a balanced dragonfly+ of radix {radix}",
-            where="dragonfly+: radix",
-            remedy="choose a larger radix",
-        )
-    return leaves, half, half, half if g > 1 else 0, g
 
 
 def _join_groups(builder: Builder, routers: Ints, h: int, port_Bps: float, latency_s: float) -> None:
@@ -145,19 +75,29 @@ def _join_groups(builder: Builder, routers: Ints, h: int, port_Bps: float, laten
 
 
 def balanced(accelerators: int, radix: int) -> tuple[int, int, int, int]:
-    """The sizes (a, p, h, g) of a balanced dragonfly, a = 2 p = 2 h, of routers of up to ``radix`` ports.
-
-    Raises:
-        BadInput: it does not hold that many accelerators.
-    """
+    """The sizes (a, p, h, g) of a balanced dragonfly, a = 2 p = 2 h, of routers of up to ``radix`` ports."""
     checks.whole(radix, "dragonfly: radix", low=3, high=2**16)
     p = (radix + 1) // 4
     a = min(2 * p, -(-accelerators // p))
-    g = -(-accelerators // (a * p))
-    if g > a * p + 1:
+    return a, p, p, _groups("dragonfly", accelerators, radix, a * p, a * p + 1)
+
+
+def balanced_plus(accelerators: int, radix: int) -> tuple[int, int, int, int, int]:
+    """The sizes (leaves, p, h, g, spines) of a dragonfly+ of switches of up to ``radix`` ports, half of them up."""
+    checks.whole(radix, "dragonfly+: radix", low=2, high=2**16)
+    half = radix // 2
+    leaves = min(half, -(-accelerators // half))
+    g = _groups("dragonfly+", accelerators, radix, leaves * half, half * half + 1)
+    return leaves, half, half if g > 1 else 0, g, half
+
+
+def _groups(kind: str, accelerators: int, radix: int, per_group: int, most: int) -> int:
+    """How many groups hold the accelerators."""
+    g = -(-accelerators // per_group)
+    if g > most:
         raise BadInput(
-            f"{accelerators:,} accelerators do not fit a balanced dragonfly of radix {radix}",
-            where="dragonfly: radix",
+            f"{accelerators:,} accelerators do not fit a balanced {kind} of radix {radix}",
+            where=f"{kind}: radix",
             remedy="choose a larger radix",
         )
-    return a, p, p, g
+    return g

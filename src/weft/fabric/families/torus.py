@@ -33,9 +33,6 @@ def build(
     Args:
         dims: nodes along each dimension; neighbours in the first one are next in rank order.
         bandwidth_Bps: of a link, per direction.
-
-    Raises:
-        BadInput: no such network.
     """
     if not len(dims):
         raise BadInput("no dimensions", where="torus: dims", remedy="give at least one")
