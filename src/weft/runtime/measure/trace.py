@@ -88,8 +88,13 @@ def on_fake_ranks(layout: Layout, rank: int, device: str = "meta") -> Iterator[G
     """
     if not 0 <= rank < layout.world:
         raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
-    with _fake_ranks(layout.world, rank):
+    if dist.is_initialized():
+        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a new process")
+    start_fake_ranks(_BACKEND, rank, layout.world)
+    try:
         yield Grid.of(layout, device)
+    finally:
+        dist.destroy_process_group()
 
 
 def extrapolate(
@@ -141,17 +146,6 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
         flat.publish()
 
     return step
-
-
-@contextmanager
-def _fake_ranks(world: int, rank: int) -> Iterator[None]:
-    if dist.is_initialized():
-        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a new process")
-    start_fake_ranks(_BACKEND, rank, world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
