@@ -122,10 +122,10 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
 @takes(options=SelftestOptions, out=Output)
 @click.pass_context
 def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
-    """Check the training runtime here: losses, collectives, overlap, memory, speed.
+    """Check the training runtime here: losses, collectives, memory, speed.
 
     Every grid of the ranks is compared with one rank in fp64 and with the predicted collectives, and its steps are
-    timed; on GPUs also overlap in a trace, and memory with the estimate.
+    timed; on GPUs also memory with the estimate.
     Exit code 1 if a check fails. To share the result: --format json -o FILE.
     """
     result = selftest(options)

@@ -334,6 +334,7 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     from weft.layout.mesh import groups
     from weft.layout.step import StepOptions, step_collectives
     from weft.runtime.measure.trace import extrapolate
+    from weft.runtime.run.session import micro_batches_of
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
@@ -342,16 +343,16 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
     ends = []
     for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
-        found = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
+        issued, traced = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
         predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=step_options)
         ends.append(
             TracedRank(
                 rank=rank,
                 stage=stage,
                 predicted=predicted,
-                found=found.issued,
-                micro_batches=found.micro_batches,
-                traced=tuple(found.traced),
+                found=issued,
+                micro_batches=micro_batches_of(job, layout),
+                traced=traced,
             )
         )
     return DryRun(job=job, layout=layout, ends=tuple(ends))

@@ -35,7 +35,7 @@ from weft.layout.measured import (  # noqa: E402
 from weft.layout.mesh import spread  # noqa: E402
 from weft.layout.operations import Gemm  # noqa: E402
 from weft.layout.table import LayoutTable  # noqa: E402
-from weft.runtime.measure.timing import shapes  # noqa: E402
+from weft.runtime.measure.timing import DEVICES, accelerator_of, peak_flops, shapes  # noqa: E402
 from weft.validation.measured import bounded_least_squares, describe, fit_kernels, fit_line, fit_network  # noqa: E402
 from weft.views.validation import cluster_file  # noqa: E402
 
@@ -251,3 +251,29 @@ def test_measurements_read_back_equal() -> None:
     layout = LAYOUTS[-1]
     measured = measured_of(layout, samples_of(layout, cluster_of(layout, [(1e9, 1e-4)] * 2), Calibration()))
     assert measured_from_json(measured_to_json(measured)) == measured
+
+
+# GPUs by their names -------------------------------------------------------------------------------
+
+
+def test_every_name_is_in_the_catalogue():
+    for device, name in DEVICES.items():
+        assert accelerator_of(device) == accelerator(name)
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        *("Tesla V100-PCIE-16GB", "NVIDIA H800 PCIe", "NVIDIA A800 80GB PCIe", "NVIDIA H20-3e", "NVIDIA L40"),
+        *("NVIDIA A10G", "NVIDIA GeForce RTX 3090 Ti", "AMD Instinct MI308X", "AMD Radeon Graphics", ""),
+    ],
+)
+def test_other_boards_of_a_chip_are_unknown(device):
+    assert accelerator_of(device) is None
+    assert peak_flops(accelerator_of(device), "bf16") is None
+
+
+def test_peaks():
+    assert peak_flops(accelerator_of("NVIDIA H100 80GB HBM3"), "bf16") == pytest.approx(989.4e12)
+    assert peak_flops(accelerator_of("NVIDIA H100 PCIe"), "bf16") == pytest.approx(756e12)
+    assert peak_flops(accelerator_of("Tesla V100-SXM2-32GB"), "bf16") is None

@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
-from hypothesis import strategies as st
 from jsonschema import Draft202012Validator as Validator
 
 torch = pytest.importorskip("torch")
@@ -16,20 +14,6 @@ from weft.commands.app import cli, main  # noqa: E402
 from weft.commands.selftest import estimated_bytes  # noqa: E402
 from weft.runtime.measure import selftest  # noqa: E402
 from weft.runtime.run.ranks import gpus  # noqa: E402
-
-SPANS = st.lists(
-    st.tuples(st.integers(0, 30), st.integers(1, 9)).map(lambda one: (one[0], one[0] + one[1])), max_size=8
-)
-
-
-@given(SPANS, SPANS)
-def test_hidden_time_is_counted_moment_by_moment(some, others):
-    def moments(spans):
-        return {at for begin, end in spans for at in range(begin, end)}
-
-    total, both = selftest.hidden(some, others)
-    assert total == len(moments(some))
-    assert both == len(moments(some) & moments(others))
 
 
 def test_all_holds_on_one_rank(monkeypatch):

@@ -98,9 +98,9 @@ def test_gradients_that_are_scattered_in_every_micro_batch(ranks):
     """ZeRO-2."""
     layout = layout_of((2, 1, 2, 2), zero=2)
     check(ranks, "llama", layout, None, asked=(5,))
-    found = extrapolate(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
-    assert (found.micro_batches, len(found.traced)) == (4, 2)
-    assert found.issued == predicted(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
+    issued, short = extrapolate(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
+    assert len(short) == 2
+    assert issued == predicted(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
 
 
 @pytest.mark.parametrize("precision", ["bf16"])
@@ -291,9 +291,9 @@ def test_thousands_of_ranks(name, layout, rank):
 def test_two_short_steps_give_a_long_one(model, layout, switches):
     job = job_of(model)
     for rank in (0, layout.world - 1):
-        found = extrapolate(job, layout, rank=rank, switches=switches)
-        assert found.micro_batches == BATCH // layout.dp > max(found.traced)
-        assert found.issued == trace(job, layout, rank=rank, switches=switches)
+        issued, short = extrapolate(job, layout, rank=rank, switches=switches)
+        assert max(short) < BATCH // layout.dp
+        assert issued == trace(job, layout, rank=rank, switches=switches)
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,11 @@ def test_two_short_steps_give_a_long_one(model, layout, switches):
 )
 def test_zero_bubble_schedules_issue_what_is_predicted(layout):
     for rank in (0, layout.world - 1):
-        assert extrapolate(job_of("chunks"), layout, rank=rank).issued == predicted(job_of("chunks"), layout, rank)
+        assert extrapolate(job_of("chunks"), layout, rank=rank)[0] == predicted(job_of("chunks"), layout, rank)
 
 
 def test_a_short_step_is_traced_itself():
-    found = extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))
-    assert found.traced == (found.micro_batches,) == (2,)
+    assert extrapolate(job_of("gpt"), Layout(z=2, micro_batch=4))[1] == (2,)
 
 
 def test_a_trace_leaves_nothing_behind():

@@ -540,7 +540,8 @@ def _together(folder: Path, work: Callable[[], T], group: dist.ProcessGroup | No
     except (BadInput, ValueError) as error:
         problem = error
     except OSError as error:
-        problem = _unusable(error, folder)
+        remedy = "every rank needs the folder, on one file system" if isinstance(error, FileNotFoundError) else None
+        problem = BadInput(error.strerror or str(error), where=str(error.filename or folder), remedy=remedy)
     for first in filter(None, _gathered(problem, group)):
         raise first
     return cast(T, result)
@@ -560,9 +561,3 @@ def _check_same(folder: Path, state: Mapping[str, Json]) -> None:
                 where=str(folder),
                 remedy="give every rank the same folder, on one file system",
             )
-
-
-def _unusable(error: OSError, folder: Path) -> BadInput:
-    """A file that cannot be read or written."""
-    remedy = "every rank needs the folder, on one file system" if isinstance(error, FileNotFoundError) else None
-    return BadInput(error.strerror or str(error), where=str(error.filename or folder), remedy=remedy)

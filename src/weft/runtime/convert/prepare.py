@@ -94,7 +94,9 @@ def prepare(
                 "a built-in model has its own loss and plan", where="prepare", remedy='leave plan out, and loss "mean"'
             )
         return _built_in(model, degrees, micro_batch, optimizer, precision, compile)
-    machine = Machine.of(Grid.of(degrees, _device()), precision=_precision(model, precision))
+    if precision is None:
+        precision = "fp64" if any(one.dtype == torch.float64 for one in model.parameters()) else "fp32"
+    machine = Machine.of(Grid.of(degrees, _device()), precision=Precision.of(precision))
     roles = _roles(model, machine, plan)
     easy = all(isinstance(role, Easy | Whole) for role in roles.values())
     vocabulary = _vocabulary(model, roles)
@@ -489,12 +491,6 @@ def _layout_of(layout: str | Layout) -> tuple[Layout, int | None]:
             remedy=f"start them: torchrun --nproc-per-node {result.world} SCRIPT.py",
         )
     return result, micro_batch
-
-
-def _precision(model: nn.Module, name: str | None) -> Precision:
-    if name is None:
-        name = "fp64" if any(one.dtype == torch.float64 for one in model.parameters()) else "fp32"
-    return Precision.of(name)
 
 
 def _roles(model: nn.Module, machine: Machine, plan: Mapping[str, Role] | str | None) -> Mapping[str, Role]:

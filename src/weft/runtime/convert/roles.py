@@ -523,17 +523,13 @@ def check_parameter(site: ModuleSite, parameter: nn.Parameter, name: str) -> Non
         problem = "has a hook, which would be lost", "remove it"
     elif torch.promote_types(parameter.dtype, precision.master) != precision.master:
         problem = (
-            f"is {_format(parameter)}, parameters at rest are {str(precision.master).removeprefix('torch.')}",
+            f"is {parameter.dtype}, parameters at rest are {precision.master}".replace("torch.", ""),
             "convert the model first, or give the machine another Precision",
         )
     elif parameter.grad is not None:
         problem = "has a gradient, which would be lost", "call zero_grad() first"
     if problem is not None:
         raise Unsupported(problem[0], where=name, remedy=problem[1])
-
-
-def _format(values: Tensor) -> str:
-    return str(values.dtype).removeprefix("torch.")
 
 
 def attribute_of(module: nn.Module, name: str, attribute: str) -> int:

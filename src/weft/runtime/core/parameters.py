@@ -5,7 +5,7 @@ Initial values do not depend on the grid: each tile of a parameter has its own r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod, sqrt
@@ -373,7 +373,8 @@ def holdings(model: nn.Module) -> list[Holding]:
     Raises:
         BadInput: a parameter that no Weft module made.
     """
-    result = list(_holdings(model))
+    result = [module.holding() for module in model.modules() if isinstance(module, Matrix | Vector)]
+    result += [one.holding() for one in model.parameters() if isinstance(one, Replicated)]
     known = {id(holding.parameter) for holding in result}
     for name, parameter in model.named_parameters():
         if id(parameter) not in known:
@@ -383,13 +384,6 @@ def holdings(model: nn.Module) -> list[Holding]:
                 remedy="convert its module with weft.runtime.convert, or freeze it outside the model",
             )
     return result
-
-
-def _holdings(model: nn.Module) -> Iterator[Holding]:
-    for module in model.modules():
-        if isinstance(module, (Matrix, Vector)):
-            yield module.holding()
-    yield from (one.holding() for one in model.parameters() if isinstance(one, Replicated))
 
 
 TILE = 256
@@ -460,7 +454,11 @@ def check_replicas(machine: Machine, holdings: Sequence[Holding]) -> None:
     """
     words = ""
     for axis in (*_AXES, *(("expert_replica",) if machine.grid.routes else ())):
-        copied = {one.name: _comparable(machine, one) for one in holdings if _is_copied(one, axis)}
+        copied = {
+            one.name: _comparable(machine, one)
+            for one in holdings
+            if (one.routed if axis == "expert_replica" else axis not in one.split_over)
+        }
         different = differing(machine, copied, axis)
         if different and not words:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
@@ -487,10 +485,6 @@ def differing(machine: Machine, values: Mapping[str, Tensor], *axes: str) -> lis
     machine.collectives.all_reduce(ends, *axes, op=dist.ReduceOp.MIN).wait()
     least, most = ends[: len(sums)], -ends[len(sums) :]
     return [name for name, differs in zip(values, (least != most).tolist(), strict=True) if differs]
-
-
-def _is_copied(holding: Holding, axis: str) -> bool:
-    return holding.routed if axis == "expert_replica" else axis not in holding.split_over
 
 
 def _comparable(machine: Machine, holding: Holding) -> Tensor:

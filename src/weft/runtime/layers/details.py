@@ -78,7 +78,14 @@ def details_of(table: Mapping[str, Any], where: str) -> Details:
             where=f"{where}: model_type",
             remedy=f"choose one of {', '.join(DEFAULTS)}",
         )
-    return _details(Fields(data=table, kind=kind, where=where))
+    f, usual = Fields(data=table, kind=kind, where=where), DEFAULTS[kind]
+    _check_order_and_scale(f)
+    _check_rotary_share(f)
+    epsilon = _number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1)
+    read = replace(_rotary(f, usual), activation=_activation(f, usual.activation), norm_epsilon=epsilon)
+    if kind == "qwen3_moe":
+        read = replace(read, expert_weights_normalized=f.flag("norm_topk_prob", usual.expert_weights_normalized))
+    return _gemma(f, read) if kind.startswith("gemma") else read
 
 
 def in_words(details: Details, model: Model) -> str:
@@ -91,17 +98,6 @@ def in_words(details: Details, model: Model) -> str:
     if any(attention.rotary for attention in model.attentions):
         words.append(f"rotary theta {details.rotary_theta:g}")
     return ", ".join(words)
-
-
-def _details(f: Fields) -> Details:
-    usual = DEFAULTS[f.kind]
-    _check_order_and_scale(f)
-    _check_rotary_share(f)
-    epsilon = _number(f, usual.norm_epsilon, "rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", most=0.1)
-    read = replace(_rotary(f, usual), activation=_activation(f, usual.activation), norm_epsilon=epsilon)
-    if f.kind == "qwen3_moe":
-        read = replace(read, expert_weights_normalized=f.flag("norm_topk_prob", usual.expert_weights_normalized))
-    return _gemma(f, read) if f.kind.startswith("gemma") else read
 
 
 def _gemma(f: Fields, read: Details) -> Details:

@@ -331,16 +331,12 @@ class Experts4D(nn.Module):
             crowd = load[sequence] * (self.experts / (self.top_k * self.whole_sequence))
             loss = (chances * crowd).sum() * (self.routing.balance / self.tokens)
             rows = cast(Tensor, _Balanced.apply(rows, loss))  # type: ignore[no-untyped-call]
-        order, ends = self._in_order(chosen)
+        which, order = chosen.flatten().sort(stable=True)  # copies by their experts
+        experts = torch.arange(self.experts, device=chosen.device)
+        ends = torch.searchsorted(which, experts, right=True, out_int32=True)
         back = self._worked(copied(rows, order, self.top_k), ends)
         home = back.new_zeros(chosen.numel(), rows.shape[1]).index_copy(0, order, back)
         return (home.view(len(rows), self.top_k, -1) * weights.unsqueeze(-1).to(rows.dtype)).sum(1)
-
-    def _in_order(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Numbers of the copies, by expert, and where those of each expert end."""
-        which, order = chosen.flatten().sort(stable=True)
-        experts = torch.arange(self.experts, device=chosen.device)
-        return order, torch.searchsorted(which, experts, right=True, out_int32=True)
 
     def _worked(self, copies: Tensor, ends: Tensor) -> Tensor:
         """Copies of tokens in the order of their experts, through these and back in the same order."""

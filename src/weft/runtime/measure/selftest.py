@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -163,8 +163,6 @@ def _timed(name: str, grid: Grid, job: Job, steps: int, estimated: float | None)
         yield _finding("collectives", name, equal, words, collectives=float(count))
         waiting = sum((log.exposed_s() or {}).values()) / seconds
         yield _finding("waiting", name, None, f"computation waits for {waiting:.1%} of a step", waiting=waiting)
-        if cuda:
-            yield _overlap(name, grid, session.step)
     tokens_per_s = job.recipe.tokens / own_s
     words = f"{own_s * 1e3:.1f} ms a step, {tokens_per_s:,.0f} tokens/s"
     yield _finding("speed", name, None, words, seconds=own_s, tokens_per_s=tokens_per_s)
@@ -182,41 +180,6 @@ def _memory(name: str, grid: Grid, estimated: float | None) -> SelftestFinding:
     off = peak / estimated - 1.0
     words = f"{peak / 2**30:.2f} GiB; {off:+.1%} of the estimate"
     return _finding("memory", name, abs(off) <= MEMORY_OFF, words, peak_bytes=peak, estimated_bytes=estimated)
-
-
-def _overlap(name: str, grid: Grid, step: Callable[[], Any]) -> SelftestFinding:
-    """The share of collectives' time in which other kernels run, of one profiled step."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as traced:
-        step()
-        torch.cuda.synchronize()
-    spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    for event in traced.events():
-        if str(event.device_type).endswith("CUDA"):
-            spans["nccl" in event.name.lower()].append((event.time_range.start, event.time_range.end))
-    total, both = hidden(spans[True], spans[False])
-    least = -_most(grid, -(both / total if total else 0.0))
-    words = f"{least:.1%} of the collectives' time passes beside other kernels"
-    return _finding("overlap", name, least > 0.0, words, hidden=least)
-
-
-def hidden(some: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """How long the union of some spans is, and how much of it lies in the union of others."""
-    result, other = _union(some), _union(others)
-    both = sum(max(min(end, stop) - max(begin, start), 0.0) for begin, end in result for start, stop in other)
-    return sum(end - begin for begin, end in result), both
-
-
-def _union(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans that do not meet, in order."""
-    result: list[tuple[float, float]] = []
-    for begin, end in sorted(spans):
-        if result and begin <= result[-1][1]:
-            result[-1] = (result[-1][0], max(result[-1][1], end))
-        else:
-            result.append((begin, end))
-    return result
 
 
 def environment_facts(device: str) -> dict[str, str]:

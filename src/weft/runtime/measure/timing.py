@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import ceil, inf
 from pathlib import Path
 from statistics import median
@@ -180,20 +181,13 @@ class Stopwatch:
 
 
 def _samples(clock: Stopwatch, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
-    calls = Collectives(clock.grid)
-    return tuple(
-        _sample(clock, calls, axis, kind, size)
-        for axis in measured_axes(clock.grid.layout)
-        for kind in KINDS
-        for size in sizes
-    )
-
-
-def _sample(clock: Stopwatch, calls: Collectives, axis: str, kind: MeasuredKind, size: int) -> Sample:
-    ranks = clock.grid.size(axis)
-    own = ceil(size / (ELEMENT_BYTES * ranks))
-    seconds = clock.together(_collective(calls, axis, kind, own, ranks))
-    return Sample(axis=axis, kind=kind, ranks=ranks, bytes=own * ranks * ELEMENT_BYTES, seconds=seconds)
+    calls, samples = Collectives(clock.grid), []
+    for axis, kind, size in product(measured_axes(clock.grid.layout), KINDS, sizes):
+        ranks = clock.grid.size(axis)
+        own = ceil(size / (ELEMENT_BYTES * ranks))
+        seconds = clock.together(_collective(calls, axis, kind, own, ranks))
+        samples.append(Sample(axis=axis, kind=kind, ranks=ranks, bytes=own * ranks * ELEMENT_BYTES, seconds=seconds))
+    return tuple(samples)
 
 
 def _collective(calls: Collectives, axis: str, kind: MeasuredKind, own: int, ranks: int) -> Callable[[], object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -88,23 +88,19 @@ def on_fake_ranks(layout: Layout, rank: int, device: str = "meta") -> Iterator[G
     """
     if not 0 <= rank < layout.world:
         raise BadInput(f"there is no rank {rank}", where="trace", remedy=f"choose 0 to {layout.world - 1}")
-    with _fake_ranks(layout.world, rank):
+    if dist.is_initialized():
+        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a new process")
+    start_fake_ranks(_BACKEND, rank, layout.world)
+    try:
         yield Grid.of(layout, device)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extrapolated:
-    """A step's collectives from steps of fewer micro-batches; ``traced`` says how many each had."""
-
-    issued: Counter[Issue]
-    micro_batches: int
-    traced: tuple[int, ...]
+    finally:
+        dist.destroy_process_group()
 
 
 def extrapolate(
     job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, switches: Switches | None = None
-) -> Extrapolated:
-    """As ``trace``, in a time that does not grow with the number of micro-batches.
+) -> tuple[Counter[Issue], tuple[int, ...]]:
+    """As ``trace``, in a time that does not grow with the number of micro-batches; and how many were traced.
 
     Each micro-batch after the first adds the same collectives (interleaved: each round of as many as
     there are stages), so that two short steps give those of any longer one exactly.
@@ -123,13 +119,12 @@ def extrapolate(
     first = layout.pipeline
     second = 2 * first if layout.schedule.rounds else first + 1
     if count <= second:
-        return Extrapolated(issued=traced(count), micro_batches=count, traced=(count,))
+        return traced(count), (count,)
     short, long = traced(first), traced(second)
     rounds, rest = divmod(count - first, second - first)
     assert rest == 0, "a rule of weft.layout.check: interleaving needs whole rounds"
     each = Counter({issue: times - short[issue] for issue, times in long.items()})
-    issued = Counter({issue: short[issue] + rounds * more for issue, more in each.items()})
-    return Extrapolated(issued=issued, micro_batches=count, traced=(first, second))
+    return Counter({issue: short[issue] + rounds * more for issue, more in each.items()}), (first, second)
 
 
 def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
@@ -151,17 +146,6 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
         flat.publish()
 
     return step
-
-
-@contextmanager
-def _fake_ranks(world: int, rank: int) -> Iterator[None]:
-    if dist.is_initialized():
-        raise BadInput("torch.distributed is in use", where="trace", remedy="trace in a new process")
-    start_fake_ranks(_BACKEND, rank, world)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -195,7 +195,8 @@ class CheckpointSaving:
         else:
             left_gpu = self._left_gpu(pieces)
             self._copied.clear()
-            self._under_way = self._thread.submit(self._write_copy, folder, pieces, dict(state), left_gpu)
+            state = dict(state)
+            self._under_way = self._thread.submit(lambda: self._write(folder, self._copy_of(pieces, left_gpu), state))
         return perf_counter() - start
 
     def hold(self) -> None:
@@ -249,11 +250,6 @@ class CheckpointSaving:
             return [replace(piece, values=self._copies[piece.name, piece.placement.start]) for piece in pieces]
         finally:
             self._copied.set()
-
-    def _write_copy(
-        self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json], left_gpu: torch.Event | None
-    ) -> None:
-        self._write(folder, self._copy_of(pieces, left_gpu), state)
 
     def _write(self, folder: Path, pieces: Sequence[Piece], state: Mapping[str, Json]) -> None:
         checkpoint.save(folder, pieces, state, group=self._group)

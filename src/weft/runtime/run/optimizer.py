@@ -186,7 +186,12 @@ class Optimizer:
 
     def pieces(self) -> list[Piece]:
         """Parameters and moments of this rank, for checkpoints."""
-        self._make_state()
+        for owned in self.flat.owned:  # Adam makes its moments at the first update; before that they are zero
+            state = self._adam.state[owned.leaf]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=owned.leaf.device)
+                for moment in MOMENTS:
+                    state[moment] = torch.zeros_like(owned.leaf.detach())
         return [piece for name in ("", *MOMENTS) for piece in self._pieces(name)]
 
     def restored(self, updates: int) -> None:
@@ -206,12 +211,3 @@ class Optimizer:
                     values=source[low - owned.start : high - owned.start],
                     placement=slot.holding.placement.part(low - slot.start, high - slot.start),
                 )
-
-    def _make_state(self) -> None:
-        """Adam makes its moments at the first update; before that they are zero."""
-        for owned in self.flat.owned:
-            state = self._adam.state[owned.leaf]
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32, device=owned.leaf.device)
-                for moment in MOMENTS:
-                    state[moment] = torch.zeros_like(owned.leaf.detach())
