@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares
-from weft.collectives.schedules.chunks import MOST_CHUNKS, request
+from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import balanced, baseline, themis
 from weft.collectives.schedules.queues import order_of
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import STAGE_KINDS
-from weft.errors import BadInput
 from weft.fabric.dimension import KINDS, Dimension
 
 MIB, GIB, US = 2.0**20, 2.0**30, 1e-6
@@ -197,15 +196,3 @@ def test_small_requests_need_no_chunks_to_be_named():
     asked = request("all-reduce", 16.0, [ring, ring])
     timed = time_schedule(balanced(asked))
     assert timed.time_s == pytest.approx(time_schedule(baseline(asked, chunks=1)).time_s, rel=0.01)
-
-
-def test_chunks_that_cannot_be():
-    ring = Dimension(size=4, kind="ring", bandwidth_Bps=1e9)
-    asked = request("all-reduce", 1e6, [ring, ring])
-    for chunks in (0, -1, MOST_CHUNKS + 1):
-        for policy in (balanced, baseline, themis):
-            with pytest.raises(BadInput, match="chunks"):
-                policy(asked, chunks=chunks)
-    with pytest.raises(BadInput, match="chunks of"):
-        baseline(request("all-reduce", 10.0, [ring, ring]), chunks=11)
-    assert len(balanced(asked, chunks=8)) >= 8

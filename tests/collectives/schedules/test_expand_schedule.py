@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.messages import equal, schedule_plan
-from weft.collectives.schedules.policies import baseline, schedule, themis
+from weft.collectives.schedules.policies import baseline, schedule
 from weft.collectives.schedules.timing import time_schedule
 from weft.collectives.stages import BALANCED_KINDS
 from weft.errors import Unsupported
@@ -83,21 +83,6 @@ def test_messages_stay_in_their_groups_and_chunks_keep_their_orders(network, kin
             back = same.schedule.gathers[chunk].tolist()
             order = [*order, *back[1:]] if back[0] == order[-1] else [*order, *back]
         assert turns == order
-
-
-@given(networks, st.sampled_from(BALANCED_KINDS), st.integers(1, 4))
-def test_bytes_are_those_of_the_stages(network, kind, chunks):
-    """Every rank sends as much; on a line those in the middle pass more on than the ends."""
-    ranks = int(np.prod([one.size for one in network]))
-    assume(2 <= ranks <= 60)
-    asked = request(kind, 1e6, network)
-    same = equal(timed("themis", asked, chunks), chunks)
-    plan = schedule_plan(same)
-    sent = np.bincount(plan.source, plan.blocks * 1e6 / plan.parts, minlength=ranks)
-    least = 1e6 * (ranks - 1) / ranks * (2 if kind == "all-reduce" else 1)
-    assert sent.mean() == pytest.approx(least)
-    if not any(one.kind == "line" for one in network):
-        assert sent == pytest.approx(least)
 
 
 # Equal chunks -----------------------------------------------------------------------------------
@@ -216,9 +201,3 @@ def test_no_all_gather_on_a_mesh_beats_its_corner():
     network = [dimension("line", 5, Bps=100 * GIB, latency_s=0.0) for _ in range(2)]
     one = schedule(request("all-gather", GIB, network), "weft")
     assert one.time_s >= 24 / 25 / 100 * (1 - 1e-9)
-
-
-def test_chunks_of_themis_in_equal_parts_need_no_cutting():
-    asked = request("all-reduce", 1e6, shaped(("ring", 4), ("switch", 4)))
-    one = time_schedule(themis(asked, chunks=3), rule="scf")
-    assert schedule_plan(equal(one, 3)).parts == 3 * 16

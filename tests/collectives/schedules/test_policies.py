@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
-from weft.collectives.schedules.chunks import request
+from weft.collectives.schedules.chunks import MOST_CHUNKS, request
 from weft.collectives.schedules.policies import ALIASES, ORDERS, POLICIES, compare, schedule
 from weft.collectives.schedules.provision import provision
 from weft.collectives.schedules.result import ScheduleResult
@@ -77,13 +77,9 @@ def test_unknown_policies(policy):
 
 
 @pytest.mark.parametrize("policy", ["baseline", "themis"])
-@pytest.mark.parametrize("order", ["lifo", "", "SCF"])
-def test_unknown_orders(policy, order):
-    if not order:
-        assert schedule(asked(), policy, order=order).rule in ("fifo", "scf")
-        return
+def test_unknown_orders(policy):
     with pytest.raises(UnknownName, match="order"):
-        schedule(asked(), policy, order=order)
+        schedule(asked(), policy, order="lifo")
 
 
 def test_no_order_is_fixed_that_nobody_found():
@@ -91,32 +87,21 @@ def test_no_order_is_fixed_that_nobody_found():
         schedule(asked(), "themis", order="fixed")
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_weft_takes_no_order(order):
+def test_weft_takes_no_order():
     with pytest.raises(BadInput, match="drop it"):
-        schedule(asked(), "weft", order=order)
+        schedule(asked(), "weft", order="fifo")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("chunks", [0, -1, 65_537, 10**9])
-def test_chunks_that_cannot_be(policy, chunks):
-    with pytest.raises(BadInput, match="chunks"):
-        schedule(asked(), policy, chunks=chunks)
-    with pytest.raises(BadInput, match="chunks"):
-        compare(asked(), chunks=chunks)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_chunks_below_a_byte(policy):
+def test_chunks_and_active_chunks_that_cannot_be(policy):
+    for chunks in (0, -1, MOST_CHUNKS + 1):
+        with pytest.raises(BadInput, match="chunks"):
+            schedule(asked(), policy, chunks=chunks)
     with pytest.raises(BadInput, match="give fewer"):
         schedule(asked(bytes_=10.0), policy, chunks=11)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("active", [0, -1, 4097])
-def test_active_chunks_that_cannot_be(policy, active):
-    with pytest.raises(BadInput, match="active"):
-        schedule(asked(), policy, active=active, chunks=4)
+    for active in (0, -1, 4097):
+        with pytest.raises(BadInput, match="active"):
+            schedule(asked(), policy, active=active, chunks=4)
 
 
 @pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
