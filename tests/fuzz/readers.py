@@ -585,7 +585,7 @@ of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TO
 of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
-of_text("interop.torchtitan.read", "toml", words(TORCHTITAN), world=16)
+of_text("interop.torchtitan_toml.read", "toml", words(TORCHTITAN), world=16)
 of_text(
     "layout.text.parse_layout",
     "text",

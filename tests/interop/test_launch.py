@@ -18,8 +18,8 @@ DEEPSPEED = '{"train_micro_batch_size_per_gpu": 1, "tensor_parallel": {"autotp_s
         ("run.sh", MEGATRON, "Megatron-LM"),
         ("arguments.txt", MEGATRON, "Megatron-LM"),
         ("arguments", MEGATRON, "Megatron-LM"),
-        ("job.toml", TITAN, "torchtitan"),
-        ("job", TITAN, "torchtitan"),
+        ("job.toml", TITAN, "torchtitan (TOML)"),
+        ("job", TITAN, "torchtitan (TOML)"),
         ("ds.json", DEEPSPEED, "DeepSpeed"),
         ("ds", DEEPSPEED, "DeepSpeed"),
     ],
@@ -61,7 +61,7 @@ DATA_FIRST = ("data", "x", "y", "z", "context", "pipeline")
 @pytest.mark.parametrize(
     ("tools", "layout", "model", "reason"),
     [
-        ("megatron torchtitan deepspeed calculon", Layout(y=2), LLAMA, "no launcher splits"),
+        ("megatron torchtitan torchtitan-toml deepspeed calculon", Layout(y=2), LLAMA, "no launcher splits"),
         ("megatron", Layout(pipeline=2, schedule="zb1p"), LLAMA, "no schedule zb1p"),
         ("megatron", Layout(pipeline=2, schedule="zbv", virtual_stages=2), LLAMA, "no schedule zbv"),
         ("megatron torchtitan deepspeed", Layout(x=2, data=2, order=DATA_FIRST), LLAMA, "data/x/y"),
@@ -69,11 +69,11 @@ DATA_FIRST = ("data", "x", "y", "z", "context", "pipeline")
         ("megatron", Layout(x=2, overlap_tensor="full"), LLAMA, "--tp-comm-overlap needs sequence_parallel"),
         ("megatron", Layout(zero=0, offload_optimizer=True), LLAMA, "zero 1"),
         ("megatron", Layout(virtual_stages=2, pipeline=2), LLAMA, "interleaved"),
-        ("torchtitan deepspeed", Layout(z=2, data=2, zero=1), LLAMA, "use zero=0"),
+        ("torchtitan torchtitan-toml deepspeed", Layout(z=2, data=2, zero=1), LLAMA, "use zero=0"),
         ("torchtitan", Layout(context=2, context_method="ulysses"), LLAMA, "ring"),
         ("torchtitan", Layout(recompute="full", recompute_layers=2), LLAMA, "recompute_layers"),
         ("torchtitan", Layout(pipeline=2, schedule="zb1p"), LLAMA, "no schedule zb1p"),
-        ("torchtitan", Layout(x=4, data=2, expert=2, expert_tensor=2, sequence_parallel=True), MOE, "expert_tensor 2"),
+        ("torchtitan", Layout(x=2, data=2, expert=2, expert_tensor=2, sequence_parallel=True), MOE, "expert_tensor 2"),
         ("torchtitan", Layout(data=4, zero=0, expert=4), MOE, "expert 4 must divide"),
         ("torchtitan", Layout(x=2, data=2, sequence_parallel=True), MOE, "cuts the experts"),
         ("torchtitan", Layout(offload_activations=True), LLAMA, "offload_activations"),
@@ -101,10 +101,10 @@ def test_layouts_that_a_tool_cannot_run(tools, layout, model, reason, small_clus
 
 def test_every_reason_is_told(small_cluster, job_for):
     """Too large and uneven for any launcher; a precision that one does not have."""
-    for tool in TOOLS[:4]:
+    for tool in TOOLS[:5]:
         with pytest.raises(NothingFeasible, match=r"16 accelerators of 8; .* micro_batch 1 [*] z 1 [*] data 16 = 16"):
             launch_arguments(tool, job_for(Layout(micro_batch=3)), small_cluster(8), Layout(data=16))
-    for tool, precision in (("deepspeed", "fp8"), ("slurm", "fp8"), ("megatron", "int8"), ("torchtitan", "nvfp4")):
+    for tool, precision in (("deepspeed", "fp8"), ("slurm", "fp8"), ("megatron", "int8"), ("torchtitan-toml", "nvfp4")):
         with pytest.raises(NothingFeasible, match=f" {precision}"):
             launch_arguments(tool, job_for(precision=precision), small_cluster(8), Layout())
 

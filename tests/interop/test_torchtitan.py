@@ -1,13 +1,15 @@
-"""torchtitan: setting names, round trips of job files and a published preset."""
+"""torchtitan: setting names, recipes that parse, round trips of job files and a published preset."""
 
+import ast
 import tomllib
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.interop import torchtitan
+from weft.interop import torchtitan, torchtitan_toml
 from weft.interop.text.settings import flatten
 from weft.layout.spec import Layout, Recompute, TensorOverlap
 from weft.layout.stages import split_layers
@@ -17,6 +19,11 @@ JOB_FILE_NAMES = frozenset(
     Path(__file__).with_name("torchtitan_job_file_settings.txt").read_text(encoding="ascii").split()
 )
 """Names in torchtitan v0.2.2, config/job_config.py."""
+
+RECIPE_NAMES = frozenset(
+    Path(__file__).with_name("torchtitan_recipe_settings.txt").read_text(encoding="ascii").split()
+)
+"""Names in torchtitan main (commit b5bcd76c), config/configs.py and trainer.py."""
 
 layouts = st.builds(
     Layout,
@@ -55,11 +62,11 @@ def canonical(layout, moe):
 @given(layout=layouts, model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")))
 def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, job_for, expressed):
     job = job_for(layout, model)
-    written = expressed(torchtitan.write, job, cluster, layout)
+    written = expressed(torchtitan_toml.write, job, cluster, layout)
     if not written:
         return
     assert set(flatten(tomllib.loads(written.text))) <= JOB_FILE_NAMES
-    run = torchtitan.read(written.text)
+    run = torchtitan_toml.read(written.text)
     assert run.layout == canonical(layout, moe=model.startswith("deepseek"))
     assert (run.world, run.global_batch, run.sequence) == (layout.world, job.recipe.global_batch, 8192)
     assert run.model.runs == job.model.runs
@@ -74,6 +81,39 @@ def test_written_job_file_reads_back_as_the_same_layout(layout, model, cluster, 
         "parallelism.pipeline_parallel_last_stage_less_layers",
         "training.mixed_precision_param",
     }
+
+
+def assigned(text):
+    """Names that a recipe sets on its configuration, with their values where they are literals."""
+    function = ast.parse(text).body[-1]
+    assert isinstance(function, ast.FunctionDef)
+    found = {}
+    for statement in function.body[1:-1]:
+        name = ast.unparse(statement.targets[0]).removeprefix("config.")
+        literal = isinstance(statement.value, ast.Constant)
+        found[name] = statement.value.value if literal else ast.unparse(statement.value)
+    return found
+
+
+@given(
+    layout=layouts,
+    model=st.sampled_from(("llama-3.1-8b", "deepseek-v2-lite", "llama-3.1-405b")),
+    precision=st.sampled_from(("bf16", "fp8", "mxfp8", "nvfp4", "fp16", "fp32")),
+)
+def test_recipes_are_python_with_known_names(layout, model, precision, cluster, job_for, expressed):
+    written = expressed(torchtitan.write, job_for(layout, model, precision), cluster, layout)
+    if not written:
+        return
+    assert precision != "fp16"
+    values = assigned(written.text)
+    assert set(values) <= RECIPE_NAMES
+    degrees = ("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "context_parallel")
+    product = prod(values[f"parallelism.{name}_degree"] for name in (*degrees, "pipeline_parallel"))
+    assert product == layout.world
+    per_pass = values["training.num_tokens_per_microbatch_per_dp_rank"]
+    passes = values["training.num_tokens_per_train_step"] / (per_pass * layout.dp)
+    assert passes == 4
+    assert values.get("parallelism.num_pp_microbatches", 4) == 4
 
 
 def theirs(layers, stages, first, last):
@@ -137,7 +177,7 @@ lr = 8e-5
 
 
 def test_preset_for_llama_405b_on_128_accelerators():
-    run = torchtitan.read(PRESET, world=128)
+    run = torchtitan_toml.read(PRESET, world=128)
     assert run.layout == Layout(
         x=8, z=16, zero=0, micro_batch=2, recompute="full", sequence_parallel=True, overlap_tensor="full"
     )

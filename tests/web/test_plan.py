@@ -63,7 +63,7 @@ def test_what_was_rejected_and_what_does_not_fit_is_said(client):
 
 def test_launch_files_are_shown_and_saved_or_refused(client):
     plan = weft.plan(*ASKED.values())
-    asked = {"tool": "torchtitan"}
+    asked = {"tool": "torchtitan-toml"}
     written = launch_arguments(asked["tool"], plan.job, plan.cluster, plan.best.layout)
     assert written.text.strip() in unescape(shown(client, show="launch", **asked).text)
     found = client.get(f"/plan/launch-file?{urlencode(ASKED | asked)}")

@@ -113,8 +113,8 @@ class LaunchOptions(FileOutput):
 def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
     """Write the launch file of a layout of PLAN.json (weft plan --format json), or of a job of weft arrange -o.
 
-    TOOL is megatron, torchtitan, deepspeed, slurm, calculon or calculon-application. stderr has the command that
-    starts the job, and notes on hosts and settings.
+    TOOL is megatron, torchtitan, torchtitan-toml (up to 0.2.2), deepspeed, slurm, calculon or calculon-application.
+    stderr has the command that starts the job, and notes on hosts and settings.
     """
     if (plan_file is None) == (options.arrangement is None):
         raise BadInput(

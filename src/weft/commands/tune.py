@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 USAGE = "weft tune [MODEL] CLUSTER --run FILE --measured 9.2s, or MODEL CLUSTER --layout tp=8,pp=4 --measured 31%"
 RUN_TOOLS = {
     "Megatron-LM": ("megatron", "megatron-core"),
-    "torchtitan": ("torchtitan", "torchtitan"),
+    "torchtitan (TOML)": ("torchtitan-toml", "torchtitan"),
     "DeepSpeed": ("deepspeed", "deepspeed"),
 }
 """By what ``read_run`` calls a tool: the format that writes its settings, and the framework whose speed it has."""

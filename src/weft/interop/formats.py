@@ -103,7 +103,8 @@ TRACES = _of(
 LAYOUTS = _of(
     "layout",
     ("megatron", "Megatron-LM", "interop.megatron_script:read", "interop.megatron:write"),
-    ("torchtitan", "torchtitan job file (TOML, up to 0.2.2)", "interop.torchtitan:read", "interop.torchtitan:write"),
+    ("torchtitan", "torchtitan", "interop.torchtitan_toml:read", "interop.torchtitan:write"),
+    ("torchtitan-toml", "torchtitan job file", "", "interop.torchtitan_toml:write"),
     ("deepspeed", "DeepSpeed JSON", "interop.deepspeed:read", "interop.deepspeed:write"),
     ("calculon", "Calculon", "interop.calculon:read", "interop.calculon:write"),
     ("calculon-application", "Calculon application", "", "interop.calculon:write_application"),
