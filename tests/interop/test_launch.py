@@ -104,7 +104,12 @@ def test_every_reason_is_told(small_cluster, job_for):
     for tool in TOOLS[:5]:
         with pytest.raises(NothingFeasible, match=r"16 accelerators of 8; .* micro_batch 1 [*] z 1 [*] data 16 = 16"):
             launch_arguments(tool, job_for(Layout(micro_batch=3)), small_cluster(8), Layout(data=16))
-    for tool, precision in (("deepspeed", "fp8"), ("slurm", "fp8"), ("megatron", "int8"), ("torchtitan-toml", "nvfp4")):
+    for tool, precision in (
+        ("deepspeed", "fp8"),
+        ("slurm", "fp8"),
+        ("megatron", "int8"),
+        ("torchtitan-toml", "nvfp4"),
+    ):
         with pytest.raises(NothingFeasible, match=f" {precision}"):
             launch_arguments(tool, job_for(precision=precision), small_cluster(8), Layout())
 
