@@ -21,7 +21,7 @@ from weft.routing.choice import PathChoice
 from weft.routing.events import Event
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import Problem, routing_problem
-from weft.routing.routers import PASSES, ROUTERS, rail_paths
+from weft.routing.routers import PASSES, ROUTERS
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import rest_of, run, run_until
 
@@ -120,8 +120,7 @@ class Decisions:
         )
 
     def _problem(self, jobs: Sequence[int]) -> Problem:
-        paths = rail_paths(self.fabric) if self.plan.router == "rail" else None
-        return routing_problem(self.fabric, self.plan.traffic.only(jobs), paths=paths)
+        return routing_problem(self.fabric, self.plan.traffic.only(jobs))
 
     def _take(self, flows: Ints, result: Routes, staying: Sequence[int]) -> None:
         """Let flows go by other routes from now on."""
