@@ -84,7 +84,7 @@ def test_an_arrangement_read_back_keeps_its_promise(written):
     assert bundle.choice == found.best.choice
     assert bundle.site.host_names[:5] == found.site.host_names[:5]
     templates = tuple(template(job, bundle.site.cluster) for job in bundle.site.jobs)
-    stepped = Clock(bundle.site, templates, given=bundle.routes).timed(bundle.choice)
+    stepped = Clock(bundle.site, templates, planned_routes=bundle.routes).timed(bundle.choice)
     assert stepped.iteration_s == pytest.approx(np.array(bundle.promised_s), rel=1e-9)
     for number, job in enumerate(bundle.site.jobs):
         alone = weft.simulate(arrangement=str(path), job=job.name, full=True)
@@ -140,8 +140,8 @@ def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
 
 
 DAMAGED = {
-    "hosts in another order": (("jobs", 0, "hosts"), lambda old: old[::-1], "hostfile: does not list"),
-    "a host twice": (("jobs", 0, "hosts"), lambda old: [old[0]] * 2, "share a host"),
+    "hosts in another order": (("jobs", 0, "hosts"), lambda old: old[::-1], "not the names of its domains"),
+    "a host twice": (("jobs", 0, "hosts"), lambda old: [old[0]] * 2, "not the names of its domains"),
     "a host of two names": (("jobs", 0, "hosts"), lambda old: [old, old[1]], "is not text"),
     "a host too few": (("jobs", 0, "domains"), lambda old: old[:1], "1 hosts of 2 for 4 ranks"),
     "no such host": (("jobs", 1, "domains"), lambda old: [99, 1], "not hosts below 16"),

@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from weft.arrangement.bundle import read_bundle
-from weft.arrangement.collectives import SPAN, msccl_text
+from weft.arrangement.collectives import SPAN, Prediction, msccl_text
 from weft.commands.app import main
 from weft.errors import BadInput, UnknownName
 
@@ -65,18 +65,18 @@ def test_a_schedule_on_two_hosts_sends_what_the_hierarchy_must(bundle):
 def test_no_best_is_below_its_bound_or_worse_than_nccl(bundle):
     for number in range(2):
         for one in bundle.schedules(number).collectives:
-            assert one.bound_s <= one.best[1] * (1 + 1e-9)
-            assert one.best[1] <= min(one.nccl.values())
+            assert one.bound_s <= one.best.predicted_s * (1 + 1e-9)
+            assert one.best.predicted_s <= min(one.nccl.values())
             if one.timed is not None:
                 assert one.shares_bound_s <= one.scheduled_s * (1 + 1e-9)
             if one.schedule_is_best:
-                assert one.best == (f"schedule {one.timed.schedule.policy}", one.scheduled_s)
+                assert one.best == Prediction(f"schedule {one.timed.schedule.policy}", one.scheduled_s)
 
 
 def test_the_prediction_is_the_fastest_of_nccl_where_nothing_contends(bundle):
     for one in bundle.schedules(1).collectives:
         if one.hosts == 1:
-            assert one.assumed[1] == pytest.approx(min(one.nccl.values()))
+            assert one.assumed.predicted_s == pytest.approx(min(one.nccl.values()))
 
 
 def test_xml_is_for_sizes_around_that_of_the_collective(bundle):

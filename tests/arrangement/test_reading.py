@@ -95,7 +95,7 @@ DAMAGED = {
     "classes of nothing": (("policies", "hashed", "class"), [7, 9], "not classes of jobs"),
     "another arrangement": (("policies", "arrange", "offset_s"), [0.0, 123.0], "not the same hosts"),
     "a host too few": (("hosts",), [], "different names"),
-    "a host by another name": (("hosts", 0, "name"), "elsewhere", "is called"),
+    "a host by another name": (("hosts", 0, "name"), "elsewhere", "not the names of its domains"),
     "another proof": (("jobs", 0, "bound_by"), "faith", "bound_by"),
     "a layout of another size": (("jobs", 0, "first_layout_text"), "data=64", "accelerators"),
     "verified for one": (("verified", "iteration_s"), [1.0], "one value for each job"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 from math import ceil
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -327,24 +326,13 @@ class Life(RuleBasedStateMachine):
             assert paths(self.main) == paths(self.twin)
 
 
-def lives(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) -> None:
-    run_state_machine_as_test(
-        lambda: Life(kit, name, equal), settings=settings(max_examples=examples, stateful_step_count=steps)
-    )
-
-
 @pytest.mark.slow_but(1)
+@pytest.mark.parametrize(("examples", "steps"), [(12, 25), pytest.param(60, 40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
 @pytest.mark.parametrize("name", FABRICS)
-def test_any_life(kit: ModuleType, name: str, equal: bool) -> None:
-    lives(kit, name, equal, 12, 25)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
-@pytest.mark.parametrize("name", FABRICS)
-def test_many_long_lives(kit: ModuleType, name: str, equal: bool) -> None:
-    lives(kit, name, equal, 60, 40)
+def test_any_life(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) -> None:
+    chosen = settings(max_examples=examples, stateful_step_count=steps)
+    run_state_machine_as_test(lambda: Life(kit, name, equal), settings=chosen)
 
 
 SMALL = FABRICS["two tiers"]
@@ -388,11 +376,3 @@ def test_ticks_before_the_next_plan_keep_everything() -> None:
     flows = [(host, (host + 9) % 18, 1e9) for host in range(18)]
     controller.apply(arrival("a", flows))
     assert {controller.apply(Event(time_s=time, kind="tick")).how for time in (1.0, 100.0, 1e8)} == {"kept"}
-
-
-def test_paths_are_continuous(kit: ModuleType) -> None:
-    controller = Controller(SMALL)
-    decision = controller.apply(arrival("a", [(0, 9, 1e9)]))
-    (move,) = decision.moves
-    assert [int(SMALL.target[a]) == int(SMALL.source[b]) for a, b in pairwise(move.path)] == [True] * 3
-    assert move.flow == ("a", "c0", 0, 9, 0)

@@ -81,7 +81,7 @@ def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
     up = (fabric.source == 64) & (fabric.target > 65)
     assert up.sum() == 32
     asked = routing_problem(fabric, traffic)
-    loads = [asked.loads(routers.hashed(fabric, traffic, seed=seed))[up].max() for seed in range(300)]
+    loads = [asked.loads(routers.route_hashed(asked, seed).routes)[up].max() for seed in range(300)]
     draw = np.random.default_rng(1)
     drawn = [np.bincount(draw.integers(0, 32, 32)).max() for _ in range(5000)]
     assert np.mean(loads) == pytest.approx(np.mean(drawn), abs=0.12)

@@ -5,7 +5,7 @@ import pytest
 
 from weft.errors import BadInput, UnknownName
 from weft.interop.routing_jobs import Numbering, paper_fabric
-from weft.routing.plan import BOUNDS, plan, route
+from weft.routing.plan import plan, route
 from weft.routing.routers import ROUTERS
 from weft.routing.traffic import job_traffic
 
@@ -54,16 +54,6 @@ def test_splitting_in_two_halves_a_collision_of_three_flows():
     assert (sprayed.alpha, sprayed.alpha_bound) == (pytest.approx(1.5), pytest.approx(1.5))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("bound", BOUNDS)
-def test_any_kind_of_bound_holds_for_any_router(bound, kit):
-    for seed in range(8):
-        fabric, traffic = kit.random_case(seed, 15, equal=seed % 2 == 0)
-        for router in ("ecmp", "ecmp-paper", "greedy", "repair", "spray", "split", "auto"):
-            found = plan(fabric, traffic, router=router, bound=bound)
-            assert found.alpha_bound <= found.alpha * (1 + 1e-6)
-
-
 def test_unknown_names_are_refused_with_a_hint(kit):
     fabric, traffic = kit.random_case(0, 5)
     with pytest.raises(UnknownName, match="repair"):
@@ -77,7 +67,7 @@ def test_unknown_names_are_refused_with_a_hint(kit):
             plan(fabric, traffic, router="split", split=parts)
 
 
-@pytest.mark.parametrize("router", sorted(set(ROUTERS) - {"rail"}))
+@pytest.mark.parametrize("router", sorted(ROUTERS))
 def test_a_fabric_cut_in_two_names_the_pair_whatever_the_router(router, kit):
     whole = kit.ALL["two tiers"]
     cut = whole.failed(nodes=whole.nodes_of("spine"))

@@ -1,1 +1,4 @@
-"""Jobs, hosts, routes and times chosen together for one site."""
+"""Jobs, hosts, routes and times chosen together for one site.
+
+Functions raise ``BadInput`` for input that cannot be used.
+"""

@@ -348,13 +348,9 @@ class Bundle:
         return JobSchedules(job=self.site.jobs[number].name, collectives=collectives)
 
     def flows(self) -> JobTraffic:
-        """The flows between hosts of all jobs, where they are.
-
-        Raises:
-            BadInput: nothing leaves any host.
-        """
+        """The flows between hosts of all jobs, where they are."""
         templates = tuple(template(job, self.site.cluster) for job in self.site.jobs)
-        flows = Clock(self.site, templates, given=self.routes).flows(self.choice.hosts, self.choice.router)
+        flows = Clock(self.site, templates, planned_routes=self.routes).flows(self.choice.hosts, self.choice.router)
         return merged([job[0] for job in flows if job is not None])
 
 
@@ -488,11 +484,7 @@ class ArrangementFile(Document):
 
 
 def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The fields of a file that ``weft arrange -o`` wrote.
-
-    Raises:
-        BadInput: the file is not an arrangement.
-    """
+    """The fields of a file that ``weft arrange -o`` wrote."""
     where = os.fspath(path)
     document = parse_json(
         read_text(path, where=where, largest=MAX_FILE_BYTES, remedy=_WRITE_ONE), where, remedy=_WRITE_ONE
@@ -503,23 +495,15 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """The jobs of a file that ``weft arrange -o`` wrote, ready to start.
-
-    Raises:
-        BadInput: the file is not an arrangement, or its fields contradict each other.
-    """
+    """The jobs of a file that ``weft arrange -o`` wrote, ready to start."""
     return _bundle(decode(ArrangementFile, read_document(path), os.fspath(path)), os.fspath(path))
 
 
 def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
-    """The arrangement of a document, with its policies and bounds; nothing is stepped again.
-
-    Raises:
-        BadInput: its fields contradict each other.
-    """
+    """The arrangement of a document, with its policies and bounds; nothing is stepped again."""
     fields = decode(ArrangementFile, document, where)
     bundle = _bundle(fields, where)
-    site = _whole_site(bundle, fields, where)
+    site = bundle.site
     first = []
     for number, (job, row) in enumerate(zip(site.jobs, fields.jobs, strict=True)):
         place = f"{where}: jobs[{number}]: first_layout_text"
@@ -527,7 +511,9 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
         check_layout(job.job, job.layout.world, first[-1], where=place)
     references = tuple(Reference(seconds=row.alone_s, bound_s=row.bound_s) for row in fields.jobs)
     known = Layouts(site, lambda: 0.0)
-    clock = Clock(site, tuple(known.template(job, job.layout) for job in site.jobs), references, given=bundle.routes)
+    clock = Clock(
+        site, tuple(known.template(job, job.layout) for job in site.jobs), references, planned_routes=bundle.routes
+    )
     jobs = tuple(replace(job, layout=layout) for job, layout in zip(site.jobs, first, strict=True))
     began = Clock(replace(site, jobs=jobs), tuple(known.template(job, job.layout) for job in jobs), references)
     policies = {name: _policy(clock, fields, name, where) for name in POLICIES if name in fields.policies}
@@ -592,42 +578,47 @@ def _bundle(fields: ArrangementFile, where: str) -> Bundle:
 
 def _site(fields: ArrangementFile, where: str) -> Site:
     """The site, every job on its hosts."""
-    cluster, fabric = fields.cluster, fields.fabric
+    cluster, fabric, goal = fields.cluster, fields.fabric, fields.objective
     size, sizes = cluster.tiers[0].size, np.bincount(fabric.domain)
     if len(cluster.tiers) < 2 or not (sizes == size).all():
         problem = f"its hosts are not those of {cluster.name}, of {size} accelerators"
         raise BadInput(problem, where=f"{where}: fabric", remedy=_WRITE_ONE)
+    names = [host.name for host in fields.hosts]
+    if len(names) != len(sizes) or len(set(names)) != len(names):
+        problem = f"{len(set(names))} different names for the fabric's {len(sizes)} hosts"
+        raise BadInput(problem, where=f"{where}: hosts", remedy=_WRITE_ONE)
     rows = enumerate(fields.jobs)
-    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", len(sizes), size) for number, row in rows)
-    names = [name for row in fields.jobs for name in row.hosts]
+    jobs = tuple(_site_job(row, f"{where}: jobs[{number}]", names, size) for number, row in rows)
     hosts = [host for job in jobs for host in job.hosts]
-    distinct = all(len(set(part)) == len(part) for part in (names, hosts, [job.name for job in jobs]))
-    if not distinct or len(names) != len(hosts):
-        problem = "hosts and domains do not fit together, or two jobs share a host or a name"
-        raise BadInput(problem, where=f"{where}: jobs", remedy=_WRITE_ONE)
-    name_of = dict(zip(hosts, names, strict=True))
+    if len(set(hosts)) < len(hosts) or len({job.name for job in jobs}) < len(jobs):
+        raise BadInput("two jobs share a host or a name", where=f"{where}: jobs", remedy=_WRITE_ONE)
+    if goal.kind == "dollars_per_token" and not goal.usd_per_accelerator_hour:
+        raise BadInput("holds no price", where=f"{where}: objective", remedy=_WRITE_ONE)
     return Site(
         name=fields.site,
         cluster=cluster,
         fabric=fabric,
-        host_names=tuple(name_of.get(host, f"host-{host}") for host in range(len(sizes))),
-        usable=(True,) * len(sizes),
+        host_names=tuple(names),
+        usable=tuple(host.up for host in fields.hosts),
         routers=(fields.router,),
         classes=fields.classes,
         jobs=jobs,
-        objective="worst" if fields.objective.kind == "worst" else "slowdown",
-        max_slowdown=None,
+        objective=goal.kind,
+        max_slowdown=goal.max_slowdown,
+        usd_per_hour=goal.usd_per_accelerator_hour,
     )
 
 
-def _site_job(row: ArrangedJob, where: str, hosts: int, size: int) -> SiteJob:
+def _site_job(row: ArrangedJob, where: str, names: list[str], size: int) -> SiteJob:
     job, layout = row.job, row.layout
     check_layout(job, layout.world, layout, where=where)
-    if not all(0 <= host < hosts for host in row.domains):
-        raise BadInput(f"domains are not hosts below {hosts}", where=where, remedy=_WRITE_ONE)
+    if not all(0 <= host < len(names) for host in row.domains):
+        raise BadInput(f"domains are not hosts below {len(names)}", where=where, remedy=_WRITE_ONE)
     if len(row.domains) != -(-layout.world // size):
         problem = f"{len(row.domains)} hosts of {size} for {layout.world} ranks"
         raise BadInput(problem, where=f"{where}: domains", remedy=_WRITE_ONE)
+    if row.hosts != tuple(names[host] for host in row.domains):
+        raise BadInput("are not the names of its domains", where=f"{where}: hosts", remedy=_WRITE_ONE)
     return SiteJob(
         name=row.name,
         model=row.model,
@@ -635,8 +626,10 @@ def _site_job(row: ArrangedJob, where: str, hosts: int, size: int) -> SiteJob:
         layout=layout,
         domains=len(row.domains),
         hosts=row.domains,
-        may="stay",
+        may=row.may,
         weight=row.weight,
+        cut=row.cut,
+        iterations=row.iterations,
     )
 
 
@@ -662,34 +655,6 @@ def _check_texts(lists: Mapping[str, str], row: ArrangedJob, place: str) -> None
         if not line.startswith("#") and line.count(",") != 7:
             problem = f"{line[:60]!r} is not a line of a tuner file"
             raise BadInput(problem, where=f"{place}: nccl_tuner", remedy=_WRITE_ONE)
-
-
-def _whole_site(bundle: Bundle, fields: ArrangementFile, where: str) -> Site:
-    """The site of a bundle with what starting jobs does not need."""
-    site, names = bundle.site, [host.name for host in fields.hosts]
-    if len(names) != len(site.host_names) or len(set(names)) != len(names):
-        problem = f"{len(set(names))} different names for the fabric's {len(site.host_names)} hosts"
-        raise BadInput(problem, where=f"{where}: hosts", remedy=_WRITE_ONE)
-    for job in site.jobs:
-        for host in job.hosts:
-            if names[host] != site.host_names[host]:
-                problem = f"{names[host]!r} is called {site.host_names[host]!r} in {job.name}"
-                raise BadInput(problem, where=f"{where}: hosts[{host}]", remedy=_WRITE_ONE)
-    goal = fields.objective
-    if goal.kind == "dollars_per_token" and not goal.usd_per_accelerator_hour:
-        raise BadInput("holds no price", where=f"{where}: objective", remedy=_WRITE_ONE)
-    return replace(
-        site,
-        host_names=tuple(names),
-        usable=tuple(host.up for host in fields.hosts),
-        jobs=tuple(
-            replace(job, may=row.may, cut=row.cut, iterations=row.iterations)
-            for job, row in zip(site.jobs, fields.jobs, strict=True)
-        ),
-        objective=goal.kind,
-        max_slowdown=goal.max_slowdown,
-        usd_per_hour=goal.usd_per_accelerator_hour,
-    )
 
 
 def _policy(clock: Clock, fields: ArrangementFile, name: str, where: str) -> Timed:

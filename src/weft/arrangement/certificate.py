@@ -29,7 +29,7 @@ from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats, Ints
-from weft.fabric.traffic import Routes, Traffic, joined
+from weft.fabric.traffic import Routes, joined, uncapped
 from weft.simulation.flows.engine import run
 from weft.simulation.iteration.contention import Wires
 from weft.simulation.iteration.simulate import iteration_traffic
@@ -145,15 +145,7 @@ def _in_phases(template: Template, cuts: FabricCuts, at: Ints, clock: Clock) -> 
     no_flows = none.astype(np.int64)
     # A phase's delay comes before its flows: both one after the other are its length.
     lengths = template.phases.delay_s + longest
-    empty = Traffic(
-        source=no_flows,
-        target=no_flows,
-        bytes=none,
-        phase=no_flows,
-        weight=none,
-        cap_Bps=none,
-        phases=replace(template.phases, delay_s=lengths),
-    )
+    empty = uncapped(replace(template.phases, delay_s=lengths), no_flows, none)
     routes = Routes(indptr=np.zeros(1, dtype=np.int64), links=no_flows, usage=none, latency_s=none)
     end = run(np.ones(1), empty, routes).phase_end_s
     # Step 1 gave the earliest begin of each phase by the critical path; step 2 its tail; step 3 looks at each cut as
@@ -227,7 +219,10 @@ def _time_sharing(objective: Objective, cuts: FabricCuts, must: Floats, least_s:
     if not busy.shape[1]:
         return 0.0
     if objective.kind in RATES:
-        return _most_done(objective, busy, least_s)
+        # What all jobs do in a second is linear in their paces.
+        at_most = objective.worth / least_s
+        done = -_solved(-at_most / at_most.sum(), (np.zeros(len(at_most)), np.ones(len(at_most))), _paced(busy))
+        return objective.score(least_s) / done if done > 0 else 0.0
     return _least_slow(objective, busy, least_s / objective.against_s)
 
 
@@ -241,14 +236,6 @@ def _solved(cost: Floats, bounds: tuple[Floats, Floats], rows: list[_Row]) -> fl
     """The least value; 0 where there is none."""
     solution = lp.least(cost, bounds, lp.Rows.of(rows))
     return solution.objective if solution.optimal else 0.0
-
-
-def _most_done(objective: Objective, busy: Floats, least_s: Floats) -> float:
-    """The least score where counts what all jobs do in a second: linear in their paces."""
-    at_most = objective.worth / least_s
-    bounds = np.zeros(len(at_most)), np.ones(len(at_most))
-    done = -_solved(-at_most / at_most.sum(), bounds, _paced(busy))
-    return objective.score(least_s) / done if done > 0 else 0.0
 
 
 def _least_slow(objective: Objective, busy: Floats, least: Floats) -> float:

@@ -20,7 +20,7 @@ from weft.cluster.calibration import calibration
 from weft.errors import BadInput
 from weft.fabric.paths import Mode, Paths
 from weft.fabric.spec import Fabric, Floats, Ints
-from weft.fabric.traffic import Phases, Routes, Traffic, joined, spans
+from weft.fabric.traffic import Phases, Routes, Traffic, joined, phases, spans, uncapped
 from weft.layout.spec import Layout
 from weft.routing.plan import route
 from weft.routing.traffic import JobTraffic
@@ -68,11 +68,7 @@ def levels(order: Sequence[int], classes: int) -> tuple[int, ...]:
 
 
 def order_of(classes_of_jobs: Sequence[int], classes: int, where: str) -> tuple[int, ...]:
-    """The order of jobs that has these traffic classes.
-
-    Raises:
-        BadInput: no order has them.
-    """
+    """The order of jobs that has these traffic classes."""
     order = tuple(classes - 1 - level if max(classes_of_jobs) else 0 for level in classes_of_jobs)
     if min(classes_of_jobs) < 0 or min(order) < 0 or levels(order, classes) != tuple(classes_of_jobs):
         problem = f"{tuple(classes_of_jobs)} are not classes of jobs where there are {classes}"
@@ -93,17 +89,13 @@ class Reference:
 
 @dataclass(slots=True, eq=False)
 class Clock:
-    """Times assignments of one site.
-
-    Raises:
-        BadInput: flows without a path.
-    """
+    """Times assignments of one site."""
 
     site: Site
     templates: tuple[Template, ...]
     references: tuple[Reference, ...] = ()
     """What slowdowns are measured against; the templates' own by default."""
-    given: FlowRoutes | None = None
+    planned_routes: FlowRoutes | None = None
     """Routes to take where "planned" is chosen; those of ``weft.routing.plan.route`` by default."""
     fabric: Fabric = field(init=False)
     paths: Paths = field(init=False)
@@ -230,8 +222,8 @@ class Clock:
         All that one accelerator of a job sends to another takes one path: routed apart, collectives that never run
         together would fill a cable, and those that do would collide on it.
         """
-        if self.given is not None:
-            return self.given
+        if self.planned_routes is not None:
+            return self.planned_routes
         at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
         parts = [
             (template.traffic, where)
@@ -336,19 +328,9 @@ class Repeated:
 
     def traffic(self, offset_s: float, weight: float) -> Traffic:
         """As traffic that begins at an offset; the engine is not told who talks to whom."""
-        count = len(self.phase)
         start = self.phases.start_s.copy()
         start[self.roots] = offset_s + self.phases.delay_s[self.roots] if offset_s > 0 else 0.0
-        none = np.zeros(count, dtype=np.int64)
-        return Traffic(
-            source=none,
-            target=none,
-            bytes=self.bytes,
-            phase=self.phase,
-            weight=np.full(count, weight),
-            cap_Bps=np.full(count, np.inf),
-            phases=replace(self.phases, start_s=start),
-        )
+        return uncapped(replace(self.phases, start_s=start), self.phase, self.bytes, weight=weight)
 
 
 def repeated(template: Template, count: int) -> Repeated:
@@ -366,17 +348,13 @@ def repeated(template: Template, count: int) -> Repeated:
     waits[spans(begin[waiting], lengths[waiting])] = template.phases.waits
     shift = size * np.arange(count)
     per = np.concatenate([lengths, np.tile(later, count - 1)])
-    phases = Phases(
-        delay_s=np.tile(template.phases.delay_s, count),
-        start_s=np.zeros(size * count),
-        indptr=np.concatenate([[0], np.cumsum(per)]).astype(np.int64),
-        waits=np.concatenate([template.phases.waits, (waits[None, :] + shift[1:, None]).ravel()]),
-        label=np.zeros(size * count, dtype=np.int64),
-        labels=("phase",),
-        job=np.zeros(size * count, dtype=np.int64),
+    of_all = phases(
+        np.tile(template.phases.delay_s, count),
+        np.concatenate([[0], np.cumsum(per)]),
+        np.concatenate([template.phases.waits, (waits[None, :] + shift[1:, None]).ravel()]),
     )
     return Repeated(
-        phases=phases,
+        phases=of_all,
         phase=(template.phase[None, :] + shift[:, None]).ravel(),
         bytes=np.tile(template.bytes, count),
         message=np.tile(template.message, count),
@@ -405,13 +383,11 @@ def together(parts: Sequence[Traffic]) -> Traffic:
         phase=np.concatenate([part.phase + by for part, by in zip(parts, shift, strict=False)]),
         weight=of("weight"),
         cap_Bps=of("cap_Bps"),
-        phases=Phases(
-            delay_s=of_phases("delay_s"),
+        phases=phases(
+            of_phases("delay_s"),
+            np.concatenate([[0], np.cumsum(lengths)]),
+            waits,
             start_s=of_phases("start_s"),
-            indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            waits=waits.astype(np.int64),
-            label=of_phases("label"),
-            labels=("phase",),
             job=np.repeat(np.arange(len(parts)), [len(part.phases) for part in parts]),
         ),
     )

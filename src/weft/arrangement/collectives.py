@@ -96,7 +96,7 @@ class JobCollective(Document):
     """
 
     DOCUMENT = """
-        kind axes ranks hosts bytes calls reached_Bps assumed=assumed_time best=best_time nccl=nccl_time bound_s
+        kind axes ranks hosts bytes calls reached_Bps assumed best nccl=nccl_time bound_s
         dimensions=over_dimensions"""
 
     kind: CollectiveKind
@@ -106,7 +106,7 @@ class JobCollective(Document):
     bytes: float
     calls: float
     reached_Bps: float | None
-    assumed: tuple[str, float]
+    assumed: Prediction
     nccl: dict[str, float]
     dimensions: tuple[Dimension, ...]
     timed: TimedSchedule | None
@@ -122,33 +122,21 @@ class JobCollective(Document):
         return f"{self.kind} {'+'.join(self.axes)}"
 
     @property
-    def fastest(self) -> str:
-        """NCCL's fastest algorithm."""
-        return min(self.nccl, key=lambda name: self.nccl[name])
-
-    @property
     def scheduled_s(self) -> float | None:
         """Seconds of the schedule, launch included."""
         return None if self.timed is None else self.timed.time_s + self.launch_s
 
     @property
-    def best(self) -> tuple[str, float]:
+    def best(self) -> Prediction:
         """The best algorithm and its seconds."""
         if self.schedule_is_best and self.timed is not None and self.scheduled_s is not None:
-            return f"schedule {self.timed.schedule.policy}", self.scheduled_s
-        return self.fastest, self.nccl[self.fastest]
-
-    @property
-    def assumed_time(self) -> Prediction:
-        return Prediction(*self.assumed)
-
-    @property
-    def best_time(self) -> Prediction:
-        return Prediction(*self.best)
+            return Prediction(f"schedule {self.timed.schedule.policy}", self.scheduled_s)
+        return self.nccl_time
 
     @property
     def nccl_time(self) -> Prediction:
-        return Prediction(self.fastest, self.nccl[self.fastest])
+        """NCCL's fastest algorithm and its seconds."""
+        return Prediction(*min(self.nccl.items(), key=lambda entry: entry[1]))
 
     @property
     def over_dimensions(self) -> DimensionSchedule | None:
@@ -183,10 +171,10 @@ class JobSchedules(Result):
                 "hosts": collective.hosts,
                 "bytes": collective.bytes,
                 "calls": collective.calls,
-                "assumed": collective.assumed[0],
-                "assumed_s": collective.assumed[1],
-                "best": collective.best[0],
-                "best_s": collective.best[1],
+                "assumed": collective.assumed.algorithm,
+                "assumed_s": collective.assumed.predicted_s,
+                "best": collective.best.algorithm,
+                "best_s": collective.best.predicted_s,
                 "bound_s": collective.bound_s,
             }
             for collective in self.collectives
@@ -263,9 +251,6 @@ def job_collectives(
     Args:
         placement: of the job's ranks.
         routes: of the flows of all jobs where the router is "planned".
-
-    Raises:
-        BadInput: the fabric does not join some hosts, or messages have no route.
     """
     job, constants = site.jobs[number], calibration(site.cluster.accelerator.name)
     wires = Wires(
@@ -356,7 +341,7 @@ class _CollectiveCosts:
             bytes=bytes_,
             calls=calls,
             reached_Bps=reached_Bps,
-            assumed=(algorithm, assumed_s),
+            assumed=Prediction(algorithm, assumed_s),
             nccl=nccl,
             dimensions=dimensions,
             timed=timed,

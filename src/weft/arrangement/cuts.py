@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints
 
 
@@ -55,7 +56,8 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
     top = int(fabric.tier.max(initial=0))
     units, capacities = [], []
     for tier in range(SCALE_UP + 1, top):
-        label = _components(fabric, tier)
+        inside = (fabric.tier <= tier) & fabric.up
+        label = components(fabric.nodes, fabric.source[inside], fabric.target[inside])
         # Accelerators of a host hang together at the lowest tier, so that any of them names the host's unit.
         of_host = np.zeros(int(fabric.domain.max()) + 1, dtype=np.int64)
         of_host[fabric.domain] = label[: fabric.accelerators]
@@ -76,22 +78,6 @@ def cuts_of(fabric: Fabric) -> FabricCuts:
         units.append(unit.reshape(-1))
         capacities.append(np.minimum(*ways))
     return FabricCuts(unit=tuple(units), capacity_Bps=tuple(capacities))
-
-
-def _components(fabric: Fabric, tier: int) -> Ints:
-    """The least node that each node is joined to by links of a tier and below."""
-    links = np.flatnonzero((fabric.tier <= tier) & fabric.up)
-    source, target = fabric.source[links], fabric.target[links]
-    label = np.arange(fabric.nodes)
-    while True:
-        low = label.copy()
-        # Labels spread over links, and each takes its label's label, which halves the rounds.
-        np.minimum.at(low, source, label[target])
-        np.minimum.at(low, target, label[source])
-        low = low[low]
-        if (low == label).all():
-            return label
-        label = low
 
 
 def least_cut(between: Floats) -> float:

@@ -92,25 +92,30 @@ class Places:
     def packed(self, begin: Hosts) -> list[Hosts]:
         """Jobs that may move on hosts in a row: the largest first, and in the order of the site."""
         largest = sorted(self.moving, key=lambda job: -self.site.jobs[job].domains)
-        result = (self._filled(begin, order) for order in (largest, self.moving) if order)
-        return list(dict.fromkeys(result))
+        packings = []
+        for order in (largest, self.moving) if self.moving else ():
+            free, hosts = iter(self._free(begin)), list(self.sorted(begin))
+            for job in order:
+                hosts[job] = tuple(islice(free, self.site.jobs[job].domains))
+            packings.append(tuple(hosts))
+        return list(dict.fromkeys(packings))
 
     def candidates(self, begin: Hosts, seed: int, left_s: LeftS = lambda: inf) -> Iterator[Hosts]:
-        """Placements worth a closer look, the given one first, without repetition, while there are seconds left."""
+        """Placements worth a closer look, ``begin`` first, without repetition, while there are seconds left."""
         result: dict[Hosts, float] = {}
         for hosts in self._drawn(begin, seed, left_s, result):
             if hosts not in result:
                 result[hosts] = self.cost(self.busy(hosts))
                 yield hosts
 
-    def _drawn(self, given: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
+    def _drawn(self, first: Hosts, seed: int, left_s: LeftS, result: dict[Hosts, float]) -> Iterator[Hosts]:
         """``candidates`` with repetition; ``result`` has the cost of those before."""
-        # From cheap to dear: as given, in order of units, in rows, by the integer program, by local search from the
+        # From cheap to dear: as they are, in order of units, in rows, by the integer program, by local search from the
         # best.
-        yield from (given, self.sorted(given), *self.packed(given))
-        for counts in self._packings(given, left_s) if self.moving else ():
-            yield self._of_counts(given, counts)
-        for begin, at in ((None, seed), (self.sorted(given), seed + 1)):
+        yield from (first, self.sorted(first), *self.packed(first))
+        for counts in self._packings(first, left_s) if self.moving else ():
+            yield self._of_counts(first, counts)
+        for begin, at in ((None, seed), (self.sorted(first), seed + 1)):
             if not left_s():
                 return
             yield self.improved(begin or min(result, key=result.__getitem__), at, left_s)
@@ -167,16 +172,6 @@ class Places:
         }
         usable = [host for host, up in enumerate(self.site.usable) if up and host not in occupied]
         return sorted(usable, key=self._place)
-
-    def _filled(self, begin: Hosts, order: list[int]) -> Hosts:
-        """Jobs that may move, one after another, the largest first."""
-        free, at = self._free(begin), 0
-        result = list(self.sorted(begin))
-        for job in order:
-            count = self.site.jobs[job].domains
-            result[job] = tuple(free[at : at + count])
-            at += count
-        return tuple(result)
 
     def _packings(self, begin: Hosts, left_s: LeftS) -> Iterator[Floats]:
         """Hosts of each moving job (row) in each inner unit, by the least bytes over cuts in all, and by the least

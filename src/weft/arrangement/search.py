@@ -140,13 +140,13 @@ class Search:
         """Jobs that may have another layout."""
         return [number for number, job in enumerate(self.site.jobs) if job.cut != "keep"]
 
-    def _placed(self, clock: Clock, cuts: FabricCuts, given: Hosts, extra_starts: list[Timed], share: float) -> int:
+    def _placed(self, clock: Clock, cuts: FabricCuts, begin: Hosts, extra_starts: list[Timed], share: float) -> int:
         """Try placements with each router, and the best of them and some others with offsets and classes."""
         routers: list[Router] = list(dict.fromkeys(("ecmp", *self.site.routers)))
         if self.site.routers == ("spray",):
             routers = ["spray", "ecmp"]
         late, placements, tried = self._until(share), 0, list[Timed]()
-        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(given, self.seed, self._left(share)):
+        for hosts in Places.of(clock.site, cuts, clock.templates).candidates(begin, self.seed, self._left(share)):
             placements += 1
             for router in routers:
                 if late():
@@ -178,21 +178,18 @@ class Search:
             for job in self._free:
                 if self._done() or late():
                     return placements
-                self._other_layouts(layouts, job, late)
+                # Its layouts where it is, with the incumbent's routes and times.
+                clock, now = self._clock, self._best
+                for layout in layouts.candidates(clock, now, job):
+                    if late():
+                        return placements
+                    recut = clock.recut(job, layout, layouts.template(clock.site.jobs[job], layout))
+                    self.tried += 1
+                    self._keep(recut, recut.timed(now.choice))
             if self._clock is before or late():
                 break
             placements += self._placed(self._clock, cuts, self._best.choice.hosts, [self._best], 1.0)
         return placements
-
-    def _other_layouts(self, layouts: Layouts, job: int, late: Callable[[], bool]) -> None:
-        """Other layouts of a job where it is, with the incumbent's routes and times."""
-        clock, now = self._clock, self._best
-        for layout in layouts.candidates(clock, now, job):
-            if late():
-                return
-            recut = clock.recut(job, layout, layouts.template(clock.site.jobs[job], layout))
-            self.tried += 1
-            self._keep(recut, recut.timed(now.choice))
 
     def _keep(self, clock: Clock, timed: Timed) -> Timed:
         """Take a choice for the incumbent where it is better."""

@@ -297,13 +297,18 @@ def _job(entry: SiteJobEntry, where: str, cluster: Cluster, names: tuple[str, ..
     may = entry.may or ("stay" if hosts else "move")
     if may != "move" and not hosts:
         raise BadInput(f"may = {may!r} without hosts", where=where, remedy="name its hosts, or let it move")
+    iterations = entry.iterations
+    if entry.tokens is not None:
+        if iterations is not None:
+            raise BadInput("gives iterations and tokens", where=where, remedy="leave one of them out")
+        iterations = math.ceil(entry.tokens / job.recipe.tokens)
     cut = _cut(entry, where)
     if cut != "keep" and layout.world > size and layout.world % size:
         problem = f"{layout.world} ranks do not fill hosts of {size}, so that no layout can be chosen"
         raise BadInput(problem, where=where, remedy=f"ask for a multiple of {size}, or keep the layout")
     return SiteJob(
         name=entry.name, model=model, job=job, layout=layout, domains=domains, hosts=hosts, may=may,
-        weight=entry.weight, cut=cut, space=_space(entry, job, where), iterations=_iterations(entry, job, where),
+        weight=entry.weight, cut=cut, space=_space(entry, job, where), iterations=iterations,
     )  # fmt: skip
 
 
@@ -330,14 +335,6 @@ def _space(entry: SiteJobEntry, job: Job, where: str) -> Space:
     if part.data_parallel is not None:
         fixed["data_parallel"] = part.data_parallel
     return space.constrained(fixed, {})
-
-
-def _iterations(entry: SiteJobEntry, job: Job, where: str) -> int | None:
-    if entry.tokens is None:
-        return entry.iterations
-    if entry.iterations is not None:
-        raise BadInput("gives iterations and tokens", where=where, remedy="leave one of them out")
-    return math.ceil(entry.tokens / job.recipe.tokens)
 
 
 def _work(entry: SiteJobEntry, where: str, cluster: Cluster, beside: Path | None) -> tuple[Job, str, Layout]:

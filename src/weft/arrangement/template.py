@@ -72,11 +72,7 @@ class Template:
 
 
 def template(job: SiteJob, cluster: Cluster) -> Template:
-    """The iteration of a job of a site.
-
-    Raises:
-        BadInput: the layout cannot run the job.
-    """
+    """The iteration of a job of a site."""
     constants = calibration(cluster.accelerator.name)
     network = bare(job, cluster)
     fabric = reached(network, constants)

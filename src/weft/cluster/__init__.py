@@ -1,4 +1,7 @@
-"""On what: accelerators, tiers and clusters."""
+"""On what: accelerators, tiers and clusters.
+
+Functions raise ``BadInput`` for input that cannot be used.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,6 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Cluster:
 
     >>> resolve("h100-64").spans
     (8, 64)
-
-    Raises:
-        BadInput: the file or the name cannot be used.
     """
     text = os.fspath(name_or_path)
     if system := SYSTEM.fullmatch(text):

@@ -31,12 +31,11 @@ def system_cluster(values: Mapping[str, Any], count: int, name: str, *, where: s
 
     Its name's beginning may be that of an accelerator that Weft knows ("a100_80g"): multiprocessors, power and vendor
     are then that one's.  Latencies of the tiers are Weft's own: Calculon's are those of whole collectives.
-
-    Raises:
-        BadInput: a field is missing or means nothing, or the networks do not make up ``count``.
     """
     networks = _networks(values, where)
-    like = _like(name)
+    plain = name.lower().replace("_", "-")
+    known = [word for word in catalogue.accelerator_names() if plain.startswith(word.lower())]
+    like = catalogue.accelerator(max(known, key=len)) if known else None
     memory, host = (table_of(values[name], f"{where}: {name}") for name in ("mem1", "mem2"))
     tiers = _tiers(networks, count, where)
     chip = Accelerator(
@@ -59,17 +58,14 @@ def system_cluster(values: Mapping[str, Any], count: int, name: str, *, where: s
     )
     if not any((chip.fp16_flops, chip.bf16_flops, chip.fp8_flops, chip.fp32_flops)):
         raise BadInput("has no peak", where=f"{where}: matrix", remedy='add "float16": {"tflops": ...}')
-    known = f"as {like.name}" if like else f"1 and {ASSUMED_POWER_W:g} W"
-    assumed = (f"multiprocessors and power: {known}", "latency of the tiers: Weft's own")
+    source = f"as {like.name}" if like else f"1 and {ASSUMED_POWER_W:g} W"
+    assumed = (f"multiprocessors and power: {source}", "latency of the tiers: Weft's own")
     return Cluster(name=f"{name} x {count}", accelerator=chip, count=count, tiers=tiers, defaults=assumed)
 
 
 def system_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str) -> dict[str, Any]:
     """The efficiencies of a system's largest operations, its networks and their latency as constants, put into their
     ``ranges``.
-
-    Raises:
-        BadInput: a field is missing or means nothing.
     """
     networks = _networks(values, where)
     matrix = table_of(values["matrix"], f"{where}: matrix")
@@ -96,8 +92,8 @@ def _networks(values: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
 def _tiers(networks: list[Mapping[str, Any]], count: int, where: str) -> tuple[Tier, ...]:
     """Networks join so many accelerators each; the last joins all."""
     spans = [1]
-    for i, one in enumerate(networks):
-        size = number(one["size"], f"{where}: networks[{i}].size")
+    for i, network in enumerate(networks):
+        size = number(network["size"], f"{where}: networks[{i}].size")
         if size < 1:
             raise BadInput(f"{size:g} joins no accelerator", where=f"{where}: networks[{i}].size")
         spans.append(min(int(size), count))
@@ -145,9 +141,3 @@ def _curve(raw: object, name: str, where: str) -> float:
     if not isinstance(curve, list) or not curve or not isinstance(curve[0], list) or len(curve[0]) != 2:
         raise BadInput("is not a list of pairs", where=f"{where}.{name}")
     return positive(curve[0][1], f"{where}.{name}[0]")
-
-
-def _like(name: str) -> Accelerator | None:
-    plain = name.lower().replace("_", "-")
-    known = [name for name in catalogue.accelerator_names() if plain.startswith(name.lower())]
-    return catalogue.accelerator(max(known, key=len)) if known else None

@@ -321,9 +321,6 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
 
     TOML has constants and measured times alone, for whatever is estimated, or tables of them by accelerator and
     ``stack.NAME``.  JSON is a system of SimuMax or of Calculon.
-
-    Raises:
-        BadInput: unreadable, malformed, an unknown constant, or one outside its plausible range.
     """
     remedy = "give TOML constants, or a system of SimuMax or Calculon"
     text = read_text(path, largest=CONFIGURATION_BYTES, remedy=remedy)

@@ -3,7 +3,6 @@
 Latencies are those of one hop with a latency-optimised protocol, as NCCL's tuner assumes them (ring LL in
 ``src/graph/tuning.cc``: 0.5 to 0.6 us over NVLink, 2.7 us over the network); the fixed cost of starting a
 collective is the collective model's.  Assumption: a spine adds 1 us, two switch crossings and 100 m of fibre.
-Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ ALIASES = {
 }
 """Short names, and long names of accelerators that come in one size."""
 
-_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
+PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 _PARSERS: dict[str, tuple[str, Callable[..., float]]] = {
-    **{name.removesuffix("_flops"): (name, units.parse_flops) for name in _PEAKS},
+    **{name.removesuffix("_flops"): (name, units.parse_flops) for name in PEAKS},
     "memory": ("memory_bytes", units.parse_bytes),
     "memory_bandwidth": ("memory_Bps", units.parse_bandwidth),
     "scale_up_bandwidth": ("scale_up_Bps", units.parse_bandwidth),
@@ -282,7 +281,7 @@ class Scales:
 def scaled(cluster: Cluster, scales: Scales) -> Cluster:
     """A cluster with its figures multiplied; its name and its constants stay."""
     chip = cluster.accelerator
-    faster = {name: scales.peak * getattr(chip, name) for name in _PEAKS}
+    faster = {name: scales.peak * getattr(chip, name) for name in PEAKS}
     tiers = tuple(
         replace(
             tier,

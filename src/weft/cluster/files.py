@@ -2,7 +2,6 @@
 
 Quantities are strings with units ("400 Gb/s", "80 GiB") or bare numbers in SI.  A field has a short name for
 people (``bandwidth``) and the name of the record it fills (``bandwidth_Bps``), which is what Weft writes.
-Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 
 from weft import units
 from weft.cluster import catalogue
-from weft.cluster.catalogue import with_domain
+from weft.cluster.catalogue import PEAKS, with_domain
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
 from weft.codec import Also, Coded, Document, Range, decode, encode, entries, shown, table_of
 from weft.documents import parse_toml
@@ -87,11 +86,10 @@ class ClusterFile:
 _SHORT = {entry.name: entry.also or entry.name for kind in (TierEntry, AcceleratorEntry) for entry in entries(kind)}
 """The short names of fields."""
 _Parser = Callable[[str | float, str], float]
-_PEAKS = ("fp32_flops", "fp16_flops", "bf16_flops", "fp8_flops", "fp4_flops", "int8_flops")
 _PEAK = (units.parse_flops, 1e9, 1e18, "989 TFLOP/s")
 _BANDWIDTH = (units.parse_bandwidth, 1e6, 1e14, "450 GB/s or 400 Gb/s, from 1 MB/s to 100 TB/s")
 _LIMITS: dict[str, tuple[_Parser, float, float, str]] = {
-    **dict.fromkeys(_PEAKS, _PEAK),
+    **dict.fromkeys(PEAKS, _PEAK),
     **dict.fromkeys(("memory_Bps", "scale_up_Bps", "nic_Bps", "host_Bps", "bandwidth_Bps"), _BANDWIDTH),
     "memory_bytes": (units.parse_bytes, 1e6, 1e14, "80 GB or 80 GiB, from 1 MB to 100 TB"),
     "host_memory_bytes": (units.parse_bytes, 0.0, 1e14, "256 GB, up to 100 TB; 0 where there is none"),
@@ -112,7 +110,7 @@ _OPTIONAL: dict[str, Any] = {
     "in_switch_reduction": False,
     "usd_per_hour": 0.0,
     "host_memory_bytes": None,
-    **dict.fromkeys(_PEAKS, 0.0),
+    **dict.fromkeys(PEAKS, 0.0),
 }
 
 
@@ -204,8 +202,8 @@ def with_parameters(cluster: Cluster, figures: Mapping[str, float], *, where: st
     ratios = [chip.scale_up_Bps / old.scale_up_Bps, *[chip.nic_Bps / old.nic_Bps] * (len(cluster.tiers) - 1)]
     pairs = zip(cluster.tiers, ratios, strict=True)
     tiers = tuple(replace(tier, bandwidth_Bps=tier.bandwidth_Bps * ratio) for tier, ratio in pairs)
-    made = replace(cluster, accelerator=chip, tiers=tiers)
-    return with_domain(made, chip.scale_up_size, where=where) if "scale_up_size" in figures else made
+    rescaled = replace(cluster, accelerator=chip, tiers=tiers)
+    return with_domain(rescaled, chip.scale_up_size, where=where) if "scale_up_size" in figures else rescaled
 
 
 def _toml(table: Mapping[str, Any]) -> str:
@@ -216,7 +214,7 @@ def _quantity(field: str, value: str | float, place: str) -> float:
     """``value`` in SI, within the bounds of ``field``."""
     parse, low, high, example = _LIMITS[field]
     parsed = parse(value, place)
-    if field in _PEAKS and parsed == 0:
+    if field in PEAKS and parsed == 0:
         return 0.0
     if not low <= parsed <= high or (field == "latency_s" and parsed >= high):
         size = "small" if parsed < low else "large"
@@ -250,7 +248,7 @@ def _check_accelerator(known: Mapping[str, Any], where: str) -> None:
     if missing:
         remedy = 'add them, or start from a known one with like = "h100"'
         raise BadInput(f"lacks {', '.join(missing)}", where=f"{where}: accelerator", remedy=remedy)
-    if not any(known[field] for field in _PEAKS):
+    if not any(known[field] for field in PEAKS):
         raise BadInput("has no peak", where=f"{where}: accelerator", remedy='add bf16 = "989 TFLOP/s"')
 
 

@@ -94,11 +94,7 @@ PARTS = tuple(field.name for field in fields(Measurements))
 
 
 def measurements_from(values: Mapping[str, Any], *, where: str) -> Measurements:
-    """The lists of a calibration file, each an array of tables with the fields of its record.
-
-    Raises:
-        BadInput: a field is unknown, missing, of the wrong kind, or a size or time is not positive.
-    """
+    """The lists of a calibration file, each an array of tables with the fields of its record."""
     return decode(Measurements, {name: values[name] for name in PARTS if name in values}, where)
 
 
@@ -113,13 +109,6 @@ def measurements_to_toml(result: Measurements) -> Iterator[str]:
                 stated = [field.name for field in fields(entry) if getattr(entry, field.name) != field.default]
                 yield f"  {{{', '.join(f'{name} = {_toml(getattr(entry, name))}' for name in stated)}}},"
             yield "]"
-
-
-def _shown(entry: Any) -> Iterator[str]:
-    for field in fields(entry):
-        value = getattr(entry, field.name)
-        if value != field.default:
-            yield f"{field.name} = {_toml(value)}"
 
 
 def _toml(value: float | int | str) -> str:

@@ -62,9 +62,6 @@ def simumax_calibration(values: Mapping[str, Any], ranges: Ranges, *, where: str
 
     Its default efficiencies become constants, put into their ``ranges``; they hold at the machine's own power and
     for products of any depth.
-
-    Raises:
-        BadInput: a field is missing or means nothing.
     """
     chip = table_of(values["accelerator"], f"{where}: accelerator")
     ops = table_of(chip.get("op"), f"{where}: accelerator.op")

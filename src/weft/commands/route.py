@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.routing.audit import RouteAudit
     from weft.routing.report import RouteReport
 
-ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray", "rail")
+ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ def route(
     hashed = None
     if "ecmp" in rivals:
         hashed = compared[rivals.index("ecmp")]
-    elif options.router not in ("ecmp", "rail"):  # rails may not be joined by any path of switches
+    elif options.router != "ecmp":
         hashed = plan(network, flows, router="ecmp", seed=options.seed, bound="cuts")
     return RouteReport(plan=result, compared=tuple(compared), hashed=hashed, paths=options.paths)
 
@@ -204,7 +204,6 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     ilp            exact, for small problems
     split          several parts of each flow, each with its path
     spray          every packet on its own path
-    rail           any rail, forwarding inside scale-up domains
     """
     from weft.views.route import plan_view
 

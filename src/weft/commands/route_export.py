@@ -31,9 +31,7 @@ class ExportOptions(TrafficOptions, SubnetOptions):
 
     group = "Search"
     routes: str | None = option(None, "Write these routes, as weft route audit reads them.", metavar="FILE")
-    router: str = option(
-        "auto", "Without --routes: method that chooses the paths.", choices=(*PINNED, "split", "rail")
-    )
+    router: str = option("auto", "Without --routes: method that chooses the paths.", choices=(*PINNED, "split"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -393,8 +393,8 @@ def held_routes(controller: Controller) -> str:
     """The routes that a controller holds, as ``weft.routes/1``; flows without a path are left out."""
     import numpy as np
 
+    from weft.fabric.traffic import single_paths
     from weft.interop import routes_json
-    from weft.routing.choice import routes_on
 
     every = controller.traffic
     if every is None:
@@ -404,7 +404,7 @@ def held_routes(controller: Controller) -> str:
         every = job_traffic(none, none, np.zeros(0), jobs=())
     rows = controller.rows()
     flows = np.flatnonzero(rows[:, 0] >= 0) if len(rows) else np.zeros(0, dtype=np.int64)
-    return routes_json.write(controller.whole, every.select(flows), routes_on(controller.whole, rows[flows]))
+    return routes_json.write(controller.whole, every.select(flows), single_paths(controller.whole, rows[flows]))
 
 
 def difference(controller: Controller, decision: Decision, *, back: bool = False) -> list[str]:

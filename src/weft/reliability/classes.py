@@ -107,11 +107,7 @@ def preset(name: str) -> FailureBook:
 
 
 def read_failures(path: str | os.PathLike[str]) -> FailureBook:
-    """The failures of a TOML file; ``like`` names a preset whose classes and times it changes or adds to.
-
-    Raises:
-        BadInput: the file cannot be read, or a field is unknown, missing or out of range.
-    """
+    """The failures of a TOML file; ``like`` names a preset whose classes and times it changes or adds to."""
     where = os.fspath(path)
     return failures_from_toml(read_text(path, where=where, largest=MAX_FILE_BYTES), where=where)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.errors import BadInput
+from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric, Ints
 from weft.reliability.classes import NETWORK, Component, FailureBook, FailureClass
 
@@ -82,9 +83,6 @@ def drawn_failures(fabric: Fabric, book: FailureBook, count: int, *, seed: int, 
 
     Args:
         where: the option that has ``count``.
-
-    Raises:
-        BadInput: there are not so many parts that the book knows of.
     """
     classes = [known for known in book.classes if known.component in NETWORK and known.rate(1.0, 1.0) > 0]
     pool = [(known, int(part)) for known in classes for part in parts_of(fabric, known.component)]
@@ -126,16 +124,7 @@ def broken(fabric: Fabric, failed: Iterable[Failed]) -> Fabric:
 
 def stranded_accelerators(fabric: Fabric, among: Ints | None = None) -> Ints:
     """Accelerators (of some, or of all) that cannot reach the connected part that has the most of them."""
-    part = np.arange(fabric.nodes)
-    source, target = fabric.source[fabric.up], fabric.target[fabric.up]
-    while True:
-        lower = part.copy()
-        np.minimum.at(lower, target, part[source])
-        np.minimum.at(lower, source, part[target])
-        lower = lower[lower]
-        if np.array_equal(lower, part):
-            break
-        part = lower
+    part = components(fabric.nodes, fabric.source[fabric.up], fabric.target[fabric.up])
     wanted: Ints = np.arange(fabric.accelerators) if among is None else among
     largest = np.bincount(part[wanted]).argmax()
     return np.extract(part[wanted] != largest, wanted)

@@ -7,7 +7,6 @@ Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9)
 Exact: stops of many kinds, each with its restart time, two levels of checkpoints, pauses, and waiting for repairs
 of single hosts (an Erlang loss system, whatever the distribution of repairs).  Not exact: the state of repairs and
 the time since the last stop are taken as independent, and hosts that fail together return one by one.
-Functions raise ``BadInput`` where their input cannot be used.
 """
 
 from __future__ import annotations

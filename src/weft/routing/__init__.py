@@ -1,4 +1,7 @@
-"""Which way every flow takes: traffic of jobs, candidate paths, routers, bounds and the controller."""
+"""Which way every flow takes: traffic of jobs, candidate paths, routers, bounds and the controller.
+
+Functions raise ``BadInput`` for input that cannot be used.
+"""
 
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 

@@ -105,31 +105,6 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
 
 
 @jit
-def pick(ways: Any, turn: Any, up: Any, down: Any) -> None:
-    """Give each flow its path number ``turn`` modulo the number of its paths."""
-    for flow in range(len(up)):
-        count = 0
-        # The first round counts the paths, the second takes number `turn` modulo that.
-        for wanted in range(2):
-            seen = 0
-            a, b = ways.up_first[flow], ways.down_first[flow]
-            a_end, b_end = ways.up_end[flow], ways.down_end[flow]
-            goal = np.uint64(turn[flow]) % np.uint64(max(count, 1))
-            a, b = skip(ways.top, a, a_end, b, b_end)
-            while a < a_end and b < b_end:
-                top, mate = ways.top[a], b
-                while mate < b_end and ways.top[mate] == top:
-                    if wanted == 1 and np.uint64(seen) == goal:
-                        up[flow], down[flow] = a, mate
-                    seen += 1
-                    mate += 1
-                a += 1
-                if a < a_end and ways.top[a] != top:
-                    a, b = skip(ways.top, a, a_end, b, b_end)
-            count = seen
-
-
-@jit
 def settle(net: Any, ways: Any, flow: int, a: int, b: int) -> None:
     """Put a flow on a path: loads, and its place on every link."""
     # Every link of the path gets the flow's place at the front of its list: constant time, whatever its length.

@@ -12,6 +12,7 @@ from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
 from weft.routing.problem import SAME, Problem
+from weft.routing.ways import Ways
 from weft.solvers import lp
 
 MOST_COLUMNS = 400_000
@@ -43,21 +44,20 @@ def cuts_of(problem: Problem) -> Iterator[tuple[Ints, int]]:
     same = np.abs(problem.demand_Bps[0] - problem.unit * capacity) <= SAME * problem.demand_Bps[0]
     for links in (problem.ways.first, problem.ways.last):
         crossing = np.flatnonzero((links >= 0) & same[links])
-        yield from ((flows, 1) for flows in _by(links[crossing], crossing))
+        yield from ((crossing[flows], 1) for _, flows in by_label(links[crossing]))
     for ends, cross, at, links in _parts(problem):
         count = int(max(ends.max(initial=0), at.max(initial=0))) + 1
         wide, odd = np.bincount(at, minlength=count), np.bincount(at, ~same[links], count)
-        for flows in _by(ends, cross):
-            part = ends[np.searchsorted(cross, flows[0])]
+        for part, flows in by_label(ends):
             if not odd[part]:
-                yield flows, int(wide[part])
+                yield cross[flows], int(wide[part])
 
 
-def _by(label: Ints, flows: Ints) -> list[Ints]:
-    """Flows with the same label together, in order."""
+def by_label(label: Ints) -> list[tuple[int, Ints]]:
+    """Every label with the places that have it, in order."""
     order = np.argsort(label, kind="stable")
-    _, begin = np.unique(label[order], return_index=True)
-    return np.split(flows[order], begin[1:]) if len(flows) else []
+    values, begin = np.unique(label[order], return_index=True)
+    return list(zip(values.tolist(), np.split(order, begin[1:]), strict=True)) if len(values) else []
 
 
 def _parts(problem: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
@@ -114,23 +114,33 @@ class CommodityPaths:
     links: Ints
 
 
-def paths_of(problem: Problem, *, most: int = MOST_COLUMNS) -> CommodityPaths | None:
-    """All paths as columns; None where there are more than ``most``."""
+def every_path(ways: Ways, flows: Ints, most: int | None = None) -> tuple[Ints, Ints, Ints]:
+    """How many paths each of some flows has, and the ways up and down of all, flow after flow; no ways where there
+    are more than ``most``."""
     from weft.routing import _columns
 
+    counts, none = np.zeros(len(flows), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    _columns.count(ways, flows, counts, none)
+    total = int(counts.sum())
+    if most is not None and total > most:
+        return counts, none, none
+    up, down = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    _columns.list_all(ways, flows, up, down)
+    return counts, up, down
+
+
+def paths_of(problem: Problem, *, most: int | None = None) -> CommodityPaths | None:
+    """All paths as columns; None where there are more than ``most``, by default ``MOST_COLUMNS``."""
+    most = MOST_COLUMNS if most is None else most
     ways = problem.ways
     # Flows with the same ways and demand are exchangeable: one commodity with a count for all of them.
     share = np.round(problem.demand_Bps / max(problem.demand_Bps.max(initial=0.0), 1e-300), 9)
     table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
-    counts = np.zeros(len(first), dtype=np.int64)
-    _columns.count(ways, first, counts, np.zeros(0, dtype=np.int64))
-    total = int(counts.sum())
-    if total > most:
+    counts, up, down = every_path(ways, first, most)
+    if counts.sum() > most:
         return None
     owner = np.repeat(np.arange(len(first)), counts)
-    up, down = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-    _columns.list_all(ways, first, up, down)
     crossed = np.concatenate([ways.up[up], ways.down[down]], axis=1).astype(np.int64)
     entry, column = np.nonzero(crossed >= 0)
     return CommodityPaths(

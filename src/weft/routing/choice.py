@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.fabric.spec import Fabric, Floats, Ints
+from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import _choose
 from weft.routing.problem import Problem
@@ -14,6 +14,8 @@ from weft.routing.problem import Problem
 ENOUGH = 1e-9
 """Relative distance to a target that counts as reached."""
 LONGEST_QUEUE = 4096
+ROUNDS = 4
+"""Rounds over all links in which chains are tried."""
 
 
 class _Net(NamedTuple):
@@ -100,17 +102,16 @@ class PathChoice:
             if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(self._net, self.problem.ways, target):
                 return
 
-    def reach(self, target: float, *, steps: int = 400, tries: int = 4, failures: int = 400) -> bool:
+    def reach(self, target: float, *, steps: int = 400, failures: int = 400) -> bool:
         """Bring every link within ``target`` by chains of moves; True if that succeeds.
 
         Args:
             target: highest load wanted; nothing is below the load that no choice changes.
             steps: moves in one chain.
-            tries: rounds over all links.
             failures: chains that may fail before it is given up.
         """
         self._net.clock[3], self._net.clock[4] = 0, failures
-        return bool(_choose.repair(self._net, self.problem.ways, target, steps, tries))
+        return bool(_choose.repair(self._net, self.problem.ways, target, steps, ROUNDS))
 
     def move(self, up: Ints, down: Ints) -> None:
         """Put every flow on the given ways."""
@@ -145,14 +146,6 @@ def links_of(routes: Routes, width: int = 0) -> Ints:
     column = np.arange(len(routes.links)) - np.repeat(routes.indptr[:-1], counts)
     links[np.repeat(np.arange(len(counts)), counts), column] = routes.links
     return links
-
-
-def routes_on(fabric: Fabric, links: Ints) -> Routes:
-    """Routes from the links of every flow: rows as ``links_of`` gives them."""
-    on_path = links >= 0
-    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))]).astype(np.int64)
-    latency = np.where(on_path, fabric.latency_s[links], 0.0).sum(axis=1)
-    return Routes(indptr=indptr, links=links[on_path], usage=np.ones(int(indptr[-1])), latency_s=latency)
 
 
 def ordered(problem: Problem) -> Ints:

@@ -78,7 +78,9 @@ def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask,
     part = components(fabric.nodes, fabric.source[above], fabric.target[above])
     low, high = table.level[fabric.source] == layer, table.level[fabric.target] == layer + 1
     upward = np.flatnonzero(table.usable & low & high)
-    plane = _planes(problem, layer)
+    # Planes: what hangs together from this layer upwards.
+    inside = table.usable & (table.level[fabric.source] >= layer) & (table.level[fabric.target] >= layer)
+    plane = components(fabric.nodes, fabric.source[inside], fabric.target[inside])
     links = np.full((2, len(left)), -1, dtype=np.int64)
     # Planes share no link above this layer, so that each is a graph by itself.
     for each in np.unique(plane[left]).tolist():
@@ -100,13 +102,6 @@ def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask,
         for side in (0, 1):
             links[side, flows] = np.where(graph.colour >= 0, grid[ends[side], colour], -1)
     return links[0] < 0, links
-
-
-def _planes(problem: Problem, layer: int) -> Ints:
-    """The part of the fabric, from a layer upwards, that every switch is in."""
-    fabric, table = problem.fabric, problem.climbs
-    inside = table.usable & (table.level[fabric.source] >= layer) & (table.level[fabric.target] >= layer)
-    return components(fabric.nodes, fabric.source[inside], fabric.target[inside])
 
 
 def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:

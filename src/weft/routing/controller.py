@@ -23,8 +23,9 @@ import numpy as np
 from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
+from weft.fabric.traffic import single_paths
 from weft.routing.bound import closed_bound
-from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links, routes_on
+from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links
 from weft.routing.events import Event
 from weft.routing.plan import efficiency, flow_rates
 from weft.routing.problem import Problem, demands, routing_problem
@@ -169,7 +170,8 @@ class Controller:
         self.down: Down = frozenset()
         self.count, self.now_s, self.planned_s = 0, 0.0, 0.0
         self._table = climbs(fabric)
-        self._fabric = fabric
+        self.fabric = fabric
+        """The fabric without what is down and what is avoided, with the capacity that others leave."""
 
     def apply(self, event: Event) -> Decision:
         """Take note of an event and bring the routes up to date.
@@ -186,14 +188,14 @@ class Controller:
                 remedy="give events in order of time",
             )
         # An event is taken whole or not at all: what it changed is put back if it is refused.
-        before = self.jobs.copy(), self.links, self.down, self._fabric, self.planned_s
+        before = self.jobs.copy(), self.links, self.down, self.fabric, self.planned_s
         health = self.telemetry
         try:
             changes = self._note(event)
             fresh = bool(changes) if event.kind == "counters" else event.kind not in QUIET
             result = self._routed(event.time_s, fresh=fresh)
         except BaseException:
-            self.jobs, self.links, self.down, self._fabric, self.planned_s = before
+            self.jobs, self.links, self.down, self.fabric, self.planned_s = before
             self.telemetry = health
             raise
         self.count, self.now_s = self.count + 1, event.time_s
@@ -241,7 +243,7 @@ class Controller:
             return np.zeros(self.whole.links)
         flow, _ = np.nonzero(on_path := rows >= 0)
         sent_Bps = np.bincount(rows[on_path], demands(self.whole, every)[flow], self.whole.links)
-        return np.asarray(sent_Bps / np.maximum(self._fabric.capacity_Bps, 1e-300))
+        return np.asarray(sent_Bps / np.maximum(self.fabric.capacity_Bps, 1e-300))
 
     def rows(self) -> Ints:
         """The links of the paths of all known flows, -1 behind."""
@@ -266,11 +268,7 @@ class Controller:
         self.jobs, self.links, self.down = jobs, links, down
         self.count, self.now_s, self.planned_s = count, now_s, planned_s
         self.telemetry = self.telemetry if telemetry is None else telemetry
-        self._fabric = self._now()
-
-    def _now(self) -> Fabric:
-        """The fabric without what is down and what is avoided, with the capacity that others leave."""
-        return self.telemetry.applied(without(self.whole, self.down))
+        self.fabric = self.telemetry.applied(without(self.whole, self.down))
 
     def _note(self, event: Event) -> list[LinkChange]:
         """What is known now, and what measurements changed."""
@@ -289,9 +287,14 @@ class Controller:
                 raise BadInput(f"there is no job {event.job!r}", where="event", remedy="let it arrive first")
             del self.jobs[event.job]
         elif event.kind == "traffic":
-            self._measure(event)
+            # Flows that nobody announced become known.
+            known = self.jobs.get(event.job)
+            assert event.traffic is not None
+            check_traffic(self.whole, event.traffic, "event")
+            self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
         elif event.kind != "tick":
-            self._link(event)
+            self.down = changed(self.whole, self.down, event.nodes, fails=event.kind.endswith("down"))
+            self.fabric = self.telemetry.applied(without(self.whole, self.down))
         return []
 
     def _install(self, event: Event) -> None:
@@ -308,11 +311,11 @@ class Controller:
 
     def _read(self, event: Event) -> list[LinkChange]:
         """Links were measured."""
-        standing, known = self._standing(), self._known_Bps()
+        standing, known = without(self.whole, self.down), self._known_Bps()
         before = self.telemetry.avoided(standing), self.telemetry.lossy()
         self.telemetry, changes = self.telemetry.after(event.samples, event.time_s, known)
         after, lossy = self.telemetry.avoided(standing), self.telemetry.lossy()
-        self._fabric = self._now()
+        self.fabric = self.telemetry.applied(standing)
         # Links are reported where being lossy or being avoided has changed.
         for ends in sorted(before[1].keys() | lossy.keys()):
             was, now = (ends in before[0], ends in before[1]), (ends in after, ends in lossy)
@@ -321,35 +324,19 @@ class Controller:
                 changes.append(LinkChange(ends=ends, kind=kind, value=lossy.get(ends, 0.0)))
         return changes
 
-    def _standing(self) -> Fabric:
-        """The fabric without what is down."""
-        return without(self.whole, self.down)
-
     def _known_Bps(self) -> Floats:
         """What the known flows are expected to send over each link."""
         if not self.jobs:
             return np.zeros(self.whole.links)
         every = merged(list(self.jobs.values()))
         rows = self.rows()
-        flows = np.flatnonzero((rows[:, 0] >= 0) & np.where(rows >= 0, self._fabric.up[rows], True).all(axis=1))
-        routes = routes_on(self._fabric, rows[flows])
+        flows = np.flatnonzero(_live(rows, self.fabric.up))
+        routes = single_paths(self.fabric, rows[flows])
         some = every.select(flows)
         # A flow sends no faster than its max-min fair rate among the known flows, and no faster than alone.
-        rates = np.minimum(flow_rates(self._fabric, some, routes), demands(self.whole, every)[flows])
+        rates = np.minimum(flow_rates(self.fabric, some, routes), demands(self.whole, every)[flows])
         flow = np.repeat(np.arange(len(flows)), np.diff(routes.indptr))
         return np.asarray(np.bincount(routes.links, rates[flow], self.whole.links), dtype=np.float64)
-
-    def _measure(self, event: Event) -> None:
-        """Flows were measured; those that nobody announced become known."""
-        known = self.jobs.get(event.job)
-        assert event.traffic is not None
-        check_traffic(self.whole, event.traffic, "event")
-        self.jobs[event.job] = event.traffic if known is None else _joined(known, event.traffic)
-
-    def _link(self, event: Event) -> None:
-        """A link or switch went down or came up."""
-        self.down = changed(self.whole, self.down, event.nodes, fails=event.kind.endswith("down"))
-        self._fabric = self._now()
 
     def _routed(self, now_s: float, *, fresh: bool) -> _Routed:
         """New routes of everything."""
@@ -365,16 +352,19 @@ class Controller:
         # The ways of the whole fabric may all lead over links that are down, which cost infinity: list those of what
         # is left.
         if not np.isfinite(choice.congestion):
-            problem = routing_problem(self._fabric, traffic, checked=True, demand_Bps=demand)
+            problem = routing_problem(self.fabric, traffic, checked=True, demand_Bps=demand)
             choice, had, former = self._placed(problem, connected)
         low = closed_bound(problem)
         planned = False
         if choice.congestion > low * (1 + ENOUGH):
             choice, planned = self._better(problem, choice, low, now_s, fresh=fresh)
             choice.keep(*former, max(choice.congestion, low))
-        moves, links = self._settled(problem, choice, had, connected, now_s)
+        moves, links = self._settled(problem, choice, had, connected)
+        how = "kept"
+        if moves:
+            how = "replanned" if planned else "placed" if all(move.new for move in moves) else "repaired"
         return _Routed(
-            how=_how(moves, planned),
+            how=how,
             moves=moves,
             alpha=round(choice.congestion, DIGITS),
             low=round(low, DIGITS),
@@ -387,14 +377,14 @@ class Controller:
         """The efficiency before and after a decision."""
         if result.problem is None:
             return Gain()
-        problem, standing = result.problem, replace(self._fabric, up=self._standing().up)
+        problem, standing = result.problem, replace(self.fabric, up=without(self.whole, self.down).up)
         figures = []
         # Flows whose path is cut have rate 0; measured loss cuts none, as an avoided link still carries packets.
         for links in (result.had, result.links):
             routed = np.flatnonzero(links[:, 0] >= 0)
-            live = routed[np.where(links[routed] >= 0, standing.up[links[routed]], True).all(axis=1)]
+            live = np.flatnonzero(_live(links, standing.up))
             rates = np.zeros(len(links))
-            rates[live] = flow_rates(standing, problem.traffic.select(live), routes_on(standing, links[live]))
+            rates[live] = flow_rates(standing, problem.traffic.select(live), single_paths(standing, links[live]))
             pace = rates[routed] / problem.demand_Bps[routed]
             figures.append((len(routed), efficiency(problem.traffic.select(routed), pace, result.low)))
         (had, before), (_, after) = figures
@@ -410,7 +400,7 @@ class Controller:
         """Flows between parts of the fabric that nothing joins any more."""
         if not self.down:
             return np.zeros(len(traffic), dtype=bool)
-        fabric = self._fabric
+        fabric = self.fabric
         part = components(fabric.nodes, fabric.source[fabric.up], fabric.target[fabric.up])
         return np.asarray(part[traffic.source] != part[traffic.target])
 
@@ -418,16 +408,15 @@ class Controller:
         """The problem with the ways of the whole fabric, of which those over links that are down cost
         infinity.
         """
-        usable = self._table.usable & self._fabric.up & self._fabric.up[self._table.reverse]
+        usable = self._table.usable & self.fabric.up & self.fabric.up[self._table.reverse]
         table = replace(self._table, usable=usable)
-        return routing_problem(self._fabric, traffic, table=table, checked=True, demand_Bps=demand)
+        return routing_problem(self.fabric, traffic, table=table, checked=True, demand_Bps=demand)
 
     def _placed(self, problem: Problem, flows: Ints) -> tuple[PathChoice, Ints, tuple[Ints, Ints]]:
         """Flows with a live path on it, the others where they hurt least; the links that all had, and their ways."""
         had = self._had(2 * problem.ways.up.shape[1] + 2)[flows]
         # Step 1: every flow whose path is whole keeps it.  Step 2: the others go where they hurt least.
-        live = (had[:, 0] >= 0) & np.where(had >= 0, self._fabric.up[had], True).all(axis=1)
-        choice = on_links(problem, had, np.flatnonzero(live))
+        choice = on_links(problem, had, np.flatnonzero(_live(had, self.fabric.up)))
         former = choice.up.copy(), choice.down.copy()
         choice.place(np.flatnonzero(choice.up < 0), smooth=True)
         return choice, had, former
@@ -465,12 +454,9 @@ class Controller:
                 return planned, True
         return choice, False
 
-    def _settled(
-        self, problem: Problem, choice: PathChoice, had: Ints, flows: Ints, now_s: float
-    ) -> tuple[tuple[Move, ...], Ints]:
+    def _settled(self, problem: Problem, choice: PathChoice, had: Ints, flows: Ints) -> tuple[tuple[Move, ...], Ints]:
         """Take the choice over; what changed, and the links of all flows."""
-        standing = self._standing().up
-        live = (had[:, 0] >= 0) & np.where(had >= 0, standing[had], True).all(axis=1)
+        live = _live(had, without(self.whole, self.down).up)
         links = links_of(problem.routes(choice.up, choice.down), had.shape[1])
         changed = np.flatnonzero((links != had).any(axis=1))
         moves = []
@@ -486,21 +472,14 @@ class Controller:
         return tuple(moves), links
 
     @property
-    def fabric(self) -> Fabric:
-        """The fabric with what is down now."""
-        return self._fabric
-
-    @property
     def traffic(self) -> JobTraffic | None:
         """All known flows; None without jobs."""
         return merged(list(self.jobs.values())) if self.jobs else None
 
 
-def _how(moves: tuple[Move, ...], planned: bool) -> str:
-    """See ``Decision``."""
-    if not moves or planned:
-        return "replanned" if moves else "kept"
-    return "placed" if all(move.new for move in moves) else "repaired"
+def _live(links: Ints, up: Mask) -> Mask:
+    """Which flows have a path whose links are up; rows of ``links``, -1 behind."""
+    return np.asarray((links[:, 0] >= 0) & np.where(links >= 0, up[links], True).all(axis=1))
 
 
 def keys_of(traffic: JobTraffic, flows: Ints) -> list[Key]:

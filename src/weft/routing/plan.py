@@ -7,8 +7,7 @@ a rate over the flow's demand: 1 is as if alone.  With equal flows the lowest pa
 paper's definition could not be read; this reconstruction fits its name, its code and its baselines, see
 docs/routing.md.)
 
-An objective is a function ``(traffic, paces of the flows) -> paces of the groups``; ``OBJECTIVES`` has those
-by flow, collective and job, and any other may be passed on.
+An objective is a function ``(traffic, paces of the flows) -> paces of the groups`` of ``OBJECTIVES``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from weft.routing import routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
 from weft.routing.choice import PathChoice
 from weft.routing.problem import Problem, routing_problem
-from weft.routing.routers import rail_paths
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.solvers import maxmin
 
@@ -90,7 +88,7 @@ def plan(
     router: str = "auto",
     seed: int = 0,
     split: int = 2,
-    objective: str | Objective = "collective",
+    objective: str = "collective",
     bound: str = "auto",
 ) -> RoutePlan:
     """Route traffic and judge the routes.
@@ -124,7 +122,7 @@ def judged(
     *,
     router: str,
     seed: int = 0,
-    objective: str | Objective = "collective",
+    objective: str = "collective",
     bound: str = "auto",
     solve_s: float = 0.0,
 ) -> RoutePlan:
@@ -180,8 +178,7 @@ def _asked(
     if router == "split" and not 1 <= split <= 64:
         raise BadInput(f"{split} parts", where="--split", remedy="give 1 to 64")
     flows = traffic.split(split) if router == "split" else traffic
-    problem = routing_problem(fabric, flows, paths=rail_paths(fabric) if router == "rail" else None)
-    return problem, routers.ROUTERS[router]
+    return routing_problem(fabric, flows), routers.ROUTERS[router]
 
 
 def _bound(problem: Problem, result: routers.RouterResult, alpha: float, wanted: str) -> tuple[float, str]:
@@ -200,12 +197,6 @@ def _bound(problem: Problem, result: routers.RouterResult, alpha: float, wanted:
     return round(low, DIGITS), proof
 
 
-__all__ = ["BOUNDS", "RoutePlan", "judged", "plan", "route"]
-
-
-Objective = Callable[[JobTraffic, Floats], Floats]
-
-
 def by_flow(traffic: JobTraffic, pace: Floats) -> Floats:
     """Every flow for itself."""
     return pace
@@ -221,7 +212,11 @@ def by_job(traffic: JobTraffic, pace: Floats) -> Floats:
     return _least(pace, traffic.flow_job, len(traffic.jobs))
 
 
-OBJECTIVES: dict[str, Objective] = {"flow": by_flow, "collective": by_collective, "job": by_job}
+OBJECTIVES: dict[str, Callable[[JobTraffic, Floats], Floats]] = {
+    "flow": by_flow,
+    "collective": by_collective,
+    "job": by_job,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -257,7 +252,7 @@ def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
 
 
 def efficiency(
-    traffic: JobTraffic, pace: Floats, congestion_bound: float, objective: str | Objective = "collective"
+    traffic: JobTraffic, pace: Floats, congestion_bound: float, objective: str = "collective"
 ) -> Efficiency:
     """The objective's value for flows with given paces.
 
@@ -266,11 +261,10 @@ def efficiency(
     Raises:
         UnknownName: there is no such objective.
     """
-    name = objective if isinstance(objective, str) else getattr(objective, "__name__", "custom")
-    if isinstance(objective, str) and objective not in OBJECTIVES:
+    if objective not in OBJECTIVES:
         raise UnknownName("objective", objective, OBJECTIVES, where="--objective")
-    rule = OBJECTIVES[objective] if isinstance(objective, str) else objective
-    return Efficiency(objective=name, paces=np.sort(rule(traffic, pace)), bound=1.0 / max(1.0, congestion_bound))
+    paces = np.sort(OBJECTIVES[objective](traffic, pace))
+    return Efficiency(objective=objective, paces=paces, bound=1.0 / max(1.0, congestion_bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,22 +289,22 @@ def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[Jo
     # Demand is the rate alone: the inverse of the slowest pace is how much longer a round lasts.
     slowest = 1.0 / by_job(traffic, rates / demand_Bps)
     flows = np.bincount(traffic.flow_job, minlength=len(traffic.jobs))
-    result = []
-    now, alone = _all_reduce_s(traffic, rates), _all_reduce_s(traffic, demand_Bps)
-    for job, name in enumerate(traffic.jobs):
-        pause = float(traffic.pause_s[job])
-        result.append(
-            JobOutcome(
-                job=name,
-                flows=int(flows[job]),
-                slowdown=float(max(slowest[job], 0.0)),
-                all_reduce_s=float(now[job]),
-                alone_s=float(alone[job]),
-                iteration_s=float(now[job]) + pause,
-                alone_iteration_s=float(alone[job]) + pause,
-            )
+    all_reduce_s, alone_s = _all_reduce_s(traffic, rates), _all_reduce_s(traffic, demand_Bps)
+    columns = flows, np.maximum(slowest, 0.0), all_reduce_s, alone_s, traffic.pause_s
+    return tuple(
+        JobOutcome(
+            job=name,
+            flows=count,
+            slowdown=slowdown,
+            all_reduce_s=now_s,
+            alone_s=without_others_s,
+            iteration_s=now_s + pause_s,
+            alone_iteration_s=without_others_s + pause_s,
         )
-    return tuple(result)
+        for name, count, slowdown, now_s, without_others_s, pause_s in zip(
+            traffic.jobs, *(column.tolist() for column in columns), strict=True
+        )
+    )
 
 
 def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
@@ -325,7 +319,6 @@ def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
 
 def _least(pace: Floats, group: Ints, count: int) -> Floats:
     # A group without flows is as fast as alone.
-    result = np.ones(count)
     lowest = np.full(count, np.inf)
     np.minimum.at(lowest, group, pace)
-    return np.where(np.isfinite(lowest), lowest, result)
+    return np.where(np.isfinite(lowest), lowest, 1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,15 +30,13 @@ class Problem:
     climbs: Climbs
     ways: Ways
     demand_Bps: Floats
-    narrowed: bool = False
-    """Whether the paths were chosen by hand."""
 
     @cached_property
     def limited(self) -> bool:
         """Whether some flow has paths that are not listed, so that nothing follows from those that are."""
         listed = self.ways.up_end > len(self.climbs.top)
         counts = (self.ways.up_end - self.ways.up_first)[listed]
-        return self.narrowed or bool(np.any(counts >= MOST_PATHS))
+        return bool(np.any(counts >= MOST_PATHS))
 
     @cached_property
     def inverse(self) -> Floats:
@@ -83,7 +81,6 @@ def routing_problem(
     table: Climbs | None = None,
     checked: bool = False,
     demand_Bps: Floats | None = None,
-    paths: Callable[[int, int], list[tuple[int, ...]]] | None = None,
 ) -> Problem:
     """The problem of routing some traffic on a fabric.
 
@@ -91,7 +88,6 @@ def routing_problem(
         table: ``climbs(fabric)``, if known already.
         checked: the flows have passed ``check_traffic`` on this fabric.
         demand_Bps: of the flows, where it is not ``demands``.
-        paths: see ``weft.routing.ways.ways_of``.
 
     Raises:
         BadInput: flows that cannot be routed (``check_traffic``), or have no path.
@@ -104,9 +100,8 @@ def routing_problem(
         fabric=fabric,
         traffic=traffic,
         climbs=result,
-        ways=ways_of(fabric, traffic.source, traffic.target, result, paths=paths),
+        ways=ways_of(fabric, traffic.source, traffic.target, result),
         demand_Bps=demands(fabric, traffic) if demand_Bps is None else demand_Bps,
-        narrowed=paths is not None,
     )
 
 

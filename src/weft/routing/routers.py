@@ -7,27 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from weft.errors import BadInput, Unsupported
-from weft.fabric.paths import Mode, Paths
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, ranks
+from weft.errors import Unsupported
+from weft.fabric.paths import Paths
+from weft.fabric.spec import SCALE_UP, Floats, Ints, ranks
 from weft.fabric.traffic import Routes
-from weft.routing import _choose
-from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
+from weft.routing.bound import (
+    MOST_COLUMNS,
+    CommodityPaths,
+    by_label,
+    closed_bound,
+    every_path,
+    least_congestion,
+    paths_of,
+)
 from weft.routing.choice import ENOUGH, PathChoice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic
-
-
-def hashed(fabric: Fabric, traffic: JobTraffic, *, seed: int, mode: Mode = "ecmp") -> Routes:
-    """Paths by a hash of source, destination and queue pair at every hop, or all of them."""
-    return Paths(fabric).routes(
-        traffic.source, traffic.target, mode=mode, seed=seed, key=_key(traffic) if mode == "ecmp" else None
-    )
 
 
 def _key(traffic: JobTraffic) -> Ints:
@@ -53,9 +52,9 @@ def paper_ecmp(problem: Problem) -> tuple[Ints, Ints]:
 
 def picked(problem: Problem, turn: Ints) -> tuple[Ints, Ints]:
     """Every flow's path with number ``turn``, modulo the count of its paths."""
-    up, down = np.full(len(turn), -1, dtype=np.int64), np.full(len(turn), -1, dtype=np.int64)
-    _choose.pick(problem.ways, np.asarray(turn, dtype=np.int64), up, down)
-    return up, down
+    counts, up, down = every_path(problem.ways, np.arange(len(turn)))
+    at = np.cumsum(counts) - counts + turn % counts
+    return up[at], down[at]
 
 
 def _mixed(value: Ints) -> Ints:
@@ -72,63 +71,6 @@ def _mixed(value: Ints) -> Ints:
         a = (a + c5) + (a << np.int32(3))
         a = (a ^ c6) ^ (a >> np.int32(16))
     return np.asarray(np.minimum(np.abs(a.astype(np.int64)), 2**31 - 1), dtype=np.int64)
-
-
-PER_RAIL = 32
-"""Paths over one rail's own network that are listed."""
-
-
-def rail_paths(fabric: Fabric) -> Callable[[int, int], list[tuple[int, ...]]]:
-    """A function that lists the paths between two accelerators rail by rail, the destination's own rail
-    first.
-
-    Raises:
-        Unsupported: the accelerators share no scale-up domain over which they could forward.
-    """
-    domains = np.bincount(fabric.domain)
-    if domains.max(initial=0) < 2 or not np.any(fabric.tier == SCALE_UP):
-        raise Unsupported(
-            f"{fabric.name} has no scale-up domains", where="--router rail", remedy="use repair, or a rail network"
-        )
-    inside = Paths(fabric)
-    peers = {
-        int(domain): {int(fabric.rail[at]): int(at) for at in np.flatnonzero(fabric.domain == domain)}
-        for domain in np.unique(fabric.domain)
-    }
-    outer = Paths(_without_scale_up(fabric))
-
-    # Paths between two accelerators over one rail's network; none where that does not join them.
-    @cache
-    def over(a: int, b: int) -> tuple[tuple[int, ...], ...]:
-        try:
-            result = outer.every(a, b, PER_RAIL**2)
-        except BadInput:
-            return ()
-        # Some from each part of the list, and of parallel cables not the first at every switch.
-        step = -(-len(result) // PER_RAIL)
-        return tuple(result[low + low // step % step] for low in range(0, len(result) - step + 1, step))
-
-    def within(a: int, b: int) -> tuple[int, ...]:
-        return () if a == b else inside.every(a, b, 1)[0]
-
-    def paths(source: int, target: int) -> list[tuple[int, ...]]:
-        sending, receiving = peers[int(fabric.domain[source])], peers[int(fabric.domain[target])]
-        if fabric.domain[source] == fabric.domain[target]:
-            return inside.every(source, target, PER_RAIL)
-        target_rail = int(fabric.rail[target])
-        # Over each rail that both domains have: to the peer on that rail, across, and to the target inside its domain.
-        result = [
-            within(source, sending[rail]) + middle + within(receiving[rail], target)
-            for rail in sorted(sending.keys() & receiving.keys(), key=lambda r: (r != target_rail, r))
-            for middle in over(sending[rail], receiving[rail])
-        ]
-        return result or inside.every(source, target, PER_RAIL)
-
-    return paths
-
-
-def _without_scale_up(fabric: Fabric) -> Fabric:
-    return fabric.failed(links=np.flatnonzero(fabric.tier == SCALE_UP))
 
 
 PASSES = 40
@@ -151,12 +93,15 @@ class RouterResult:
 
 def route_hashed(problem: Problem, seed: int) -> RouterResult:
     """ECMP: a hash of source, destination and queue pair at every hop."""
-    return RouterResult(routes=hashed(problem.fabric, problem.traffic, seed=seed))
+    traffic = problem.traffic
+    routes = Paths(problem.fabric).routes(traffic.source, traffic.target, seed=seed, key=_key(traffic))
+    return RouterResult(routes=routes)
 
 
 def route_sprayed(problem: Problem, seed: int) -> RouterResult:
     """Packet spraying: every flow over all its paths."""
-    return RouterResult(routes=hashed(problem.fabric, problem.traffic, seed=seed, mode="spray"))
+    traffic = problem.traffic
+    return RouterResult(routes=Paths(problem.fabric).routes(traffic.source, traffic.target, mode="spray", seed=seed))
 
 
 def route_paper_ecmp(problem: Problem, seed: int) -> RouterResult:
@@ -218,12 +163,40 @@ def _started(problem: Problem, order: Ints | None) -> PathChoice:
     return choice
 
 
-def route_exact(problem: Problem, seed: int, seconds: float = 60.0) -> RouterResult:
-    """Integer program, from the repaired routes on."""
-    first = route_repaired(problem, seed).ways
-    assert first is not None
-    solved = solve_ilp(problem, *first, seconds=seconds, seed=seed)
-    return _result(problem, solved.up, solved.down, solved.bound)
+def route_exact(
+    problem: Problem, seed: int, seconds: float = 60.0, first: tuple[Ints, Ints] | None = None
+) -> RouterResult:
+    """Integer program: flows with the same ends and demand are one variable per path, how many of them take it.
+
+    Args:
+        seconds: limit; the best choice until then is returned.
+        first: the choice to begin with; repaired routes by default.
+
+    Raises:
+        Unsupported: too many variables.
+    """
+    ways = route_repaired(problem, seed).ways if first is None else first
+    assert ways is not None
+    paths = paths_of(problem)
+    if paths is None:
+        remedy = "use repair, which has a bound too"
+        raise Unsupported(f"more than {MOST_COLUMNS:,} flows times paths", where="--router ilp", remedy=remedy)
+    # The first choice is an incumbent: the solver never returns anything worse.
+    result = least_congestion(
+        problem,
+        paths,
+        integer=[True] * len(paths.owner) + [False],
+        start=_taken(problem, paths, *ways),
+        seconds=float(seconds),
+        seed=seed,
+        gap=0.0,
+    )
+    # Without any solution in time the first choice stands, and nothing is proved.
+    if not len(result.values):
+        return _result(problem, *ways)
+    # A bound over some of the paths is not a bound over all.
+    proved = 0.0 if problem.limited else result.bound
+    return _result(problem, *_dealt(paths, np.round(result.values[:-1]).astype(np.int64)), proved)
 
 
 def route_best(problem: Problem, seed: int) -> RouterResult:
@@ -245,9 +218,8 @@ ROUTERS: dict[str, Router] = {
     "ilp": route_exact,
     "split": route_repaired,
     "spray": route_sprayed,
-    "rail": route_repaired,
 }
-"""``split`` routes the flows of a split traffic, ``rail`` those of a problem with the paths over rails.
+"""``split`` routes the flows of a split traffic.
 
 ``ecmp-paper`` is for comparisons with the paper's figures; no option offers it."""
 
@@ -289,7 +261,7 @@ def by_leaves(problem: Problem) -> Ints:
     sets = [
         (-len(flows), f"{letter}_{leaf}", flows)
         for letter, ends in (("a", problem.traffic.source), ("b", problem.traffic.target))
-        for leaf, flows in _grouped(below[ends])
+        for leaf, flows in by_label(below[ends])
     ]
     # A flow is in the set of its source's leaf and in that of its target's: its first place counts.
     order = np.concatenate(
@@ -299,61 +271,8 @@ def by_leaves(problem: Problem) -> Ints:
     return np.asarray(order[np.sort(first)])
 
 
-def _grouped(label: Ints) -> list[tuple[int, Ints]]:
-    order = np.argsort(label, kind="stable")
-    values, begin = np.unique(label[order], return_index=True)
-    return list(zip(values.tolist(), np.split(order, begin[1:]), strict=True)) if len(values) else []
-
-
 def _result(problem: Problem, up: Ints, down: Ints, bound: float = 0.0) -> RouterResult:
     return RouterResult(routes=problem.routes(up, down), ways=(up.copy(), down.copy()), bound=bound)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Solved:
-    """Ways of every flow, and the bound that the solver proved (0 where it had not all paths)."""
-
-    up: Ints
-    down: Ints
-    bound: float
-
-
-def solve_ilp(
-    problem: Problem, up: Ints, down: Ints, *, seconds: float = 60.0, seed: int = 0, most: int = MOST_COLUMNS
-) -> Solved:
-    """Choose paths with the least congestion, from a first choice on.
-
-    Flows with the same ends and demand are one integer variable per path: how many of them take it.
-
-    Args:
-        up, down: the first choice.
-        seconds: limit; the best choice until then is returned.
-
-    Raises:
-        Unsupported: more than ``most`` variables.
-    """
-    paths = paths_of(problem, most=most)
-    if paths is None:
-        raise Unsupported(
-            f"more than {most:,} flows times paths", where="--router ilp", remedy="use repair, which has a bound too"
-        )
-    # The repaired routes are a first incumbent: the solver never returns anything worse.
-    result = least_congestion(
-        problem,
-        paths,
-        integer=[True] * len(paths.owner) + [False],
-        start=_taken(problem, paths, up, down),
-        seconds=float(seconds),
-        seed=seed,
-        gap=0.0,
-    )
-    # Without any solution in time the first choice stands, and nothing is proved.
-    if not len(result.values):
-        return Solved(up=up, down=down, bound=0.0)
-    chosen_up, chosen_down = _dealt(paths, np.round(result.values[:-1]).astype(np.int64))
-    # A bound over some of the paths is not a bound over all.
-    proved = 0.0 if problem.limited else result.bound
-    return Solved(up=chosen_up, down=chosen_down, bound=proved)
 
 
 def _taken(problem: Problem, paths: CommodityPaths, up: Ints, down: Ints) -> Floats:

@@ -7,12 +7,12 @@ import json
 import os
 import reprlib
 import sqlite3
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from weft.codec import number, table_of
+from weft.codec import decode, number, table_of
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric, Ints
 from weft.routing.controller import Controller, Decision
@@ -87,7 +87,7 @@ class Store(State):
         }
         for name, paths in links.items():
             _check_paths(fabric, jobs[name], paths)
-        down = frozenset(tuple(map(_word, _listed(nodes))) for (nodes,) in base.execute("select nodes from down"))
+        down = frozenset(tuple(map(_word, json.loads(nodes))) for (nodes,) in base.execute("select nodes from down"))
         if any(len(nodes) not in (1, 2) or not set(nodes) <= set(fabric.names) for nodes in down):
             raise ValueError("a switch or link that is down is not in the fabric")
         now_s, planned_s = (number(float(about[name]), name) for name in ("now_s", "planned_s"))
@@ -102,14 +102,9 @@ class Store(State):
         health = {}
         for source, target, text in self.base.execute("select * from health"):
             ends = nodes[_word(source)], nodes[_word(target)]
-            table = dict(table_of(json.loads(text), "health"))
-            if ends not in joined or set(table) != {column.name for column in fields(Health)}:
+            if ends not in joined:
                 raise ValueError(f"{reprlib.repr(source)} is not an end of a measured link")
-            lossy, times = table.pop("lossy"), table.pop("times")
-            if not isinstance(lossy, bool) or not isinstance(times, int):
-                raise ValueError("a measured link is damaged")
-            figures = {name: _figure(value, name) for name, value in table.items()}
-            health[ends] = Health(lossy=lossy, times=times, **figures)
+            health[ends] = decode(Health, json.loads(text), "health")
         return replace(telemetry, health=health)
 
     def save(self, event: str, decision: Decision, text: str) -> None:
@@ -155,10 +150,12 @@ class Store(State):
             self._routes.pop(name, None)
         for name, traffic in jobs.items():
             if self._saved.get(name) is not traffic:
+                table: dict[str, Any] = {column: getattr(traffic, column).tolist() for column in _ARRAYS}
+                table |= {"names": traffic.names, "jobs": traffic.jobs}
                 self.base.execute(
                     "insert into jobs (name, traffic) values (?, ?)"
                     " on conflict (name) do update set traffic = excluded.traffic",
-                    (name, _text(traffic)),
+                    (name, json.dumps(table)),
                 )
         for name, links in self.controller.links.items():
             if name in self._routes and np.array_equal(self._routes[name], links):
@@ -170,27 +167,10 @@ class Store(State):
         self._saved, self._routes = dict(jobs), dict(self.controller.links)
 
 
-def _text(traffic: JobTraffic) -> str:
-    """A job's traffic as text that reads back the same."""
-    table: dict[str, Any] = {name: getattr(traffic, name).tolist() for name in _ARRAYS}
-    return json.dumps(table | {"names": traffic.names, "jobs": traffic.jobs})
-
-
-def _listed(text: str) -> list[Any]:
-    result = json.loads(text)
-    if not isinstance(result, list):
-        raise ValueError("is not a list")
-    return result
-
-
 def _word(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{reprlib.repr(value)} is not a name")
     return value
-
-
-def _figure(value: object, name: str) -> float:
-    return -1.0 if value == -1.0 else number(value, name)
 
 
 def _traffic(text: str, fabric: Fabric) -> JobTraffic:

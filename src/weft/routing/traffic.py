@@ -55,16 +55,9 @@ class JobTraffic:
         """Every flow as ``parts`` equal flows over separate queue pairs, one beside the other."""
         if parts < 1:
             raise BadInput(f"flows cannot be split in {parts}", where="split", remedy="give 1 or more")
-        flow = np.repeat(np.arange(len(self)), parts)
-        return replace(
-            self,
-            source=self.source[flow],
-            target=self.target[flow],
-            bytes=self.bytes[flow] / parts,
-            cap_Bps=self.cap_Bps[flow] / parts,
-            queue_pair=self.queue_pair[flow] * parts + np.tile(np.arange(parts), len(self)),
-            collective=self.collective[flow],
-        )
+        flows = self.select(np.repeat(np.arange(len(self)), parts))
+        queue_pair = flows.queue_pair * parts + np.tile(np.arange(parts), len(self))
+        return replace(flows, bytes=flows.bytes / parts, cap_Bps=flows.cap_Bps / parts, queue_pair=queue_pair)
 
     def select(self, flows: Ints) -> JobTraffic:
         """Some of the flows, in the order given; jobs and collectives stay."""
@@ -191,11 +184,7 @@ def job_traffic(
 
 
 def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
-    """Several jobs at once, in order.
-
-    Raises:
-        BadInput: there is none, or two jobs share a name.
-    """
+    """Several jobs at once, in order."""
     if not parts:
         raise BadInput("no job is given", where="traffic", remedy="give job files, flows or planned jobs")
     names = [name for part in parts for name in part.jobs]
@@ -226,11 +215,7 @@ def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
 
 
 def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -> None:
-    """Refuse flows that cannot be routed.
-
-    Raises:
-        BadInput: a flow from or to an unknown accelerator, to itself, without bytes, or listed twice.
-    """
+    """Refuse flows that cannot be routed."""
     ends = np.concatenate([traffic.source, traffic.target])
     strange = ends[(ends < 0) | (ends >= fabric.accelerators)]
     if len(strange):

@@ -11,7 +11,6 @@ The first link of a flow from a host with one NIC, and the last to such a host, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,8 +20,8 @@ import numpy.typing as npt
 from weft.errors import Unsupported
 from weft.fabric.checks import cables_apart
 from weft.fabric.paths import Paths
-from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import Routes, spans
+from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
+from weft.fabric.traffic import Routes, single_paths, spans
 
 Small = npt.NDArray[np.int32]
 MOST_PATHS = 256
@@ -149,25 +148,19 @@ def _grown(
     )
 
 
-def ways_of(
-    fabric: Fabric,
-    source: Ints,
-    target: Ints,
-    table: Climbs | None = None,
-    *,
-    paths: Callable[[int, int], list[tuple[int, ...]]] | None = None,
-) -> Ways:
+def ways_of(fabric: Fabric, source: Ints, target: Ints, table: Climbs | None = None) -> Ways:
     """The ways of flows between accelerators.
 
     Args:
         table: ``climbs(fabric)``, if known already.
-        paths: lists the paths of a pair for which the table does not serve; all shortest ones by default.
-
-    Raises:
-        BadInput: a flow has no path, or an end is not an accelerator.
     """
+    from weft.routing import _choose
+
     result = table or climbs(fabric)
-    one_domain = (fabric.domain[source] == fabric.domain[target]) & _joined_inside(fabric)[fabric.domain[source]]
+    # Flows between accelerators of one domain stay on its scale-up links, where it has any.
+    inside = (fabric.tier == SCALE_UP) & fabric.up & (fabric.source < fabric.accelerators)
+    joined = np.isin(np.arange(int(fabric.domain.max(initial=0)) + 1), fabric.domain[fabric.source[inside]])
+    one_domain = (fabric.domain[source] == fabric.domain[target]) & joined[fabric.domain[source]]
     a, b = _attached(result, fabric, source), _attached(result, fabric, target)
     bounds = np.zeros((4, len(source)), dtype=np.int64)
     open_ = result.sound & ~one_domain & (a >= 0) & (b >= 0)
@@ -178,7 +171,8 @@ def ways_of(
         if height == 0 or not len(at):
             continue
         limits = np.stack([slices[a[at]], slices[a[at] + 1], slices[b[at]], slices[b[at] + 1]])
-        met = _meeting(result.top, limits)
+        met = np.zeros(len(at), dtype=bool)
+        _choose.meet(result.top, limits, met)
         bounds[:, at[met]] = limits[:, met]
         open_[at[met]] = False
     apart = np.flatnonzero(bounds[1] == 0)
@@ -186,7 +180,7 @@ def ways_of(
     last[result.nic[target] < 0] = -1
     first[apart], last[apart] = -1, -1
     shared = Ways(result.top, result.up, result.down, bounds[0], bounds[1], bounds[2], bounds[3], first, last)
-    return _listed(fabric, source, target, shared, apart, paths) if len(apart) else shared
+    return _listed(fabric, source, target, shared, apart) if len(apart) else shared
 
 
 def routes_of(fabric: Fabric, ways: Ways, up: Ints, down: Ints) -> Routes:
@@ -195,11 +189,7 @@ def routes_of(fabric: Fabric, ways: Ways, up: Ints, down: Ints) -> Routes:
     table = np.concatenate(
         [ways.first[:, None], ways.up[up].astype(np.int64), ways.down[down], ways.last[:, None]], axis=1
     )
-    on_path = table >= 0
-    indptr = np.concatenate([[0], np.cumsum(on_path.sum(axis=1))])
-    links = table[on_path]
-    latency = np.where(on_path, fabric.latency_s[table], 0.0).sum(axis=1)
-    return Routes(indptr=indptr, links=links, usage=np.ones(len(links)), latency_s=latency)
+    return single_paths(fabric, table)
 
 
 def _levels(fabric: Fabric, out: Mask) -> Ints:
@@ -217,14 +207,6 @@ def _levels(fabric: Fabric, out: Mask) -> Ints:
     return np.where(level == far, -1, level)
 
 
-def _joined_inside(fabric: Fabric) -> Mask:
-    """Whether a domain has scale-up links."""
-    inside = (fabric.tier == SCALE_UP) & fabric.up & (fabric.source < fabric.accelerators)
-    joined = np.zeros(int(fabric.domain.max(initial=0)) + 1, dtype=bool)
-    joined[fabric.domain[fabric.source[inside]]] = True
-    return joined
-
-
 def _attached(table: Climbs, fabric: Fabric, hosts: Ints) -> Ints:
     """Where the ways of hosts begin: at their only switch, at themselves if there are several; -1:
     nowhere.
@@ -234,34 +216,13 @@ def _attached(table: Climbs, fabric: Fabric, hosts: Ints) -> Ints:
     return np.where(nic >= 0, fabric.target[nic], np.where(many, hosts, -1))
 
 
-def _meeting(top: Small, limits: Ints) -> Mask:
-    """Which pairs of ways up have a top in common."""
-    from weft.routing import _choose
-
-    met = np.zeros(limits.shape[1], dtype=bool)
-    _choose.meet(top, limits, met)
-    return met
-
-
-def _listed(
-    fabric: Fabric,
-    source: Ints,
-    target: Ints,
-    ways: Ways,
-    apart: Ints,
-    paths: Callable[[int, int], list[tuple[int, ...]]] | None,
-) -> Ways:
+def _listed(fabric: Fabric, source: Ints, target: Ints, ways: Ways, apart: Ints) -> Ways:
     """``ways`` with all paths of the flows ``apart`` behind, listed."""
-    if paths is None:
-        every = Paths(fabric).every
-
-        def paths(a: int, b: int) -> list[tuple[int, ...]]:
-            return every(a, b, MOST_PATHS)
-
+    every = Paths(fabric).every
     # A listed path is a way up to a top with its number, with an empty way down from there, so that the kernels need
     # no second case.
     pairs, pair = np.unique(np.stack([source[apart], target[apart]]), axis=1, return_inverse=True)
-    lists = [paths(a, b) for a, b in pairs.T.tolist()]
+    lists = [every(a, b, MOST_PATHS) for a, b in pairs.T.tolist()]
     counts = np.array([len(each) for each in lists], dtype=np.int64)
     width = max(ways.up.shape[1], *(len(path) for each in lists for path in each))
     flat = np.full((int(counts.sum()), width), -1, dtype=np.int32)
@@ -291,6 +252,3 @@ def _listed(
         ways.first,
         ways.last,
     )
-
-
-__all__ = ["Climbs", "Floats", "Ways", "climbs", "routes_of", "ways_of"]

@@ -274,15 +274,15 @@ def schedules_view(result: JobSchedules) -> Iterator[Block]:
             Column(heading="between hosts", cells=between, drop=2),
             Column(
                 heading="predicted",
-                cells=[format_seconds(row.assumed[1]) for row in rows],
+                cells=[format_seconds(row.assumed.predicted_s) for row in rows],
                 meaning="as weft estimate has it",
             ),
             Column(
                 heading="best",
-                cells=[format_seconds(row.best[1]) for row in rows],
+                cells=[format_seconds(row.best.predicted_s) for row in rows],
                 meaning="NCCL's fastest algorithm, or a schedule that beats it",
             ),
-            Column(heading="by", cells=[row.best[0] for row in rows], left=True),
+            Column(heading="by", cells=[row.best.algorithm for row in rows], left=True),
             Column(
                 heading="bound", cells=[format_seconds(row.bound_s) for row in rows], meaning="peak bandwidth of ports"
             ),
@@ -297,8 +297,8 @@ def schedules_verdict(result: JobSchedules) -> str:
     better = [row for row in rows if row.schedule_is_best]
     if not better:
         return f"{result.job}: no schedule beats NCCL's algorithms ({counted(len(rows), 'collective')})."
-    largest = max(better, key=lambda row: row.assumed[1] / row.best[1])
-    gain = largest.assumed[1] / largest.best[1]
+    largest = max(better, key=lambda row: row.assumed.predicted_s / row.best.predicted_s)
+    gain = largest.assumed.predicted_s / largest.best.predicted_s
     return (
         f"{result.job}: a schedule beats NCCL's algorithms in {len(better)} of {counted(len(rows), 'collective')},"
         f" by up to {gain:.2f}x ({largest.name})."

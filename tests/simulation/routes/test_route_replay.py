@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.errors import BadInput, UnknownName, Unsupported
+from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric, read_jobs
@@ -144,8 +144,6 @@ def test_refusals(small: Fabric) -> None:
         replay(small, traffic, "other")
     with pytest.raises(BadInput, match="0 epochs"):
         replay(small, traffic, "greedy", epochs=0)
-    with pytest.raises(Unsupported, match="rail"):
-        replay(small, traffic, "rail")
     with pytest.raises(BadInput, match="job A has no collective"):
         replay(small, replace(ring("A", [0, 2]), rounds=np.zeros(1, dtype=np.int64)), "greedy")
 

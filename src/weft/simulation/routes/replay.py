@@ -17,7 +17,7 @@ from weft.fabric.spec import Fabric, Floats, Ints, Mask
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, rail_paths
+from weft.routing.routers import ROUTERS
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import rest_of, run, run_until
 
@@ -42,8 +42,7 @@ class Decisions:
     def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
         """Route all flows of some jobs again; those of ``staying`` jobs are under way."""
         traffic, fabric = self.plan.traffic, self.plan.fabric
-        paths = rail_paths(fabric) if self.plan.router == "rail" else None
-        problem = routing_problem(fabric, traffic.only(jobs), paths=paths)
+        problem = routing_problem(fabric, traffic.only(jobs))
         begun = time.perf_counter()
         result = ROUTERS[self.plan.router](problem, self.plan.seed).routes
         self.seconds.append(time.perf_counter() - begun)
