@@ -9,8 +9,7 @@ import pytest
 
 from weft.cluster import resolve
 from weft.cluster.calibration import calibration
-from weft.collectives.communicators import INSIDE_BYTES, MIB, OUTSIDE_BYTES, communicator_bytes
-from weft.collectives.cost import Network
+from weft.collectives.cost import INSIDE_BYTES, MIB, OUTSIDE_BYTES, Network, communicator_bytes
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 

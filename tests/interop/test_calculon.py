@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 import weft
 from weft.cluster import load, read_calibration, resolve
 from weft.cluster.calculon import system_cluster
+from weft.codec import decode
 from weft.errors import BadInput, NothingFeasible, Unsupported
 from weft.interop import calculon
 from weft.interop.launch import launch_arguments
 from weft.layout.spec import Layout, PipelineSchedule, Recompute, TensorOverlap
-from weft.model.calculon import Application, application_from, application_model, model_application
+from weft.model.calculon import Application, application_model, model_application
 from weft.model.resolve import RecipeChanges, resolve_job
 
 APPLICATION = {
@@ -105,7 +106,7 @@ def test_applications_come_back(application: Application) -> None:
 
 def test_an_application_has_calculons_parameters() -> None:
     """Its Application.num_parameters: equation 2 of arXiv 2104.04473, with 51,200 rows of the embedding."""
-    a = application_from(APPLICATION, where="here")
+    a = decode(Application, APPLICATION, "here")
     width = a.attn_heads * a.attn_size
     block = 2 * a.hidden * a.feedforward + 4 * a.hidden * width + a.hidden + a.feedforward
     block += 3 * width + a.hidden + 4 * a.hidden

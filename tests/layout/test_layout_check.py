@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.layout.check import CODES, REASONS, explain, reject, reject_mesh
+from weft.layout.check import CODES, REASONS, explain, reject
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute
 from weft.layout.table import LayoutTable
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, MixtureOfExperts, Model, Recipe
@@ -155,7 +155,7 @@ def test_accepted_layouts_divide_everything(layout: Layout, block: Block) -> Non
 def test_tables_decide_row_by_row(rows: list[Layout]) -> None:
     work = job(batch=48, sequence=96)
     verdict = reject(work, 16, LayoutTable.of(rows))
-    mesh = reject_mesh(work, 16, LayoutTable.of(rows))
+    mesh = reject(work, 16, LayoutTable.of(rows), mesh_alone=True)
     for i, layout in enumerate(rows):
         found = explain(work, 16, layout)
         assert found is None if verdict[i] < 0 else found is not None and found.code == CODES[verdict[i]]

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weft.codec import encode
 from weft.errors import BadInput
 from weft.layout.spec import ALIASES, AXES, FIELDS, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
-from weft.layout.text import format_layout, layout_from_dict, layout_to_dict, parse_layout
+from weft.layout.text import format_layout, layout_from_dict, parse_layout
 
 degrees = st.integers(1, 64)
 layouts = st.builds(
@@ -42,7 +43,7 @@ def test_text_parses_back_equal(layout, whole):
 
 @given(layouts)
 def test_dictionary_reads_back_equal_through_json(layout):
-    values = json.loads(json.dumps(layout_to_dict(layout)))
+    values = json.loads(json.dumps(encode(layout)))
     assert tuple(values) == FIELDS
     assert layout_from_dict(values, world=layout.world) == layout
 

@@ -2,8 +2,8 @@
 
 A micro-batch of a block, of the embedding or of the head: its computations, what overlap leaves of its collectives,
 and the gathering of its weights.  A step: gradients of a stage.  A block's cost depends on how the groups that it
-talks to lie on the tiers, not on the degrees of the other axes; weights do not depend on the micro-batch.  ``once``
-computes a cost on rows that differ in its causes and copies it to the rest.
+talks to lie on the tiers, not on the degrees of the other axes; weights do not depend on the micro-batch.
+``Remembered`` computes a cost on rows that differ in its causes and copies it to the rest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Accelerator, Cluster
-from weft.collectives.communicators import VENDORS, communicator_bytes
-from weft.collectives.cost import Network, collective_s, lower_bound_s
+from weft.collectives.cost import VENDORS, Network, collective_s, communicator_bytes, lower_bound_s
 from weft.estimation.kernels import KernelModel, expected_largest
 from weft.layout.mesh import Spread, degrees, spread
 from weft.layout.operations import (
@@ -406,14 +405,8 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
     norm_inputs = (EAGER_NORM_BYTES if software.eager_norms else recipe.element_bytes) * block.norms * hidden
     masks = (float(block.branches) if recipe.dropout else 0.0) * hidden
     cheap, linear = _linear_inputs(block, sizes, linear_bytes or recipe.element_bytes, software)
-    core = _score_bytes(block, recipe, sizes)
-    stored = (
-        norm_inputs
-        + masks
-        + linear
-        + _attention_operands(block, recipe, sizes)
-        + _second_outputs(block, recipe, sizes, software)
-    )
+    operands, outputs, core = _attention_bytes(block, recipe, sizes, software)
+    stored = norm_inputs + masks + linear + operands + outputs
     inputs, halves = _activation_inputs(block, recipe, sizes)
     stored = stored + inputs + _scan_operands(block, recipe, sizes)
     if software.eager_activations:
@@ -426,7 +419,7 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
         if software.eager_norms and recipe.attention == "flash":
             selective = selective - (EAGER_NORM_BYTES - recipe.element_bytes) * block.norms * hidden
         if software.repeats_latents and isinstance(block.attention, LatentAttention) and recipe.attention == "flash":
-            selective = selective - _attention_operands(block, recipe, sizes)
+            selective = selective - operands
     gradients = _gradient_bytes(block, recipe, sizes, software)
     return Activations(none=stored + cheap + core, selective=selective, full=full, gradients=gradients)
 
@@ -436,7 +429,7 @@ def _kept_products(block: Block, sizes: Sizes) -> Floats:
     and of attention's output (torchtitan's ``selective_ac_option = op``)."""
     widths: list[Floats] = []
     for linear in block.linears():
-        rows = _rows(linear, block, sizes)
+        rows = expert_rows(block, sizes) if linear.part == "expert" else sizes.tokens
         _, cut = split(linear, sizes)
         widths += [rows * width / cut for width in _products(linear, block)]
     outputs = sum(widths[:-1:2], np.zeros_like(sizes.x))
@@ -460,11 +453,6 @@ def _is_gated(linear: Linear, block: Block) -> bool:
     if isinstance(layer, MixtureOfExperts):
         layer = layer.shared if linear.part == "shared_expert" else layer.expert
     return layer is not None and layer.gated
-
-
-def _rows(linear: Linear, block: Block, sizes: Sizes) -> Floats:
-    """Rows of a linear layer's product on a rank."""
-    return expert_rows(block, sizes) if linear.part == "expert" else sizes.tokens
 
 
 def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> Floats:
@@ -503,9 +491,17 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float, software: S
     cheap, kept = np.zeros_like(sizes.x), np.zeros_like(sizes.x)
     sources: set[str] = set()
     for linear in block.linears():
-        source = _source(linear)
+        source = SOURCES.get(linear.name, linear.name)
+        if linear.part == "expert":
+            rows = expert_rows(block, sizes)
+        elif linear.part == "router":
+            rows = sizes.routed_tokens
+        elif linear.kind == "transposed" or (linear.kind == "normal" and software.keeps_gathered):
+            rows = sizes.tokens
+        else:
+            rows = sizes.own_tokens
         inputs, _ = split(linear, sizes)
-        saved = element_bytes * _saved_rows(linear, block, sizes, software) * linear.inputs / inputs
+        saved = element_bytes * rows * linear.inputs / inputs
         if source in sources:
             # Where y cuts features, what is routed is no longer the norm's output, which shared experts keep.
             cheap = cheap + saved * (sizes.y > 1) * (linear.name == "shared_expert.fc1")
@@ -518,46 +514,31 @@ def _linear_inputs(block: Block, sizes: Sizes, element_bytes: float, software: S
     return cheap, kept
 
 
-def _source(linear: Linear) -> str:
-    """The tensor that feeds a linear layer, by name."""
-    if linear.name in ("q_down", "kv_down", "qkv", "q", "in_proj"):
-        return "norm1"
-    if linear.name in ("fc1", "router", "shared_expert.fc1", "latent_down"):
-        return "norm2"
-    return linear.name
+SOURCES = dict.fromkeys(("q_down", "kv_down", "qkv", "q", "in_proj"), "norm1")
+SOURCES |= dict.fromkeys(("fc1", "router", "shared_expert.fc1", "latent_down"), "norm2")
+"""The norms that feed linear layers, by the layers' names."""
 
 
-def _saved_rows(linear: Linear, block: Block, sizes: Sizes, software: Software) -> Floats:
-    if linear.part == "expert":
-        return expert_rows(block, sizes)
-    if linear.part == "router":
-        return sizes.routed_tokens
-    gathered = linear.kind == "normal" and software.keeps_gathered
-    return sizes.tokens if linear.kind == "transposed" or gathered else sizes.own_tokens
-
-
-def _attention_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Queries, keys and values of the core, and what gates its output; Ulysses and ring both keep the rank's own
-    share."""
+def _attention_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> tuple[Floats, Floats, Floats]:
+    """What the attention core keeps: its operands, its second output, and its scores."""
     attention = block.attention
     if attention is None:
-        return np.zeros_like(sizes.x)
-    kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
-    queries = attention.heads / sizes.x * attention.qk_dim
+        return np.zeros_like(sizes.x), np.zeros_like(sizes.x), np.zeros_like(sizes.x)
+    # Queries, keys and values, and what gates the output; Ulysses and ring both keep the rank's own share.
+    heads, kv_heads = attention.heads / sizes.x, np.maximum(attention.kv_heads / sizes.x, 1.0)
+    queries = heads * attention.qk_dim
     if isinstance(attention, Attention) and attention.gated:
         queries = queries + 2.0 * attention.heads / sizes.x * attention.v_dim
     operands: Floats = queries + kv_heads * (attention.qk_dim + attention.v_dim)
-    return recipe.element_bytes * sizes.tokens * operands
-
-
-def _second_outputs(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> Floats:
-    """The core's output where context parallelism keeps it twice, for its own backward pass and as the projection's
-    input: Ulysses before and after its exchange; Transformer Engine's ring converts it to 16 bits twice
-    (``AttnFuncWithCPAndKVP2P``)."""
-    if block.attention is None:
-        return np.zeros_like(sizes.x)
+    # Context parallelism keeps the output twice, for its own backward pass and as the projection's input: Ulysses
+    # before and after its exchange; Transformer Engine's ring converts it to 16 bits twice (AttnFuncWithCPAndKVP2P).
     twice = (sizes.context > 1) & ((sizes.ulysses > 0) | software.ring_outputs)
-    return recipe.element_bytes * twice * sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
+    outputs = recipe.element_bytes * twice * sizes.tokens * attention.heads / sizes.x * attention.v_dim
+    # The log-sum-exp of a fused core; softmax output, dropout mask and dropout output of an unfused one (5 a s / h).
+    scores = 4.0 * sizes.tokens * heads
+    if recipe.attention != "flash":
+        scores = (5.0 if recipe.dropout else 2.0) * sizes.tokens * recipe.sequence * heads
+    return recipe.element_bytes * sizes.tokens * operands, outputs, scores
 
 
 def _scan_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
@@ -570,18 +551,6 @@ def _scan_operands(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
     heads, groups = scan_share(state, sizes)
     projected = heads * (2.0 * state.head_dim + state.scalars) + 2.0 * groups * state.state
     return recipe.element_bytes * sizes.tokens * (projected + heads * state.head_dim)
-
-
-def _score_bytes(block: Block, recipe: Recipe, sizes: Sizes) -> Floats:
-    """Softmax output, dropout mask and dropout output of unfused attention (5 a s / h); the log-sum-exp of
-    a fused one."""
-    if block.attention is None:
-        return np.zeros_like(sizes.x)
-    heads = block.attention.heads / sizes.x
-    if recipe.attention == "flash":
-        return 4.0 * sizes.tokens * heads
-    per_score = 5.0 if recipe.dropout else 2.0
-    return per_score * sizes.tokens * recipe.sequence * heads
 
 
 def _activation_inputs(block: Block, recipe: Recipe, sizes: Sizes) -> tuple[Floats, Floats]:
@@ -623,30 +592,21 @@ SHARDING = ("shard", "replica", "expert_shard", "expert_replica")
 """Groups that divide weights and what belongs to them."""
 
 
-def once(causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
-    """A result computed on one row of each distinct combination of causes, copied to all rows.
+class Remembered:
+    """Results by their causes.
 
     Results are arrays whose last axis is the row, or tuples or dataclasses of them.
     """
-    groups = collapse(causes)
-    copied: T = _each([compute(groups.first)], lambda some: some[0][..., groups.group])
-    return copied
-
-
-class Remembered:
-    """Results of earlier calls of ``once``, by their causes."""
 
     def __init__(self) -> None:
         self._result: Any = None
         self._places: dict[bytes, int] = {}
 
     def once(self, causes: Sequence[Ints], compute: Callable[[Index], T]) -> T:
-        """As ``once``, but what is known is not computed again."""
+        """A result computed on one row of each distinct combination of causes, and copied to all rows; what is known
+        from earlier calls is not computed again."""
         groups = collapse(causes)
-        if len(groups.first) > KEPT:
-            return once(causes, compute)
-        lines = np.stack([cause[groups.first] for cause in causes], axis=1)
-        keys = [line.tobytes() for line in lines]
+        keys = list(map(bytes, np.stack([cause[groups.first] for cause in causes], axis=1)))
         if fresh := [i for i, key in enumerate(keys) if key not in self._places]:
             # Over the limit all is forgotten: arrays stay bounded, and rows are appended without moving those before.
             if len(self._places) + len(fresh) > KEPT:
@@ -658,7 +618,7 @@ class Remembered:
             self._result = result
             for i in fresh:
                 self._places[keys[i]] = len(self._places)
-        rows = np.array([self._places[key] for key in keys], dtype=np.intp)[groups.group]
+        rows = np.fromiter(map(self._places.__getitem__, keys), dtype=np.intp)[groups.group]
         copied: T = _each([self._result], lambda some: some[0][..., rows])
         return copied
 
@@ -689,7 +649,7 @@ class CostModel:
         self.job, self.cluster, self.constants = job, cluster, constants
         self.kernels, self.network, self.software = kernels, network, software
         self.workspace_bytes = workspace_bytes(cluster.accelerator)
-        self._parts, self._shards, self._communicators = Remembered(), Remembered(), Remembered()
+        self.parts, self.shards, self.communicators = Remembered(), Remembered(), Remembered()
 
     def step(self, mesh: LayoutTable) -> TrainingStep:
         return TrainingStep(self.job.model, self.job.recipe, mesh, self.software)
@@ -699,45 +659,6 @@ class CostModel:
         spreads = [spread(mesh, axes, self.network.spans) for axes in groups]
         columns = [mesh.column(name) for name in names]
         return columns + [members.astype(np.int64) for group in spreads for members in group.members]
-
-    def parts(self, mesh: LayoutTable) -> tuple[PartCosts, ...]:
-        """Costs of each kind of block, of the embedding and of the head, as ``TrainingStep`` lists them."""
-
-        def compute(rows: Index) -> tuple[PartCosts, ...]:
-            step, spreads = self.step(mesh.take(rows)), dict[Any, Spread]()
-            timers = [
-                PartTimer(self.kernels, self.network, step, operations, spreads) for operations in step.operations
-            ]
-            return tuple([timer.costs for timer in timers])
-
-        return self._parts.once(self.causes(mesh, PART_COLUMNS, PART_AXES), compute)
-
-    def shards(self, mesh: LayoutTable) -> tuple[ShardCosts, ...]:
-        """Costs of gathering and scattering the weights of each part."""
-
-        def compute(rows: Index) -> tuple[ShardCosts, ...]:
-            some = mesh.take(rows)
-            return tuple([shard_costs(part, self.job.recipe, some, self.network) for part in self.step(some).units])
-
-        return self._shards.once(self.causes(mesh, WEIGHT_COLUMNS, SHARD_AXES), compute)
-
-    def communicators(self, mesh: LayoutTable) -> Floats:
-        """Bytes of a rank's communicators: without and with ``zero``, shape (2, rows); none without an order of the
-        axes, which no order undercuts."""
-        if not mesh.order or self.kernels.accelerator.vendor.lower() not in VENDORS:
-            return np.zeros((2, len(mesh)))
-
-        def compute(rows: Index) -> Floats:
-            some, sizes = mesh.take(rows), []
-            for zero in (0, 1):
-                table = some.replaced({"zero": np.full(len(some), zero)})
-                groups = self.step(table).groups()
-                if self.constants.dispatch_once:  # DeepEP and its like exchange tokens in separate buffers
-                    groups.pop(("all-to-all", ("expert",)), None)
-                sizes.append(communicator_bytes(table, groups, self.network))
-            return np.stack(sizes)
-
-        return self._communicators.once([mesh.column(name) for name in COMMUNICATOR_COLUMNS], compute)
 
 
 class Meshes:
@@ -770,17 +691,51 @@ class Meshes:
         self.boundary_bytes = stream * sizes.own_tokens
         self.dummies_bytes = recipe.element_bytes * distinct_matrices(work, sizes)
         self.members = {group: degrees(table, group).astype(np.float64) for group in SHARDING}
-        self.communicators = model.communicators(table)
+        self.communicators = self._communicators()
+
+    def _communicators(self) -> Floats:
+        """Bytes of a rank's communicators: without and with ``zero``, shape (2, rows); none without an order of the
+        axes, which no order undercuts."""
+        model = self.model
+        if not self.table.order or model.kernels.accelerator.vendor.lower() not in VENDORS:
+            return np.zeros((2, len(self.table)))
+
+        def compute(rows: Index) -> Floats:
+            sizes = []
+            for zero in (0, 1):
+                some = self.table.take(rows, {"zero": np.full(len(rows), zero)})
+                groups = model.step(some).groups()
+                if model.constants.dispatch_once:  # DeepEP and its like exchange tokens in separate buffers
+                    groups.pop(("all-to-all", ("expert",)), None)
+                sizes.append(communicator_bytes(some, groups, model.network))
+            return np.stack(sizes)
+
+        return model.communicators.once(model.causes(self.table, COMMUNICATOR_COLUMNS, ()), compute)
 
     @cached_property
     def parts(self) -> tuple[PartCosts, ...]:
-        """Seconds per micro-batch of each part, as ``TrainingStep`` lists them."""
-        return self.model.parts(self.table)
+        """Seconds per micro-batch of each kind of block, of the embedding and of the head, as ``TrainingStep`` lists
+        them."""
+        model = self.model
+
+        def compute(rows: Index) -> tuple[PartCosts, ...]:
+            step, spreads = model.step(self.table.take(rows)), dict[Any, Spread]()
+            parts = [PartTimer(model.kernels, model.network, step, part, spreads) for part in step.operations]
+            return tuple([timer.costs for timer in parts])
+
+        return model.parts.once(model.causes(self.table, PART_COLUMNS, PART_AXES), compute)
 
     @cached_property
     def shards(self) -> tuple[ShardCosts, ...]:
         """Seconds per micro-batch to gather and scatter the weights of each part."""
-        return self.model.shards(self.table)
+        model = self.model
+
+        def compute(rows: Index) -> tuple[ShardCosts, ...]:
+            some = self.table.take(rows)
+            units = model.step(some).units
+            return tuple([shard_costs(part, model.job.recipe, some, model.network) for part in units])
+
+        return model.shards.once(model.causes(self.table, WEIGHT_COLUMNS, SHARD_AXES), compute)
 
     @cached_property
     def send_s(self) -> Floats:
@@ -794,7 +749,7 @@ class Meshes:
             return total
 
         names = ("x", "y", "context", "micro_batch", "sequence_parallel")
-        return once(self.model.causes(self.table, names, (("pipeline",), ("x",))), compute)
+        return Remembered().once(self.model.causes(self.table, names, (("pipeline",), ("x",))), compute)
 
     @cached_property
     def tied_s(self) -> Floats:
@@ -805,7 +760,7 @@ class Meshes:
             gradients = self.model.step(some).tied_at_rest * self.model.job.recipe.gradient_bytes
             return collective_s("all-reduce", gradients, spread(some, ("tied",), network.spans), network)
 
-        return once(self.model.causes(self.table, ("x", "y", "z", "context"), (("tied",),)), compute)
+        return Remembered().once(self.model.causes(self.table, ("x", "y", "z", "context"), (("tied",),)), compute)
 
     @cached_property
     def scalars_s(self) -> Floats:
@@ -830,4 +785,5 @@ class Meshes:
             some = pairs.take(rows)
             return tuple([gradient_costs(reduction, model.job.recipe, some, model.network) for reduction in largest])
 
-        return once([line, *model.causes(pairs, WEIGHT_COLUMNS, (*SHARD_AXES, *COPY_AXES))], compute)
+        causes = [line, *model.causes(pairs, WEIGHT_COLUMNS, (*SHARD_AXES, *COPY_AXES))]
+        return Remembered().once(causes, compute)

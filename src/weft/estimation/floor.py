@@ -73,7 +73,8 @@ class Floor:
         every = table.zero == 2
         forward, backward = ([getattr(row, name) for row in rows] for name in ("forward_total", "backward_total"))
         cost, fewest = frame.constants.overlap_cost, lines.fewest[line]
-        least = fewest * _least(forward[:-2]), fewest * _least(backward[:-2])
+        # The shortest of the passes of all kinds of blocks.
+        least = fewest * np.minimum.reduce(forward[:-2]), fewest * np.minimum.reduce(backward[:-2])
         beside = cost * np.where(blocks, 0.0, np.minimum(hop, least[0]))
         hidden_share = (1.0 - totals.last) / frame.virtual
         ahead = cost * table.overlap_gather * np.minimum(hidden_share * totals.gather_s, least[0])
@@ -86,8 +87,10 @@ class Floor:
         for j in range(lines.place.shape[1]):
             counts = self._counts(frame, lines, line, j)
             index = lines.place[line, j]
-            early = weighted(forward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
-            late = weighted(backward[-2 - len(self.model.kinds) :], self._before(lines, line, j))
+            # Blocks of each kind on the way to the stage (none counts as replayed), embedding, no head.
+            before = list(lines.before[line, j].T)
+            early = weighted(forward[-len(before) :], before)
+            late = weighted(backward[-len(before) :], before)
             work = steps * (weighted(forward, counts) + weighted(backward, counts)) + passes
             neighbours = (index > 0) + 1.0 * (index < table.pipeline - 1)
             work = work + np.where(blocks, np.maximum(steps * neighbours - (index > 0), 0.0) * hop, 0.0)
@@ -115,11 +118,6 @@ class Floor:
         limit = frame.table.recompute_layers
         again = lines.first[line, j, np.where(limit > 0, np.minimum(limit, every), every)] * frame.replays[:, None]
         return [*(again[:, k] for k in range(kinds)), *((blocks - again)[:, k] for k in range(kinds)), *ends]
-
-    def _before(self, lines: _Lines, line: Index, j: int) -> list[Floats]:
-        """Blocks of each kind on the way to a stage (none counts as replayed), embedding, no head."""
-        before = lines.before[line, j]
-        return [before[:, k] for k in range(before.shape[1])]
 
     def _lines(self, frame: Frame) -> tuple[_Lines, Index]:
         table = frame.table
@@ -168,9 +166,3 @@ class Floor:
             before[:kinds] += np.bincount(np.array(chunks[index].blocks, dtype=np.int64), minlength=kinds)
             before[kinds] += chunks[index].embedding
         return list(result.values()), min(len(chunk.blocks) for chunk in chunks)
-
-
-def _least(passes: list[Floats]) -> Floats:
-    """The shortest of the passes of all kinds of blocks."""
-    least: Floats = np.minimum.reduce(passes)
-    return least

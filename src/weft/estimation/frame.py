@@ -86,8 +86,7 @@ class Frame:
 
     def take(self, rows: Index, switches: Mapping[str, Ints] | None = None) -> Frame:
         """Some rows of the whole, with other switches if need be."""
-        table = self.table.take(rows)
-        table = table.replaced(switches) if switches else table
+        table = self.table.take(rows, switches or {})
         part = Frame(self.meshes, self.stages, table, self.mesh[rows], self.line[rows], self)
         part.rows = rows
         return part
@@ -184,7 +183,7 @@ class Frame:
         settings = np.broadcast_shapes((1,), *(column.shape for column in switches.values()))[:-1]
         on_device, on_host = (np.empty((*settings, len(some))) for _ in range(2))
         # Rows with as many distinct stages go together, so that none waits for stages that it lacks.
-        order = np.argsort(self.stages.kinds[self.line[some]], kind="stable")
+        order = np.argsort(np.count_nonzero(self.stages.repeats, axis=1)[self.line[some]], kind="stable")
         width = max(SLICE // max(math.prod(settings), 1), SLICE // 4)
         for start in range(0, len(some), width):
             at = order[start : start + width]

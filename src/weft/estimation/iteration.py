@@ -70,6 +70,13 @@ class Estimator:
             parts.append(estimate_rows(frame))
         return EstimateTable.joined(parts, numbers)
 
+    def estimates(self, layouts: Sequence[Layout]) -> tuple[Estimate, ...]:
+        """Layouts one by one, which must have passed ``weft.layout.check`` and share their order of axes."""
+        if not layouts:
+            return ()
+        results = self.evaluate(LayoutTable.of(layouts))
+        return tuple(estimate_of(self, layout, results, i) for i, layout in enumerate(layouts))
+
     def slices(self, table: LayoutTable) -> Iterator[tuple[Index, Frame]]:
         """Numbers of some rows, and their frame, until all rows have been.
 
@@ -489,6 +496,4 @@ def estimate(
     """
     for layout in layouts:
         check_layout(job, cluster.count, layout)
-    estimator = Estimator(job, cluster, constants)
-    results = estimator.evaluate(LayoutTable.of(layouts))
-    return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))
+    return Estimator(job, cluster, constants).estimates(layouts)

@@ -69,18 +69,11 @@ REMEDIES = {
 CODES = tuple(REASONS)
 
 
-def reject(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
-    """For each row the index in ``CODES`` of the first rule that it breaks, or -1."""
+def reject(job: Job, count: int, table: LayoutTable, *, mesh_alone: bool = False) -> npt.NDArray[np.int8]:
+    """For each row the index in ``CODES`` of the first rule that it breaks, or -1; ``mesh_alone``: of the rules that
+    do not depend on micro-batch and options."""
     verdict = np.full(len(table), -1, dtype=np.int8)
-    for code, broken in (*_mesh_rules(job, count, table), *_row_rules(job, table)):
-        verdict[(verdict < 0) & broken] = CODES.index(code)
-    return verdict
-
-
-def reject_mesh(job: Job, count: int, table: LayoutTable) -> npt.NDArray[np.int8]:
-    """As ``reject``, by the rules that depend on the mesh alone, whatever the micro-batch and options."""
-    verdict = np.full(len(table), -1, dtype=np.int8)
-    for code, broken in _mesh_rules(job, count, table):
+    for code, broken in (*_mesh_rules(job, count, table), *(() if mesh_alone else _row_rules(job, table))):
         verdict[(verdict < 0) & broken] = CODES.index(code)
     return verdict
 

@@ -112,8 +112,17 @@ def spread(table: LayoutTable, axes: Sequence[str], spans: Sequence[int]) -> Spr
     """Spread of the groups over ``axes`` (their product; also ``WEIGHT_GROUPS``) on tiers of ``spans``
     accelerators."""
     factors = [factor for axis in axes for factor in _factors(table, axis)]
-    names = tuple(name for axis in axes for name in _real_axes(table, axis))
-    return spread_of([size for size, _ in factors], [step for _, step in factors], spans, names)
+    total = np.ones(len(table))
+    for size, _ in factors:
+        total = total * size
+    members = []
+    for span in spans:
+        inside = np.ones(len(table))
+        for size, step in factors:
+            inside = inside * np.maximum(np.gcd(step * size, span) // step, 1)
+        members.append(np.minimum(inside, total))
+    members[-1] = total
+    return Spread(total, tuple(members), tuple(name for axis in axes for name in _real_axes(table, axis)))
 
 
 def straddling(layout: Layout, domain: int, part: int) -> tuple[str, ...]:
@@ -235,20 +244,3 @@ def rank_groups(layout: Layout, axes: Sequence[str]) -> Ints:
     places = [len(order) - 1 - order.index(axis) for axis in outer_first]
     size = int(np.prod([getattr(layout, axis) for axis in axes]))
     return np.moveaxis(ranks, places, range(-len(places), 0)).reshape(-1, size)
-
-
-def spread_of(
-    sizes: Sequence[Ints], steps: Sequence[Ints], spans: Sequence[int], axes: tuple[str, ...] = ()
-) -> Spread:
-    """Spread of groups given by sizes and strides, which multiply."""
-    total = np.ones(len(sizes[0]))
-    for size in sizes:
-        total = total * size
-    members = []
-    for span in spans:
-        inside = np.ones(len(total))
-        for size, step in zip(sizes, steps, strict=True):
-            inside = inside * np.maximum(np.gcd(step * size, span) // step, 1)
-        members.append(np.minimum(inside, total))
-    members[-1] = total
-    return Spread(total, tuple(members), axes)

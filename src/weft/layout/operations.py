@@ -281,33 +281,29 @@ def _linear_collectives(linear: Linear, sizes: Sizes, block: Block) -> Iterator[
     """Tensor-parallel collectives of one layer (steps 3 and 5 of AxoNN's algorithm; Megatron's f and g)."""
     if linear.part in ("expert", "router"):
         return
+    output = partial(Collective, name=f"{linear.name}.output", kind="all-reduce", phase="forward")
     if linear.kind == "replicated":
-        yield from _reduce(f"{linear.name}.output", ("y",), "forward", sizes.own_tokens * linear.outputs)
+        yield output(axes=("y",), elements=sizes.own_tokens * linear.outputs)
         return
     over_in, over_out = ("y", "x") if linear.kind == "normal" else ("x", "y")
     inputs, outputs = split(linear, sizes)
     merged = block.parallel and linear.name in ("qkv", "proj")
     if linear.kind == "normal":
-        yield from _reduce(f"{linear.name}.output", (over_in,), "forward", sizes.tokens * linear.outputs / outputs)
+        yield output(axes=(over_in,), elements=sizes.tokens * linear.outputs / outputs)
         if not merged:
             features = sizes.tokens * linear.inputs / inputs
             yield from enter_x(linear.name, features, sizes)
     else:
         if not merged:
             yield from _leave_x(linear.name, sizes.tokens * linear.outputs / outputs, sizes)
-        yield from _reduce(
-            f"{linear.name}.input-gradient",
-            (over_out,),
-            "input-gradient",
-            sizes.tokens * linear.inputs / inputs,
+        yield Collective(
+            name=f"{linear.name}.input-gradient",
+            kind="all-reduce",
+            axes=(over_out,),
+            phase="input-gradient",
+            elements=sizes.tokens * linear.inputs / inputs,
             behind=linear.name,
         )
-
-
-def _reduce(
-    name: str, axes: tuple[str, ...], phase: Phase, elements: Floats, behind: str | None = None
-) -> Iterator[Collective]:
-    yield Collective(name=name, kind="all-reduce", axes=axes, phase=phase, elements=elements, behind=behind)
 
 
 AGAIN = ".input-again"
@@ -378,26 +374,32 @@ def _attention_core(attention: Attention | LatentAttention, recipe: Recipe, size
     pairs = score_pairs(attention, sizes.sequence)
     kv_heads = np.maximum(attention.kv_heads / sizes.x, 1.0)
     features = attention.qk_dim + attention.v_dim
+    # A window's mask cuts off keys at both ends; a chunk starts with a tile.
+    chunked = isinstance(attention, Attention) and attention.chunked
+    slides = attention.window is not None and attention.window < sizes.sequence and not chunked
+    # Ulysses' all-to-all leaves whole sequences and fewer heads, a ring blocks of them with all heads.
+    spread_heads = np.where(sizes.ulysses > 0, sizes.context, 1.0)
     forward = FlashAttention(
         phase="forward",
         flops=2.0 * features * pairs * share,
         bytes=2.0 * sizes.tokens * (heads + kv_heads) * features,
         calls=np.where(sizes.ulysses > 0, 1.0, sizes.context),
         pairs=pairs / sizes.sequence,
-        edges=2 if _slides(attention) and (attention.window or 0) < sizes.sequence else 1,
+        edges=2 if slides else 1,
         features=features / 2.0,
-        shape=_attention_shape(attention, sizes, heads, kv_heads),
+        shape=AttentionShape(
+            batch=sizes.micro_batch,
+            sequence=sizes.sequence * spread_heads / sizes.context,
+            heads=heads / spread_heads,
+            kv_heads=np.maximum(kv_heads / spread_heads, 1.0),
+            qk_dim=float(attention.qk_dim),
+            v_dim=float(attention.v_dim),
+        ),
     )
     yield from _both_ways(forward)
     merged = MERGE_BYTES * (forward.calls - 1.0) * sizes.tokens * heads
     yield Pass(name="ring.merge", phase="forward", bytes=merged * attention.v_dim)
     yield Pass(name="ring.merge", phase="input-gradient", bytes=merged * attention.qk_dim)
-
-
-def _slides(attention: Attention | LatentAttention) -> bool:
-    """Whether a mask cuts off keys at both ends; a chunk starts with a tile."""
-    chunked = isinstance(attention, Attention) and attention.chunked
-    return attention.window is not None and not chunked
 
 
 def causal_attention(shape: AttentionShape) -> tuple[FlashAttention, FlashAttention]:
@@ -421,21 +423,6 @@ def causal_attention(shape: AttentionShape) -> tuple[FlashAttention, FlashAttent
 def _both_ways(forward: FlashAttention) -> tuple[FlashAttention, FlashAttention]:
     """A fused attention and its backward pass, which computes the scores again."""
     return forward, replace(forward, phase="input-gradient", flops=2.5 * forward.flops, bytes=2.0 * forward.bytes)
-
-
-def _attention_shape(
-    attention: Attention | LatentAttention, sizes: Sizes, heads: Floats, kv_heads: Floats
-) -> AttentionShape:
-    """Ulysses' all-to-all leaves whole sequences and fewer heads, a ring blocks of them with all heads."""
-    spread_heads = np.where(sizes.ulysses > 0, sizes.context, 1.0)
-    return AttentionShape(
-        batch=sizes.micro_batch,
-        sequence=sizes.sequence * spread_heads / sizes.context,
-        heads=heads / spread_heads,
-        kv_heads=np.maximum(kv_heads / spread_heads, 1.0),
-        qk_dim=float(attention.qk_dim),
-        v_dim=float(attention.v_dim),
-    )
 
 
 def _unfused_core(

@@ -77,8 +77,14 @@ def head_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
     n = model.vocab / (sizes.x * sizes.y) * ones
     k = float(model.hidden) * ones
     logits = sizes.tokens * n
+    # The final norm works on the features that a rank holds, before they are gathered over y.
+    slice_ = sizes.own_tokens * model.hidden / sizes.y
+    norm_passes = (
+        Pass(name="final-norm", phase="forward", bytes=4.0 * slice_),
+        Pass(name="final-norm", phase="input-gradient", bytes=8.0 * slice_),
+    )
     computations: tuple[Computation, ...] = (
-        *_final_norm_passes(model, sizes),
+        *(norm_passes if model.final_norm else ()),
         Gemm(name="logits", phase="forward", m=sizes.tokens, n=n, k=k, role="head"),
         Gemm(name="logits", phase="input-gradient", m=sizes.tokens, n=k, k=n, role="head"),
         Gemm(name="logits", phase="weight-gradient", m=n, n=k, k=sizes.tokens, role="head"),
@@ -123,14 +129,6 @@ def _with_whole_logits(head: Operations, model: Model, recipe: Recipe, sizes: Si
     )
     gathers = more.collectives * (1 + model.prediction_layers)
     return Operations(computations=computations, collectives=(*result, *gathers))
-
-
-def _final_norm_passes(model: Model, sizes: Sizes) -> Iterator[Pass]:
-    """The final norm works on the features that a rank holds, before they are gathered over y."""
-    if model.final_norm:
-        slice_ = sizes.own_tokens * model.hidden / sizes.y
-        yield Pass(name="final-norm", phase="forward", bytes=4.0 * slice_)
-        yield Pass(name="final-norm", phase="input-gradient", bytes=8.0 * slice_)
 
 
 def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
@@ -227,11 +225,6 @@ def distinct_matrices(model: Model, sizes: Sizes) -> Floats:
         inputs, outputs = split(linear, sizes)
         total = total + linear.inputs * linear.outputs / (inputs * outputs)
     return total
-
-
-def tied_parameters(model: Model, sizes: Sizes) -> Floats:
-    """The copy of a tied embedding that a head on another stage holds."""
-    return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)
 
 
 @dataclass(frozen=True, slots=True)

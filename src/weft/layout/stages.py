@@ -67,12 +67,6 @@ class StageTable:
     stage: Floats
     repeats: Floats
 
-    @property
-    def kinds(self) -> Ints:
-        """Distinct stages of each pipeline."""
-        kinds: Ints = np.count_nonzero(self.repeats, axis=1)
-        return kinds
-
     def first_blocks(self, line: Index, stage: int, first: Ints) -> list[Floats]:
         """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
         if len(self.counts) == 1:

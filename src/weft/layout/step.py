@@ -30,7 +30,6 @@ from weft.layout.parts import (
     part_parameters,
     separate_outputs,
     stage_boundary,
-    tied_parameters,
 )
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
@@ -322,9 +321,10 @@ class TrainingStep:
     @cached_property
     def tied(self) -> Floats:
         """The copy of a tied embedding that a head on another stage holds, while computing."""
-        if self.software.by_matrix and self.model.tied_embeddings:
+        model, sizes = self.model, self.sizes
+        if self.software.by_matrix and model.tied_embeddings:
             return self.matrices[-1].weights[0][1]
-        return tied_parameters(self.model, self.sizes)
+        return (model.vocab * model.hidden if model.tied_embeddings else 0) / (sizes.x * sizes.y)
 
     @cached_property
     def units(self) -> tuple[tuple[Unit, ...], ...]:

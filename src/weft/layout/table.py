@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -72,9 +73,10 @@ class LayoutTable:
         values: Ints = getattr(self, name)
         return values
 
-    def take(self, rows: Index | Mask) -> LayoutTable:
-        """The given rows, by index or mask."""
-        return LayoutTable(**{name: self.column(name)[rows] for name in COLUMNS}, order=self.order)
+    def take(self, rows: Index | Mask, columns: Mapping[str, Ints] = MappingProxyType({})) -> LayoutTable:
+        """The given rows, by index or mask, with some columns exchanged."""
+        taken = {name: columns[name] if name in columns else self.column(name)[rows] for name in COLUMNS}
+        return LayoutTable(**taken, order=self.order)
 
     def row(self, index: int) -> Layout:
         """One row as a ``Layout``."""
@@ -129,15 +131,11 @@ def collapse(columns: Sequence[Ints]) -> Groups:
     for values in columns:
         if not len(values) or (span := int(values.max()) + 1) == 1:
             continue
-        code = _combine(code, values, span)
+        small = _compress(values, span)
+        width = int(small.max()) + 1
+        code = _compress(code * width + small, (int(code.max()) + 1) * width)
     _, group, first = _rank(code, int(code.max()) + 1 if len(code) else 1)
     return Groups(first, group)
-
-
-def _combine(code: Ints, values: Ints, span: int) -> Ints:
-    small = _compress(values, span)
-    width = int(small.max()) + 1
-    return _compress(code * width + small, (int(code.max()) + 1) * width)
 
 
 def _compress(values: Ints, span: int) -> Ints:

@@ -158,11 +158,6 @@ WrittenLayout = Annotated[Layout, Coded(lambda raw: layout_from_dict(table_of(ra
 """A layout in a document, of which fields may be left out."""
 
 
-def layout_to_dict(layout: Layout) -> dict[str, Any]:
-    """Every field under its own name, with JSON types; ``layout_from_dict`` reads it back."""
-    return {name: list(layout.order) if name == "order" else getattr(layout, name) for name in FIELDS}
-
-
 def format_layout(layout: Layout, *, whole: bool = False) -> str:
     """The layout as people write it, to be given to ``--layout`` again: degrees in the field's short words, then
     whatever differs from the defaults; ``whole``: micro-batch, ZeRO and recomputation in any case.

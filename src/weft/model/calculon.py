@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from weft.codec import Count, Range, decode
 from weft.documents import parse_json
@@ -32,11 +32,6 @@ class Application:
     num_blocks: Annotated[int, Range(1, 100_000)]
 
 
-def is_application(values: object) -> bool:
-    """Whether a document is an application, and no other model's."""
-    return isinstance(values, Mapping) and {"attn_heads", "attn_size", "num_blocks"} <= set(values)
-
-
 def read_application(path: Path) -> tuple[Model, int] | None:
     """Model and tokens of a sequence of a file; None where it is not an application.
 
@@ -50,19 +45,10 @@ def read_application(path: Path) -> tuple[Model, int] | None:
     if '"attn_heads"' not in text:
         return None
     values = parse_json(text, where)
-    if not is_application(values):
+    if not (isinstance(values, Mapping) and {"attn_heads", "attn_size", "num_blocks"} <= set(values)):
         return None
-    result = application_from(values, where=where)
-    return application_model(result, path.stem), result.seq_size
-
-
-def application_from(values: Mapping[str, Any], *, where: str) -> Application:
-    """The application of a document.
-
-    Raises:
-        BadInput: a field is unknown, missing or out of range.
-    """
-    return decode(Application, values, where)
+    application = decode(Application, values, where)
+    return application_model(application, path.stem), application.seq_size
 
 
 def application_model(application: Application, name: str) -> Model:

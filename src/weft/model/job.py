@@ -128,8 +128,10 @@ def model_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
     """
     blocks = fsum(run.count * block_forward_flops(run.block, recipe, causal=causal) for run in model.runs)
     head = 2.0 * model.hidden * model.vocab * recipe.tokens
-    prediction = model.prediction_layers * prediction_forward_flops(model, recipe, causal=causal)
-    return 3.0 * (blocks + head + prediction)
+    # A multi-token-prediction module: its blocks, its input projection and the shared head.
+    module = fsum(block_forward_flops(block, recipe, causal=causal) for block in model.prediction_module)
+    module += 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)
+    return 3.0 * (blocks + head + model.prediction_layers * module)
 
 
 def block_forward_flops(block: Block, recipe: Recipe, *, causal: bool = False) -> float:
@@ -158,10 +160,3 @@ def score_pairs(attention: Attention | LatentAttention, sequence: float) -> floa
         periods, remainder = divmod(sequence, reach)
         return periods * reach * (reach + 1) / 2 + remainder * (remainder + 1) / 2
     return reach * sequence - reach * (reach - 1) / 2
-
-
-def prediction_forward_flops(model: Model, recipe: Recipe, *, causal: bool = False) -> float:
-    """Forward FLOPs of one multi-token-prediction module: its blocks, its input projection and the
-    shared head."""
-    blocks = fsum(block_forward_flops(block, recipe, causal=causal) for block in model.prediction_module)
-    return blocks + 2.0 * recipe.tokens * (2 * model.hidden * model.hidden + model.hidden * model.vocab)

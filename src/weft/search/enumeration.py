@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import BadInput, UnknownName
-from weft.layout.check import CODES, check_runnable, reject, reject_mesh
+from weft.layout.check import CODES, check_runnable, reject
 from weft.layout.mesh import degrees
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import COLUMNS, Floats, Index, Ints, LayoutTable, Mask, collapse, decode, encode
@@ -229,7 +229,7 @@ class Enumeration:
         self.job, self.count, self.space = job, count, space
         self.rejected = np.zeros(len(CODES), dtype=np.int64)
         meshes = self._meshes()
-        verdict = reject_mesh(job, count, meshes)
+        verdict = reject(job, count, meshes, mesh_alone=True)
         np.add.at(self.rejected, verdict[verdict >= 0], 1)
         self.meshes = meshes.take(verdict < 0)
         self._grid = cache(self._made_grid)
@@ -291,15 +291,12 @@ class Enumeration:
                             for z in self._options("z", divisors(copies))
                             if self.space.allows("data", copies // z) and self.space.allows("data_parallel", copies)
                         ]
-        columns = np.array(rows, dtype=np.int64).reshape(-1, 6).T.copy()
-        table = self._table(dict(zip(("x", "y", "z", "data", "pipeline", "context"), columns, strict=True)))
-        return self._with_experts(table)
-
-    def _table(self, columns: dict[str, Ints]) -> LayoutTable:
-        """A table with the given columns and neutral values elsewhere."""
-        zeros, ones = np.zeros_like(columns["x"]), np.ones_like(columns["x"])
-        neutral = dict.fromkeys(COLUMNS, zeros) | dict.fromkeys((*MESH_AXES, "micro_batch", "virtual_stages"), ones)
-        return LayoutTable(**(neutral | columns), order=self.space.order)
+        degrees_of_axes = np.array(rows, dtype=np.int64).reshape(-1, 6).T.copy()
+        # Other columns are neutral.
+        columns = dict.fromkeys(COLUMNS, np.zeros(len(rows), dtype=np.int64))
+        columns |= dict.fromkeys((*MESH_AXES, "micro_batch", "virtual_stages"), np.ones(len(rows), dtype=np.int64))
+        columns |= zip(("x", "y", "z", "data", "pipeline", "context"), degrees_of_axes, strict=True)
+        return self._with_experts(LayoutTable(**columns, order=self.space.order))
 
     def _with_experts(self, table: LayoutTable) -> LayoutTable:
         routed = [kind.moe for kind in self.job.model.kinds if kind.moe]
@@ -313,8 +310,8 @@ class Enumeration:
         pairs = np.array([(e, t) for e in experts for t in tensors], dtype=np.int64).reshape(-1, 2)
         # Every mesh with every pair of degrees, pairs fastest.
         which = np.tile(np.arange(len(pairs)), len(table))
-        crossed = table.take(np.repeat(np.arange(len(table)), len(pairs)))
-        crossed = crossed.replaced({"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]})
+        degrees_of_experts = {"expert": pairs[which, 0], "expert_tensor": pairs[which, 1]}
+        crossed = table.take(np.repeat(np.arange(len(table)), len(pairs)), degrees_of_experts)
         usual = (crossed.expert_tensor == 1) | (crossed.expert_tensor == crossed.x)
         # Experts are dealt over ranks of a stage, and expert tensor parallelism within groups of x: both must divide.
         keep = (crossed.stage_ranks % (crossed.expert * crossed.expert_tensor) == 0) & (
@@ -334,7 +331,7 @@ class Enumeration:
         grid = np.concatenate(pieces)
         names = ("micro_batch", "schedule", "virtual_stages", "context_method")
         columns = {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(names)}
-        return self.meshes.take(owner).replaced(columns), owner
+        return self.meshes.take(owner, columns), owner
 
     def _keys(self) -> list[tuple[int, int, bool]]:
         """What decides micro-batches and schedules of each mesh: share of the batch, pipeline, context."""
@@ -358,8 +355,7 @@ class Enumeration:
         """Schedules with their virtual stages for a pipeline."""
         # Virtual stages divide the blocks of the largest stage; a schedule with a fixed number of chunks takes that
         # number.
-        layers = -(-self.job.model.layers // pipeline)
-        several = [virtual for virtual in divisors(layers) if virtual > 1]
+        several = divisors(-(-self.job.model.layers // pipeline))[1:]
         return [
             (schedule.code, virtual)
             for schedule in (PipelineSchedule if pipeline > 1 else (PipelineSchedule.PLAIN,))
@@ -413,20 +409,19 @@ class Frames:
     def flagged(self, frames: Index, flag: int) -> tuple[Index, LayoutTable]:
         """Those of some frames that have layouts without (0) or with (1) sequence parallelism."""
         runs = frames[(self._verdicts[flag, frames] < 0) & (self.switches.widths[flag, frames] > 0)]
-        return runs, self.frames.take(runs).replaced({"sequence_parallel": np.full(len(runs), flag)})
+        return runs, self.frames.take(runs, {"sequence_parallel": np.full(len(runs), flag)})
 
     def grids(self, frames: Index, flag: int) -> Iterator[SwitchGrid]:
         """The layouts of ``flagged`` frames."""
         groups = self.switches.group[frames]
         for group in np.unique(groups):
-            entries, columns = self.switches.settings(int(group))
-            flagged = np.flatnonzero(columns["sequence_parallel"] == flag)
-            columns = {name: values[flagged] for name, values in columns.items()}
-            yield SwitchGrid(np.flatnonzero(groups == group), entries[flagged], columns)
+            entries = self.switches.entries(int(group), flag)
+            yield SwitchGrid(np.flatnonzero(groups == group), entries, self.switches.columns(entries))
 
     def batch(self, frames: Index, entries: Index) -> Batch:
         """Layouts of grids, a frame and an entry each."""
-        return self._joined(frames, self.switches.columns(entries))
+        table = self.frames.take(frames, self.switches.columns(entries))
+        return Batch(table, self.mesh[frames], np.zeros(len(CODES), dtype=np.int64))
 
     def least_bytes(self, memory: Callable[[LayoutTable], Floats], enough: float) -> Floats:
         """Memory of each frame with the settings of the switches that need least, or with others that need at most
@@ -450,7 +445,7 @@ class Frames:
                 }
                 columns["sequence_parallel"] = sharded[rows].astype(np.int64)
                 columns["recompute"] = np.full(len(rows), recompute)
-                least[rows] = np.minimum(least[rows], memory(frames.take(rows).replaced(columns)))
+                least[rows] = np.minimum(least[rows], memory(frames.take(rows, columns)))
         return least
 
     def _batch(self, frames: Index) -> Batch:
@@ -460,15 +455,7 @@ class Frames:
         if rejected.any():
             valid = np.flatnonzero(verdict < 0)
             row, columns = row[valid], {name: values[valid] for name, values in columns.items()}
-        return self._joined(row, columns, rejected)
-
-    def _joined(self, row: Index, columns: dict[str, Ints], rejected: Ints | None = None) -> Batch:
-        """Frames with columns of switches."""
-        table = LayoutTable(
-            **{name: columns[name] if name in columns else self.frames.column(name)[row] for name in COLUMNS},
-            order=self.space.order,
-        )
-        return Batch(table, self.mesh[row], np.zeros(len(CODES), np.int64) if rejected is None else rejected)
+        return Batch(self.frames.take(row, columns), self.mesh[row], rejected)
 
 
 class SwitchTable:
@@ -505,10 +492,11 @@ class SwitchTable:
         within = np.arange(len(row)) - np.repeat(np.cumsum(width) - width, width)
         return row, self.columns(self._start[self.group[row]] + within)
 
-    def settings(self, group: int) -> tuple[Index, dict[str, Ints]]:
-        """Numbers and columns of the combinations of a group's frames."""
+    def entries(self, group: int, flag: int) -> Index:
+        """Numbers of the combinations of a group's frames without (0) or with (1) sequence parallelism."""
         entries = np.arange(self._start[group], self._start[group + 1])
-        return entries, self.columns(entries)
+        flagged: Index = entries[self.values["sequence_parallel"][self._choice[entries]] == flag]
+        return flagged
 
     def columns(self, entries: Index) -> dict[str, Ints]:
         """The switches of combinations."""

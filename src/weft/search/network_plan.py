@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.codec import decode
-from weft.estimation.iteration import Estimator, estimate_of
+from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
 from weft.fabric.transport import carrier
@@ -106,7 +106,8 @@ def search_on_fabric(
         evaluator=evaluator,
         space=space,
         capacity_bytes=capacity_bytes,
-        orders=list(_orders(space.order)) if orders else [space.order],
+        # The usual order comes first: permutations() begins with the order that it is given.
+        orders=list(permutations(space.order)) if orders else [space.order],
         clock=clock,
         ends=np.inf if budget_s is None else clock() + budget_s,
     )
@@ -312,12 +313,6 @@ class _Search:
                 self.add(part.frame.table.row(at), part.stepped_s(at))
 
 
-def _orders(usual: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The usual order of the axes, then all others."""
-    # permutations() begins with the order that it is given.
-    return permutations(usual)
-
-
 def _joined(first: _Candidates, second: _Candidates) -> _Candidates:
     """The candidates of both."""
     if not len(first.order) or not len(second.order):
@@ -444,9 +439,7 @@ def plan_on_fabric(
     estimator = Estimator(result.job, result.cluster, result.constants)
     layouts = [layout for layout, _ in evaluated.layouts]
     figures = {field.name: getattr(result, field.name) for field in fields(result)}
-    ranked = tuple(
-        estimate_of(estimator, layout, estimator.evaluate(LayoutTable.of([layout])), 0) for layout in layouts
-    )
+    ranked = tuple(estimator.estimates([layout])[0] for layout in layouts)
     return NetworkPlan(
         **figures | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
         fabric=fabric.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,21 +14,23 @@ from weft.cluster.spec import Cluster
 from weft.codec import Coded, Document, Value, decode, table_of
 from weft.errors import BadInput, NothingFeasible
 from weft.estimation.frame import pinned_capacity
-from weft.estimation.iteration import Estimator, estimate_of
+from weft.estimation.iteration import Estimator
 from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.estimation.trust import shipped_contrast
 from weft.layout.check import CODES, REMEDIES, explain
 from weft.layout.spec import Layout, Recompute
-from weft.layout.table import Ints, LayoutTable
+from weft.layout.table import Ints
 from weft.model.job import Job, job_from_dict
 from weft.model.resolve import even_batch
 from weft.results import Result
 from weft.search.enumeration import STANDARD, Enumeration, Space
-from weft.search.screen import Ease, Fold, Recommendation, Scale, Screening, Tie, ties
+from weft.search.screen import UNUSUAL, Ease, Fold, Recommendation, Scale, Screening, Tie, ties
 from weft.units import counted, format_bytes
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
+DEALT_ALIKE = attrgetter("x", "y", "pipeline", "expert", "expert_tensor")
+"""The degrees that layouts share which only deal the other ranks differently."""
 ORDERS = ("ease", "time")
 """How layouts are ranked: by time and what each is to run (``weft.search.screen``), or by time alone."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
@@ -324,7 +327,6 @@ def plan(
     rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
-    kept = _Found(estimator, screen.fold)
     result = Plan(
         job=job,
         cluster=cluster,
@@ -338,9 +340,9 @@ def plan(
         evaluated=screen.compared,
         feasible=screen.feasible,
         rejected=_counts(rejected),
-        layouts=kept.ranked(),
-        pareto=kept.frontier(),
-        advice=kept.advice(),
+        layouts=estimator.estimates([kept.layout for kept in screen.fold.best]),
+        pareto=estimator.estimates([kept.layout for kept in screen.fold.front]),
+        advice=_advice(estimator, screen.fold),
     )
     # 5. Where the batch kept all layouts from running, say which batch near it would run.
     batch = even_batch(job.recipe.global_batch, cluster.count)
@@ -384,7 +386,7 @@ def _judged(result: Plan) -> Plan:
         jobs=known.jobs,
         sources=known.sources,
         reasons=tuple(habit.words for habit in sorted(spared, key=lambda habit: -habit.price)),
-        unusual=tuple(habit.words for habit in habits if habit.unusual),
+        unusual=tuple(habit.words for habit in habits if habit.price >= UNUSUAL),
     )
     return replace(result, layouts=layouts, ties=tuple(against[i] for i in order), choice=choice)
 
@@ -399,7 +401,7 @@ def distinct(result: Plan, top: int) -> Plan:
     picked: list[int] = []
     for i, estimate in enumerate(result.layouts):
         alike = (
-            _family(ahead.layout) == _family(estimate.layout)
+            DEALT_ALIKE(ahead.layout) == DEALT_ALIKE(estimate.layout)
             and estimate.iteration_s < (1 + ALIKE) * ahead.iteration_s
             for ahead in (result.layouts[j] for j in picked)
         )
@@ -408,54 +410,26 @@ def distinct(result: Plan, top: int) -> Plan:
     return _judged(replace(result, layouts=tuple(result.layouts[i] for i in picked)))
 
 
-def _family(layout: Layout) -> tuple[int, ...]:
-    return layout.x, layout.y, layout.pipeline, layout.expert, layout.expert_tensor
-
-
-class _Found:
-    """Estimates of what a fold kept."""
-
-    def __init__(self, estimator: Estimator, fold: Fold) -> None:
-        self.estimator, self.fold = estimator, fold
-
-    def ranked(self) -> tuple[Estimate, ...]:
-        return self._estimates(self.fold.best.layouts)
-
-    def frontier(self) -> tuple[Estimate, ...]:
-        return self._estimates(self.fold.front.layouts)
-
-    def _estimates(self, layouts: list[Layout]) -> tuple[Estimate, ...]:
-        if not layouts:
-            return ()
-        results = self.estimator.evaluate(LayoutTable.of(layouts))
-        return tuple(estimate_of(self.estimator, layout, results, i) for i, layout in enumerate(layouts))
-
-    def advice(self) -> Advice | None:
-        """What would let a faster layout fit: of those that lack memory the one that lacks least.
-
-        Where layouts fit already, only gains of more than ``weft.search.screen.WORTHWHILE`` count.
-        """
-        limit = self.fold.limit_s
-        faster = [i for i, seconds in enumerate(self.fold.misfits.keys) if seconds < limit]
-        if not faster:
-            return None
-        # The misfits are a frontier by time, along which memory falls: the last of the faster ones lacks least.
-        layout = self.fold.misfits.layouts[faster[-1]]
-        rejected = self._estimates([layout])[0]
-        job, count = self.estimator.job, self.estimator.cluster.count
-        changes = [pair for pair in single_changes(layout) if explain(job, count, pair[1]) is None]
-        fitting = [
-            (change, estimate)
-            for (change, _), estimate in zip(changes, self._estimates([c for _, c in changes]), strict=True)
-            if estimate.memory_bytes <= self.fold.scale.capacity_bytes
-            and estimate.fits_host
-            and estimate.iteration_s < limit
-        ]
-        if fitting:
-            change, accepted = min(fitting, key=lambda pair: (pair[1].iteration_s, pair[0]))
-            return Advice(rejected=rejected, change=change, accepted=accepted)
-        missing = f"{format_bytes(rejected.memory_bytes - self.fold.scale.capacity_bytes)} more memory per accelerator"
-        return Advice(rejected=rejected, change=missing, accepted=None)
+def _advice(estimator: Estimator, fold: Fold) -> Advice | None:
+    """What would let a faster layout fit: of those that lack memory the one that lacks least."""
+    capacity_bytes, faster = fold.scale.capacity_bytes, [kept for kept in fold.misfits if kept.key < fold.limit_s]
+    if not faster:
+        return None
+    # The misfits are a frontier by time, along which memory falls: the last of the faster ones lacks least.
+    layout = faster[-1].layout
+    rejected = estimator.estimates([layout])[0]
+    changes = dict(single_changes(layout))
+    runs = [name for name in changes if explain(estimator.job, estimator.cluster.count, changes[name]) is None]
+    fitting = [
+        (estimate.iteration_s, change, estimate)
+        for change, estimate in zip(runs, estimator.estimates([changes[name] for name in runs]), strict=True)
+        if estimate.memory_bytes <= capacity_bytes and estimate.fits_host and estimate.iteration_s < fold.limit_s
+    ]
+    if fitting:
+        _, change, accepted = min(fitting, key=itemgetter(0, 1))
+        return Advice(rejected=rejected, change=change, accepted=accepted)
+    missing = f"{format_bytes(rejected.memory_bytes - capacity_bytes)} more memory per accelerator"
+    return Advice(rejected=rejected, change=missing, accepted=None)
 
 
 def single_changes(layout: Layout) -> list[tuple[str, Layout]]:

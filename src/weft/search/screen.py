@@ -8,7 +8,9 @@ behind all that a plan keeps, and no way ahead in memory, cannot be in the plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -53,16 +55,11 @@ ZERO_BUBBLE = ("hai-llm", "torchtitan", "torchtitan-2024")
 """Software that runs pipeline schedules with split backward passes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Habit:
+class Habit(NamedTuple):
     """Something that a layout may do: ``words`` name it, ``price`` is a share of the time."""
 
     words: str
     price: float
-
-    @property
-    def unusual(self) -> bool:
-        return self.price >= UNUSUAL
 
 
 class Ease:
@@ -182,41 +179,27 @@ WORTHWHILE = 0.99
 """Advice must promise at least this share of the best iteration time."""
 
 
-@dataclass(slots=True)
-class Shortlist:
-    """Rows worth keeping: their layouts, what they are ordered by, memory and mesh."""
+class Kept(NamedTuple):
+    """A layout worth keeping: what it is ordered by (``key``, then ``bytes_``), and the number of its mesh."""
 
-    layouts: list[Layout]
-    keys: list[float]
-    bytes_: list[float]
-    meshes: list[int]
+    key: float
+    bytes_: float
+    mesh: int
+    layout: Layout
 
-    def order(self) -> list[int]:
-        keys = range(len(self.layouts))
-        return sorted(keys, key=lambda i: (self.keys[i], self.bytes_[i], i))
 
-    def pick(self, rows: list[int]) -> Shortlist:
-        """Some of the rows."""
-        return Shortlist(
-            [self.layouts[i] for i in rows],
-            [self.keys[i] for i in rows],
-            [self.bytes_[i] for i in rows],
-            [self.meshes[i] for i in rows],
-        )
+def _with_rows(kept: Sequence[Kept], batch: Batch, keys: Floats, bytes_: Floats, rows: Index) -> list[Kept]:
+    """Layouts with rows of a batch, in order; of equals those of before come first."""
+    added = [Kept(float(keys[i]), float(bytes_[i]), int(batch.mesh[i]), batch.table.row(int(i))) for i in rows]
+    return sorted([*kept, *added], key=itemgetter(0, 1))
 
-    def extend(self, batch: Batch, keys: Floats, bytes_: Floats, rows: Index | Ints) -> None:
-        """Add rows of a batch."""
-        for row in rows:
-            self.layouts.append(batch.table.row(int(row)))
-            self.keys.append(float(keys[row]))
-            self.bytes_.append(float(bytes_[row]))
-            self.meshes.append(int(batch.mesh[row]))
 
-    def least_bytes(self, seconds: Floats) -> Floats:
-        """On a frontier by time, the least memory of what takes at most so long; infinite where nothing does."""
-        # Along a frontier memory falls as time grows: the last entry in time needs least of all that are in time.
-        result: Floats = np.array([np.inf, *self.bytes_])[np.searchsorted(self.keys, seconds, side="right")]
-        return result
+def _least_bytes(front: Sequence[Kept], seconds: Floats) -> Floats:
+    """On a frontier by time, the least memory of what takes at most so long; infinite where nothing does."""
+    # Along a frontier memory falls as time grows: the last entry in time needs least of all that are in time.
+    bytes_ = np.array([np.inf, *(kept.bytes_ for kept in front)])
+    result: Floats = bytes_[np.searchsorted([kept.key for kept in front], seconds, side="right")]
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +226,12 @@ class Fold:
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
-        self.best, self.front, self.misfits = (Shortlist([], [], [], []) for _ in range(3))
+        self.best, self.front, self.misfits = list[Kept](), list[Kept](), list[Kept]()
 
     @property
     def limit_s(self) -> float:
         """Only what is faster is worth advice."""
-        return WORTHWHILE * self.front.keys[0] if self.front.keys else np.inf
+        return WORTHWHILE * self.front[0].key if self.front else np.inf
 
     def add(self, batch: Batch, results: EstimateTable) -> None:
         """Keep what may matter of estimates of layouts that come behind all those of before."""
@@ -269,13 +252,13 @@ class Fold:
         ranked = least_key <= self._worst()
         # 2. It may be on the frontier, unless something no slower than its bound needs as little memory: that also
         # beats the layout itself, which takes longer than its bound.
-        ahead = ranked | (bytes_ < self.front.least_bytes(least_s))
+        ahead = ranked | (bytes_ < _least_bytes(self.front, least_s))
         # 3. It may be advised: the same on the frontier of what lacks memory.
-        advised = (least_s < self.limit_s) & (bytes_ < self.misfits.least_bytes(least_s))
+        advised = (least_s < self.limit_s) & (bytes_ < _least_bytes(self.misfits, least_s))
         return (fits & ahead) | (misfits & advised)
 
     def _worst(self) -> float:
-        return self.best.keys[-1] if len(self.best.keys) >= self.scale.top else np.inf
+        return self.best[-1].key if len(self.best) >= self.scale.top else np.inf
 
     def _keep_best(self, batch: Batch, results: EstimateTable, keys: Floats) -> None:
         rows = np.flatnonzero((keys <= self._worst()) & np.isfinite(keys))
@@ -287,30 +270,28 @@ class Fold:
             # The first row of a mesh is its best.
             _, first = np.unique(batch.mesh[rows], return_index=True)
             rows = rows[np.sort(first)]
-        self.best.extend(batch, keys, results.memory_bytes, rows[: self.scale.top])
         # Rows kept before come before those of this batch, so that equal ones stay in the order of enumeration.
-        order, seen = [], set[int]()
-        for i in self.best.order():
-            if self.scale.per_mesh and self.best.meshes[i] in seen:
-                continue
-            seen.add(self.best.meshes[i])
-            order.append(i)
-        self.best = self.best.pick(order[: self.scale.top])
+        best = _with_rows(self.best, batch, keys, results.memory_bytes, rows[: self.scale.top])
+        if self.scale.per_mesh:
+            of_mesh: dict[int, Kept] = {}
+            for kept in best:
+                of_mesh.setdefault(kept.mesh, kept)
+            best = list(of_mesh.values())
+        self.best = best[: self.scale.top]
 
-    def _with_front(self, front: Shortlist, batch: Batch, results: EstimateTable, eligible: Mask) -> Shortlist:
+    def _with_front(self, front: list[Kept], batch: Batch, results: EstimateTable, eligible: Mask) -> list[Kept]:
         """A Pareto frontier of time and memory, sorted by time, with the rows of a batch that ``eligible`` marks."""
         seconds, bytes_ = results.iteration_s, results.memory_bytes
         rows = np.flatnonzero(eligible)
         # Dominated by what is kept already: something no slower needs as little.
-        rows = rows[bytes_[rows] < front.least_bytes(seconds[rows])]
+        rows = rows[bytes_[rows] < _least_bytes(front, seconds[rows])]
         if not len(rows):
             return front
         rows = rows[np.lexsort((rows, bytes_[rows], seconds[rows]))]
         # Sorted by time, a row is on the frontier where its memory is below that of all before it; the frontier of
         # both lists together follows in the same way.
-        front.extend(batch, seconds, bytes_, rows[_records(bytes_[rows])])
-        order = front.order()
-        return front.pick([order[i] for i in _records(np.array([front.bytes_[i] for i in order]))])
+        front = _with_rows(front, batch, seconds, bytes_, rows[_records(bytes_[rows])])
+        return [front[i] for i in _records(np.array([kept.bytes_ for kept in front]))]
 
 
 def _records(values: Floats) -> Index:
@@ -336,8 +317,7 @@ MEMORY = (("zero",), ("recompute", "recompute_layers"), ("offload_optimizer",), 
 OVERLAP = ("overlap_tensor", "overlap_reduce", "overlap_gather")
 
 
-@dataclass(frozen=True, slots=True)
-class _Worth:
+class _Worth(NamedTuple):
     """Layouts that may matter: numbers of frame and entry, what bounds them, and whether they fit."""
 
     frames: Index
@@ -348,14 +328,8 @@ class _Worth:
     fits: Mask
 
     def take(self, rows: Index | Mask | slice) -> _Worth:
-        return _Worth(*(getattr(self, name)[rows] for name in self.__slots__))
-
-    def open(self, fold: Fold) -> Mask:
-        return fold.open(self.least_s, self.least_key, self.bytes_, self.fits, ~self.fits)
-
-    @staticmethod
-    def joined(some: list[_Worth]) -> _Worth:
-        return _Worth(*(np.concatenate([getattr(piece, name) for piece in some]) for name in _Worth.__slots__))
+        columns: Sequence[Any] = self
+        return _Worth(*(column[rows] for column in columns))
 
 
 class Screening:
@@ -391,7 +365,7 @@ class Screening:
         some = [worth for flag in (0, 1) for worth in self._worth(part, np.flatnonzero(promising), flag)]
         if not some:
             return
-        worth = _Worth.joined(some)
+        worth = _Worth(*map(np.concatenate, zip(*some, strict=True)))
         # In order of enumeration, the first of equals is found first. By bound, good layouts come early, and what they
         # rule out is never timed; which of equals is kept does not matter in a sample.
         worth = worth.take(np.lexsort((worth.entries, worth.frames) if ordered else (worth.least_key,)))
@@ -399,7 +373,8 @@ class Screening:
         for start in range(0, len(worth.frames), rows):
             pending = worth.take(slice(start, start + rows))
             # The limits have fallen since these rows were collected: only those still open are timed.
-            pending = pending.take(pending.open(self.fold) & pending.open(self.ahead))
+            bounds = pending.least_s, pending.least_key, pending.bytes_, pending.fits, ~pending.fits
+            pending = pending.take(self.fold.open(*bounds) & self.ahead.open(*bounds))
             if len(pending.frames):
                 batch = part.batch(pending.frames, pending.entries)
                 self.fold.add(batch, self.estimator.evaluate(batch.table))
@@ -431,7 +406,7 @@ class Screening:
         bounds = least, least * (1.0 + efforts)
         for grid in part.grids(runs, flag):
             worth = self._compared(grid, frame, *(bound[:, grid.frames] for bound in bounds))
-            yield replace(worth, frames=runs[worth.frames])
+            yield worth._replace(frames=runs[worth.frames])
 
     def _compared(self, grid: SwitchGrid, frame: Frame, least_s: Floats, least_key: Floats) -> _Worth:
         """Count the layouts of a grid, whose bounds are given by recomputation; those that may matter."""

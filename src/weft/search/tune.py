@@ -19,7 +19,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.errors import BadInput
-from weft.estimation.iteration import Estimator, estimate_of
+from weft.estimation.iteration import Estimator
 from weft.estimation.result import Estimate
 from weft.estimation.trust import NORMAL, shipped_contrast
 from weft.layout.check import reject
@@ -187,7 +187,7 @@ def tune(
     """
     # 1. The run as it is.
     estimator = Estimator(job, cluster, constants)
-    expected = _estimates(estimator, [layout])[0]
+    expected = estimator.estimates([layout])[0]
     if measured_s < expected.lower_bound_s:
         problem = f"{measured_s:.3g} s are less than the {expected.lower_bound_s:.3g} s of all peaks together"
         raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
@@ -201,7 +201,14 @@ def tune(
     whole = plan(
         job,
         cluster,
-        space=_overlapping(free, layout),
+        # All layouts overlap, and place their axes, as the run does.
+        space=replace(
+            free,
+            overlap_tensor=(layout.overlap_tensor,),
+            overlap_reduce=(layout.overlap_reduce,),
+            overlap_gather=(layout.overlap_gather,),
+            order=layout.order,
+        ),
         top=TRIED,
         per_mesh=True,
         memory_margin=memory_margin,
@@ -239,21 +246,11 @@ def _recipe_changes(estimator: Estimator, expected: Estimate, keep: Sequence[str
         if name in keep:
             continue
         changed = replace(job, recipe=replace(recipe, **{name: after}))
-        estimate = _estimates(Estimator(changed, estimator.cluster, estimator.constants), [expected.layout])[0]
+        changed_estimator = Estimator(changed, estimator.cluster, estimator.constants)
+        estimate = changed_estimator.estimates([expected.layout])[0]
         speedup = estimate.tokens_per_s / expected.tokens_per_s
         if speedup > 1.0 + WORTHWHILE and estimate.memory_bytes <= estimate.capacity_bytes:
             yield RecipeChange(name=name, before=before, after=after, speedup=speedup)
-
-
-def _overlapping(space: Space, layout: Layout) -> Space:
-    """A space in which all layouts overlap, and place their axes, as the run does."""
-    return replace(
-        space,
-        overlap_tensor=(layout.overlap_tensor,),
-        overlap_reduce=(layout.overlap_reduce,),
-        overlap_gather=(layout.overlap_gather,),
-        order=layout.order,
-    )
 
 
 def _candidates(layout: Layout, job: Job, best: Sequence[Layout]) -> dict[Layout, None]:
@@ -312,7 +309,7 @@ def _best_of_each(
 def _change(
     estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[SettingChange, ...], flags: tuple[str, ...]
 ) -> LayoutChange:
-    estimate = _estimates(estimator, [layout])[0]
+    estimate = estimator.estimates([layout])[0]
     seconds, deviations = anchor.corrected([layout], np.array([estimate.iteration_s]))
     speedup, spread = anchor.measured_s / float(seconds[0]), float(np.exp(NORMAL * deviations[0]))
     return LayoutChange(
@@ -323,11 +320,6 @@ def _change(
         interval=(speedup / spread, speedup * spread),
         flags=flags,
     )
-
-
-def _estimates(estimator: Estimator, layouts: Sequence[Layout]) -> tuple[Estimate, ...]:
-    results = estimator.evaluate(LayoutTable.of(layouts))
-    return tuple(estimate_of(estimator, layout, results, i) for i, layout in enumerate(layouts))
 
 
 def _overlapped(layout: Layout) -> Iterator[Layout]:
