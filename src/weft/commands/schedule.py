@@ -237,7 +237,7 @@ def _scheduled(
     ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
     """
     if collective is None or size is None:
-        raise BadInput("needs a collective and a size", where="schedule", remedy=USAGE)
+        raise BadInput("COLLECTIVE and SIZE are missing", where="schedule", remedy=f"for example: {USAGE}")
     from weft.collectives.dimensions import parse_algorithms
     from weft.collectives.schedules.chunks import request
     from weft.collectives.schedules.policies import schedule as in_time
@@ -291,7 +291,7 @@ def _dimensions(
     """The dimensions of the options, or of a plan's cluster; the cluster; the assumptions."""
     sources = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
     if len(sources) != (0 if planned is not None and not sources else 1):
-        raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
+        raise BadInput("needs one of --cluster and --dims", where="schedule", remedy=f"for example: {USAGE}")
     from weft.collectives.dimensions import dimensions_of, parse_dimensions
 
     if options.dims is not None:

@@ -11,7 +11,7 @@ from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, VerboseOutput, check_count, check_file, report
-from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
+from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, Subject, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.simulation.iteration.result import IterationReport
 
 USAGE = (
-    "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
+    "weft simulate MODEL CLUSTER [--layout tp=8,pp=4] | weft simulate --plan FILE | weft simulate --flows FILE"
     " | weft simulate --arrangement FILE --job NAME"
 )
 
@@ -75,7 +75,7 @@ def simulate(
     Args:
         model: as for ``weft.plan``; left out with ``plan`` and ``flows``.
         cluster: as for ``weft.plan``; left out with ``plan`` and ``flows``.
-        layout: as text or as a record.
+        layout: as text or as a record; the one that ``weft.plan`` recommends by default.
         options: the options as a record instead of keywords.
 
     Raises:
@@ -92,7 +92,11 @@ def simulate(
         return _arranged(model, cluster, options, options.arrangement)
     if options.job is not None:
         raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
-    subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
+    planned_here = None not in (model, cluster) and options.plan is None and options.layout is None
+    if planned_here:
+        subject = _best(model, cluster, options)  # type: ignore[arg-type]
+    else:
+        subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
     from weft.reliability.parts import USUAL_HOST, part_name
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
@@ -129,8 +133,24 @@ def simulate(
     )
     parts = tuple(part_name(fabric, one) for one in failed)
     return IterationReport(
-        job=job, cluster=where, layout=cut, fabric=fabric, result=result, slow=options.slow, failed=parts
+        job=job,
+        cluster=where,
+        layout=cut,
+        fabric=fabric,
+        result=result,
+        slow=options.slow,
+        failed=parts,
+        planned=planned_here,
     )
+
+
+def _best(model: JobSource, cluster: ClusterSource, options: SimulateOptions) -> Subject:
+    """A job with the layout that ``weft plan`` recommends."""
+    from weft.commands.plan import plan
+
+    same = {name: getattr(options, name) for name in ("batch", "sequence", "precision", "calibration")}
+    chosen = plan(model, cluster, top=1, **same)
+    return Subject(job=chosen.job, cluster=chosen.cluster, layout=chosen.best.layout)
 
 
 def _degraded(
@@ -219,7 +239,10 @@ class SimulateOutput(VerboseOutput, Output):
 def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:
     """Simulate one iteration of MODEL on CLUSTER's network, flow by flow.
 
+    Without --layout: the layout that weft plan recommends.
+
     \b
+    weft simulate llama-3.1-8b h100-64
     weft simulate llama-3.1-8b h100-64 --layout tp=8,dp=8,sp --fabric fat-tree
     weft simulate --plan plan.json --fabric rail-only
     weft simulate --flows scenario.txt

@@ -43,7 +43,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     if outcome.ranks is not None:
         yield Paragraph(f"With equal ranks: {_verdict(outcome)}", indent=2, hang=2)
     if outcome.provision.slow and not verbose:
-        yield Paragraph(f"No mix of orders keeps all dimensions busy{_remedy(outcome.provision)}.", indent=2)
+        yield Paragraph(_bottleneck(outcome.provision), indent=2)
     for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
         yield Paragraph(line, indent=2, hang=2, style="dim")
     if verbose:
@@ -240,15 +240,18 @@ def provision_words(result: Provision) -> tuple[str, ...]:
     split = ", ".join(format_si(value, "B/s") for value in result.just_enough_Bps)
     lines.append(f"Split of the same total that suits the baseline: {split}.")
     if result.slow:
-        lines.append(f"No mix of orders keeps all dimensions busy{_remedy(result)}.")
+        lines.append(_bottleneck(result))
     return tuple(lines)
 
 
-def _remedy(result: Provision) -> str:
+def _bottleneck(result: Provision) -> str:
+    """Which dimensions are too slow for the others to be always busy, and the bandwidths that would do."""
+    slow = " and ".join(f"dimension {i + 1}" for i in result.slow)
+    words = f"Bottleneck: {slow}; every schedule leaves others idle"
     if result.enough_Bps is None:
-        return ""
-    faster = [f"dimension {i + 1} at {format_si(float(result.enough_Bps[i]), 'B/s')}" for i in result.slow]
-    return f"; one could with {' and '.join(faster)}"
+        return f"{words}."
+    enough = " and ".join(format_si(float(result.enough_Bps[i]), "B/s") for i in result.slow)
+    return f"{words}. With {enough} none would be."
 
 
 def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:

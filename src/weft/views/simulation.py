@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
@@ -62,7 +63,6 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
         verbose: add the collectives that are only shown for comparison, other times, and where bytes go.
     """
     from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
-    from weft.layout.text import format_layout
     from weft.views.words import setting
 
     result = report.result
@@ -85,7 +85,8 @@ def iteration_verdict(report: IterationReport) -> str:
     """The time of a step against the closed form, and the collective that causes most of the difference."""
     result = report.result
     extra = result.iteration_s / result.closed_form_s - 1
-    step = f"{format_seconds(result.iteration_s)} per step"
+    planned = f"With the planned layout {format_layout(report.layout)}: " if report.planned else ""
+    step = f"{planned}{format_seconds(result.iteration_s)} per step"
     closed = f"the closed form ({format_seconds(result.closed_form_s)})"
     if abs(extra) < NOTICEABLE:
         return f"{step}, as in {closed}."
