@@ -20,18 +20,10 @@ POLICY_WORDS = {
     "packed": "hosts in a row, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
     "priorities": "hosts as given, ECMP, traffic classes",
-    "kept": "all together, first layouts",
+    "kept": "all together, layouts as given",
     "arrange": "all together",
 }
 """What each policy chooses."""
-LESS_WORDS = {
-    "routes": "planned routes only",
-    "packed": "planned routes and hosts in a row",
-    "offsets": "start offsets only",
-    "priorities": "traffic classes only",
-    "kept": "all measures but other layouts",
-}
-"""What policies that do less than all change of the site as given."""
 HOLDS = {
     "alone": "jobs alone on a 1:1 network",
     "cuts": "bytes that must cross cuts",
@@ -72,9 +64,9 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
     yield Blank()
     yield Table(_jobs(result))
     text = result.clock.objective.text
-    names = [name for name in LESS_WORDS if name in result.policies]
-    if less := ", ".join(f"{text(result.policies[name].score)} with {LESS_WORDS[name]}" for name in names):
-        yield Paragraph(f"{KINDS[site.objective].capitalize()} of partial measures: {less}", indent=2, hang=2)
+    partial = [name for name in result.policies if name not in ("hashed", "arrange")]
+    if words := ", ".join(f"{text(result.policies[name].score)} ({POLICY_WORDS[name]})" for name in partial):
+        yield Paragraph(f"{KINDS[site.objective].capitalize()} with less freedom: {words}", indent=2, hang=2)
     proof = f"Routes: {ROUTERS[choice.router]}. Bound: {HOLDS[result.certificate.proof]}. {result.verification}."
     yield Paragraph(proof, indent=2, hang=2)
     changed = [row for row in result.to_dicts() if row["layout_text"] != row["first_layout_text"]]

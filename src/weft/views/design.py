@@ -38,7 +38,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         yield Paragraph(bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
         if any(one.one_domain_s for one in study.designs):
             yield Paragraph("1 domain: how much longer than with all accelerators in one domain.", indent=2)
-        yield from _layouts(study.designs)
+        yield from _layouts(study)
     if study.against is not None:
         yield from _instead(study)
     if any(one.failures for one in study.designs):
@@ -188,14 +188,15 @@ def _longer(share: float | None) -> str:
     return "-" if share is None else "equal" if abs(share) < EQUAL else f"{share:+.1%}"
 
 
-def _layouts(designs: Sequence[Design]) -> Iterator[Block]:
+def _layouts(study: DesignStudy) -> Iterator[Block]:
     networks: dict[Layout, list[str]] = {}
-    for one in designs:
-        networks.setdefault(one.layout, []).append(_name(one, designs))
+    for design in study.designs:
+        networks.setdefault(design.layout, []).append(_name(design, study.designs))
     if len(networks) == 1:
-        yield Paragraph(f"Layout of all: {format_layout(designs[0].layout)}", indent=2, hang=2)
+        yield Paragraph(f"Layout of all: {format_layout(study.designs[0].layout)}", indent=2, hang=2)
         return
-    yield Heading("Layouts (each network runs the one that is fastest on it as it is routed)")
+    chosen = " (each network runs the one that is fastest on it as it is routed)" if _simulated(study) else ""
+    yield Heading(f"Layouts{chosen}")
     for layout, names in networks.items():
         yield Paragraph(f"{format_layout(layout)}: {', '.join(names)}", indent=2, hang=2)
 

@@ -145,7 +145,11 @@ def _routers(plans: Sequence[RoutePlan]) -> list[Column]:
     mean = [float(np.mean([job.slowdown for job in plan.jobs])) for plan in plans]
     return [
         Column(heading="router", cells=[plan.router for plan in plans], left=True),
-        Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans]),
+        Column(
+            heading="congestion",
+            cells=[f"{plan.alpha:g}" for plan in plans],
+            meaning="demand over capacity of the busiest link",
+        ),
         Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
         Column(heading="worst", cells=[f"{_slowest(plan):.3f}" for plan in plans]),
         Column(
