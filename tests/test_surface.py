@@ -94,8 +94,8 @@ compare: names --batch --chart --fabric --format --layout --output --precision -
 design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
-simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
-    --mode --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
+simulate: names --arrangement --batch --calibration --fabric --failed --format --full --job --layout
+    --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
     --slow --timeline --verbose --wide
 train:
 train export: file folder --config --dtype --to
@@ -112,14 +112,12 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
     --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
-schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
-    --compare --dims --export --fabric --format --groups --independent --job --late --layout --order
+schedule: names --active --algorithms --calibration --chart --chunk-counts --chunks --cluster
+    --compare --dims --export --fabric --format --groups --independent --late --layout --order
     --output --plan --policy --routing --slow --system --timeline --verbose --wide --workload
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
     --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
-route evaluate: --chart --cluster --controller --epochs --events --fabric --failed-spines --flows --format
-    --generate --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed --switch-hash
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job

@@ -40,7 +40,6 @@ REFUSED = {
         "--failed: does not apply to events",
     ),
     "a time of no events": (("route", "export", "json", *PAPER, "--at", "1"), "--at: does not apply to json"),
-    "evaluate: radix": (("route", "evaluate", *PAPER, "--radix", "7"), "--radix: applies to"),
 }
 
 

@@ -10,41 +10,9 @@ import pytest
 Run = Callable[..., tuple[int, str, str]]
 
 
-SCENARIO = """3 4 2 10.0
-0 1 100 2 0 1
-2 1 50 2 2 1
-0 3
-3 1
-2 3
-3 0
-"""
-"""Two flows share the link into host 1: 5 B/s each; the short one ends at 10 s, the long one at 15 s."""
-
-
-def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
-    path = tmp_path / "scenario.txt"
-    path.write_text(SCENARIO)
-    code, out, _ = weft("simulate", "--flows", str(path), "--format", "json")
-    found = json.loads(out)
-    assert code == 0
-    assert found["schema"] == "weft.simulate/1"
-    assert found["makespan_s"] == pytest.approx(15.0)
-    assert [flow["completion_s"] for flow in found["flows"]] == pytest.approx([15.0, 10.0])
-    assert found["links"][1]["utilization"] == pytest.approx(1.0)
-    assert "end after 15.00 s" in weft("simulate", "--flows", str(path))[1]
-
-
-def test_the_shorter_goes_first(weft: Run, tmp_path) -> None:
-    path = tmp_path / "scenario.txt"
-    path.write_text(SCENARIO)
-    _, out, _ = weft("simulate", "--flows", str(path), "--mode", "shortest-remaining", "--format", "json")
-    assert [flow["completion_s"] for flow in json.loads(out)["flows"]] == pytest.approx([15.0, 5.0])
-
-
 BAD = {
     "no arguments": (("simulate",), "--layout"),
-    "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),
-    "missing scenario": (("simulate", "--flows", "no.txt"), "no"),
+    "job alone": (("simulate", "gpt2", "h100-8", "--job", "a"), "needs --arrangement"),
     "unknown fabric": (("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"), "fat-tree"),
     "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),
     "sizes": (("design", "gpt2", "h100-16", "--sizes", "8,x"), "whole number"),

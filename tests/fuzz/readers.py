@@ -274,7 +274,6 @@ EVENTS = (
     '{"time_s": 7, "event": "tick"}',
 )
 JOBS = from_tests("interop/test_routing_jobs.py", "RING")
-SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 
 def numbering() -> Any:
@@ -332,7 +331,6 @@ add(
     "text",
     JOBS,
 )
-of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
 of_text("commands.traffic.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
 # The controllers' states

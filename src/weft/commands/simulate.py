@@ -1,9 +1,9 @@
-"""``weft.simulate``: flow by flow, a scenario file or one iteration of a job on a fabric."""
+"""``weft.simulate``: one iteration of a job on a fabric, flow by flow."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from weft.fabric.placement import Placement
     from weft.reliability.parts import Failed
     from weft.routing.report import RouteReport
-    from weft.simulation.flows.scenario import ScenarioReport
     from weft.simulation.iteration.result import IterationReport
 
 USAGE = (
-    "weft simulate MODEL CLUSTER [--layout tp=8,pp=4] | weft simulate --plan FILE | weft simulate --flows FILE"
+    "weft simulate MODEL CLUSTER [--layout tp=8,pp=4] | weft simulate --plan FILE"
     " | weft simulate --arrangement FILE --job NAME"
 )
 
@@ -47,14 +46,14 @@ class SimulatedNetwork(RadixOptions, RoutingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(RankedOptions, SimulatedNetwork, CalibrationOptions, RecipeOptions):
-    """The job or the flows, and how exactly they are simulated."""
+    """The job, and how exactly its flows are simulated."""
 
     group = "Job"
     arrangement: str | None = option(None, "Job of an arrangement (JSON of weft arrange).", metavar="FILE")
     job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
-    flows: str | None = option(None, "Scenario file: hosts, links and flows (see above).", metavar="FILE")
-    mode: Literal["fair", "shortest-remaining"] = option("fair", "With --flows: how flows share links.")
     full: bool = option(False, "Simulate every flow in time, for small jobs.")
+
+    needs = {"job": "arrangement"}
 
 
 @verb(SimulateOptions)
@@ -64,8 +63,8 @@ def simulate(
     layout: LayoutSource | None = None,
     options: SimulateOptions | None = None,
     **given: Any,
-) -> IterationReport | ScenarioReport:
-    """One iteration of a job flow by flow on a network, or the flows of a scenario file.
+) -> IterationReport:
+    """One iteration of a job flow by flow on a network.
 
     >>> import weft
     >>> report = weft.simulate("gpt2-124m", "a100-16", "dp=16", fabric="rail-only", batch=64)
@@ -73,8 +72,8 @@ def simulate(
     True
 
     Args:
-        model: as for ``weft.plan``; left out with ``plan`` and ``flows``.
-        cluster: as for ``weft.plan``; left out with ``plan`` and ``flows``.
+        model: as for ``weft.plan``; left out with ``plan``.
+        cluster: as for ``weft.plan``; left out with ``plan``.
         layout: as text or as a record; the one that ``weft.plan`` recommends by default.
         options: the options as a record instead of keywords.
 
@@ -84,14 +83,8 @@ def simulate(
         NothingFeasible: the failed parts cut accelerators of the job off.
     """
     options = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
-    if options.flows is not None:
-        return _scenario(model, cluster, options, options.flows)
-    if options.mode != "fair":
-        raise BadInput("needs --flows", where="--mode", remedy="drop it")
     if options.arrangement is not None:
         return _arranged(model, cluster, options, options.arrangement)
-    if options.job is not None:
-        raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
     planned_here = None not in (model, cluster) and options.plan is None and options.layout is None
     if planned_here:
         subject = _best(model, cluster, options)  # type: ignore[arg-type]
@@ -179,11 +172,10 @@ def _arranged(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> IterationReport:
     """A job alone on the hosts and routes that an arrangement gives it."""
-    if (
-        model is not None
-        or cluster is not None
-        or _extra(options, "arrangement", "job", "full", "calibration", "seed")
-    ):
+    taken = ("arrangement", "job", "full", "calibration", "seed")
+    others = [known for known in options_of(SimulateOptions) if known.name not in taken]
+    extra = any(getattr(options, known.name) != known.default for known in others)
+    if model is not None or cluster is not None or extra:
         problem = "--arrangement takes --job, --full, --calibration and output options only"
         raise BadInput(problem, where="simulate", remedy="drop the others: the arrangement has them")
     from weft.arrangement.bundle import read_bundle
@@ -207,25 +199,6 @@ def _arranged(
     return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=result)
 
 
-def _extra(options: SimulateOptions, *allowed: str) -> bool:
-    """Whether options other than those allowed are set."""
-    others = [known for known in options_of(SimulateOptions) if known.name not in allowed]
-    return any(getattr(options, known.name) != known.default for known in others)
-
-
-def _scenario(
-    model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
-) -> ScenarioReport:
-    if model is not None or cluster is not None or _extra(options, "flows", "mode"):
-        raise BadInput("--flows takes --mode and output options only", where="simulate", remedy=USAGE)
-    from weft.simulation.flows.engine import run
-    from weft.simulation.flows.scenario import ScenarioReport, read_scenario
-
-    capacity_Bps, traffic, routes = read_scenario(path)
-    result = run(capacity_Bps, traffic, routes, mode=options.mode)
-    return ScenarioReport(capacity_Bps=capacity_Bps, traffic=traffic, result=result)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SimulateOutput(VerboseOutput, Output):
     """Output options of ``weft simulate``."""
@@ -245,25 +218,13 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     weft simulate llama-3.1-8b h100-64
     weft simulate llama-3.1-8b h100-64 --layout tp=8,dp=8,sp --fabric fat-tree
     weft simulate --plan plan.json --fabric rail-only
-    weft simulate --flows scenario.txt
-
-    A scenario file has a line "hosts links flows bytes_per_second", then a line for each flow ("source target bytes n
-    link1 .. linkn"), then a line for each link ("from to").
     """
     check_count(names, 2, "simulate", USAGE)
-    if options.flows is not None and out.timeline:
-        raise BadInput("--flows does not go with --timeline", where="simulate", remedy=USAGE)
     check_file(out.timeline, "--timeline")
     model, cluster = (*names, None, None)[:2]
     result = simulate(model, cluster, options=options)
-    from weft.simulation.flows.scenario import ScenarioReport
-    from weft.views.simulation import iteration_view, scenario_view
+    from weft.views.simulation import iteration_view, write_timeline
 
-    if isinstance(result, ScenarioReport):
-        report(result, out, scenario_view(result, verbose=out.verbose))
-        return
     report(result, out, iteration_view(result, verbose=out.verbose))
     if out.timeline is not None:
-        from weft.views.simulation import write_timeline
-
         write_timeline(out.timeline, result.result)

@@ -1,59 +1,27 @@
-"""Simulations for people and as timelines: flows, an iteration, and a workload under several policies."""
+"""Simulations for people and as timelines: an iteration, and a workload under several policies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.breakdown import subject
+from weft.views.fabric import tier_name
+from weft.views.files.timeline import Slice, write_trace
+from weft.views.words import setting
 
 if TYPE_CHECKING:
-    from weft.simulation.flows.scenario import ScenarioReport
     from weft.simulation.iteration.result import CollectiveRow, IterationReport, IterationSimulation
     from weft.simulation.workload import Iteration, WorkloadResult
 
 SHOWN = 8
-"""Slowest flows and busiest links that a table shows."""
+"""Busiest links that a table shows."""
 NOTICEABLE = 0.005
 """Shares of time below this are not worth a word."""
-
-
-def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[Block]:
-    """When a scenario ends, its slowest flows, and with ``verbose`` its busiest links."""
-    result, traffic, busy = report.result, report.traffic, report.utilization
-    order = np.argsort(-busy, kind="stable")[:SHOWN]
-    yield Paragraph(
-        f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
-        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time.",
-        style="bold",
-    )
-    yield Blank()
-    late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
-    yield Table(
-        [
-            Column(heading="flow", cells=[str(flow) for flow in late]),
-            Column(heading="from", cells=[str(traffic.source[flow]) for flow in late]),
-            Column(heading="to", cells=[str(traffic.target[flow]) for flow in late]),
-            Column(heading="bytes", cells=[format_si(traffic.bytes[flow], "B") for flow in late]),
-            Column(heading="ends", cells=[f"{result.completion_s[flow]:.6f} s" for flow in late]),
-            Column(heading="bottleneck link", cells=[str(result.bottleneck[flow]) for flow in late]),
-        ]
-    )
-    if len(traffic) > SHOWN:
-        yield Paragraph(f"the slowest {SHOWN} flows (--format json lists all)", indent=2, style="dim")
-    if verbose:
-        yield Heading("Busiest links")
-        yield Table(
-            [
-                Column(heading="link", cells=[str(link) for link in order]),
-                Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in order]),
-                Column(heading="busy", cells=[f"{busy[link]:.1%}" for link in order]),
-            ]
-        )
 
 
 def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterator[Block]:
@@ -62,9 +30,6 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     Args:
         verbose: add the collectives that are only shown for comparison, other times, and where bytes go.
     """
-    from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
-    from weft.views.words import setting
-
     result = report.result
     yield Paragraph(iteration_verdict(report), style="bold")
     yield Blank()
@@ -101,9 +66,6 @@ def iteration_verdict(report: IterationReport) -> str:
 
 def _details(report: IterationReport) -> Iterator[Block]:
     """Other times, the job in full, and where bytes go."""
-    from weft.views.breakdown import subject
-    from weft.views.fabric import tier_name
-
     result, fabric = report.result, report.fabric
     yield Heading("Times")
     yield Paragraph(
@@ -136,13 +98,8 @@ def _details(report: IterationReport) -> Iterator[Block]:
     )
     if result.busiest:
         yield Heading("Busiest links")
-        yield Table(
-            [
-                Column(heading="link", cells=[link.name for link in result.busiest[:SHOWN]], left=True),
-                Column(heading="carried", cells=[format_si(link.bytes, "B") for link in result.busiest[:SHOWN]]),
-                Column(heading="busy", cells=[f"{link.utilization:.1%}" for link in result.busiest[:SHOWN]]),
-            ]
-        )
+        rows = [(link.name, format_si(link.bytes, "B"), f"{link.utilization:.1%}") for link in result.busiest[:SHOWN]]
+        yield rows_grid(("link", "carried", "busy"), rows, left=("link",))
 
 
 _AXES = {"x": "tp", "z": "fsdp", "context": "cp", "data": "dp", "pipeline": "pp", "expert": "ep"}
@@ -174,8 +131,6 @@ def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Co
 
 def write_timeline(path: str, result: IterationSimulation) -> None:
     """The stages' timeline as a trace for ui.perfetto.dev."""
-    from weft.views.files.timeline import Slice, write_trace
-
     slices = [
         Slice(process=f"stage {span.stage}", thread=span.track, name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline
@@ -249,8 +204,6 @@ def workload_verdict(result: WorkloadResult, policy: str) -> str:
 
 def write_workload_timeline(path: str, run: Iteration) -> None:
     """Computations and collectives of an iteration, for ui.perfetto.dev."""
-    from weft.views.files.timeline import Slice, write_trace
-
     slices = [
         Slice(
             process=run.workload.name,
