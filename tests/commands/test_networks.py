@@ -11,7 +11,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 BAD = {
-    "no arguments": (("simulate",), "--layout"),
+    "no arguments": (("simulate",), "MODEL and CLUSTER are needed"),
     "job alone": (("simulate", "gpt2", "h100-8", "--job", "a"), "needs --arrangement"),
     "unknown fabric": (("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"), "fat-tree"),
     "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),

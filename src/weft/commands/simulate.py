@@ -85,7 +85,9 @@ def simulate(
     options = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
     if options.arrangement is not None:
         return _arranged(model, cluster, options, options.arrangement)
-    planned_here = None not in (model, cluster) and options.plan is None and options.layout is None
+    if options.plan is None and (model is None or cluster is None):
+        raise BadInput("MODEL and CLUSTER are needed, or --plan", where="simulate", remedy=USAGE)
+    planned_here = options.plan is None and options.layout is None
     if planned_here:
         subject = _best(model, cluster, options)  # type: ignore[arg-type]
     else:
