@@ -36,7 +36,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "fabric check": ("cables.csv", "--against", "cables.csv"),
     "route plan": (*FLOWS, "--format", "json", "--paths", "-o", "routes.json"),
     "route audit": ("--routes", "routes.json", *FLOWS),
-    "route evaluate": (*FLOWS, "--epochs", "1"),
     "route export": ("nccl", *FLOWS),
     "route watch": ("--state", "state", "--events", "events.jsonl"),
     "arrange": (str(EXAMPLES / "two-jobs.toml"), "--budget", "1s"),

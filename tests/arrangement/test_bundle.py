@@ -131,7 +131,7 @@ def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
     rows = []
     for number, row in enumerate(document["jobs"]):
         assert list(bundle.host_names(number)) == row["slurm"]["SLURM_HOSTFILE"].split()
-        assert encode(bundle.schedules(number).collectives) == row["schedules"]
+        assert encode(bundle.collectives(number)) == row["schedules"]
         rows += [flow for rank in bundle.paths(number) for flow in rank]
     written = [] if document["routes"] is None else document["routes"]["flows"]
     assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, written))
@@ -173,7 +173,7 @@ def test_a_damaged_arrangement_is_refused_with_one_message(tmp_path, monkeypatch
     path.write_text(json.dumps(document))
     with pytest.raises(BadInput, match=words):
         read_bundle(path)
-    monkeypatch.setattr("sys.argv", ["weft", "schedule", "--arrangement", str(path), "--job", "first"])
+    monkeypatch.setattr("sys.argv", ["weft", "simulate", "--arrangement", str(path), "--job", "first"])
     with pytest.raises(SystemExit) as stop:
         main()
     told = capsys.readouterr()

@@ -147,6 +147,8 @@ def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, .
         (("estimate", "gpt2", "h100-8", "--pp", "4"), "Write --layout pp=4."),
         (("plan", "gpt2", "h100", "--nodes", "4"), "The cluster's name has the number of GPUs, as h100-64."),
         (("plan", "gpt2"), "For example: weft plan llama-3.1-405b h100-16384"),
+        (("fabric", "bill"), "For example: weft fabric bill h100-1024 --spares 3%"),
+        (("info",), "For example: weft info models [WORD]"),
     ],
 )
 def test_a_wrong_call_says_what_to_write(weft: Run, words: tuple[str, ...], hint: str) -> None:

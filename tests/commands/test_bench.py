@@ -27,7 +27,7 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
     code, out, err = weft(
         "bench", "--ranks", "2", *options, "--format", "json", "-o", machine, "--calibration-output", kept
     )
-    assert (code, err) == (0, f"next: weft plan MODEL {machine} --calibration {kept}\n")
+    assert (code, err) == (0, f"Next: weft plan MODEL {machine} --calibration {kept}\n")
     found = json.loads(out)
     assert found["schema"] == "weft.bench/1"
     assert [(one["kind"], one["bytes"]) for one in found["samples"]] == [

@@ -43,7 +43,7 @@ def test_every_shell_gets_its_script(shell: str) -> None:
     ("line", "offered"),
     [
         ("weft pl", {"plan"}),
-        ("weft route e", {"evaluate", "export"}),
+        ("weft route e", {"export"}),
         ("weft plan --form", {"--format"}),
         ("weft launch --tool deep", {"deepspeed"}),
         ("weft plan llama-3.1-4", {"llama-3.1-405b"}),

@@ -35,9 +35,8 @@ def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
 
 
 BAD = {
-    "no arguments": (("simulate",), "--layout"),
-    "flows and a model": (("simulate", "gpt2", "h100-8", "--flows", "x"), "--flows"),
-    "missing scenario": (("simulate", "--flows", "no.txt"), "no"),
+    "no arguments": (("simulate",), "MODEL and CLUSTER are needed"),
+    "job alone": (("simulate", "gpt2", "h100-8", "--job", "a"), "needs --arrangement"),
     "unknown fabric": (("simulate", "gpt2", "h100-16", "--layout", "dp=16", "--fabric", "fat-three"), "fat-tree"),
     "unknown kind": (("fabric", "h100-64", "--kind", "rail"), "rail-only"),
     "sizes": (("design", "gpt2", "h100-16", "--sizes", "8,x"), "whole number"),

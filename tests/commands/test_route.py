@@ -351,8 +351,6 @@ FILES = {
 NET = ("route", "--fabric", "net.json")
 BAD = {
     "no traffic": (NET, "there is no traffic"),
-    "missing folder": (("route", "evaluate", "--jobs", "nowhere"), "nowhere: cannot be read"),
-    "folder without jobs": (("route", "evaluate", "--jobs", "."), "holds no job file"),
     "missing flows": ((*NET, "--flows", "no.csv"), "no.csv: no such file"),
     "unknown host": ((*NET, "--flows", "strange.csv"), "strange.csv: line 2: target: '99'"),
     "twice": ((*SMALL, "--flows", "flows.csv"), "two jobs are called a"),

@@ -148,8 +148,8 @@ def test_process_groups_of_a_trace(weft: Run, tmp_path: Path) -> None:
 # Bad input --------------------------------------------------------------------------------------
 
 BAD = {
-    "nothing": (("schedule",), "collective and a size"),
-    "no size": (("schedule", "all-reduce", *DIMS), "collective and a size"),
+    "nothing": (("schedule",), "COLLECTIVE and SIZE are missing"),
+    "no size": (("schedule", "all-reduce", *DIMS), "COLLECTIVE and SIZE are missing"),
     "too many words": ((*SMALL, "now"), "3 names given"),
     "unknown collective": (("schedule", "all-reduct", "1GiB", *DIMS), "did you mean all-reduce"),
     "size is no size": (("schedule", "all-reduce", "big", *DIMS), "quantity"),

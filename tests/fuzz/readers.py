@@ -274,6 +274,7 @@ EVENTS = (
     '{"time_s": 7, "event": "tick"}',
 )
 JOBS = from_tests("interop/test_routing_jobs.py", "RING")
+
 SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
 
 

@@ -35,7 +35,6 @@ NOT_READERS = {
     "commands.tune.tune": "gives a run's file to read_run, or a plan to planned_subject",
     "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
     "commands.schedule.schedule_command": "does what schedule does",
-    "commands.route_evaluate.evaluation": "gives lines of files to read_event",
     "commands.route_export.export_command": "gives files to read_probes and read_subnet",
     "commands.route_watch.undecided": "gives lines of files to read_event",
     "collectives.schedules.timing.resolve_active": "takes a number, or a word of an option's choices",

@@ -321,13 +321,14 @@ def test_oversubscribed_networks_are_tried_beside() -> None:
             weft.design("llama-3.2-1b", CLUSTER, no_simulate=True, oversubscription=text, **asked)
 
 
-def test_wider_networks_are_no_slower_and_failures_are_of_those_asked_for() -> None:
+def test_wider_networks_are_no_slower_and_failures_are_of_the_named_and_the_recommended() -> None:
     asked = {"layout": "tp=4,dp=16", "batch": 64, "sequence": 2048, "radix": 8}
     found = weft.design("llama-3.2-1b", CLUSTER, fabrics="fat-tree", **asked)
     times = [one.simulated_s for one in found.designs]
     assert len(times) == 4
     assert all(b >= a * (1 - 1e-9) for a, b in pairwise(times))
-    assert [bool(one.failures) for one in found.designs] == [True, False, False, False]
+    studied = [one for one in found.designs if one.failures]
+    assert studied == [found.designs[0], found.recommended]
     named = weft.design("llama-3.2-1b", CLUSTER, fabrics="fat-tree 4:1", **asked)
     assert [(one.kind, bool(one.failures)) for one in named.designs] == [("fat-tree 4:1", True)]
     assert named.designs[0].simulated_s == times[2]

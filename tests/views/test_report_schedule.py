@@ -104,8 +104,8 @@ def test_comparison_counts_from_the_baseline():
 
 def test_slow_dimensions_have_a_remedy():
     text = table(outcome(SLOW))
-    assert "No mix of orders keeps all dimensions busy; one could with dimension 2 at 6.25 GB/s." in text
-    assert "No mix of orders" not in table(outcome())
+    assert "Bottleneck: dimension 2; every schedule leaves others idle. With 6.25 GB/s none would be." in text
+    assert "Bottleneck" not in table(outcome())
 
 
 def test_one_dimension_has_no_pairs():

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.arrangement.certificate import Certificate, Proof, Verified
 from weft.arrangement.clock import Assignment, Clock, Reference, Timed, levels, order_of
-from weft.arrangement.collectives import JobCollective, JobSchedules, job_collectives, own_cluster, tuner_text
+from weft.arrangement.collectives import JobCollective, job_collectives, own_cluster, tuner_text
 from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
@@ -341,11 +341,9 @@ class Bundle:
                 by_source[row["source"]].append(row)
         return tuple(tuple(by_source[fabric.names[at]]) for at in self.placement(number).accelerators.tolist())
 
-    def schedules(self, number: int) -> JobSchedules:
-        """The collectives of a job with their best algorithms, as ``weft arrange`` found them."""
-        placement, router = self.placement(number), self.choice.router
-        collectives = job_collectives(self.site, number, placement, router, self.routes)
-        return JobSchedules(job=self.site.jobs[number].name, collectives=collectives)
+    def collectives(self, number: int) -> tuple[JobCollective, ...]:
+        """The collectives of a job with their best algorithms, most bytes first."""
+        return job_collectives(self.site, number, self.placement(number), self.choice.router, self.routes)
 
     def flows(self) -> JobTraffic:
         """The flows between hosts of all jobs, where they are."""

@@ -28,7 +28,7 @@ from weft.collectives.schedules.messages import equal, schedule_plan
 from weft.collectives.schedules.policies import POLICIES, SMALLEST_PIECE_BYTES, schedule
 from weft.collectives.schedules.timing import TimedSchedule, time_schedule
 from weft.collectives.stages import BALANCED_KINDS
-from weft.errors import UnknownName, Unsupported
+from weft.errors import Unsupported
 from weft.estimation.iteration import Estimator
 from weft.fabric.dimension import Dimension, from_tier
 from weft.fabric.placement import Placement
@@ -39,7 +39,6 @@ from weft.layout.operations import CollectiveKind
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.step import Call, TrainingStep
 from weft.layout.table import LayoutTable
-from weft.results import Result
 from weft.simulation.flows.symmetry import transfer
 from weft.simulation.iteration.contention import UNIT_BYTES, FlowRoutes, Messages, Wires
 from weft.simulation.iteration.demand import Key
@@ -150,52 +149,6 @@ class JobCollective(Document):
             predicted_s=self.scheduled_s,
             bound_s=self.shares_bound_s,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
-class JobSchedules(Result):
-    """Every collective of an arranged job with its best algorithm, most bytes first."""
-
-    SCHEMA = "weft.job-schedules/1"
-    DOCUMENT = "job schedules=collectives"
-
-    job: str
-    collectives: tuple[JobCollective, ...]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """A row a collective."""
-        return [
-            {
-                "collective": collective.name,
-                "ranks": collective.ranks,
-                "hosts": collective.hosts,
-                "bytes": collective.bytes,
-                "calls": collective.calls,
-                "assumed": collective.assumed.algorithm,
-                "assumed_s": collective.assumed.predicted_s,
-                "best": collective.best.algorithm,
-                "best_s": collective.best.predicted_s,
-                "bound_s": collective.bound_s,
-            }
-            for collective in self.collectives
-        ]
-
-    def of(self, kind: str | None, axes: str | None) -> JobCollective:
-        """The largest collective of a kind, over some axes ("context+data") where they are given.
-
-        Raises:
-            UnknownName: the job has none such.
-        """
-        alike = [
-            collective
-            for collective in self.collectives
-            if kind in (None, collective.kind) and axes in (None, "+".join(collective.axes))
-        ]
-        if not alike:
-            known = list(dict.fromkeys(collective.name for collective in self.collectives))
-            wanted = " ".join(word for word in (kind, axes) if word is not None)
-            raise UnknownName("collective", wanted, known, where=f"job {self.job}")
-        return max(alike, key=lambda collective: collective.bytes)
 
 
 def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> str:

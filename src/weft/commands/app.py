@@ -144,8 +144,13 @@ def _advised(error: click.UsageError) -> str:
             return "No such option '--layout'. Pin what is fixed with --fix tp=8; weft estimate takes one --layout."
         if name in COUNTS:
             return f"No such option '{error.option_name}'. The cluster's name has the number of GPUs, as h100-64."
-    if isinstance(error, click.MissingParameter) and command.name in EXAMPLES:
-        return f"{error.format_message()} For example: weft {command.name} {EXAMPLES[command.name][0]}"
+    if isinstance(error, click.MissingParameter):
+        lines = [line.strip().partition("  ")[0] for line in (command.help or "").splitlines()]
+        examples = [line for line in lines if line.startswith("weft ") and not line.endswith(".")]
+        if command.name in EXAMPLES:
+            examples = [f"weft {command.name} {EXAMPLES[command.name][0]}"]
+        if examples:
+            return f"{error.format_message()} For example: {examples[0]}"
     return error.format_message()
 
 

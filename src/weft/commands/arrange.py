@@ -100,8 +100,11 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     """Choose hosts, layouts, routes, start times and traffic classes for all jobs of a site together.
 
     SITE.toml names the network, the hosts, what the switches can do, and the jobs (docs/arrange.md). Ctrl-C ends the
-    search with the best arrangement so far. weft simulate, route, schedule, launch and train read the file of -o
+    search with the best arrangement so far. weft simulate, route, launch and train read the file of -o
     (--arrangement).
+
+    \b
+    weft arrange examples/site.toml -o arranged.json
     """
     check_file(out.output, "-o")
     check_chart(out.chart)

@@ -50,10 +50,12 @@ class DesignOptions(RankedOptions, FailureOptions, PriceOptions, RadixOptions, R
         "Ports down per port up to try, or none (default: 1,2,4,7; none with --sizes or --batches).",
         metavar="R,...|none",
     )
-    sizes: str | tuple[int, ...] = option(
-        "", "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
+    sizes: str | tuple[int, ...] | None = option(
+        None, "Scale-up domain sizes to try (default: the cluster's own).", metavar="K,..."
     )
-    batches: str | tuple[int, ...] = option("", "Global batches to try (default: the recipe's own).", metavar="N,...")
+    batches: str | tuple[int, ...] | None = option(
+        None, "Global batches to try (default: the recipe's own).", metavar="N,..."
+    )
     against: str | None = option(None, "Compare cost and time of the others with this kind.", metavar="KIND")
     no_simulate: bool = option(False, "Closed form only.")
     no_failures: bool = option(False, "Leave the study of failures out.")
@@ -125,8 +127,8 @@ def design(
         where,
         [kind.strip() for kind in kinds if kind.strip()],
         how,
-        domains=numbers_of(options.sizes, "--sizes"),
-        batches=numbers_of(options.batches, "--batches"),
+        domains=numbers_of(options.sizes or (), "--sizes"),
+        batches=numbers_of(options.batches or (), "--batches"),
         progress=progress,
     )
 
@@ -166,7 +168,10 @@ class DesignOutput(Output):
 def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOutput) -> None:
     """Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.
 
-    MODEL and CLUSTER as for weft plan; with --plan they are those of the plan.
+    \b
+    weft design llama-3.1-8b h100-64
+    weft design llama-3.1-8b h100-512 --fabrics rail-only,fat-tree --oversubscription 1,3
+    weft design --plan plan.json
     """
     from weft.views.design import design_view
 

@@ -240,6 +240,9 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
     """Print the bill of materials: switches, cables, transceivers and NICs, with spares.
 
     Every cable is a fiber with two transceivers. Totals equal those of weft fabric and weft design.
+
+    \b
+    weft fabric bill h100-1024 --spares 3%
     """
     from weft.views.fabric import bill_view
 
@@ -257,6 +260,9 @@ def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOut
     AS-BUILT is a file in any format that weft fabric reads; so is the design, or it is a kind with --cluster.
     Devices match by name (--names maps them). Ports match by name where both files name them; otherwise any port of
     the device counts. With --plan the cost in time per iteration is shown too. Exit code 1 if anything differs.
+
+    \b
+    weft fabric check lldp.json --against plan.csv
     """
     from weft.views.fabric import wiring_view
 

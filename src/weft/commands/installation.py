@@ -126,7 +126,7 @@ CHECKS = {"plan": _plan, "fair rates": _rates, "schedule": _schedule, "simulate"
 
 def installation_view(result: Installation) -> Iterator[Block]:
     """The installation for people."""
-    from weft.views.blocks import Column, Heading, Paragraph, Table
+    from weft.views.blocks import Heading, Paragraph, rows_grid
 
     missing = [name for name in NEEDED if not result.packages[name]]
     failed = sum(not check.holds for check in result.checks)
@@ -136,21 +136,11 @@ def installation_view(result: Installation) -> Iterator[Block]:
     yield Paragraph(f"Weft {weft.__version__} {state}: {problem}{passed}", style="bold")
     yield Heading("Extras")
     states = [f"pip install 'weft[{name}]'" if result.lacks(name) else "installed" for name in EXTRAS]
-    yield Table(
-        [
-            Column(heading="extra", cells=list(EXTRAS), left=True),
-            Column(heading="needed by", cells=[serves for serves, _ in EXTRAS.values()], left=True),
-            Column(heading="", cells=states, left=True),
-        ]
-    )
+    extras = [(name, serves, state) for (name, (serves, _)), state in zip(EXTRAS.items(), states, strict=True)]
+    yield rows_grid(("extra", "needed by", ""), extras, left=("extra", "needed by", ""))
     yield Heading("Checks")
-    yield Table(
-        [
-            Column(heading="", cells=["passed" if check.holds else "FAILED" for check in result.checks], left=True),
-            Column(heading="check", cells=[check.name for check in result.checks], left=True),
-            Column(heading="answer", cells=[check.answer for check in result.checks], left=True),
-        ]
-    )
+    checks = [("passed" if check.holds else "FAILED", check.name, check.answer) for check in result.checks]
+    yield rows_grid(("", "check", "answer"), checks, left=("", "check", "answer"))
     machine = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     versions = ", ".join(f"{name} {result.packages[name] or 'MISSING'}" for name in NEEDED)
     yield Paragraph(f"{machine}; {versions}", indent=2, hang=2)

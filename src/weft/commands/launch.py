@@ -45,7 +45,7 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
     texts["nccl.env"] = settings
     schedules: dict[str, str] = {}
     sizes: dict[tuple[str, int], list[float]] = {}
-    for collective in bundle.schedules(number).collectives:
+    for collective in bundle.collectives(number):
         near = sizes.setdefault((collective.kind, collective.ranks), [])
         if any(size / SPAN <= collective.bytes <= size * SPAN for size in near):
             continue  # the executor takes the first that fits

@@ -177,9 +177,7 @@ _PLANS = ("rank", "plan")
 VERBS: dict[str, _Verb] = {
     "plan": _Verb(PlanOptions, ("model", "cluster"), _plan, without=("top", "variants")),
     "estimate": _Verb(EstimateOptions, ("model", "cluster"), _estimate, without=("run", "vocab", *_PLANS)),
-    "simulate": _Verb(
-        SimulateOptions, ("model", "cluster"), _simulate, without=("flows", "mode", "arrangement", "job", *_PLANS)
-    ),
+    "simulate": _Verb(SimulateOptions, ("model", "cluster"), _simulate, without=("arrangement", "job", *_PLANS)),
     "design": _Verb(
         DesignOptions,
         ("model", "cluster", "fabric"),
@@ -191,7 +189,7 @@ VERBS: dict[str, _Verb] = {
         ("collective", "size"),
         _schedule,
         without=(
-            *("plan", "layout", "arrangement", "job", "workload", "groups", "compare", "chunk_counts"),
+            *("plan", "layout", "workload", "groups", "compare", "chunk_counts"),
             *("late", "slow", "calibration"),
         ),
     ),

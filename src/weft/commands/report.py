@@ -126,6 +126,9 @@ def report_command(subject: str, options: ReportOptions, out: FileOutput) -> Non
 
     PLAN.json is from weft plan --format json, ARRANGEMENT.json from weft arrange -o, STUDY the folder of weft sweep
     --state. The page opens from disk and loads nothing from the network.
+
+    \b
+    weft report plan.json -o plan.html
     """
     check_file(out.output, "--output")
     deliver(make_report(subject, options=options), out.output)

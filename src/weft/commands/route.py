@@ -159,7 +159,7 @@ def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, R
     return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
 
 
-_MODULES = {"evaluate": "route_evaluate", "watch": "route_watch", "export": "route_export"}
+_MODULES = {"watch": "route_watch", "export": "route_export"}
 
 
 @click.group(cls=DefaultGroup, default="plan", modules=_MODULES)
@@ -170,7 +170,6 @@ def route_command() -> None:
     weft route --plan plan.json                       a planned job on its cluster's network
     weft route --cluster h100-1024 --job 'llama-3.1-8b tp=8,dp=32'
     weft route audit --routes FILE                    judge the routes that a network has
-    weft route evaluate --generate BLOOM:4            compare routers in the simulator
     weft route watch --events FILE --state DIR        keep routes good as jobs and links change
     weft route export roce-csv --plan plan.json       write routes for a network
 

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from heapq import merge
 from itertools import chain, islice
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -223,9 +225,12 @@ def undecided(
     """
     where = path or "standard input"
     decided = first
-    given = _lines(path) if path is not None or beside is None else iter(())
-    placed = ((f"{where}: line {number}", line) for number, line in given)
-    for place, line in _among(placed, beside) if beside else placed:
+    lines = _lines(path) if path is not None or beside is None else iter(())
+    placed = ((f"{where}: line {number}", line) for number, line in lines)
+    if beside:  # by time; at one time the file's come first
+        timed = ((_time_s(line), place, line) for place, line in placed)
+        placed = (event[1:] for event in merge(timed, beside, key=itemgetter(0)))
+    for place, line in placed:
         if (path is not None or beside is not None) and store is not None and decided < done:
             decided += 1
             if store.event(decided) != line.strip():
@@ -238,21 +243,6 @@ def undecided(
         yield place, line
 
 
-def _among(placed: Iterator[tuple[str, str]], beside: Sequence[Timed]) -> Iterator[tuple[str, str]]:
-    """Events of a file and others by their time; at one time the file's come first."""
-    others = iter(beside)
-    waiting = next(others, None)
-    for place, line in placed:
-        time_s = _time_s(line)
-        while waiting is not None and waiting[0] < time_s:
-            yield waiting[1:]
-            waiting = next(others, None)
-        yield place, line
-    while waiting is not None:
-        yield waiting[1:]
-        waiting = next(others, None)
-
-
 def _time_s(line: str) -> float:
     """The time of an event; of a line that is none, at once, so that it is refused in its place."""
     try:
@@ -263,21 +253,15 @@ def _time_s(line: str) -> float:
 
 def _lines(path: str | None) -> Iterator[tuple[int, str]]:
     """Lines that hold something, with their numbers."""
-    if path is None:
-        stream: TextIO = sys.stdin
-        try:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield number, line
-        except UnicodeDecodeError:
-            raise BadInput("is not text in UTF-8", where="standard input") from None
-        return
     from weft.files import read_text
 
-    text = read_text(Path(path), where=path)
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
+    lines: Iterable[str] = sys.stdin if path is None else read_text(Path(path), where=path).split("\n")
+    try:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line
+    except UnicodeDecodeError:
+        raise BadInput("is not text in UTF-8", where="standard input") from None
 
 
 # Pushing routes ----------------------------------------------------------------------------------
@@ -371,22 +355,22 @@ class Hook:
                 )
             except OSError as error:
                 return f"does not start ({error.strerror})"
-            return self._end(running, text)
+            return _end(running, text)
 
-    def _end(self, running: subprocess.Popen[bytes], text: str) -> str:
-        try:
-            _, errors = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
-            return f"ran for more than {LIMIT_S:g} s"
-        except BaseException:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
+
+def _end(running: subprocess.Popen[bytes], text: str) -> str:
+    """Wait for a command and kill it after ``LIMIT_S``; what went wrong, empty if nothing."""
+    try:
+        _, errors = running.communicate(f"{text}\n".encode(), timeout=LIMIT_S)
+    except BaseException as error:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        last = errors.decode(errors="replace").strip().rpartition("\n")[2]
-        more = f" ({printable(last, 120)})" if last else ""
-        return f"exits with {running.returncode}{more}" if running.returncode else ""
+        return f"ran for more than {LIMIT_S:g} s"
+    last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    more = f" ({printable(last, 120)})" if last else ""
+    return f"exits with {running.returncode}{more}" if running.returncode else ""
 
 
 def held_routes(controller: Controller) -> str:

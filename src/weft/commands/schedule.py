@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from weft.commands.command_line import GroupedCommand, takes
-from weft.commands.options import Options, given_options, option, options_of, verb
+from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
     Output,
     VerboseOutput,
@@ -37,7 +36,6 @@ from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.formats import formats_of
 
 if TYPE_CHECKING:
-    from weft.arrangement.collectives import JobSchedules
     from weft.cluster import Cluster
     from weft.collectives.schedules.result import ScheduleResult
     from weft.collectives.schedules.timing import Active, TimedSchedule
@@ -49,10 +47,6 @@ if TYPE_CHECKING:
 USAGE = "weft schedule all-reduce 1GiB --cluster h100-64"
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
-_ARRANGED = frozenset(
-    {*("arrangement", "job", "policy", "order", "chunks", "active", "algorithms", "compare"), "chunk_counts"}
-)
-"""What goes with an arrangement."""
 _ONLY_COLLECTIVE = ("compare", "chunk_counts")
 
 
@@ -74,8 +68,8 @@ class ScheduledJob(PlannedOptions):
     group = "Job"
     workload: str | Workload | None = option(None, "Iteration to schedule (see above).", metavar="NAME|FILE")
     groups: str | None = option(None, "Process groups of a Chakra trace, as for ASTRA-sim.", metavar="FILE")
-    arrangement: str | None = option(None, "Collectives of an arranged job (JSON of weft arrange).", metavar="FILE")
-    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
+
+    needs = {"layout": "workload", "groups": "workload"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,23 +96,11 @@ class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.job is not None and self.arrangement is None:
-            raise BadInput("--job needs --arrangement", where="schedule", remedy="add it, or drop --job")
-        if self.arrangement is not None:
-            defaults = {known.name: known.default for known in options_of(type(self))}
-            extra = [name for name in defaults if getattr(self, name) != defaults[name] and name not in _ARRANGED]
-            if extra:
-                problem = f"--{extra[0]} does not go with --arrangement"
-                raise BadInput(problem, where="schedule", remedy="drop it: the arrangement has network and job")
         if self.has_iteration:
             flags = [f"--{name.replace('_', '-')}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
             if flags:
                 problem = f"{', '.join(flags)}: only for one collective"
                 raise BadInput(problem, where="--workload", remedy="drop it")
-            return
-        for name in ("layout", "groups"):
-            if getattr(self, name) is not None:
-                raise BadInput("needs --workload", where=f"--{name}", remedy="add --workload, or drop it")
 
     @property
     def has_iteration(self) -> bool:
@@ -132,7 +114,7 @@ def schedule(
     size: str | float | None = None,
     options: ScheduleOptions | None = None,
     **given: Any,
-) -> ScheduleResult | WorkloadResult | JobSchedules:
+) -> ScheduleResult | WorkloadResult:
     """Schedule a collective over every dimension of a network, or a whole iteration.
 
     >>> import weft
@@ -142,20 +124,14 @@ def schedule(
 
     Args:
         collective: all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce.
-        size: bytes of the full buffer (reduced, gathered, before scattering), as "1GiB"; with ``arrangement`` the
-            axes of the job's collective instead, as "data".
+        size: bytes of the full buffer (reduced, gathered, before scattering), as "1GiB".
         options: the options as a record instead of keywords; with ``workload`` or ``plan`` a whole iteration is
-            scheduled under every policy, and there is no collective; with ``arrangement`` and no collective all of
-            the job's are compared.
+            scheduled under every policy, and there is no collective.
 
     Raises:
         BadInput: a name, a file or an option that cannot be used, or options that do not go together.
     """
     options = given_options(ScheduleOptions, options, given)
-    if options.arrangement is not None:
-        if collective is None:
-            return _arranged_schedules(options)
-        collective, size, options = _arranged_request(collective, size, options)
     if options.has_iteration:
         if collective is not None or size is not None:
             words = " ".join(str(word) for word in (collective, size) if word is not None)
@@ -176,11 +152,10 @@ def schedule(
     policies = partial(compare, request, active=timed.active)
     counts = sorted(set(numbers_of(options.chunk_counts or (), "--chunk-counts")))
     others = policies(chunks=options.chunks) if options.compare else None
+    baseline = timed
     if others is not None:
         baseline = others["baseline"]
-    elif timed.schedule.policy == "baseline":
-        baseline = timed
-    else:
+    elif timed.schedule.policy != "baseline":
         baseline = in_time(request, "baseline", chunks=options.chunks, active=timed.active)
     return ScheduleResult(
         timed=timed,
@@ -194,25 +169,6 @@ def schedule(
     )
 
 
-def _arranged_schedules(options: ScheduleOptions) -> JobSchedules:
-    """All collectives of a job of an arrangement."""
-    from weft.arrangement.bundle import read_bundle
-
-    bundle = read_bundle(str(options.arrangement))
-    return bundle.schedules(bundle.number(options.job))
-
-
-def _arranged_request(
-    collective: str | None, axes: str | float | None, options: ScheduleOptions
-) -> tuple[str, float, ScheduleOptions]:
-    """Kind, bytes and options of the largest collective of a job of an arrangement that is named so."""
-    largest = _arranged_schedules(options).of(collective, None if axes is None else str(axes))
-    if not largest.dimensions:
-        problem = f"the groups of {largest.name} are spread unevenly over their hosts"
-        raise BadInput(problem, where="schedule --arrangement", remedy="choose another collective")
-    return largest.kind, largest.bytes, replace(options, arrangement=None, job=None, dims=largest.dimensions)
-
-
 def _scheduled(
     collective: str | None, size: str | float | None, options: ScheduleOptions, *, executor: bool = False
 ) -> tuple[TimedSchedule, Cluster | None, tuple[str, ...]]:
@@ -221,7 +177,7 @@ def _scheduled(
     ``executor``: for MSCCL's, which takes few chunks and no reduction in switches.
     """
     if collective is None or size is None:
-        raise BadInput("needs a collective and a size", where="schedule", remedy=USAGE)
+        raise BadInput("COLLECTIVE and SIZE are missing", where="schedule", remedy=f"for example: {USAGE}")
     from weft.collectives.dimensions import parse_algorithms
     from weft.collectives.schedules.chunks import request
     from weft.collectives.schedules.policies import schedule as in_time
@@ -270,7 +226,7 @@ def _dimensions(
     """The dimensions of the options, or of a plan's cluster; the cluster; the assumptions."""
     sources = [name for name in ("cluster", "dims") if getattr(options, name) is not None]
     if len(sources) != (0 if planned is not None and not sources else 1):
-        raise BadInput("give one of --cluster and --dims", where="schedule", remedy=USAGE)
+        raise BadInput("needs one of --cluster and --dims", where="schedule", remedy=f"for example: {USAGE}")
     from weft.collectives.dimensions import dimensions_of, parse_dimensions
 
     if options.dims is not None:
@@ -376,7 +332,7 @@ FORMATS = tuple(formats_of("schedule"))
 
 
 def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOptions, form: str) -> str:
-    """A schedule as text in one of ``FORMATS`` but chakra."""
+    """A schedule as text in one of ``FORMATS``, except chakra."""
     wanted = timed.schedule.request
     if form == "msccl":
         from weft.collectives.schedules.messages import equal, schedule_plan
@@ -413,14 +369,6 @@ def _exported(timed: TimedSchedule, cluster: Cluster | None, options: ScheduleOp
     return astra_system.write(system)
 
 
-def _write_chakra(timed: TimedSchedule, folder: str) -> int:
-    """Traces of the collective for every rank, FOLDER/trace.<rank>.et; returns how many."""
-    from weft.interop.chakra import write_traces
-
-    wanted = timed.schedule.request
-    return len(write_traces(wanted.kind, wanted.bytes, folder, [one.size for one in wanted.dimensions]))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOutput(VerboseOutput, Output):
     """Output options of ``weft schedule``."""
@@ -444,100 +392,71 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     weft schedule all-reduce 1GiB --dims switch:16:150GiB/s:1ns,switch:64:100GiB/s:1ns
     weft schedule --workload llama-3.1-8b --layout fsdp=64,mbs=1 --cluster h100-64
     weft schedule --plan plan.json
-    weft schedule all-reduce data --arrangement two.json --job second
 
     A dimension is KIND:SIZE:BANDWIDTH:LATENCY. KIND is ring, line, fully-connected or switch (:reduce at the end where
     it reduces); BANDWIDTH is an accelerator's in that dimension, per direction, over all its links; LATENCY is that of
     one step.
 
     --workload takes resnet-50, resnet-152, gnmt, dlrm or transformer-1t (as in Themis), a Chakra trace (.et), a
-    PyTorch profile (.json, .json.gz), or a model with --layout and --cluster. With --arrangement,
-    axes (as data) replace SIZE; without COLLECTIVE all collectives of the job are listed.
+    PyTorch profile (.json, .json.gz), or a model with --layout and --cluster.
     """
     check_chart(out.chart)
     check_file(out.timeline, "--timeline")
     check_count(names, 2, "schedule", USAGE)
-    kind: str | None
-    size: str | float | None
     kind, size = (*names, None, None)[:2]
-    if options.arrangement is not None:
-        if kind is None:
-            _print_arranged(options, out)
-            return
-        kind, size, options = _arranged_request(kind, size, options)
-    if options.has_iteration:
-        _print_workload(kind, size, options, out)
+    if out.export is not None:
+        _export(kind, size, options, out, out.export)
         return
     from weft.collectives.schedules.result import ScheduleResult
-    from weft.views.collective import schedule_view, write_schedule_timeline
 
-    counts: Mapping[int, Mapping[str, TimedSchedule]] = {}
-    if out.export is not None:
-        _check_export(options, out)
-        timed, cluster, _ = _scheduled(kind, size, options, executor=out.export == "msccl")
-        if out.export != "chakra":
-            deliver(_exported(timed, cluster, options, out.export), out.output)
-        elif out.output is None:
-            raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
-        else:
-            click.echo(f"{_write_chakra(timed, out.output):,} traces: {out.output}/trace.<rank>.et", err=True)
-    else:
-        result = schedule(kind, size, options)
-        assert isinstance(result, ScheduleResult)
-        report(result, out, schedule_view(result, verbose=out.verbose))
-        timed, counts = result.timed, result.counts
-    if out.timeline is not None:
-        write_schedule_timeline(out.timeline, timed)
-    if out.chart is not None:
-        from weft.collectives.schedules.bound import best_shares
-        from weft.collectives.schedules.policies import beside
-        from weft.views.charts.schedules import counts_chart, policies_chart
-
-        bound_s = best_shares(timed.schedule.request).bound_s
-        chunks = options.chunks
-        chart = counts_chart(counts, bound_s) if counts else policies_chart(beside(timed, chunks=chunks), bound_s)
-        deliver_chart(chart, out.chart)
-
-
-def _check_export(options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Refuse options that have no effect."""
-    names = ("compare", "chunk_counts")
-    unused = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
-    unused += ["--format json"] * (out.form == "json")
-    if unused:
-        raise BadInput("has no effect with --export", where=unused[0], remedy="drop one of them")
-    if options.calibration is not None and out.export != "nccl-tuner":
-        raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
-
-
-def _print_arranged(options: ScheduleOptions, out: ScheduleOutput) -> None:
-    """Every collective of a job, or its tuner file."""
-    from weft.views.collective import schedules_view
-
-    if out.export == "nccl-tuner":
-        from weft.arrangement.bundle import read_bundle
-
-        bundle = read_bundle(str(options.arrangement))
-        deliver(bundle.tuners[bundle.number(options.job)], out.output)
-        return
-    for name in ("export", "timeline", "chart"):
-        if getattr(out, name) is not None:
-            remedy = "name one: COLLECTIVE [AXES]"
-            raise BadInput(f"--{name} needs one collective", where="schedule", remedy=remedy)
-    schedules = _arranged_schedules(options)
-    report(schedules, out, schedules_view(schedules))
-
-
-def _print_workload(kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
-    from weft.simulation.workload import WorkloadResult
-    from weft.views.simulation import workload_view, write_workload_timeline
-
-    for name in ("export", "chart"):
-        if getattr(out, name) is not None:
-            raise BadInput(f"--{name} needs one collective", where="--workload", remedy="drop it")
+    _needs_one_collective(options, out)
     result = schedule(kind, size, options)
-    assert isinstance(result, WorkloadResult)
-    policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
-    report(result, out, workload_view(result, policy, verbose=out.verbose))
-    if out.timeline is not None:
-        write_workload_timeline(out.timeline, result.runs[policy])
+    if isinstance(result, ScheduleResult):
+        from weft.views.collective import schedule_view, write_schedule_timeline
+
+        report(result, out, schedule_view(result, verbose=out.verbose))
+        if out.timeline is not None:
+            write_schedule_timeline(out.timeline, result.timed)
+        if out.chart is not None:
+            deliver_chart(result.chart(chunks=options.chunks), out.chart)
+    else:
+        from weft.views.simulation import workload_view, write_workload_timeline
+
+        policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
+        report(result, out, workload_view(result, policy, verbose=out.verbose))
+        if out.timeline is not None:
+            write_workload_timeline(out.timeline, result.runs[policy])
+
+
+def _needs_one_collective(options: ScheduleOptions, out: ScheduleOutput) -> None:
+    """Refuse output options of one collective where an iteration is scheduled."""
+    for name in ("export", "chart"):
+        if options.has_iteration and getattr(out, name) is not None:
+            raise BadInput(f"--{name} needs one collective", where="--workload", remedy="drop it")
+
+
+def _export(
+    kind: str | None, size: str | float | None, options: ScheduleOptions, out: ScheduleOutput, form: str
+) -> None:
+    """Write a schedule in one of ``FORMATS``."""
+    _needs_one_collective(options, out)
+    unused = [name for name in ("compare", "chunk_counts", "late", "slow", "fabric") if getattr(options, name)]
+    unused += [name for name in ("timeline", "chart") if getattr(out, name) is not None]
+    unused += ["format json"] * (out.form == "json")
+    if unused:
+        flag = f"--{unused[0].replace('_', '-')}"
+        raise BadInput("has no effect with --export", where=flag, remedy="drop one of them")
+    if options.calibration is not None and form != "nccl-tuner":
+        raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
+    timed, cluster, _ = _scheduled(kind, size, options, executor=form == "msccl")
+    if form != "chakra":
+        deliver(_exported(timed, cluster, options, form), out.output)
+        return
+    if out.output is None:
+        raise BadInput("writes a file a rank", where="--export chakra", remedy="give a folder for them with -o")
+    from weft.interop.chakra import write_traces
+
+    request = timed.schedule.request
+    sizes = [dimension.size for dimension in request.dimensions]
+    count = len(write_traces(request.kind, request.bytes, out.output, sizes))
+    click.echo(f"{count:,} traces: {out.output}/trace.<rank>.et", err=True)

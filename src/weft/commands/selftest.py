@@ -134,7 +134,7 @@ def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) 
 
 
 def _view(result: Selftest) -> Iterator[Block]:
-    from weft.views.blocks import Blank, Column, Paragraph, Table
+    from weft.views.blocks import Blank, Paragraph, rows_grid
 
     findings = result.findings
     verdicts = [finding.verdict for finding in findings]
@@ -143,13 +143,7 @@ def _view(result: Selftest) -> Iterator[Block]:
     yield Paragraph(f"{state} on {counted(result.ranks, 'rank')} ({result.device})", style="bold")
     yield Blank()
     names = {"holds": "passed", "fails": "FAILED", "seen": "measured"}
-    yield Table(
-        [
-            Column(heading="grid", cells=[finding.grid for finding in findings], left=True),
-            Column(heading="", cells=[names[verdict] for verdict in verdicts], left=True),
-            Column(heading="check", cells=[finding.check for finding in findings], left=True),
-            Column(heading="result", cells=[finding.found for finding in findings], left=True),
-        ]
-    )
+    rows = [(finding.grid, names[finding.verdict], finding.check, finding.found) for finding in findings]
+    yield rows_grid(("grid", "", "check", "result"), rows, left=("grid", "", "check", "result"))
     facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
     yield Paragraph(f"Machine: {facts}", indent=2, hang=2)

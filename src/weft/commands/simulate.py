@@ -11,7 +11,7 @@ from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, VerboseOutput, check_count, check_file, report
-from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, constants_of, subject_of
+from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, Subject, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.simulation.iteration.result import IterationReport
 
 USAGE = (
-    "weft simulate MODEL CLUSTER --layout tp=8,pp=4 | weft simulate --plan FILE | weft simulate --flows FILE"
+    "weft simulate MODEL CLUSTER [--layout tp=8,pp=4] | weft simulate --plan FILE | weft simulate --flows FILE"
     " | weft simulate --arrangement FILE --job NAME"
 )
 
@@ -55,6 +55,8 @@ class SimulateOptions(RankedOptions, SimulatedNetwork, CalibrationOptions, Recip
     flows: str | None = option(None, "Scenario file: hosts, links and flows (see above).", metavar="FILE")
     full: bool = option(False, "Simulate every flow in time, for small jobs.")
 
+    needs = {"job": "arrangement"}
+
 
 @verb(SimulateOptions)
 def simulate(
@@ -74,7 +76,7 @@ def simulate(
     Args:
         model: as for ``weft.plan``; left out with ``plan`` and ``flows``.
         cluster: as for ``weft.plan``; left out with ``plan`` and ``flows``.
-        layout: as text or as a record.
+        layout: as text or as a record; the one that ``weft.plan`` recommends by default.
         options: the options as a record instead of keywords.
 
     Raises:
@@ -87,9 +89,13 @@ def simulate(
         return _scenario(model, cluster, options, options.flows)
     if options.arrangement is not None:
         return _arranged(model, cluster, options, options.arrangement)
-    if options.job is not None:
-        raise BadInput("--job needs --arrangement", where="simulate", remedy="add it, or drop --job")
-    subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
+    if options.plan is None and (model is None or cluster is None):
+        raise BadInput("MODEL and CLUSTER are needed, or --plan", where="simulate", remedy=USAGE)
+    planned_here = options.plan is None and options.layout is None
+    if planned_here:
+        subject = _best(model, cluster, options)  # type: ignore[arg-type]
+    else:
+        subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
     from weft.reliability.parts import USUAL_HOST, part_name
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
@@ -126,8 +132,24 @@ def simulate(
     )
     parts = tuple(part_name(fabric, one) for one in failed)
     return IterationReport(
-        job=job, cluster=where, layout=cut, fabric=fabric, result=result, slow=options.slow, failed=parts
+        job=job,
+        cluster=where,
+        layout=cut,
+        fabric=fabric,
+        result=result,
+        slow=options.slow,
+        failed=parts,
+        planned=planned_here,
     )
+
+
+def _best(model: JobSource, cluster: ClusterSource, options: SimulateOptions) -> Subject:
+    """A job with the layout that ``weft plan`` recommends."""
+    from weft.commands.plan import plan
+
+    same = {name: getattr(options, name) for name in ("batch", "sequence", "precision", "calibration")}
+    chosen = plan(model, cluster, top=1, **same)
+    return Subject(job=chosen.job, cluster=chosen.cluster, layout=chosen.best.layout)
 
 
 def _degraded(
@@ -156,11 +178,7 @@ def _arranged(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> IterationReport:
     """A job alone on the hosts and routes that an arrangement gives it."""
-    if (
-        model is not None
-        or cluster is not None
-        or _extra(options, "arrangement", "job", "full", "calibration", "seed")
-    ):
+    if _extra(model, cluster, options, "arrangement", "job", "full", "calibration", "seed"):
         problem = "--arrangement takes --job, --full, --calibration and output options only"
         raise BadInput(problem, where="simulate", remedy="drop the others: the arrangement has them")
     from weft.arrangement.bundle import read_bundle
@@ -184,16 +202,16 @@ def _arranged(
     return IterationReport(job=job.job, cluster=site.cluster, layout=job.layout, fabric=site.fabric, result=result)
 
 
-def _extra(options: SimulateOptions, *allowed: str) -> bool:
-    """Whether options other than those allowed are set."""
+def _extra(model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, *allowed: str) -> bool:
+    """Whether a model, a cluster, or options other than those allowed are set."""
     others = [known for known in options_of(SimulateOptions) if known.name not in allowed]
-    return any(getattr(options, known.name) != known.default for known in others)
+    return model is not None or cluster is not None or any(getattr(options, known.name) != known.default for known in others)
 
 
 def _scenario(
     model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, path: str
 ) -> ScenarioReport:
-    if model is not None or cluster is not None or _extra(options, "flows"):
+    if _extra(model, cluster, options, "flows"):
         raise BadInput("--flows takes output options only", where="simulate", remedy=USAGE)
     from weft.simulation.flows.engine import run
     from weft.simulation.flows.scenario import ScenarioReport, read_scenario
@@ -216,7 +234,10 @@ class SimulateOutput(VerboseOutput, Output):
 def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:
     """Simulate one iteration of MODEL on CLUSTER's network, flow by flow.
 
+    Without --layout: the layout that weft plan recommends.
+
     \b
+    weft simulate llama-3.1-8b h100-64
     weft simulate llama-3.1-8b h100-64 --layout tp=8,dp=8,sp --fabric fat-tree
     weft simulate --plan plan.json --fabric rail-only
     weft simulate --flows scenario.txt
@@ -231,13 +252,11 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     model, cluster = (*names, None, None)[:2]
     result = simulate(model, cluster, options=options)
     from weft.simulation.flows.scenario import ScenarioReport
-    from weft.views.simulation import iteration_view, scenario_view
+    from weft.views.simulation import iteration_view, scenario_view, write_timeline
 
     if isinstance(result, ScenarioReport):
         report(result, out, scenario_view(result, verbose=out.verbose))
         return
     report(result, out, iteration_view(result, verbose=out.verbose))
     if out.timeline is not None:
-        from weft.views.simulation import write_timeline
-
         write_timeline(out.timeline, result.result)

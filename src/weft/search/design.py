@@ -31,6 +31,8 @@ from weft.simulation.routes.evaluator import Evaluator
 
 SAME = 1 - 1e-6
 """Figures closer than this are equal."""
+AS_FAST = 0.01
+"""Networks this close in tokens per second are as fast as each other."""
 OVERSUBSCRIPTIONS = (1.0, 2.0, 4.0, 8.0)
 """Of the outermost tier in the closed form, whose first layouts are tried on every network: the same ones whatever the
 network's own is, so that a wider network is not slower for want of a layout."""
@@ -184,6 +186,17 @@ class DesignStudy(Result):
     against: str | None = None
 
     @property
+    def fastest(self) -> Design:
+        return max(self.designs, key=lambda design: design.tokens_per_s)
+
+    @property
+    def recommended(self) -> Design:
+        """The cheapest network of those within ``AS_FAST`` of the fastest."""
+        least = (1 - AS_FAST) * self.fastest.tokens_per_s
+        enough = [design for design in self.designs if design.tokens_per_s >= least]
+        return min(enough, key=lambda design: (design.total_usd, -design.tokens_per_s))
+
+    @property
     def routings(self) -> tuple[str, ...]:
         """The routings of all designs, each once."""
         return tuple(dict.fromkeys(routing_on(design.kind, self.routing) for design in self.designs))
@@ -264,7 +277,7 @@ class DesignTerms:
     failures, of which a network lasts ``network_s``.  ``against`` is the kind that the others are held against, and
     ``one_domain`` asks for the time with all accelerators in one scale-up domain.  Networks of leaves and spines are
     tried as the cluster has them, and with all ``oversubscriptions``; such a network that is the same as another is
-    left out, and failures are not studied on them.
+    left out, and failures are studied on the recommended one only.
     """
 
     prices: Prices
@@ -339,13 +352,13 @@ def design(
             if same in seen:
                 continue
             seen.add(same)
-            # Failures are studied on the networks that the user named, not on their variants.
+            # Failures are studied on the networks that the user named and on the recommended one.
             how = options if kind in kinds else replace(options, failures=False)
             compared = _design(sized_job, clusters[size], kind, fabric, known[size, batch], how, own_usd)
             designs.append(replace(compared, one_domain_s=whole_s.get(batch)))
         except WeftError as error:
             rejected.append(Rejected(kind=kind, domain=size, reason=str(error)))
-    return DesignStudy(
+    study = DesignStudy(
         job=job,
         cluster=cluster,
         radix=options.radix,
@@ -357,6 +370,18 @@ def design(
         assumptions=tuple(filter(None, (rewired(cluster, variant) for variant in clusters.values()))),
         against=options.against,
     )
+    if not designs or study.recommended.failures or not (options.failures and options.simulate):
+        return study
+    best = study.recommended
+    network = DegradedNetwork(
+        job=replace(job, recipe=replace(job.recipe, global_batch=best.global_batch)),
+        cluster=clusters[best.domain],
+        layout=best.layout,
+        fabric=for_cluster(best.kind, clusters[best.domain], radix=options.radix),
+        routing=routing_on(best.kind, options.routing),
+    )
+    failures = tuple(_failures(network))
+    return replace(study, designs=tuple(replace(one, failures=failures) if one is best else one for one in designs))
 
 
 def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:

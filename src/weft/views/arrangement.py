@@ -20,18 +20,10 @@ POLICY_WORDS = {
     "packed": "hosts in a row, planned routes",
     "offsets": "hosts as given, ECMP, offsets in time",
     "priorities": "hosts as given, ECMP, traffic classes",
-    "kept": "all together, first layouts",
+    "kept": "all together, layouts as given",
     "arrange": "all together",
 }
 """What each policy chooses."""
-LESS_WORDS = {
-    "routes": "planned routes",
-    "packed": "hosts in a row and planned routes",
-    "offsets": "offsets in time",
-    "priorities": "traffic classes",
-    "kept": "all but other layouts",
-}
-"""What policies that do less than all change of the site as given."""
 HOLDS = {
     "alone": "jobs alone on a 1:1 network",
     "cuts": "bytes that must cross cuts",
@@ -72,9 +64,9 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
     yield Blank()
     yield Table(_jobs(result))
     text = result.clock.objective.text
-    names = [name for name in LESS_WORDS if name in result.policies]
-    if less := ", ".join(f"{LESS_WORDS[name]} {text(result.policies[name].score)}" for name in names):
-        yield Paragraph(f"With less: {less}", indent=2, hang=2)
+    partial = [name for name in result.policies if name not in ("hashed", "arrange")]
+    if words := ", ".join(f"{text(result.policies[name].score)} ({POLICY_WORDS[name]})" for name in partial):
+        yield Paragraph(f"{KINDS[site.objective].capitalize()} with less freedom: {words}", indent=2, hang=2)
     proof = f"Routes: {ROUTERS[choice.router]}. Bound: {HOLDS[result.certificate.proof]}. {result.verification}."
     yield Paragraph(proof, indent=2, hang=2)
     changed = [row for row in result.to_dicts() if row["layout_text"] != row["first_layout_text"]]
@@ -114,15 +106,28 @@ def arrangement_verdict(result: Arrangement) -> str:
 def _jobs(result: Arrangement) -> list[Column]:
     rows, given = result.to_dicts(), result.policies["hashed"].slowdown.tolist()
     timed = [
-        Column(heading="offset", cells=[format_seconds(row["offset_s"]) for row in rows]),
-        Column(heading="class", cells=[str(row["class"]) for row in rows]),
+        Column(
+            heading="offset",
+            cells=[format_seconds(row["offset_s"]) for row in rows],
+            meaning="how much later a job's steps begin",
+        ),
+        Column(
+            heading="class",
+            cells=[str(row["class"]) for row in rows],
+            meaning="traffic class of the switches; the highest number goes first",
+        ),
     ]
     return [
         Column(heading="job", cells=[row["name"] for row in rows], left=True),
         Column(heading="hosts", cells=[_hosts(row["hosts"].split()) for row in rows], left=True, drop=2),
         Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
         Column(heading="per step", cells=[format_seconds(row["iteration_s"]) for row in rows], front=True),
-        Column(heading="slowdown", cells=[f"{row['slowdown']:.4f}" for row in rows], front=True),
+        Column(
+            heading="slowdown",
+            cells=[f"{row['slowdown']:.4f}" for row in rows],
+            meaning="step time over that of the job alone on a 1:1 network",
+            front=True,
+        ),
         Column(heading="as given", cells=[f"{slowdown:.4f}" for slowdown in given], drop=1),
         *(column for column in timed if len(set(column.cells)) > 1),
         Column(heading="bound", cells=[format_seconds(row["bound_s"]) for row in rows], drop=4),

@@ -1,4 +1,4 @@
-"""Scheduled collectives, those of an arranged job too, for people and as timelines."""
+"""Scheduled collectives, for people and as timelines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import numpy as np
 from weft.collectives.schedules.provision import Provision
 from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
 from weft.collectives.stages import STAGE_KINDS
-from weft.units import counted, format_bytes, format_seconds, format_si
+from weft.units import counted, format_bytes, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 from weft.views.files.timeline import Counter, Slice, write_trace
 
 if TYPE_CHECKING:
-    from weft.arrangement.collectives import JobSchedules
     from weft.collectives.schedules.chunks import Schedule
     from weft.collectives.schedules.result import ScheduleResult
 
@@ -41,7 +40,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     if verbose or not tables:
         yield Table(_dimension_columns(outcome))
     if outcome.provision.too_slow and not verbose:
-        yield Paragraph(f"No mix of orders keeps all dimensions busy{_remedy(outcome.provision)}.", indent=2)
+        yield Paragraph(_bottleneck(outcome.provision), indent=2)
     for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
         yield Paragraph(line, indent=2, hang=2, style="dim")
     if verbose:
@@ -222,15 +221,18 @@ def provision_words(result: Provision) -> tuple[str, ...]:
     split = ", ".join(format_si(value, "B/s") for value in result.just_enough_Bps)
     lines.append(f"Split of the same total that suits the baseline: {split}.")
     if result.too_slow:
-        lines.append(f"No mix of orders keeps all dimensions busy{_remedy(result)}.")
+        lines.append(_bottleneck(result))
     return tuple(lines)
 
 
-def _remedy(result: Provision) -> str:
+def _bottleneck(result: Provision) -> str:
+    """Which dimensions are too slow for the others to be always busy, and the bandwidths that would do."""
+    slow = " and ".join(f"dimension {i}" for i in result.too_slow)
+    words = f"Bottleneck: {slow}; every schedule leaves others idle"
     if result.enough_Bps is None:
-        return ""
-    faster = [f"dimension {i} at {format_si(float(result.enough_Bps[i - 1]), 'B/s')}" for i in result.too_slow]
-    return f"; one could with {' and '.join(faster)}"
+        return f"{words}."
+    enough = " and ".join(format_si(float(result.enough_Bps[i - 1]), "B/s") for i in result.too_slow)
+    return f"{words}. With {enough} none would be."
 
 
 def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
@@ -256,50 +258,3 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
         for at, share in enumerate(row)
     ]
     write_trace(path, slices, counters)
-
-
-def schedules_view(result: JobSchedules) -> Iterator[Block]:
-    """Every collective: the predicted time of a call, and the best known one with its bound."""
-    rows = result.collectives
-    yield Paragraph(schedules_verdict(result), style="bold")
-    yield Blank()
-    between = ["-" if row.reached_Bps is None else f"{row.reached_Bps / 1e9:.3g} GB/s" for row in rows]
-    yield Table(
-        [
-            Column(heading="collective", cells=[row.name for row in rows], left=True),
-            Column(heading="ranks", cells=[f"{row.ranks:,}" for row in rows]),
-            Column(heading="hosts", cells=[f"{row.hosts:,}" for row in rows]),
-            Column(heading="size", cells=[format_si(row.bytes, "B") for row in rows]),
-            Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=1),
-            Column(heading="between hosts", cells=between, drop=2),
-            Column(
-                heading="predicted",
-                cells=[format_seconds(row.assumed.predicted_s) for row in rows],
-                meaning="as weft estimate has it",
-            ),
-            Column(
-                heading="best",
-                cells=[format_seconds(row.best.predicted_s) for row in rows],
-                meaning="NCCL's fastest algorithm, or a schedule that beats it",
-            ),
-            Column(heading="by", cells=[row.best.algorithm for row in rows], left=True),
-            Column(
-                heading="bound", cells=[format_seconds(row.bound_s) for row in rows], meaning="peak bandwidth of ports"
-            ),
-        ]
-    )
-    yield Paragraph("seconds of one call, most bytes first", indent=2, style="dim")
-
-
-def schedules_verdict(result: JobSchedules) -> str:
-    """How many collectives a schedule makes faster than NCCL's algorithms, and the largest gain."""
-    rows = result.collectives
-    better = [row for row in rows if row.schedule_is_best]
-    if not better:
-        return f"{result.job}: no schedule beats NCCL's algorithms ({counted(len(rows), 'collective')})."
-    largest = max(better, key=lambda row: row.assumed.predicted_s / row.best.predicted_s)
-    gain = largest.assumed.predicted_s / largest.best.predicted_s
-    return (
-        f"{result.job}: a schedule beats NCCL's algorithms in {len(better)} of {counted(len(rows), 'collective')},"
-        f" by up to {gain:.2f}x ({largest.name})."
-    )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from weft.fabric.cost import BOARD
 from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
-from weft.units import format_count, format_seconds, format_si
+from weft.search.design import AS_FAST
+from weft.units import counted, format_count, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
+    from weft.layout import Layout
     from weft.search.design import ComponentFailure, Design, DesignStudy
 
 
@@ -20,6 +22,8 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
     """Which network to buy, the candidates, what failures do to them, and what could not be built."""
     if study.designs:
         yield Paragraph(purchase(study), style="bold")
+        if study.recommended.failures:
+            yield Paragraph(f"If one component fails: {failure_words(study.recommended.failures)}.")
         yield Blank()
     ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
     beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
@@ -34,7 +38,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         yield Paragraph(bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
         if any(one.one_domain_s for one in study.designs):
             yield Paragraph("1 domain: how much longer than with all accelerators in one domain.", indent=2)
-        yield from _layouts(study.designs)
+        yield from _layouts(study)
     if study.against is not None:
         yield from _instead(study)
     if any(one.failures for one in study.designs):
@@ -58,19 +62,17 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
 
 
 def purchase(study: DesignStudy) -> str:
-    """Which network to buy, and why: the cheapest of those within ``AS_FAST`` of the fastest."""
-    fastest = max(study.designs, key=lambda design: design.tokens_per_s)
-    enough = [design for design in study.designs if design.tokens_per_s >= (1 - AS_FAST) * fastest.tokens_per_s]
-    choice = min(enough, key=lambda design: (design.total_usd, -design.tokens_per_s))
+    """Which network to buy, and why."""
+    fastest, choice = study.fastest, study.recommended
     cheaper = [design for design in study.designs if design.total_usd < choice.total_usd]
     if choice is not fastest and fastest.total_usd > choice.total_usd:
         saved = format_count(fastest.total_usd - choice.total_usd)
-        why = f"as fast as {_name(fastest, study)} within {AS_FAST:.0%}, for ${saved} less"
+        why = f"as fast as {_name(fastest, study.designs)} within {AS_FAST:.0%}, for ${saved} less"
     elif cheaper:
         next_best = max(cheaper, key=lambda design: design.tokens_per_s)
         gain = choice.tokens_per_s / next_best.tokens_per_s - 1
         more = format_count(choice.total_usd - next_best.total_usd)
-        why = f"{gain:.0%} faster than {_name(next_best, study)}, for ${more} more"
+        why = f"{gain:.0%} faster than {_name(next_best, study.designs)}, for ${more} more"
     else:
         why = "the fastest and the cheapest" if len(study.designs) > 1 else "the only one compared"
     hashed = ""
@@ -78,18 +80,29 @@ def purchase(study: DesignStudy) -> str:
         hashed = f"; packet spraying would make its steps {1 - choice.sprayed_s / choice.iteration_s:.0%} shorter"
     advice = "The fastest is" if choice is fastest and cheaper else "Buy"
     price = f"for ${format_count(choice.total_usd)}"
-    return f"{advice} {_name(choice, study)} {price}: {why}{hashed}. Priced: {study.prices.contents}."
+    return f"{advice} {_name(choice, study.designs)} {price}: {why}{hashed}. Priced: {study.prices.contents}."
 
 
-def _name(design: Design, study: DesignStudy) -> str:
+def _name(design: Design, designs: Sequence[Design]) -> str:
     """A network, with its domain and batch where these differ."""
-    domain = f" with domains of {design.domain}" if len({one.domain for one in study.designs}) > 1 else ""
-    batch = f" at batch {design.global_batch:,}" if len({one.global_batch for one in study.designs}) > 1 else ""
+    domain = f" with domains of {design.domain}" if len({one.domain for one in designs}) > 1 else ""
+    batch = f" at batch {design.global_batch:,}" if len({one.global_batch for one in designs}) > 1 else ""
     return f"{design.kind}{domain}{batch}"
 
 
-AS_FAST = 0.01
-"""Networks this close in tokens per second are as fast as each other."""
+def failure_words(failures: Sequence[ComponentFailure]) -> str:
+    """What the worst failure of one component does to the job, and the worst that it survives."""
+    words = []
+    stopped = max(failures, key=lambda failure: failure.stranded)
+    if stopped.stranded:
+        words.append(f"a {stopped.component} stops the job ({counted(stopped.stranded, 'accelerator')} cut off)")
+    survived = [failure for failure in failures if failure.slowdown is not None]
+    if survived:
+        slowest = max(survived, key=lambda failure: failure.slowdown or 0.0)
+        words.append(f"a {slowest.component} makes steps {(slowest.slowdown or 1.0) - 1:.1%} longer")
+    return ", ".join(words)
+
+
 EQUAL = 1e-6
 """Changes of time below this are none."""
 _BILL = (
@@ -175,14 +188,17 @@ def _longer(share: float | None) -> str:
     return "-" if share is None else "equal" if abs(share) < EQUAL else f"{share:+.1%}"
 
 
-def _layouts(designs: Sequence[Design]) -> Iterator[Block]:
-    layouts = {one.layout: None for one in designs}
-    if len(layouts) == 1:
-        yield Paragraph(f"Layout of all: {format_layout(designs[0].layout)}", indent=2, hang=2)
+def _layouts(study: DesignStudy) -> Iterator[Block]:
+    networks: dict[Layout, list[str]] = {}
+    for design in study.designs:
+        networks.setdefault(design.layout, []).append(_name(design, study.designs))
+    if len(networks) == 1:
+        yield Paragraph(f"Layout of all: {format_layout(study.designs[0].layout)}", indent=2, hang=2)
         return
-    for one in designs:
-        place = f"{one.kind}, domain {one.domain}, batch {one.global_batch}"
-        yield Paragraph(f"{place}: {format_layout(one.layout)}", indent=2, hang=2)
+    chosen = " (each network runs the one that is fastest on it as it is routed)" if _simulated(study) else ""
+    yield Heading(f"Layouts{chosen}")
+    for layout, names in networks.items():
+        yield Paragraph(f"{format_layout(layout)}: {', '.join(names)}", indent=2, hang=2)
 
 
 def _failure_columns(designs: Sequence[Design]) -> list[Column]:

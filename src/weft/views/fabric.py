@@ -11,7 +11,7 @@ from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -141,13 +141,8 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
     """
     yield Paragraph(network_verdict(fabric, bill, kind), style="bold")
     yield Blank()
-    counts = [(role, len(fabric.nodes_of(role))) for role in fabric.roles]
-    yield Table(
-        [
-            Column(heading="nodes", cells=[role for role, _ in counts], left=True),
-            Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
-        ]
-    )
+    counts = [(role, f"{len(fabric.nodes_of(role)):,}") for role in fabric.roles]
+    yield rows_grid(("nodes", "count"), counts, left=("nodes",))
     yield Blank()
     yield _links(fabric)
     if bill.lines:

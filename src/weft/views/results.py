@@ -33,7 +33,6 @@ VIEWS = {
     "Fitted": "validation.fit_view",
     "GoodputReport": "training.goodput_view",
     "IterationReport": "simulation.iteration_view",
-    "JobSchedules": "collective.schedules_view",
     "NetworkPlan": "ranking.network_plan_view",
     "Plan": "ranking.plan_view",
     "RouteAudit": "route.audit_view",

@@ -60,7 +60,7 @@ def plan_verdict(report: RouteReport) -> str:
         return f"{verdict}."
     hashed = _slowest(report.hashed)
     same = abs(hashed / _slowest(plan) - 1) < NOTICEABLE
-    return f"{verdict}; hashed ECMP{' is as good' if same else f': {hashed:.2f}'}."
+    return f"{verdict}; hashed ECMP {'is as good' if same else f'would take {hashed:.2f}x as long'}."
 
 
 def _slowest(plan: RoutePlan) -> float:
@@ -72,9 +72,9 @@ def _slowdown(plan: RoutePlan) -> str:
     """The largest slowdown of a job beside its lower bound."""
     slowest, bound = _slowest(plan), max(1.0, plan.alpha_bound)
     if slowest < 1 + NOTICEABLE:
-        return f"every job communicates at full speed (slowdown {slowest:.2f}, the least possible)"
-    reached = ", reached" if slowest < bound * (1 + NOTICEABLE) else ""
-    return f"slowdown {slowest:.2f} of the slowest job (lower bound {bound:.2f}{reached})"
+        return "no job's communication is slowed down by collisions"
+    least = "the least possible" if slowest < bound * (1 + NOTICEABLE) else f"at least {bound:.2f}x on any routes"
+    return f"collisions make communication of the slowest job take {slowest:.2f}x as long ({least})"
 
 
 def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
@@ -119,7 +119,7 @@ def audit_verdict(result: RouteAudit) -> str:
     verdict = f"Installed routes: {_slowdown(result.installed)}"
     if not moved:
         return f"{verdict}; moving flows would not help."
-    return f"{verdict}; moving {moved:,} of {counted(flows, 'flow')} makes it {_slowest(result.repaired):.2f}."
+    return f"{verdict}; moving {moved:,} of {counted(flows, 'flow')} makes it {_slowest(result.repaired):.2f}x."
 
 
 def _worst_jobs(plan: RoutePlan, *, verbose: bool) -> list[int]:
@@ -145,7 +145,11 @@ def _routers(plans: Sequence[RoutePlan]) -> list[Column]:
     mean = [float(np.mean([job.slowdown for job in plan.jobs])) for plan in plans]
     return [
         Column(heading="router", cells=[plan.router for plan in plans], left=True),
-        Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans]),
+        Column(
+            heading="congestion",
+            cells=[f"{plan.alpha:g}" for plan in plans],
+            meaning="demand over capacity of the busiest link",
+        ),
         Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
         Column(heading="worst", cells=[f"{_slowest(plan):.3f}" for plan in plans]),
         Column(
@@ -163,7 +167,7 @@ def _jobs(plan: RoutePlan, shown: Sequence[int]) -> list[Column]:
         Column(
             heading="slowdown",
             cells=[f"{job.slowdown:.3f}" for job in jobs],
-            meaning="communication over its time without collisions (alone)",
+            meaning="time of communication over that without collisions (alone)",
         ),
         Column(heading="all-reduce", cells=[format_seconds(job.all_reduce_s) for job in jobs]),
         Column(heading="alone", cells=[format_seconds(job.alone_s) for job in jobs]),

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.fabric.transport import crossing
+from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.breakdown import subject
+from weft.views.fabric import tier_name
+from weft.views.files.timeline import Slice, write_trace
+from weft.views.words import setting
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -61,10 +67,6 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     Args:
         verbose: add the collectives that are only shown for comparison, other times, and where bytes go.
     """
-    from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
-    from weft.layout.text import format_layout
-    from weft.views.words import setting
-
     result = report.result
     yield Paragraph(iteration_verdict(report), style="bold")
     yield Blank()
@@ -85,7 +87,8 @@ def iteration_verdict(report: IterationReport) -> str:
     """The time of a step against the closed form, and the collective that causes most of the difference."""
     result = report.result
     extra = result.iteration_s / result.closed_form_s - 1
-    step = f"{format_seconds(result.iteration_s)} per step"
+    planned = f"With the planned layout {format_layout(report.layout)}: " if report.planned else ""
+    step = f"{planned}{format_seconds(result.iteration_s)} per step"
     closed = f"the closed form ({format_seconds(result.closed_form_s)})"
     if abs(extra) < NOTICEABLE:
         return f"{step}, as in {closed}."
@@ -100,9 +103,6 @@ def iteration_verdict(report: IterationReport) -> str:
 
 def _details(report: IterationReport) -> Iterator[Block]:
     """Other times, the job in full, and where bytes go."""
-    from weft.views.breakdown import subject
-    from weft.views.fabric import tier_name
-
     result, fabric = report.result, report.fabric
     yield Heading("Times")
     yield Paragraph(
@@ -135,13 +135,8 @@ def _details(report: IterationReport) -> Iterator[Block]:
     )
     if result.busiest:
         yield Heading("Busiest links")
-        yield Table(
-            [
-                Column(heading="link", cells=[link.name for link in result.busiest[:SHOWN]], left=True),
-                Column(heading="carried", cells=[format_si(link.bytes, "B") for link in result.busiest[:SHOWN]]),
-                Column(heading="busy", cells=[f"{link.utilization:.1%}" for link in result.busiest[:SHOWN]]),
-            ]
-        )
+        rows = [(link.name, format_si(link.bytes, "B"), f"{link.utilization:.1%}") for link in result.busiest[:SHOWN]]
+        yield rows_grid(("link", "carried", "busy"), rows, left=("link",))
 
 
 _AXES = {"x": "tp", "z": "fsdp", "context": "cp", "data": "dp", "pipeline": "pp", "expert": "ep"}
@@ -173,8 +168,6 @@ def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Co
 
 def write_timeline(path: str, result: IterationSimulation) -> None:
     """The stages' timeline as a trace for ui.perfetto.dev."""
-    from weft.views.files.timeline import Slice, write_trace
-
     slices = [
         Slice(process=f"stage {span.stage}", thread=span.track, name=span.name, begin_s=span.begin_s, end_s=span.end_s)
         for span in result.timeline
@@ -248,8 +241,6 @@ def workload_verdict(result: WorkloadResult, policy: str) -> str:
 
 def write_workload_timeline(path: str, run: Iteration) -> None:
     """Computations and collectives of an iteration, for ui.perfetto.dev."""
-    from weft.views.files.timeline import Slice, write_trace
-
     slices = [
         Slice(
             process=run.workload.name,

@@ -27,7 +27,7 @@ _DROPS = {"memory": 3, "rank corr.": 2, "runs": 1}
 
 
 def validation_verdict(result: Validation, *, shipped: bool) -> str:
-    """The mean error; with ``shipped`` runs and constants also that of sources that were left out of the fit."""
+    """How far to trust an estimate: with ``shipped`` runs and constants by sources left out of the fit."""
     if result.headline is None:
         return f"No run can be predicted ({counted(len(result.rows), 'run')} skipped)"
     families = [family for family in result.families if family.predicted]
@@ -39,7 +39,10 @@ def validation_verdict(result: Validation, *, shipped: bool) -> str:
     for outcome in result.outcomes:
         errors.setdefault(outcome.prepared.run.family, []).append(unseen[outcome.prepared.run.name])
     left_out = mean(map(mean, errors.values()))
-    return f"Mean error {left_out:.1%} for sources not fitted, {result.headline:.1%} with all fitted ({runs})"
+    return (
+        f"Expect errors of {left_out:.1%}: the mean over sources of runs that were left out of the fit"
+        f" ({result.headline:.1%} with all fitted; {runs})"
+    )
 
 
 def validation_view(result: Validation, *, shipped: bool = False, verbose: bool = True) -> Iterator[Block]:
@@ -56,6 +59,13 @@ def validation_view(result: Validation, *, shipped: bool = False, verbose: bool 
     grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
     columns = [replace(column, drop=_DROPS.get(column.heading, 0)) for column in grid.columns]
     yield Table([replace(columns[0], values=[*families, ""]), *columns[1:]])
+    fitted = "by constants fitted to these runs; " if shipped else ""
+    yield Paragraph(
+        f"Errors of the time of a step, {fitted}mean and median without sign, bias with it (-: predicted too fast);"
+        " rank corr.: 1 where runs are in the measured order; memory: error of peak memory. First line: every family"
+        " weighs the same; all runs: every run does.",
+        indent=2,
+    )
     worst = sorted(result.outcomes, key=lambda outcome: -abs(outcome.error))[:FARTHEST]
     if verbose:
         yield from _farthest(worst)

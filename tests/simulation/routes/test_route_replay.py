@@ -31,6 +31,11 @@ def small() -> Fabric:
     return clos.build(8, radix=4, bandwidth_Bps=GBps, tiers=2, nic_latency_s=0.0, switch_latency_s=0.0)
 
 
+def four_spines() -> Fabric:
+    """8 leaves with 4 hosts each, 4 spines, links of 1 GB/s."""
+    return clos.build(32, radix=8, bandwidth_Bps=GBps, tiers=2, nic_latency_s=0.0, switch_latency_s=0.0)
+
+
 def ring(name: str, hosts: list[int], *, start_s: float = 0.0, pause_s: float = 1.0) -> JobTraffic:
     """A ring all-reduce in which every member sends 1 GB a round."""
     return job_traffic(
@@ -168,6 +173,36 @@ def workload() -> Workload:
 @pytest.fixture(scope="module")
 def paper() -> Fabric:
     return paper_fabric()
+
+
+@pytest.mark.parametrize("count", [4, 5, -1])
+def test_some_spines_stay(count: int) -> None:
+    with pytest.raises(BadInput, match="spines down"):
+        with_spines_down(four_spines(), count)
+
+
+def test_the_last_spines_go_down() -> None:
+    fabric = four_spines()
+    spines = fabric.nodes_of("spine")
+    broken = with_spines_down(fabric, 1)
+    assert set(fabric.source[~broken.up]) & set(spines) == {spines[-1]}
+    assert with_spines_down(fabric, 0) is fabric
+
+
+@pytest.mark.parametrize("router", ["spray", "auto"])
+@pytest.mark.parametrize(("rings", "down", "slowdown"), [(1, 0, 1.0), (1, 2, 1.0), (4, 0, 1.0), (4, 2, 2.0)])
+def test_rings_that_fill_all_spines_share_those_that_are_left(
+    rings: int, down: int, slowdown: float, router: str
+) -> None:
+    """Rings of two between the same two leaves; two rounds of 1 GB."""
+    traffic = merged([ring(f"job {host}", [host, 4 + host], start_s=1.0, pause_s=0.0) for host in range(rings)])
+    result = replay(with_spines_down(four_spines(), down), traffic, router, epochs=3)
+    assert result.all_reduce_s == pytest.approx(np.full((rings, 3), 2 * slowdown))
+    assert result.alone_s == pytest.approx(np.full(rings, 2.0))
+    assert result.fct_s == pytest.approx(slowdown)
+    assert result.throughput_Bps == pytest.approx(1e9 / slowdown)
+    assert result.makespan_s == pytest.approx(1 + 3 * 2 * slowdown)
+    assert (len(result.decision_s), result.moved_flows) == (int(router == "auto"), 0)
 
 
 ECMP = {

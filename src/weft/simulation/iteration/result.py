@@ -119,7 +119,10 @@ class IterationSimulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class IterationReport(Result):
-    """One iteration of a layout at flow level on a fabric."""
+    """One iteration of a layout at flow level on a fabric.
+
+    ``planned``: nobody gave the layout, it is the one that a plan recommends.
+    """
 
     SCHEMA = "weft.simulate/1"
     DOCUMENT = """
@@ -135,6 +138,7 @@ class IterationReport(Result):
     result: IterationSimulation
     slow: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    planned: bool = False
 
     @property
     def iteration_s(self) -> float:

@@ -1,10 +1,10 @@
-"""Two columns of rows against each other, colours and pictures by a third and a fourth: studies, and routers."""
+"""Two columns of rows against each other, colours and pictures by a third and a fourth."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
@@ -12,11 +12,7 @@ from weft.errors import BadInput
 from weft.units import counted
 from weft.views.charts.charts import Chart, bounds, colours, data, finished, linear, titled, tooltip
 from weft.views.charts.palette import INK
-from weft.views.route_evaluation import workload_words
 from weft.views.words import told
-
-if TYPE_CHECKING:
-    from weft.simulation.routes.replay import Evaluation
 
 MOST_ROWS = 5000
 MOST_FACETS = 24
@@ -109,23 +105,6 @@ def sweep_chart(
     said += [f"a picture for each {_named(facet)}"] if facet is not None else []
     said += [f"{', '.join(map(_named, beside))} varies beside"] if beside else []
     return finished(chart, title, subtitle or "; ".join(said))
-
-
-def evaluation_chart(evaluation: Evaluation) -> Chart:
-    """Mean all-reduce of routers over failed spines, beside that without collisions: a picture for each workload."""
-    names = {row.workload.name: workload_words(row) for row in evaluation.rows}
-    if len(set(names.values())) < len(names):
-        names = {name: f"{words} ({name})" for name, words in names.items()}
-    rows: list[dict[str, Any]] = []
-    for row in evaluation.rows:
-        at = {"failed_spines": str(row.failed_spines), "workload": names[row.workload.name]}
-        alone = at | {"router": "no collision", "all_reduce_s": float(row.replay.alone_s.mean())}
-        rows += [] if alone in rows else [alone]
-        rows.append(at | {"router": row.replay.router, "all_reduce_s": float(row.replay.mean_s.mean())})
-    columns = {"failed_spines": str, "workload": str, "router": str, "all_reduce_s": float}
-    places = {"x": "failed_spines", "y": "all_reduce_s", "colour": "router", "facet": "workload"}
-    subtitle = f"{evaluation.fabric}, mean over {counted(evaluation.epochs, 'epoch')} and all jobs"
-    return sweep_chart(rows, columns, (), **places, title="All-reduce time by router", subtitle=subtitle)
 
 
 def _over_numbers(table: list[dict[str, Any]], title_x: str, scale_y: dict[str, Any], beside: str) -> list[alt.Chart]:
