@@ -205,7 +205,11 @@ def _arranged(
 def _extra(model: JobSource | None, cluster: ClusterSource | None, options: SimulateOptions, *allowed: str) -> bool:
     """Whether a model, a cluster, or options other than those allowed are set."""
     others = [known for known in options_of(SimulateOptions) if known.name not in allowed]
-    return model is not None or cluster is not None or any(getattr(options, known.name) != known.default for known in others)
+    return (
+        model is not None
+        or cluster is not None
+        or any(getattr(options, known.name) != known.default for known in others)
+    )
 
 
 def _scenario(

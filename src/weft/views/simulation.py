@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
-from weft.views.breakdown import subject
-from weft.views.fabric import tier_name
 from weft.views.files.timeline import Slice, write_trace
-from weft.views.words import setting
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -67,6 +63,9 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     Args:
         verbose: add the collectives that are only shown for comparison, other times, and where bytes go.
     """
+    from weft.fabric.transport import crossing  # these load the estimator, which scenarios do without
+    from weft.views.words import setting
+
     result = report.result
     yield Paragraph(iteration_verdict(report), style="bold")
     yield Blank()
@@ -103,6 +102,9 @@ def iteration_verdict(report: IterationReport) -> str:
 
 def _details(report: IterationReport) -> Iterator[Block]:
     """Other times, the job in full, and where bytes go."""
+    from weft.views.breakdown import subject
+    from weft.views.fabric import tier_name
+
     result, fabric = report.result, report.fabric
     yield Heading("Times")
     yield Paragraph(

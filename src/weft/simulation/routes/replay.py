@@ -309,8 +309,6 @@ class _Watch:
         self.started, self.ended = started, ended
 
 
-
-
 def with_spines_down(fabric: Fabric, count: int) -> Fabric:
     """The fabric without its last spines."""
     spines = fabric.nodes_of("spine")
