@@ -7,7 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
+import weft as library
+
 Run = Callable[..., tuple[int, str, str]]
+
+
+def test_without_a_layout_the_planned_one_is_simulated(weft: Run) -> None:
+    job = {"model": "gpt2-124m", "cluster": "a100-8", "batch": 8}
+    run, plan = library.simulate(**job), library.plan(**job, top=1)
+    assert (run.planned, run.layout) == (True, plan.best.layout)
+    assert not library.simulate(**job, layout=run.layout).planned
+    assert repr(run).startswith("With the planned layout ")
 
 
 BAD = {
