@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
+import weft as library
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -32,6 +34,14 @@ def test_two_flows_share_a_link(weft: Run, tmp_path) -> None:
     assert [flow["completion_s"] for flow in found["flows"]] == pytest.approx([15.0, 10.0])
     assert found["links"][1]["utilization"] == pytest.approx(1.0)
     assert "end after 15.00 s" in weft("simulate", "--flows", str(path))[1]
+
+
+def test_without_a_layout_the_planned_one_is_simulated(weft: Run) -> None:
+    job = {"model": "gpt2-124m", "cluster": "a100-8", "batch": 8}
+    run, plan = library.simulate(**job), library.plan(**job, top=1)
+    assert (run.planned, run.layout) == (True, plan.best.layout)
+    assert not library.simulate(**job, layout=run.layout).planned
+    assert repr(run).startswith("With the planned layout ")
 
 
 BAD = {

@@ -13,11 +13,12 @@ from weft.estimation.result import MEMORY_PARTS, TIME_PARTS
 from weft.estimation.training import training_run
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layout
+from weft.search.design import ComponentFailure
 from weft.units import format_seconds
 from weft.views.blocks import Column, Table
 from weft.views.breakdown import estimate_view
 from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
-from weft.views.design import design_view, purchase
+from weft.views.design import design_view, failure_words, purchase
 from weft.views.ranking import plan_view, thinned
 from weft.views.terminal import print_blocks
 from weft.views.training import training_view
@@ -153,6 +154,15 @@ def test_a_design_begins_with_what_to_buy():
     ):
         changed = replace(dear, tokens_per_s=tokens_per_s * cheap.tokens_per_s)
         assert re.match(words, purchase(replace(study, designs=(cheap, changed))))
+
+
+def test_failures_are_told_by_the_worst_that_stops_and_the_worst_that_slows():
+    fields = ("component", "affected", "stranded", "iteration_s", "slowdown")
+    rows = [("NIC", 1, 0, 1.0, 1.013), ("spine", 8, 0, 1.2, 1.2), ("leaf", 64, 56, None, None)]
+    failures = [ComponentFailure(**dict(zip(fields, row, strict=True))) for row in rows]
+    slows = "a spine makes steps 20.0% longer"
+    assert failure_words(failures) == f"a leaf stops the job (56 accelerators cut off), {slows}"
+    assert failure_words(failures[:2]) == slows
 
 
 def test_thinning_keeps_the_ends(small_plan):
