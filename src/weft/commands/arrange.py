@@ -126,6 +126,6 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
 
         print_blocks(arrangement_view(result, verbose=out.verbose), wide=out.wide)
     if out.chart is not None:
-        from weft.views.charts.arrangement import CHARTS
+        from weft.views.charts.arrangement import arrangement_chart
 
-        deliver_chart(CHARTS["all"](result), out.chart)
+        deliver_chart(arrangement_chart(result), out.chart)

@@ -79,19 +79,19 @@ class _Planned:
     as_it_is: Plan | None
 
 
-def _cluster_of(asked: PageRequest) -> Cluster:
-    source, count = asked.text("cluster"), asked.whole("count")
+def _cluster_of(form: PageRequest) -> Cluster:
+    source, count = form.text("cluster"), form.whole("count")
     if count is not None and source.pasted is None:
         source = replace(source, name=f"{_COUNT.sub('', source.name)}-{count}")
     cluster = cluster_of_text(source)
     return resized(cluster, count) if count is not None and cluster.count != count else cluster
 
 
-def _supposed(asked: PageRequest, cluster: Cluster) -> Cluster:
+def _supposed(form: PageRequest, cluster: Cluster) -> Cluster:
     """The cluster as the what-if fields make it; the same one where all are empty."""
-    given = {name: asked.number(name, 0.01, 100) for name in FACTORS}
+    given = {name: form.number(name, 0.01, 100) for name in FACTORS}
     scales = Scales(**{name: value for name, value in given.items() if value is not None})
-    domain, ratio = asked.whole("domain"), asked.number("oversubscription", 1, 1000)
+    domain, ratio = form.whole("domain"), form.number("oversubscription", 1, 1000)
     words = [scales.words] if scales.words else []
     words += [] if domain is None else [f"domains of {domain}"]
     words += [] if ratio is None else [f"oversubscription {ratio:g}"]
@@ -107,18 +107,18 @@ def _supposed(asked: PageRequest, cluster: Cluster) -> Cluster:
     return replace(cluster, defaults=(*cluster.defaults, "; ".join(filter(None, notes))))
 
 
-def _plan(asked: PageRequest, progress: Progress) -> _Planned:
-    cluster = _cluster_of(asked)
-    top = min(asked.whole("top") or 10, _MOST_LAYOUTS)
-    options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
-    job = job_of_text(asked.text("model"), options.changes(), cluster.count)
+def _plan(form: PageRequest, progress: Progress) -> _Planned:
+    cluster = _cluster_of(form)
+    top = min(form.whole("top") or 10, _MOST_LAYOUTS)
+    options = form.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]), top=top)
+    job = job_of_text(form.text("model"), options.changes(), cluster.count)
     search = replace(options, batch=None, sequence=None, precision=None)  # the job has them
-    other = _supposed(asked, cluster)
-    found = plan(job, other, search, progress=progress)
-    return _Planned(found, plan(job, cluster, search, progress=progress) if other is not cluster else None)
+    other = _supposed(form, cluster)
+    computed = plan(job, other, search, progress=progress)
+    return _Planned(computed, plan(job, cluster, search, progress=progress) if other is not cluster else None)
 
 
-def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block]:
+def _plan_view(computed: _Planned, form: PageRequest, show: str) -> Iterator[Block]:
     from weft.commands.estimate import estimate
     from weft.commands.shared import stack_of
     from weft.layout.text import format_layout
@@ -127,44 +127,51 @@ def _plan_view(found: _Planned, asked: PageRequest, show: str) -> Iterator[Block
     from weft.views.comparison import comparison_view
     from weft.views.ranking import launch_view
 
-    made = found.plan
-    if found.as_it_is is not None:
-        yield Paragraph(_effect(made, found.as_it_is), style="bold")
-    if made.layouts and show == "launch":
+    ranked = computed.plan
+    if computed.as_it_is is not None:
+        yield Paragraph(_effect(ranked, computed.as_it_is), style="bold")
+    if ranked.layouts and show == "launch":
         try:
-            yield from launch_view(_launch(made, asked))
+            yield from launch_view(_launch(ranked, form))
         except NothingFeasible as error:
             yield Paragraph(str(error), style="bold")
         return
-    yield from plan_with_charts(made)
-    if not asked.get("layout"):
+    yield from plan_with_charts(ranked)
+    if not form.get("layout"):
         return
-    options = asked.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
-    stack = stack_of(options, made.job, made.cluster)
-    chosen = estimate(made.job, made.cluster, _chosen(made, asked), stack=stack)
+    options = form.options(PlanOptions, (*_RECIPE, *_SEARCH[:-1]))
+    stack = stack_of(options, ranked.job, ranked.cluster)
+    chosen = estimate(ranked.job, ranked.cluster, _chosen(ranked, form), stack=stack)
     yield Heading(f"The layout: {format_layout(chosen.layout)}")
     yield from estimate_view(chosen, verbose=True)
-    if made.layouts and chosen.layout != made.best.layout:
+    if ranked.layouts and chosen.layout != ranked.best.layout:
         sides = [
-            Side(label=label, job=made.job, cluster=made.cluster, estimate=one, constants=made.constants, stack=stack)
-            for label, one in (("best", made.best), ("chosen", chosen.estimate))
+            Side(
+                label=label,
+                job=ranked.job,
+                cluster=ranked.cluster,
+                estimate=one,
+                constants=ranked.constants,
+                stack=stack,
+            )
+            for label, one in (("best", ranked.best), ("chosen", chosen.estimate))
         ]
         yield Heading("Side by side")
         yield from comparison_view(compare(sides, 1e12), verbose=True)
 
 
-def _chosen(made: Plan, asked: PageRequest) -> Any:
+def _chosen(ranked: Plan, form: PageRequest) -> Any:
     from weft.commands.shared import layout_of
 
-    text = asked.get("layout")
-    return layout_of(text, made.job, made.cluster) if text else made.best.layout
+    text = form.get("layout")
+    return layout_of(text, ranked.job, ranked.cluster) if text else ranked.best.layout
 
 
-def _effect(made: Plan, as_it_is: Plan) -> str:
+def _effect(ranked: Plan, as_it_is: Plan) -> str:
     """What other hardware changes, in a sentence."""
-    if not made.layouts or not as_it_is.layouts:
+    if not ranked.layouts or not as_it_is.layouts:
         return f"What if: on the hardware as it is, {'layouts fit' if as_it_is.layouts else 'nothing fits'}"
-    best, before = made.layouts[0], as_it_is.layouts[0]
+    best, before = ranked.layouts[0], as_it_is.layouts[0]
     same = "the same layout" if best.layout == before.layout else "another layout"
     change = round(best.iteration_s / before.iteration_s - 1, 3) + 0.0
     return (
@@ -173,17 +180,17 @@ def _effect(made: Plan, as_it_is: Plan) -> str:
     )
 
 
-def _launch(made: Plan, asked: PageRequest) -> LaunchArguments:
-    tool = asked.get("tool", TOOLS[0])
+def _launch(ranked: Plan, form: PageRequest) -> LaunchArguments:
+    tool = form.get("tool", TOOLS[0])
     if tool not in TOOLS:
         raise UnknownName("tool", tool[:40], TOOLS)
-    return launch_arguments(tool, made.job, made.cluster, _chosen(made, asked))
+    return launch_arguments(tool, ranked.job, ranked.cluster, _chosen(ranked, form))
 
 
-def _launch_file(found: _Planned, asked: PageRequest) -> tuple[str, str, str]:
-    if not found.plan.layouts:
-        raise NothingFeasible(found.plan.shortage)
-    written = _launch(found.plan, asked)
+def _launch_file(computed: _Planned, form: PageRequest) -> tuple[str, str, str]:
+    if not computed.plan.layouts:
+        raise NothingFeasible(computed.plan.shortage)
+    written = _launch(computed.plan, form)
     return written.file, "text/plain", written.text
 
 
@@ -235,7 +242,7 @@ PLAN = Page(
     section="the-layout",
     compute=_plan,
     view=_plan_view,
-    saved=lambda found, asked: found.plan,
+    saved=lambda computed, form: computed.plan,
     files={"Launch file": _launch_file},
 )
 
@@ -244,15 +251,15 @@ PLAN = Page(
 _TUNE = ("layout", "measured", "keep")
 
 
-def _tune(asked: PageRequest, progress: Progress) -> Tuning:
+def _tune(form: PageRequest, progress: Progress) -> Tuning:
     from weft.commands.tune import tune
 
-    cluster = _cluster_of(asked)
-    job = job_of_text(asked.text("model"), asked.options(TuneOptions, _RECIPE).changes(), cluster.count)
-    return tune(job, cluster, options=asked.options(TuneOptions, (*_TUNE, "stack")))
+    cluster = _cluster_of(form)
+    job = job_of_text(form.text("model"), form.options(TuneOptions, _RECIPE).changes(), cluster.count)
+    return tune(job, cluster, options=form.options(TuneOptions, (*_TUNE, "stack")))
 
 
-def _tune_view(result: Tuning, asked: PageRequest, show: str) -> Iterator[Block]:
+def _tune_view(result: Tuning, form: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.layouts import breakdown_chart
     from weft.views.tune import tune_view
 
@@ -265,7 +272,15 @@ def _tune_view(result: Tuning, asked: PageRequest, show: str) -> Iterator[Block]
 TUNE = Page(
     title="Tune",
     groups=(
-        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(TuneOptions, "layout", "measured"))),
+        Group(
+            fields=(
+                _MODEL,
+                _CLUSTER,
+                _ACCELERATORS,
+                Field(name="layout", label="Layout of the run", help="As tp=8,pp=16,sp"),
+                *fields_of(TuneOptions, "measured"),
+            )
+        ),
         Group(title="The job, and what must stay", fields=fields_of(TuneOptions, *_RECIPE, "stack", "keep")),
         _PASTED,
     ),
@@ -281,14 +296,14 @@ TUNE = Page(
 _DESIGN = ("layout", "radix", "fabrics", "oversubscription", "sizes", "batches", "routing", "batch")
 
 
-def _design(asked: PageRequest, progress: Progress) -> DesignStudy:
-    cluster = _cluster_of(asked)
-    options = asked.options(DesignOptions, _DESIGN)
-    job = job_of_text(asked.text("model"), options.changes(), cluster.count)
+def _design(form: PageRequest, progress: Progress) -> DesignStudy:
+    cluster = _cluster_of(form)
+    options = form.options(DesignOptions, _DESIGN)
+    job = job_of_text(form.text("model"), options.changes(), cluster.count)
     return design(job, cluster, options, progress=progress)
 
 
-def _design_view(study: DesignStudy, asked: PageRequest, show: str) -> Iterator[Block]:
+def _design_view(study: DesignStudy, form: PageRequest, show: str) -> Iterator[Block]:
     from weft.fabric.catalogue import for_cluster
     from weft.views.charts.designs import design_chart
     from weft.views.charts.fabric import fabric_svg
@@ -297,7 +312,7 @@ def _design_view(study: DesignStudy, asked: PageRequest, show: str) -> Iterator[
     chart = Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
     yield from behind_verdict(design_view(study), chart)
     yield Heading("Pictures")
-    radix = asked.whole("radix") or 64
+    radix = form.whole("radix") or 64
     for kind in dict.fromkeys(each.kind.partition(" ")[0] for each in study.designs):  # without the oversubscription
         yield Figure(fabric_svg(for_cluster(kind, study.cluster, radix=radix)), kind)
 
@@ -326,35 +341,35 @@ _DRAWN = ("baseline", "themis scf", "weft")
 """Policies that are drawn beside the one that is looked at."""
 
 
-def _schedule(asked: PageRequest, progress: Progress) -> Any:
+def _schedule(form: PageRequest, progress: Progress) -> Any:
     more: dict[str, Any] = {"policy": "baseline", "compare": True}
-    if asked.get("cluster") and not asked.get("dims"):
-        more["cluster"] = cluster_of_text(asked.text("cluster"))
-    return schedule(asked.get("collective"), asked.get("size"), asked.options(ScheduleOptions, _SCHEDULE, **more))
+    if form.get("cluster") and not form.get("dims"):
+        more["cluster"] = cluster_of_text(form.text("cluster"))
+    return schedule(form.get("collective"), form.get("size"), form.options(ScheduleOptions, _SCHEDULE, **more))
 
 
-def _looked_at(found: Any, asked: PageRequest) -> Any:
-    policy = asked.get("policy", "weft")
-    if policy not in found.others:
-        raise UnknownName("policy", policy[:40], tuple(found.others))
-    return replace(found, timed=found.others[policy])
+def _looked_at(computed: Any, form: PageRequest) -> Any:
+    policy = form.get("policy", "weft")
+    if policy not in computed.others:
+        raise UnknownName("policy", policy[:40], tuple(computed.others))
+    return replace(computed, timed=computed.others[policy])
 
 
-def _schedule_view(found: Any, asked: PageRequest, show: str) -> Iterator[Block]:
+def _schedule_view(computed: Any, form: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.schedules import counts_chart, policies_chart
     from weft.views.collective import schedule_view
 
-    shown = _looked_at(found, asked)
-    policy = asked.get("policy", "weft")
-    drawn = {name: timed for name, timed in found.others.items() if name in (*_DRAWN, policy)}
-    chart = Figure(partial(policies_chart, drawn, found.bound_s), "Chunks of the policies over time")
+    shown = _looked_at(computed, form)
+    policy = form.get("policy", "weft")
+    drawn = {name: timed for name, timed in computed.others.items() if name in (*_DRAWN, policy)}
+    chart = Figure(partial(policies_chart, drawn, computed.bound_s), "Chunks of the policies over time")
     yield from behind_verdict(schedule_view(shown, verbose=True), chart)
     counts = tuple(count for count in CHUNK_COUNTS if count <= shown.timed.schedule.request.bytes) or (1,)
     request = shown.timed.schedule.request
     options = ScheduleOptions(dims=request.dimensions, policy="baseline", chunk_counts=counts)
     swept: Any = schedule(request.kind, request.bytes, options)
     yield Heading("Number of chunks")
-    yield Figure(partial(counts_chart, swept.counts, found.bound_s), "Bandwidth used by the number of chunks")
+    yield Figure(partial(counts_chart, swept.counts, computed.bound_s), "Bandwidth used by the number of chunks")
 
 
 SCHEDULE = Page(
@@ -394,22 +409,22 @@ def _examples() -> dict[str, str]:
     return {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.toml"))}
 
 
-def _arrange(asked: PageRequest, progress: Progress) -> Any:
+def _arrange(form: PageRequest, progress: Progress) -> Any:
     from weft.arrangement.site import site_of
     from weft.commands.arrange import arrange
     from weft.documents import parse_toml
 
-    source, where = asked.text("site"), "the site"
+    source, where = form.text("site"), "the site"
     text = _examples().get(source.name) if source.pasted is None else source.pasted
     if text is None:
         raise UnknownName("site", source.name[:40], tuple(_examples()), where="site")
     table = parse_toml(text, where)
-    if goal := asked.get("objective"):
+    if goal := form.get("objective"):
         stated = table.get("objective")
         table["objective"] = (stated if isinstance(stated, dict) else {}) | {"kind": goal}
-    if (ratio := asked.number("oversubscription", 1, 1000)) is not None:
+    if (ratio := form.number("oversubscription", 1, 1000)) is not None:
         table["oversubscription"] = [ratio]
-    seconds = asked.number("seconds", 0.1, _MOST_SEARCH_S) or 10.0
+    seconds = form.number("seconds", 0.1, _MOST_SEARCH_S) or 10.0
     site = site_of(table, where, None)
     if len(site.host_names) > _MOST_HOSTS:
         problem = f"has {len(site.host_names):,} hosts; the page takes {_MOST_HOSTS:,}"
@@ -422,10 +437,10 @@ def _arrange(asked: PageRequest, progress: Progress) -> Any:
     return arrange(site, budget=seconds, spent=spent)
 
 
-def _arrange_report(found: Any, asked: PageRequest) -> tuple[str, str, str]:
+def _arrange_report(computed: Any, form: PageRequest) -> tuple[str, str, str]:
     from weft.commands.report import arrangement_page
 
-    return "report.html", "text/html", arrangement_page(found, found.to_dict(), "arranged.json")
+    return "report.html", "text/html", arrangement_page(computed, computed.to_dict(), "arranged.json")
 
 
 ARRANGE = Page(
@@ -454,7 +469,7 @@ ARRANGE = Page(
     sources={"site": "site"},
     example={"site": "scattered", "seconds": "1"},
     compute=_arrange,
-    view=lambda result, asked, show: arrangement_with_charts(result),
+    view=lambda result, form, show: arrangement_with_charts(result),
     files={"Report": _arrange_report},
     time_s=2 * _MOST_SEARCH_S + 120,
 )
@@ -462,25 +477,25 @@ ARRANGE = Page(
 # Accuracy -----------------------------------------------------------------------------------------------------------
 
 
-def _validate(asked: PageRequest, progress: Progress) -> Validation:
+def _validate(form: PageRequest, progress: Progress) -> Validation:
     from weft.commands.validate import validate
     from weft.validation.runs import runs_of_text, shipped_runs
 
-    source = asked.text("runs")
+    source = form.text("runs")
     if source.name and source.pasted is None:
         raise BadInput(f"there are no runs {source.name[:40]!r}", where="runs", remedy="leave it empty, or paste runs")
     rows = shipped_runs() if source.pasted is None else runs_of_text(source.pasted, "the pasted runs")
-    return validate(rows, family=(asked.get("family"),) if asked.get("family") else ())
+    return validate(rows, family=(form.get("family"),) if form.get("family") else ())
 
 
-def _accuracy_view(found: Validation, asked: PageRequest, show: str) -> Iterator[Block]:
+def _accuracy_view(computed: Validation, form: PageRequest, show: str) -> Iterator[Block]:
     from weft.views.charts.validation import validation_chart
     from weft.views.validation import validation_view
 
-    chart = Figure(partial(validation_chart, found), "Predicted over measured time of an iteration")
-    shipped = asked.text("runs").pasted is None
-    yield from behind_verdict(validation_view(found, shipped=shipped), chart)
-    if asked.get("family"):
+    chart = Figure(partial(validation_chart, computed), "Predicted over measured time of an iteration")
+    shipped = form.text("runs").pasted is None
+    yield from behind_verdict(validation_view(computed, shipped=shipped), chart)
+    if form.get("family"):
         yield Heading("Runs")
         rows = [
             (
@@ -489,7 +504,7 @@ def _accuracy_view(found: Validation, asked: PageRequest, show: str) -> Iterator
                 format_seconds(outcome.predicted_s),
                 f"{outcome.error:+.1%}",
             )
-            for outcome in found.outcomes
+            for outcome in computed.outcomes
         ]
         yield rows_grid(("run", "measured", "predicted", "error"), rows, left=("run",))
 
@@ -531,10 +546,10 @@ _KEPT_RESULTS = 16
 _kept: dict[PageRequest, Any] = {}
 
 
-def _result(page: Page, asked: PageRequest, progress: Progress) -> Any:
+def _result(page: Page, form: PageRequest, progress: Progress) -> Any:
     """The result of a question, whichever view is looked at."""
-    core = tuple(pair for pair in asked.given if pair[0] not in (*page.looks, "show"))
-    question = PageRequest(asked.path, core, asked.texts)
+    core = tuple(pair for pair in form.given if pair[0] not in (*page.looks, "show"))
+    question = PageRequest(form.path, core, form.texts)
     if question not in _kept:
         result = page.compute(question, progress)
         while len(_kept) >= _KEPT_RESULTS:
@@ -543,30 +558,30 @@ def _result(page: Page, asked: PageRequest, progress: Progress) -> Any:
     return _kept[question]
 
 
-def answer(asked: PageRequest, *, progress: Progress = None) -> str:
+def answer(form: PageRequest, *, progress: Progress = None) -> str:
     """The HTML of what a page shows."""
-    page = PAGES[asked.path]
-    result = _result(page, asked, progress)
-    given = dict(asked.given)
+    page = PAGES[form.path]
+    result = _result(page, form, progress)
+    given = dict(form.given)
 
     def link(value: str) -> str:
         return f"{page.address(given, **{page.row: value})}#{page.section}"
 
     from weft.views.html import to_html
 
-    blocks = page.view(result, asked, page.shown(given.get("show", "")))
+    blocks = page.view(result, form, page.shown(given.get("show", "")))
     return to_html(blocks, link if page.row else None)
 
 
-def file(asked: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
+def file(form: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
     """Name, type and content of a file of a page."""
     from weft.views.files.csv_out import rows_to_csv
 
-    page = PAGES[asked.path]
-    found = _result(page, asked, progress)
+    page = PAGES[form.path]
+    computed = _result(page, form, progress)
     if name in page.files:
-        return page.files[name](found, asked)
-    result, stem = page.saved(found, asked), page.title.lower()
+        return page.files[name](computed, form)
+    result, stem = page.saved(computed, form), page.title.lower()
     if name == "JSON":
         return f"{stem}.json", "application/json", result.to_json()
     rows = result.to_dicts()

@@ -49,13 +49,9 @@ def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     legend = [TIME_LABELS[part.name] for part in times]
     entries = [item for item in items if item.kind == "text" and item.words in legend]
     assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
-
-
-@pytest.mark.slow
-def test_every_layout_has_its_label_and_its_memory(small_plan, drawn):
-    words = [item.words for item in drawn(breakdown_chart(small_plan, top=4)) if item.kind == "text"]
-    assert sum(word.startswith(("1. ", "2. ", "3. ", "4. ", "5. ")) for word in words) == 4
-    assert sum(word.endswith(" of 79.2 GiB") for word in words) == 4
+    words = [item.words for item in items if item.kind == "text"]
+    assert sum(word.startswith(("1. ", "2. ", "3. ", "4. ")) for word in words) == 3
+    assert sum(word.endswith(" of 79.2 GiB") for word in words) == 3
 
 
 def test_pareto_draws_a_point_a_layout(small_plan, drawn):
@@ -214,18 +210,20 @@ def test_nothing_to_draw_is_refused(starved_plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
-def test_forms_are_the_same_bytes_each_time(small_plan, suffix, begin):
+@pytest.mark.parametrize(
+    ("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>"), (".pdf", b"%PDF-1.")]
+)
+def test_forms_are_the_same_bytes_each_time_and_need_no_other_file(small_plan, suffix, begin):
     first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
-    assert first == second
     assert first.startswith(begin)
-
-
-@pytest.mark.slow
-def test_papers_have_charts_too(small_plan):
-    paper = rendered(breakdown_chart(small_plan, top=2), ".pdf")
-    assert paper.startswith(b"%PDF-1.")
-    assert len(paper) > 10_000
+    assert len(first) > 10_000
+    assert first == second or suffix == ".pdf"
+    if suffix in (".svg", ".html"):
+        text = first.decode()
+        assert scheme_css() in text
+        assert INK in text
+        bare = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+        assert not re.findall(r"<(?:link|img|iframe|script)\b|url\((?!#)|@import", bare)
 
 
 @pytest.mark.slow
@@ -242,22 +240,6 @@ def test_names_are_inert(small_plan):
     assert len(re.findall(r"</script", page)) == len(re.findall(r"<script>", page)) == 2
     spec, _ = json.JSONDecoder().raw_decode(page[page.rindex('vegaEmbed("#chart", ') + 20 :])
     assert spec["title"]["text"].startswith(name.replace("\x1b", "?"))
-
-
-@pytest.mark.slow
-def test_a_page_needs_no_other_file(small_plan):
-    page = rendered(breakdown_chart(small_plan, top=1), ".html").decode()
-    bare = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.findall(r"<(?:link|img|iframe|script)\b|url\(|@import", bare)
-
-
-@pytest.mark.slow
-def test_pictures_follow_the_scheme_of_the_viewer(small_plan):
-    for suffix in (".svg", ".html"):
-        text = rendered(pareto_chart(small_plan), suffix).decode()
-        assert scheme_css() in text
-        assert f'svg [fill="{INK}"]{{fill:' in scheme_css()
-        assert INK in text
 
 
 def clipped(title):

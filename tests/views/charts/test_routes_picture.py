@@ -11,7 +11,7 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, dragonfly, rail
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
-from weft.views.charts.fabric import LOAD_COLOURS, ROUTE_STEPS, blocks, fabric_svg, routes_svg
+from weft.views.charts.fabric import LOAD_COLOURS, LOAD_STEPS, blocks, fabric_svg, routes_svg
 from weft.views.charts.palette import DARK, FAILED, INK, alone, scheme_css
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -45,7 +45,7 @@ def test_every_link_has_the_colour_of_its_load(routed):
             key = min(a, b), max(a, b)
             loads[key] = max(loads.get(key, -1.0), load if up else -1.0)
         for load in loads.values():
-            step = sum(load > end + 1e-6 for end in ROUTE_STEPS)
+            step = sum(load > end + 1e-6 for end in LOAD_STEPS)
             expected.append(FAILED if load < 0 else LOAD_COLOURS[step])
         lines = [line for line in picture.iter(f"{SVG}line") if line.get("stroke-width") != "4"]
         assert sorted(line.get("stroke") for line in lines) == sorted(expected)

@@ -72,10 +72,6 @@ def timeline_chart(result: Arrangement) -> Chart:
     return finished(_timeline(result), f"One common period on {result.site.name}", words)
 
 
-CHARTS = {"all": arrangement_chart, "seats": seats_chart, "loads": loads_chart, "timeline": timeline_chart}
-"""What can be drawn, by name."""
-
-
 def _jobs(result: Arrangement) -> tuple[list[str], list[str]]:
     """Names of jobs with their numbers, and their colours."""
     names = [f"{number + 1} {job.name}" for number, job in enumerate(result.site.jobs)]

@@ -32,10 +32,9 @@ MOST_BOXES, MOST_LINKS = 64, 6000
 TIER_COLOURS = ("#56b4e9", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#6450a8")
 """By tier: inside the scale-up domain, at the accelerators, and outwards (Okabe and Ito's colours)."""
 LOAD_COLOURS = ("#9aa5b1", "#56b4e9", "#0072b2", "#e69f00", "#d55e00")
-"""By load, as far as ``_STEPS`` of the highest."""
-_STEPS = (0.1, 0.3, 0.6, 0.9)
-ROUTE_STEPS = (0.0, 0.5, 1.0, 2.0)
-"""Loads of routes at which colours change: of 1 a link is asked for what it has."""
+"""By load, which changes them at ``LOAD_STEPS``."""
+LOAD_STEPS = (0.0, 0.5, 1.0, 2.0)
+"""Of 1 a link is asked for what it has."""
 ROUNDING = 1e-9
 """Share of the highest load that is none."""
 _MARGIN, _HEAD, _ROW, _LEGEND = 40, 64, 130, 30
@@ -69,24 +68,10 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Load:
-    """How busy links are.
-
-    Attributes:
-        values: of every link of the fabric.
-        most: value of the last colour; the same in pictures that are compared.
-        form: how a value is written, as ".0%".
-        steps: where colours change, in ascending order; at shares of ``most`` by default.
-    """
+    """How busy links are: demand over capacity of every link, and the most in all pictures that are compared."""
 
     values: Floats
     most: float
-    form: str
-    steps: tuple[float, ...] | None = None
-
-    @property
-    def ends(self) -> tuple[float, ...]:
-        """The last value of every colour but the last."""
-        return tuple(step * self.most for step in _STEPS) if self.steps is None else self.steps
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +91,7 @@ class _Bundle:
     def colour(self, load: Load | None) -> str:
         if load is None:
             return _tier_colour(self.tier)
-        return LOAD_COLOURS[sum(self.load > end + ROUNDING * load.most for end in load.ends)]
+        return LOAD_COLOURS[sum(self.load > end + ROUNDING * load.most for end in LOAD_STEPS)]
 
     def thickness(self, load: Load | None, widest_Bps: float) -> float:
         """From 0 to 1: of the load, or of the capacity."""
@@ -161,7 +146,7 @@ def routes_svg(plans: Sequence[RoutePlan]) -> str:
     most = max(plan.alpha for plan in plans)
     items, width, top = [], 0, 0
     for plan in plans:
-        drawn = fabric_svg(plan.fabric, load=Load(values=plan.load, most=most, form=".3g", steps=ROUTE_STEPS))
+        drawn = fabric_svg(plan.fabric, load=Load(values=plan.load, most=most))
         size = _SIZE.search(drawn)
         assert size is not None
         over = int((plan.load > 1 + ROUNDING).sum())
@@ -361,7 +346,7 @@ def _grouped(
         if bundle.down:
             total += f", {bundle.down:,} of {counted(len(cables), 'link')} failed"
         if load is not None:
-            speed += f"; busiest {bundle.load:{load.form}}"
+            speed += f"; busiest {bundle.load:.3g}"
         labels.append(_text(x, y, speed, anchor=anchor))
         labels.append(_text(x, y + 15, total, 11, anchor, colour=FAILED if bundle.down else MUTED))
     ports = np.bincount(fabric.source, fabric.cables, fabric.nodes).astype(np.int64)
@@ -457,11 +442,9 @@ def _meanings(fabric: Fabric, load: Load | None, hidden: set[int]) -> list[tuple
     elif load.most <= 0:
         result = [(LOAD_COLOURS[0], "no load")]
     else:
-        ends = [*(end for end in load.ends if end < load.most), load.most]
-        result = [
-            (colour, f"to {end:{load.form}}" if end else "no load")
-            for colour, end in zip(LOAD_COLOURS, ends, strict=False)
-        ]
+        ends = [*(end for end in LOAD_STEPS if end < load.most), load.most]
+        words = [f"to {end:.3g}" if end else "no load" for end in ends]
+        result = list(zip(LOAD_COLOURS, words, strict=False))
     return result if fabric.up.all() else [*result, (FAILED, "failed")]
 
 
