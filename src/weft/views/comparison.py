@@ -136,7 +136,10 @@ def _details(letter: str, first: Side, side: Side, difference: Difference) -> It
     """Every part of a difference, and its break-evens."""
     yield Heading(f"{letter} ({side.label}) against A ({first.label}): {_faster(difference)}")
     if abs(difference.ratio - 1) >= NOTHING:
-        yield Paragraph(significance(difference), indent=2, hang=2)
+        place = "inside" if difference.tied else "larger than"
+        known = f"The difference is {place} its error ({_error(difference)})."
+        unknown = "Nothing similar was measured, so the error of this difference is unknown."
+        yield Paragraph(unknown if difference.error is None else known, indent=2, hang=2)
     if first.job.recipe.tokens != side.job.recipe.tokens:
         tokens = format_count(first.job.recipe.tokens)
         yield Paragraph(f"Seconds are for {tokens} tokens, a step of A.", indent=2, hang=2)
@@ -148,15 +151,6 @@ def _details(letter: str, first: Side, side: Side, difference: Difference) -> It
             yield Paragraph(f"No break-even {turn.figure} within {turn.within}.", indent=2, hang=2)
         else:
             yield Paragraph(f"Break-even {turn.figure}: x{turn.factor:.3g}, {turn.value}.", indent=2, hang=2)
-
-
-def significance(difference: Difference) -> str:
-    """Whether two sides tie."""
-    if difference.error is None:
-        return "Nothing similar was measured, so the error of this difference is unknown."
-    if difference.tied:
-        return f"A tie: the difference is inside its error ({_error(difference)})."
-    return f"The difference is larger than its error ({_error(difference)})."
 
 
 def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str]) -> Iterator[Block]:

@@ -146,7 +146,9 @@ class StudyReport:
 
 
 def _place(row: Mapping[str, Any], names: Iterable[str]) -> str:
-    return printable(", ".join(f"{column_words(name)} {told(name, row[name])}" for name in names if row.get(name)))
+    return printable(
+        ", ".join(f"{column_words(name)} {told(name, row[name])}" for name in names if row.get(name) is not None)
+    )
 
 
 def _varied(rows: Rows, names: Iterable[str]) -> list[str]:

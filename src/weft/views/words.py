@@ -231,7 +231,7 @@ def estimate_verdict(estimate: Estimate, fitting: Estimate | None = None) -> str
     missing = estimate.memory_bytes - estimate.capacity_bytes
     text += f": does NOT fit, {format_bytes(missing)} missing" if missing > 0 else ": does NOT fit in host memory"
     if fitting is None:
-        return text
+        return f"{text}; weft plan finds layouts that fit, if there are any"
     changes = added_keys(estimate.layout, fitting.layout)
     return f"{text}; with {changes} it fits and takes {format_seconds(fitting.iteration_s)}"
 
