@@ -97,5 +97,11 @@ def test_an_empty_catalogue_is_survived() -> None:
     assert "unknown thing 'a'" in str(UnknownName("thing", "a", []))
 
 
-def test_missing_extra_says_how_to_install() -> None:
-    assert "weft[runtime]" in str(MissingExtra("no launcher splits", "runtime"))
+def test_missing_extra_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """weft[plot] is on no index where Weft was installed from a folder."""
+    lines = ["click>=8", "altair>=5.5 ; extra == 'plot'", 'vl-convert-python>=1.7; extra == "plot"', "x; extra == 'p'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
+    assert str(MissingExtra("a chart", "plot")) == (
+        "a chart needs the extra weft[plot] -- pip install 'altair>=5.5' 'vl-convert-python>=1.7'"
+    )
+    assert str(MissingExtra("a chart", "other")).endswith("pip install 'weft[other]'")

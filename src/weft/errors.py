@@ -86,7 +86,22 @@ class MissingExtra(WeftError):
     """A feature needs packages of an optional extra."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the extra '{extra}' -- pip install 'weft[{extra}]'")
+        super().__init__(f"{feature} needs the extra weft[{extra}] -- pip install {packages_of(extra)}")
+
+
+def packages_of(extra: str) -> str:
+    """The packages of an extra as arguments of pip, so that it does not matter where Weft was installed from."""
+    import re
+    import shlex
+    from importlib import metadata
+
+    marker = re.compile(rf"""extra\s*==\s*["']{re.escape(extra)}["']""")
+    try:
+        lines = metadata.requires("weft") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    packages = [line.partition(";")[0].strip() for line in lines if marker.search(line)]
+    return " ".join(map(shlex.quote, packages or [f"weft[{extra}]"]))
 
 
 class NothingFeasible(WeftError):

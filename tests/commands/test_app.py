@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
     code, out, err = weft("launch", path, "--tool", "megatron")
     assert code == 0
     assert "--tensor-model-parallel-size" in out
-    assert err.startswith("run: bash megatron.sh\n")
+    assert err.startswith("save as megatron.sh (-o megatron.sh), then run: bash megatron.sh\n")
     script = str(tmp_path / "my job.sh")
     code, _, err = weft("launch", path, "--tool", "megatron", "-o", script)
     assert err.startswith(f"run: bash '{script}'\n")
@@ -38,10 +39,30 @@ def test_a_plan_file_is_estimated_and_launched(weft: Run, tmp_path) -> None:
 def test_groups_that_straddle_racks_are_warned_of(weft: Run, cluster: str, layout: str, warns: bool) -> None:
     """EP 64 on racks of 72 once took 1.3 times as long without a word."""
     code, output = weft("estimate", "deepseek-v3", cluster, "--layout", layout, "--batch", "4608")[:2]
-    assert code == 0
+    assert code == (3 if "does NOT fit" in output else 0)
     assert ("ep groups straddle scale-up domains of 72" in output) == warns
     assert ("with 64 of 72 used (512 accelerators) they would not" in " ".join(output.split())) == warns
     assert ("64 of the 72 accelerators" in " ".join(output.split())) == (cluster == "gb200-512")
+
+
+def test_a_plan_of_which_nothing_fits_names_enough_accelerators_once(weft: Run) -> None:
+    code, out, err = weft("plan", "llama-3.1-70b", "a100-8", "--max", "pp=2")
+    assert (code, err) == (3, "")
+    assert out.count("No layout fits. Nearest to fitting: ") == 1
+    enough = re.search(r"It fits on a100-(\d+), not on a100-(\d+)", out)
+    assert enough is not None
+    assert enough.groups() == ("16", "8")
+    assert weft("plan", "llama-3.1-70b", "a100-16", "--max", "pp=2", "--top", "1")[0] == 0
+
+
+def test_an_estimate_that_does_not_fit_names_the_changes_with_which_it_fits(weft: Run) -> None:
+    code, out, err = weft("estimate", "llama-3.1-70b", "h100-64", "--layout", "tp=1")
+    assert (code, err) == (3, "")
+    changes = re.search(r"does NOT fit, [\d.]+ GiB missing; with (\S+) it fits", " ".join(out.split()))
+    assert changes is not None
+    code, out, _ = weft("estimate", "llama-3.1-70b", "h100-64", "--layout", changes[1])
+    assert code == 0
+    assert "NOT fit" not in out
 
 
 def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:

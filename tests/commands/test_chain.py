@@ -51,7 +51,8 @@ def test_a_plan_goes_through_every_verb(weft: Run, planned: Path) -> None:
     assert study["designs"][0]["kind"] == "rail-only"
     code, out, err = weft("launch", plan[1], "--tool", "megatron")
     assert code == 0
-    assert err.startswith("run: ")
+    assert "then run: bash megatron.sh" in err
+    assert "each with NODE_RANK=0, 1, ... and MASTER_ADDR=" in err
     assert "torchrun" in out
     code, out, err = weft("train", *plan, "--dry-run")
     assert (code, err) == (0, ""), err

@@ -127,7 +127,7 @@ def test_data_frames_hold_the_rows_of_csv(results, name, monkeypatch):
     assert {len(column) for column in made["pandas"].values()} == {len(lines)}
     for package in made:
         monkeypatch.delitem(sys.modules, package)
-    with pytest.raises(MissingExtra, match=r"to_dataframe needs the extra 'dataframe' -- pip install 'weft\[data"):
+    with pytest.raises(MissingExtra, match=r"to_dataframe needs the extra weft\[dataframe\] -- pip install"):
         result.to_dataframe()
 
 

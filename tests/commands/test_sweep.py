@@ -20,6 +20,8 @@ from weft.commands.app import cli
 from weft.commands.points import VERBS, cluster_at, computation, compute
 from weft.errors import BadInput, UnknownName, WeftError
 from weft.studies.runners import runner
+from weft.views.study import study_verdict
+from weft.views.words import told
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "study.toml"
 SMALL = {"model": "gpt2-124m", "cluster": "a100-16"}
@@ -227,13 +229,23 @@ def test_bad_input_is_one_message(words: tuple[str, ...], problem: str) -> None:
     assert problem in said
 
 
+def test_the_fastest_point_is_named_for_each_model() -> None:
+    """Tokens of models of different sizes do not compare."""
+    axes = {"model": ["gpt2-124m", "llama-3.2-1b"], "cluster": "a100-8", "layout": "dp=8", "sequence": 512}
+    with weft.sweep({"axes": axes | {"batch": [8, 64]}, "compute": "estimate"}, workers=1) as found:
+        verdict = study_verdict(found.rows(), found)
+        for model in axes["model"]:
+            speeds = [row["tokens_per_s"] for row in found.rows() if row["model"] == model]
+            assert f"{told('tokens_per_s', max(speeds))} (model {model}, batch " in verdict
+
+
 def test_without_extras_one_line_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
     for package, words in (("ray", ("--workers", "ray")), ("pyarrow", ("-o", "out.parquet"))):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
         code, said = invoked(*SHORT, *words)
         assert code == 2
-        assert "pip install 'weft[" in said
+        assert "needs the extra weft[" in said
 
 
 def test_a_price_without_tokens_is_a_message_in_each_row() -> None:

@@ -184,7 +184,8 @@ def test_without_pytorch_the_extra_is_named(verb):
     script = "import sys; sys.modules['torch'] = None; from weft.commands.app import main; main()"
     done = subprocess.run([sys.executable, "-c", script, *verb.split()], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.splitlines() == ["Error: weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: weft.runtime needs the extra weft[runtime] -- pip install ")
 
 
 def test_other_data_under_the_same_name_is_refused(tmp_path):

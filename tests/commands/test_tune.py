@@ -27,7 +27,7 @@ def told(*arguments: str) -> str:
 def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None:
     text = told("h100-512", "--run", SCRIPT, "--measured", "18%")
     assert text.startswith(
-        "You run at 18% MFU (5.11 s per step); this layout should reach 25% ±26%. Look outside the layout"
+        "You run at 18% MFU (5.11 s per step); this layout should reach 25% (estimate ±26%). Look outside the layout"
     )
     assert "recompute full -> none" in text
     assert "Set in your file: --tensor-model-parallel-size 2" in text

@@ -57,7 +57,7 @@ def test_plot_without_the_extra(weft, runs: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("weft.commands.output.find_spec", lambda name: None)
     code, out, err = weft("validate", runs, "--plot", "runs.svg")
     assert (code, out) == (2, "")
-    assert "--plot needs the extra 'plot' -- pip install 'weft[plot]'" in err
+    assert "--plot needs the extra weft[plot] -- pip install " in err
     assert err.count("\n") == 1
 
 

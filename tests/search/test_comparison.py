@@ -40,6 +40,23 @@ def test_parts_add_up_and_have_reasons(pair: tuple[str, str]):
             assert part.why, part.part
 
 
+def test_batches_are_sides():
+    found = weft.compare("llama-3.1-8b", "h100-64", layout="tp=2,sp", batch=(128, 512))
+    assert [side.label for side in found.sides] == ["batch 128", "batch 512"]
+    for side, batch in zip(found.sides, (128, 512), strict=True):
+        alone = weft.estimate("llama-3.1-8b", "h100-64", "tp=2,sp", batch=batch)
+        assert side.iteration_s == alone.iteration_s
+
+
+def test_plan_and_comparison_state_one_error_of_a_difference():
+    plan = weft.plan("llama-3.1-8b", "h100-64", top=3, order="time")
+    (difference,) = weft.compare(
+        "llama-3.1-8b", "h100-64", layout=[e.layout_text for e in plan.layouts[:2]]
+    ).differences
+    assert difference.error == pytest.approx(plan.ties[1].layout_error)
+    assert difference.tied == plan.ties[1].tied
+
+
 def test_a_side_against_itself_differs_in_nothing():
     (difference,) = held("tp=2,sp", "tp=2,sp").differences
     assert difference.ratio == 1.0

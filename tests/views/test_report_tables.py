@@ -80,6 +80,9 @@ def test_the_layout_to_copy_reads_back(small_plan):
     best = small_plan.layouts[0].layout
     assert argument == format_layout(best)
     assert parse_layout(argument).complete(small_plan.cluster.count) == best
+    details = printed(plan_view(small_plan, verbose=True), 200).partition("Layouts, for --layout\n")[2].splitlines()
+    for rank, estimate in enumerate(small_plan.layouts, 1):
+        assert details[rank - 1].split() == [str(rank), format_layout(estimate.layout)]
 
 
 def test_degree_words_read_back(small_plan):
@@ -90,7 +93,7 @@ def test_degree_words_read_back(small_plan):
 
 def test_a_plan_without_layouts_explains_itself(starved_plan):
     text = printed(plan_view(starved_plan, pareto=True))
-    assert text.startswith("No layout fits\n")
+    assert text.startswith("No layout fits. ")
     assert "does-not-fit" in text
     assert "0 fit in memory" in printed(plan_view(starved_plan, verbose=True))
 

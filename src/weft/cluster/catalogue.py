@@ -115,7 +115,11 @@ def load(name: str) -> Cluster:
     family, digits = (match[1], match[2]) if match else (name.strip().lower(), "")
     build = _families().get(family)
     if build is None:
-        known = (f"{family}-{digits or '<count>'}" for family in _families())
+        known = [f"{family}-{digits or '<count>'}" for family in _families()]
+        for chip in sorted(_families(), key=len, reverse=True):  # h100x64, 64xh100 and the like
+            if meant := re.fullmatch(rf"(\d+)[\sx*]*{chip}|{chip}[\sx*:_-]*(\d+)\D*", name.strip().lower()):
+                known = [f"{chip}-{meant[1] or meant[2]}"]
+                break
         raise UnknownName("cluster", name, known, listed="weft info clusters")
     if not digits:
         raise BadInput(f"cluster {name!r} has no count", remedy=f"write it like {family}-1024")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,17 +25,23 @@ if TYPE_CHECKING:
     from weft.search import Plan
     from weft.search.comparison import Comparison, Side
 
-USAGE = "weft compare MODEL CLUSTER [CLUSTER ...] [--layout TEXT ...] | weft compare PLAN.json PLAN.json"
+USAGE = "weft compare MODEL CLUSTER CLUSTER | MODEL CLUSTER --batch 256 --batch 512 | PLAN.json PLAN.json"
+RECIPE = ("batch", "sequence", "precision")
+REPEATED = (*RECIPE, "layout", "stack", "fabric")
+"""Options that make a side for each of their values."""
 MOST = 8
 """Sides of one comparison."""
 TOKENS = "1T"
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(RecipeOptions, RoutingOptions):
+class CompareOptions(RoutingOptions):
     """The sides: an option that repeats makes one for each of its values."""
 
     group = "Job"
+    batch: tuple[int, ...] = option((), "Global batch in sequences (repeats).", metavar="N")
+    sequence: tuple[int, ...] = option((), "Sequence length in tokens (repeats).", metavar="N")
+    precision: tuple[str, ...] = option((), "bf16, fp8 or another of weft plan (repeats).", metavar="P")
     layout: tuple[str, ...] = option((), "Layout, as tp=8,pp=16 (repeats; default: the best).", metavar="TEXT")
     stack: tuple[str, ...] = option((), "Training framework (repeats; default: the recipe's).", metavar="NAME")
     fabric: tuple[str, ...] = option((), "Simulate flow by flow on this network (repeats).", metavar="KIND|FILE")
@@ -50,7 +57,7 @@ class CompareOptions(RecipeOptions, RoutingOptions):
 def compare(
     *subjects: JobSource | ClusterSource | Plan | EstimateReport, options: CompareOptions | None = None, **given: Any
 ) -> Comparison:
-    """Compare layouts, clusters, frameworks, networks or plans, and say why they differ.
+    """Compare batches, layouts, clusters, frameworks, networks or plans, and say why they differ.
 
     >>> import weft
     >>> comparison = weft.compare("llama-3.1-8b", "h100-64", layout=("tp=2", "tp=8"))
@@ -145,26 +152,25 @@ def _of_result(result: Plan | EstimateReport, label: str) -> Side:
 
 
 def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
-    """The product of clusters, layouts, frameworks and networks."""
+    """The product of clusters, recipes, layouts, frameworks and networks."""
     if len(subjects) < 2:
         raise BadInput("MODEL and CLUSTER are needed, or two plans", where="compare", remedy=USAGE)
     model, *clusters = subjects
     places = [cluster_of(cluster) for cluster in clusters]
     counts = {place.count for place in places}
-    job = job_of(model, options, counts.pop() if len(counts) == 1 else 1)
-    _check_number(len(places) * max(len(options.layout), 1) * max(len(options.stack), 1) * max(len(options.fabric), 1))
-    choices = itertools.product(places, options.layout or (None,), options.stack or (None,), options.fabric or (None,))
+    accelerators = counts.pop() if len(counts) == 1 else 1
+    values = {name: getattr(options, name) or (None,) for name in REPEATED}
+    _check_number(len(places) * math.prod(map(len, values.values())))
     result = []
-    for cluster, layout, stack, fabric in choices:
-        words = [
-            (cluster.name, len(places)),
-            (layout, len(options.layout)),
-            (stack, len(options.stack)),
-            (fabric, len(options.fabric)),
-        ]
-        label = " ".join(str(word) for word, count in words if count > 1) or cluster.name
+    for cluster, *chosen in itertools.product(places, *values.values()):
+        named = dict(zip(values, chosen, strict=True))
+        words = [cluster.name] if len(places) > 1 else []
+        words += [_label(name, value) for name, value in named.items() if len(values[name]) > 1]
+        label = " ".join(words) or cluster.name
+        recipe = RecipeOptions(**{name: named.pop(name) for name in RECIPE})
         try:
-            result.append(_side(label, job, cluster, layout, stack, fabric, options))
+            job = job_of(model, recipe, accelerators)
+            result.append(_side(label, job, cluster, **named, routing=options.routing))
         except NothingFeasible as error:
             raise NothingFeasible(f"{label}: {error}") from None
         except BadInput as error:
@@ -173,10 +179,13 @@ def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
     return result
 
 
+def _label(name: str, value: object) -> str:
+    return f"{name} {value}" if name in ("batch", "sequence") else str(value)
+
+
 def _side(
-    label: str, job: Any, cluster: Any, layout: str | None, stack: str | None, fabric: str | None,
-    options: CompareOptions,
-) -> Side:  # fmt: skip
+    label: str, job: Any, cluster: Any, *, layout: str | None, stack: str | None, fabric: str | None, routing: str
+) -> Side:
     """One side, its layout given or planned."""
     from weft.commands.plan import plan
     from weft.commands.simulate import simulate
@@ -190,7 +199,7 @@ def _side(
     elif fabric is None:
         result = plan(job, cluster, stack=stack, top=1).best
     else:
-        result = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=options.routing).best
+        result = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=routing).best
     side = Side(
         label=label,
         job=job,
@@ -203,15 +212,15 @@ def _side(
     )
     if fabric is None:
         return side
-    run: Any = simulate(job, cluster, result.layout, fabric=fabric, routing=options.routing)
-    name = fabric if options.routing in ROUTINGS else f"{fabric}, {options.routing} transport"
+    run: Any = simulate(job, cluster, result.layout, fabric=fabric, routing=routing)
+    name = fabric if routing in ROUTINGS else f"{fabric}, {routing} transport"
     return replace(side, fabric=name, simulated_s=run.iteration_s)
 
 
 def _check_number(sides: int) -> None:
     if not 2 <= sides <= MOST:
         problem = f"{sides} side{'s' * (sides != 1)}"
-        raise BadInput(problem, where="compare", remedy=f"name 2 to {MOST} clusters, layouts, frameworks or plans")
+        raise BadInput(problem, where="compare", remedy=f"give 2 to {MOST}: {USAGE}")
 
 
 def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
@@ -241,10 +250,15 @@ class CompareOutput(LayoutOutput):
 @click.argument("names", nargs=-1, metavar="MODEL CLUSTER... | PLAN.json...")
 @takes(options=CompareOptions, out=CompareOutput)
 def compare_command(names: tuple[str, ...], options: CompareOptions, out: CompareOutput) -> None:
-    """Compare layouts, clusters, frameworks, networks or plans, and say why they differ.
+    """Compare two or more ways to train, and say why they differ.
 
-    MODEL and each CLUSTER as for weft plan; without --layout each side has the best layout of a plan. Or give plans
-    and estimates that --format json wrote. The sides are A, B, C and so on; all are compared with A.
+    \b
+    weft compare llama-3.1-8b h100-64 h200-64                 two clusters
+    weft compare llama-3.1-8b h100-64 --batch 256 --batch 512  two batches (--sequence, --precision likewise)
+    weft compare llama-3.1-8b h100-64 --layout tp=2 --layout tp=8
+    weft compare a.json b.json                                plans and estimates of --format json
+
+    Without --layout each side has the best layout of a plan. The sides are A, B, C and so on; all are compared with A.
     """
     check_chart(out.chart)
     result = compare(*names, options=options)

@@ -12,7 +12,7 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, check_count, deliver_chart, report
+from weft.commands.output import LayoutOutput, check_chart, check_count, deliver_chart, nothing_fits, report
 from weft.commands.shared import (
     ConstantsOptions,
     ModelOptions,
@@ -31,10 +31,13 @@ from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource, LayoutSource
+    from weft.estimation import Estimate
     from weft.estimation.report import EstimateReport
     from weft.views.blocks import Block
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"
+MOST_CHANGES = 3
+"""Changes of a layout that does not fit, of which those that let it fit are searched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,15 +176,37 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     check_count(names, 2, "estimate", USAGE)
     *model, cluster = names if names else (None,)
     result = estimate(model[0] if model else None, cluster, options=options)
-    report(result, out, _view(result, out))
+    fitting = None if result.fits else fitting_layout(result, options)
+    report(result, out, _view(result, out, fitting))
     if out.chart is not None:
         deliver_chart(result.chart(), out.chart)
+    if not result.fits:
+        from weft.views.words import estimate_verdict
+
+        nothing_fits(estimate_verdict(result.estimate, fitting), out)
 
 
-def _view(result: EstimateReport, out: EstimateOutput) -> Iterator[Block]:
+def fitting_layout(result: EstimateReport, options: EstimateOptions) -> Estimate | None:
+    """The fastest layout that fits after the fewest changes that save memory, at most three; None where none does."""
+    from weft.estimation import estimate as evaluate
+    from weft.layout.check import explain
+    from weft.search.ranking import single_changes
+
+    constants, layouts = constants_of(options, result.cluster, result.job), [result.layout]
+    for _ in range(MOST_CHANGES):
+        changed = [each for layout in layouts for _, each in single_changes(layout)]
+        changed += [replace(each, z=each.z * each.data, data=1, zero=0) for each in layouts if each.data > 1]
+        layouts = [each for each in dict.fromkeys(changed) if not explain(result.job, result.cluster.count, each)]
+        fitting = [each for each in evaluate(result.job, result.cluster, layouts, constants) if each.fits]
+        if fitting:
+            return min(fitting, key=lambda each: each.iteration_s)
+    return None
+
+
+def _view(result: EstimateReport, out: EstimateOutput, fitting: Estimate | None) -> Iterator[Block]:
     from weft.views.breakdown import estimate_view
     from weft.views.ranking import launch_view
 
-    yield from estimate_view(result, verbose=out.verbose)
+    yield from estimate_view(result, fitting=fitting, verbose=out.verbose)
     if out.launch:
         yield from launch_view(launch_arguments(out.launch, result.job, result.cluster, result.layout))

@@ -118,7 +118,9 @@ def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
     """
     if (plan_file is None) == (options.arrangement is None):
         raise BadInput(
-            "one plan or one arrangement is needed", where="launch", remedy="give PLAN.json, or --arrangement"
+            "one plan or one arrangement is needed",
+            where="launch",
+            remedy="for example: weft plan gpt2 a100-8 --format json -o plan.json; weft launch plan.json -o run.sh",
         )
     notes: tuple[str, ...] = ()
     if plan_file is not None:
@@ -128,10 +130,13 @@ def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
             options.tool, str(options.arrangement), options.job, start_at=options.start_at, folder=options.files
         )
     deliver(arguments.text, options.output)
-    command = arguments.command
-    if options.output is not None:
-        command = command.replace(arguments.file, shlex.quote(options.output))
-    click.echo(f"run: {command}", err=True)
+    if options.output is None:
+        click.echo(f"save as {arguments.file} (-o {arguments.file}), then run: {arguments.command}", err=True)
+    else:
+        click.echo(f"run: {arguments.command.replace(arguments.file, shlex.quote(options.output))}", err=True)
     click.echo(arguments.written_for, err=True)
+    if "$NODE_RANK" in arguments.text + arguments.command:
+        setting = "NODE_RANK=0, 1, ... and MASTER_ADDR=the address of node 0 (docs/how-to/plan-with-slurm.md)"
+        click.echo(f"note: run it on every node, each with {setting}", err=True)
     for note in (*notes, *arguments.notes):
         click.echo(f"note: {note}", err=True)

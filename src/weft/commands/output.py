@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
 from weft.commands.options import Options, option
-from weft.errors import BadInput, MissingExtra
+from weft.errors import BadInput, MissingExtra, NothingFeasible
 from weft.files import write_text, writing
 
 if TYPE_CHECKING:
@@ -173,6 +173,13 @@ class LayoutOutput(VerboseOutput, RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 
     chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
+
+
+def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
+    """Exit with code 3; a table on the terminal has said why already."""
+    if out.form == "table" and out.output is None:
+        raise click.exceptions.Exit(NothingFeasible.exit_code)
+    raise NothingFeasible(problem)
 
 
 def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:

@@ -12,9 +12,9 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, report
+from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, nothing_fits, report
 from weft.commands.shared import ConstantsOptions, ModelOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
-from weft.errors import BadInput, NothingFeasible, UnknownName
+from weft.errors import BadInput, UnknownName
 from weft.units import counted, parse_seconds
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ POOL = 100
 """Meshes searched for, at least, of which the fastest that differ are shown."""
 SPARE = 10
 """Meshes searched for per layout shown, of which near-equal ones are left out."""
+DOUBLINGS = 10
+"""Larger clusters that are tried where nothing fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,16 +206,21 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
 
     The first layout is the fastest, except that simpler layouts win near-ties: each mechanism must gain 1 % of the
     time, and one that hardly any published run uses 10 %.
+
+    \b
+    What if? Two batches:      weft compare MODEL CLUSTER --batch 256 --batch 512
+    Two clusters:              weft compare MODEL h100-64 h200-64
+    A second NIC for each GPU: weft sweep --models MODEL --clusters CLUSTER --axis nic_bandwidth=400Gb/s,800Gb/s
     """
     check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
         result = plan(model, cluster, options, progress=progress)
-    report(result, out, _view(result, out, _command(model, cluster, options)))
+    enough = "" if result.layouts or result.batch_that_runs else _enough(result, options)
+    report(result, out, _view(result, out, _command(model, cluster, options), enough))
     if not result.layouts:
-        from weft.views.words import advice_sentence
+        from weft.views.words import plan_verdict
 
-        advice = result.remedy if result.advice is None else advice_sentence(result, result.advice)
-        raise NothingFeasible(f"{result.shortage} -- {advice}")
+        nothing_fits(". ".join(filter(None, [f"{result.shortage} -- {plan_verdict(result)}", enough])), out)
     if out.chart is not None:
         deliver_chart(result.chart(pareto=out.pareto), out.chart)
 
@@ -230,9 +237,25 @@ def _command(model: str, cluster: str, options: PlanOptions) -> str:
     return shlex.join(words)
 
 
-def _view(result: Plan, out: PlanOutput, command: str) -> Iterator[Block]:
+def _enough(result: Plan, options: PlanOptions) -> str:
+    """How many accelerators of the same kind, by doublings, the job needs; empty where no such cluster is named."""
+    from weft.cluster import load
+
+    family, _, count = result.cluster.name.rpartition("-")
+    less = int(count) if count.isdecimal() else result.cluster.count
+    for _ in range(DOUBLINGS):
+        try:
+            if plan(result.job, load(f"{family}-{2 * less}"), replace(options, top=1)).layouts:
+                return f"It fits on {family}-{2 * less}, not on {family}-{less}."
+        except BadInput:
+            return ""
+        less *= 2
+    return ""
+
+
+def _view(result: Plan, out: PlanOutput, command: str, enough: str) -> Iterator[Block]:
     from weft.views.ranking import network_plan_view, plan_view
 
     if "simulated_s" in result.COLUMNS:
         return network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
-    return plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command)
+    return plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command, enough=enough)

@@ -197,7 +197,8 @@ def _study(study: Any, options: SweepOptions) -> Study:
     if study is None:
         if not (axes or options.compute):
             problem = "a study file is needed, or --models and --clusters"
-            raise BadInput(problem, where="sweep", remedy=USAGE)
+            example = "for example: weft sweep --models llama-3.1-8b --clusters h100-64,h200-64 -o r.csv"
+            raise BadInput(problem, where="sweep", remedy=example)
         document: dict[str, Any] = {"schema": SCHEMA, "axes": axes}
         return study_from_dict(document | {"compute": options.compute or "plan"}, computation, where="sweep")
     if isinstance(study, Mapping):
@@ -227,7 +228,9 @@ class ShowOptions(RowsOutput):
     """Which results are shown, and how."""
 
     where: tuple[str, ...] = option((), "Only rows with this value (repeats).", metavar="COLUMN=VALUE")
-    columns: str | None = option(None, "Columns to show (default: the main ones).", metavar="A,B")
+    columns: str | None = option(
+        None, "Columns to show, by their names in CSV (default: the main ones).", metavar="A,B"
+    )
     chart: str | None = option(None, "Also draw --y over --x (.svg, .png, .pdf, .html).", metavar="FILE")
     x: str | None = option(None, "Column of the horizontal axis.", metavar="COLUMN")
     y: str | None = option(None, "Column of the vertical axis.", metavar="COLUMN")

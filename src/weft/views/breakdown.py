@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from weft.model.job import Job
 
 
-def estimate_view(result: EstimateReport, *, verbose: bool = False) -> Iterator[Block]:
+def estimate_view(
+    result: EstimateReport, *, fitting: Estimate | None = None, verbose: bool = False
+) -> Iterator[Block]:
     """One estimate: its totals, its parts, and what the hardware is worth.
 
     Args:
+        fitting: the layout with the changes that let it fit, where it does not.
         verbose: add the lower bound, other ways to count MFU, and what was assumed with its sources.
     """
     estimate = result.estimate
-    yield Paragraph(words.estimate_verdict(estimate), style="bold")
+    yield Paragraph(words.estimate_verdict(estimate, fitting), style="bold")
     for line in _notes(result):
         yield Paragraph(line, indent=2, hang=2)
     yield from time(estimate)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, straddling
+from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
     from weft.search.comparison import Change, Comparison, Difference, Side
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 NETWORK_LABEL = "contention on the network"
 PART_LABELS = TIME_LABELS | MEMORY_LABELS | {"network_s": NETWORK_LABEL}
 """What each part of a comparison is called."""
-WORTH = 0.005
-"""Share of the larger side's total below which a difference is not explained."""
 NOTHING = 1e-6
 """Differences below this share of the larger side's total count as zero."""
 LONGEST = 24
@@ -36,8 +34,10 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     yield Paragraph(comparison_verdict(result), style="bold")
     yield Blank()
     yield Table(_sides(result))
+    alike = len({side.job.recipe for side in result.sides}) == 1
     for letter, side in zip(ascii_uppercase, result.sides, strict=False):
-        yield Paragraph(f"{letter}: {_setting(side)}", indent=2, hang=2, style="dim")
+        recipe = "" if alike else f", {recipe_words(side.job.recipe)}"
+        yield Paragraph(f"{letter}: {_setting(side)}{recipe}", indent=2, hang=2, style="dim")
         if line := straddling([side.estimate.layout], side.cluster):
             yield Paragraph(line, indent=2, hang=2)
     for letter, difference in zip(ascii_uppercase[1:], result.differences, strict=False):
@@ -68,11 +68,9 @@ def comparison_verdict(result: Comparison) -> str:
     if speed - 1 < NOTHING:
         text = f"{names[0]} and {names[1]} are equally fast: {speeds}"
     elif difference.tied:
-        tie = f"within the typical error of ±{difference.error:.0%}"
-        text = f"{names[0]}{among} ties with {names[1]}: {speed:.2f}x faster ({speeds}), {tie}"
+        text = f"{names[0]}{among} ties with {names[1]}: {speed:.2f}x faster, {speeds} ({_error(difference)})"
     else:
-        error = "error unknown" if difference.error is None else f"beyond the typical error of ±{difference.error:.0%}"
-        text = f"{names[0]}{among} is {speed:.2f}x faster than {names[1]}: {speeds}, {error}"
+        text = f"{names[0]}{among} is {speed:.2f}x faster than {names[1]}: {speeds} ({_error(difference)})"
     paid = [result.runs[number].usd for number in (fast, slow)]
     if paid[0] and paid[1] and abs(paid[0] / paid[1] - 1) > NOTHING:
         share = paid[0] / paid[1] - 1
@@ -80,6 +78,10 @@ def comparison_verdict(result: Comparison) -> str:
     if short := [letter for letter, side in zip(ascii_uppercase, sides, strict=False) if not side.estimate.fits]:
         text += f"; {listed(short)} {'does' if len(short) == 1 else 'do'} NOT fit in memory"
     return f"{text}."
+
+
+def _error(difference: Difference) -> str:
+    return "error unknown" if difference.error is None else f"difference ±{difference.error:.0%}"
 
 
 def _sides(result: Comparison) -> list[Column]:
@@ -134,7 +136,10 @@ def _details(letter: str, first: Side, side: Side, difference: Difference) -> It
     """Every part of a difference, and its break-evens."""
     yield Heading(f"{letter} ({side.label}) against A ({first.label}): {_faster(difference)}")
     if abs(difference.ratio - 1) >= NOTHING:
-        yield Paragraph(significance(difference), indent=2, hang=2)
+        place = "inside" if difference.tied else "larger than"
+        known = f"The difference is {place} its error ({_error(difference)})."
+        unknown = "Nothing similar was measured, so the error of this difference is unknown."
+        yield Paragraph(unknown if difference.error is None else known, indent=2, hang=2)
     if first.job.recipe.tokens != side.job.recipe.tokens:
         tokens = format_count(first.job.recipe.tokens)
         yield Paragraph(f"Seconds are for {tokens} tokens, a step of A.", indent=2, hang=2)
@@ -146,15 +151,6 @@ def _details(letter: str, first: Side, side: Side, difference: Difference) -> It
             yield Paragraph(f"No break-even {turn.figure} within {turn.within}.", indent=2, hang=2)
         else:
             yield Paragraph(f"Break-even {turn.figure}: x{turn.factor:.3g}, {turn.value}.", indent=2, hang=2)
-
-
-def significance(difference: Difference) -> str:
-    """Whether two sides tie."""
-    if difference.error is None:
-        return "Nothing similar was measured, so the error of this difference is unknown."
-    if difference.tied:
-        return f"A tie: the difference is inside its typical error of ±{difference.error:.0%}."
-    return f"The difference is larger than its typical error of ±{difference.error:.0%}."
 
 
 def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str]) -> Iterator[Block]:

@@ -25,7 +25,12 @@ _Item = TypeVar("_Item")
 
 
 def plan_view(
-    plan: Plan, *, pareto: bool = False, verbose: bool = False, command: str = "weft estimate MODEL CLUSTER"
+    plan: Plan,
+    *,
+    pareto: bool = False,
+    verbose: bool = False,
+    command: str = "weft estimate MODEL CLUSTER",
+    enough: str = "",
 ) -> Iterator[Block]:
     """A plan: which layout to use, the table, and what decides between its rows.
 
@@ -33,6 +38,7 @@ def plan_view(
         pareto: add the layouts that trade time for memory.
         verbose: add every part of time and memory, the rejections, and what was assumed with its sources.
         command: shows one layout of the plan, with its ``--layout``.
+        enough: the smallest cluster of the kind on which something fits, where nothing does.
     """
     yield Paragraph(words.plan_verdict(plan), style="bold")
     yield Blank()
@@ -41,6 +47,8 @@ def plan_view(
         for line in _notes(plan):
             yield Paragraph(line, indent=2, hang=2)
         yield Copied(f"{command} --layout {format_layout(plan.layouts[0].layout)}", "Details")
+    elif enough:
+        yield Paragraph(enough, indent=2)
     for line in words.setting(plan.job, plan.cluster, plan.stack):
         yield Paragraph(line, indent=2, hang=2, style="dim")
     if pareto and plan.pareto:
@@ -75,6 +83,9 @@ def _details(plan: Plan) -> Iterator[Block]:
     """The parts of the best layout, what was searched, and what was assumed."""
     if plan.layouts:
         best = plan.layouts[0]
+        yield Heading("Layouts, for --layout")
+        for rank, estimate in enumerate(plan.layouts, 1):
+            yield Paragraph(f"{rank:>3}  {format_layout(estimate.layout)}", hang=5)
         yield from time(best, title="Time of the best layout")
         yield from memory(best)
         yield from bound(best)
@@ -122,14 +133,14 @@ def degrees(estimates: Sequence[Estimate]) -> list[Column]:
 
 
 def settings(estimates: Sequence[Estimate]) -> list[Column]:
-    """What layouts are beside their degrees."""
+    """What layouts are beside their degrees; narrow tables drop them last, so that rows can be reproduced."""
     layouts = [one.layout for one in estimates]
     return [
         Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
         Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=7),
+        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=5),
         Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=8, left=True),
+        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=6, left=True),
     ]
 
 
@@ -139,9 +150,9 @@ def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Colum
         Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates], front=True),
         *ties,
         Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates], front=True),
-        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=6),
+        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=8),
         Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
-        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=2, left=True),
+        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=7, left=True),
         Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]
 

@@ -16,7 +16,7 @@ from weft.studies.result import Rows
 from weft.units import counted, format_seconds, listed
 from weft.views.blocks import Blank, Block, Column, Copied, Fact, Figure, Heading, Paragraph, Table
 from weft.views.charts.palette import COLOURS
-from weft.views.words import printable, told
+from weft.views.words import column_words, printable, told
 
 if TYPE_CHECKING:
     from weft.studies.result import Sweep
@@ -51,7 +51,11 @@ class StudyReport:
     def blocks(self) -> Iterator[Block]:
         """The report."""
         counts, study = self.sweep.counts, self.sweep.points.study
-        over = [f"{axis.kind.column} ({len(axis.values)} values)" for axis in study.axes if len(axis.values) > 1]
+        over = [
+            f"{column_words(axis.kind.column)} ({len(axis.values)} values)"
+            for axis in study.axes
+            if len(axis.values) > 1
+        ]
         yield Paragraph(study_verdict(self.rows, self.sweep), style="bold")
         if over:
             yield Paragraph(f"Over {listed(over)}.")
@@ -119,7 +123,7 @@ class StudyReport:
         return Table(
             [
                 Column(
-                    heading=printable(name),
+                    heading=printable(column_words(name)),
                     cells=[printable(told(name, row.get(name))) for row in rows],
                     left=self.columns.get(name) not in (int, float),
                 )
@@ -142,7 +146,9 @@ class StudyReport:
 
 
 def _place(row: Mapping[str, Any], names: Iterable[str]) -> str:
-    return printable(", ".join(f"{name} {told(name, row[name])}" for name in names))
+    return printable(
+        ", ".join(f"{column_words(name)} {told(name, row[name])}" for name in names if row.get(name) is not None)
+    )
 
 
 def _varied(rows: Rows, names: Iterable[str]) -> list[str]:
@@ -162,30 +168,35 @@ _TELLING = (
     *("alpha", "alpha_bound", "objective", "bound", "gap", "expected_days"),
 )
 """Figures that are shown by default."""
+_MOST_MODELS = 3
+"""Models whose fastest point the verdict names."""
 _LEAST = "layout_text"
 """The column that goes first where there is no room."""
 
 
 def study_verdict(rows: Iterable[dict[str, Any]], result: Sweep) -> str:
-    """How many points have a result, why others have none, and the best of those shown."""
+    """How many points have a result, why others have none, and the fastest of those shown, for each model."""
     study, count = result.points.study, 0
     varied = [axis.kind.column for axis in study.axes if len(axis.values) > 1]
-    models = "model" in varied  # tokens of models of different sizes are not comparable
-    figure, words = ("mfu", "highest MFU") if models else ("tokens_per_s", "most tokens/s")
-    best, codes = None, Counter[str]()
+    best: dict[Any, dict[str, Any]] = {}
+    codes = Counter[str]()
     for row in rows:
         count += 1
         if row["failure"] is not None:
             codes[row["failure"]] += 1
-        elif (value := row.get(figure)) is not None and (best is None or value > best[figure]):
-            best = row
+        elif (value := row.get("tokens_per_s")) is not None:
+            fastest = best.setdefault(row.get("model"), row)
+            if value > fastest["tokens_per_s"]:
+                best[row.get("model")] = row
     failed = sum(codes.values())
     part = "" if count == result.counts.points else f"{count:,} of "
     text = f"{part}{counted(result.counts.points, 'point')} of {study.computation.name}"
     text += f": {count - failed:,} with a result, {failed:,} failed ({_codes(codes)})" if failed else ", none failed"
-    if best is not None and count > 1:
-        names = [*varied, *(["layout_text"] if "layout" not in varied and best.get("layout_text") else [])]
-        text += f"; {words} {told(figure, best[figure])}: {_place(best, names)}"
+    if best and count > 1:
+        names = [*varied, *(["layout_text"] if "layout" not in varied else [])]
+        places = [f"{told('tokens_per_s', row['tokens_per_s'])} ({_place(row, names)})" for row in best.values()]
+        more = f"; {len(places) - _MOST_MODELS:,} more models" if len(places) > _MOST_MODELS else ""
+        text += f"; most tokens/s{' for each model' * (len(places) > 1)}: {'; '.join(places[:_MOST_MODELS])}{more}"
     return text
 
 
@@ -234,7 +245,9 @@ def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[
         values = [row.get(name) for row in rows]
         cells = [told(name, value) for value in values]
         text = all(isinstance(value, str | None) for value in values)
-        columns.append(Column(heading=name, cells=cells, drop=100 if name == _LEAST else place, left=text))
+        columns.append(
+            Column(heading=column_words(name), cells=cells, drop=100 if name == _LEAST else place, left=text)
+        )
     yield Blank()
     yield Table(columns)
 

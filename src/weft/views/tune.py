@@ -48,11 +48,11 @@ def verdict(result: Tuning) -> str:
     """Where the run is, where it should be, whether its layout is the cause, and the best change."""
     expected, error = result.expected, None if result.expected.error is None else result.expected.error.error
     now = f"You run at {result.measured_mfu:.0%} MFU ({format_seconds(result.measured_s)} per step)"
-    reached = f"{expected.mfu:.0%}" + ("" if error is None else f" ±{error:.0%}")
+    reached = f"{expected.mfu:.0%}{words.estimate_error(expected)}"
     if error is not None and abs(result.measured_mfu / expected.mfu - 1.0) <= error:
-        text = f"{now}, as this layout should ({reached})."
+        text = f"{now}, as this layout should: {reached}."
     elif result.slower < 0:
-        text = f"{now}, more than expected of this layout ({reached}): check the value, the model and the batch."
+        text = f"{now}, more than expected of this layout, {reached}: check the value, the model and the batch."
     else:
         text = f"{now}; this layout should reach {reached}. Look outside the layout first: {OUTSIDE}."
     if not result.changes:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimation.result import Estimate
     from weft.estimation.trust import ErrorBar
-    from weft.model.job import Job
+    from weft.model.job import Job, Recipe
     from weft.search.ranking import Advice, Plan
 
 TIME_LABELS = {
@@ -65,6 +65,9 @@ MEMORY_LABELS = {
     "reserve_bytes": "reserve and fragmentation",
 }
 """What each part of the memory is called."""
+
+WORTH = 0.005
+"""Share of a time below which a difference of parts is not explained."""
 
 EXPOSED = 'Communication counts only where it is "exposed": not hidden behind computation.'
 MEANINGS = {
@@ -178,12 +181,17 @@ def straddling(layouts: Sequence[Layout], cluster: Cluster) -> str:
     )
 
 
+def recipe_words(recipe: Recipe) -> str:
+    """Batch, sequence and precision."""
+    return f"batch {recipe.global_batch:,} x {recipe.sequence:,} tokens, {recipe.precision}"
+
+
 def setting(job: Job, cluster: Cluster, stack: str = "") -> tuple[str, ...]:
     """What an answer is for, with its framework where it says one, and what was assumed for it, a line each."""
-    recipe = job.recipe
-    batch = f"batch {recipe.global_batch:,} x {recipe.sequence:,} tokens, {recipe.precision}"
     where = f"{cluster.count:,} {printable(cluster.accelerator.name)}"
-    lines = [f"For {printable(job.model.name)}, {batch}, on {where}{f', with {stack}' if stack else ''}"]
+    lines = [
+        f"For {printable(job.model.name)}, {recipe_words(job.recipe)}, on {where}{f', with {stack}' if stack else ''}"
+    ]
     if assumed := [printable(text).split(" (")[0] for text in (*job.defaults, *cluster.defaults)]:
         lines.append(f"Assumed: {'; '.join(assumed)}")
     return tuple(lines)
@@ -200,28 +208,47 @@ def _spaced(layout: Layout) -> str:
 
 
 def totals(estimate: Estimate, seconds: float | None = None) -> str:
-    """Time (``seconds`` where they were simulated), MFU with the typical error, and memory of a layout."""
+    """Time (``seconds`` where they were simulated), MFU, their typical error, and memory of a layout."""
     seconds = estimate.iteration_s if seconds is None else seconds
-    error = None if estimate.error is None else estimate.error.error
     memory, capacity = estimate.memory_bytes / 2**30, estimate.capacity_bytes / 2**30
     return (
         f"{format_seconds(seconds)} per step, MFU {estimate.mfu * estimate.iteration_s / seconds:.0%}"
-        f"{'' if error is None else f' ±{error:.0%}'}, {memory:.1f} of {capacity:.1f} GiB"
+        f"{estimate_error(estimate)}, {memory:.1f} of {capacity:.1f} GiB"
     )
 
 
-def estimate_verdict(estimate: Estimate) -> str:
-    """Time, MFU and memory of a layout, and what it lacks to fit."""
+def estimate_error(estimate: Estimate) -> str:
+    """The error of a single estimate, for the text behind a time or an MFU; empty where it is unknown."""
+    error = None if estimate.error is None else estimate.error.error
+    return "" if error is None else f" (estimate ±{error:.0%})"
+
+
+def estimate_verdict(estimate: Estimate, fitting: Estimate | None = None) -> str:
+    """Time, MFU and memory of a layout; what it lacks to fit, and the changes with which it fits, as ``fitting``."""
+    text = f"{_spaced(estimate.layout)}: {totals(estimate)}"
+    if estimate.fits:
+        return text
     missing = estimate.memory_bytes - estimate.capacity_bytes
-    short = f": does NOT fit, {format_bytes(missing)} missing" if missing > 0 else ""
-    return f"{_spaced(estimate.layout)}: {totals(estimate)}{short}"
+    text += f": does NOT fit, {format_bytes(missing)} missing" if missing > 0 else ": does NOT fit in host memory"
+    if fitting is None:
+        return f"{text}; weft plan finds layouts that fit, if there are any"
+    changes = added_keys(estimate.layout, fitting.layout)
+    return f"{text}; with {changes} it fits and takes {format_seconds(fitting.iteration_s)}"
+
+
+def added_keys(before: Layout, after: Layout) -> str:
+    """The keys that turn one layout into another, as ``--layout`` takes them."""
+    shown = format_layout(before, whole=True).split(",")
+    return ",".join(key for key in format_layout(after, whole=True).split(",") if key not in shown)
 
 
 def plan_verdict(plan: Plan) -> str:
-    """What to use, or that nothing fits."""
-    if not plan.layouts:
-        return "No layout fits"
-    return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.seconds[0]))
+    """What to use, or that nothing fits, and what would let something fit."""
+    if plan.layouts:
+        return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.seconds[0]))
+    if plan.batch_that_runs:
+        return f"No layout can run this batch; --batch {plan.batch_that_runs} would work"
+    return f"No layout fits. {plan.remedy if plan.advice is None else advice_sentence(plan, plan.advice)}"
 
 
 def advice_sentence(plan: Plan, advice: Advice) -> str:
@@ -238,7 +265,8 @@ def advice_sentence(plan: Plan, advice: Advice) -> str:
     need = f"{start}: {takes} and needs {out.memory_bytes / 2**30:.1f} of {room}{free};"
     if advice.accepted is None:
         return f"{need} no single option makes it fit, only {advice.change}"
-    return f"{need} with {advice.change} it fits and takes {format_seconds(advice.accepted.iteration_s)}"
+    change = f"--fix {added_keys(out.layout, advice.accepted.layout)}"
+    return f"{need} with {change} it fits and takes {format_seconds(advice.accepted.iteration_s)}"
 
 
 def tie_sentences(plan: Plan) -> Iterator[str]:
@@ -250,19 +278,34 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
     sentences = []
     if count > 1 and (tied > 1 or fastest.layout == first.layout):
         many = "All" if tied == count else f"{tied} of" if tied > 1 else "None of"
-        error = f"{'less' if tied > 1 else 'more'} than the measured error between two layouts of one job"
-        sentences.append(f"{many} {count} tie: they differ by {error}")
+        error = max(tie.layout_error for tie in plan.ties if tie.tied or tied == 1)
+        differ = f"{'less' if tied > 1 else 'more'} than the error (difference ±{error:.0%})"
+        sentences.append(f"{many} {count} tie: they differ by {differ}")
     if fastest.layout != first.layout:
         does = f"needs {listed(plan.choice.reasons[:3])}" if plan.choice.reasons else "leaves less memory"
         name = format_layout(fastest.layout)
         gain = f"{slower:.1%}" if slower >= 5e-4 else "less than 0.1%"
         sentences.append(f"The first is simpler than the fastest, {name}, which gains {gain} and {does}")
-    elif tied > 1:
-        sentences.append("The first is the fastest")
+    if count > 1 and plan.layouts[1].iteration_s > first.iteration_s:
+        sentences.append(_lead(first, plan.layouts[1]))
     if sentences:
         yield ". ".join(sentences)
     if plan.choice.unusual:
         yield f"Unusual in the first: {listed(plan.choice.unusual)}"
+
+
+def _lead(first: Estimate, second: Estimate) -> str:
+    """By how much the first layout is faster than the second, and the parts of the time that differ most."""
+    gain_s = second.iteration_s - first.iteration_s
+    parts = [(a.name, a.value - b.value) for a, b in zip(first.time, second.time, strict=True)]
+    largest = sorted(parts, key=lambda part: -abs(part[1]))[:3]
+    shown = [
+        f"{TIME_LABELS[name]} {'-' if value < 0 else '+'}{format_seconds(abs(value))}"
+        for name, value in largest
+        if abs(value) > WORTH * second.iteration_s
+    ]
+    text = f"The first is {format_seconds(gain_s)} faster than the second"
+    return f"{text}: {', '.join(shown)}" if shown else text
 
 
 def published(job: Job, cluster: Cluster, mfu: float) -> str:
@@ -301,9 +344,9 @@ def trust(error: ErrorBar | None) -> tuple[str, ...]:
     if error is None:
         return ()
     if error.error is None:
-        return ("Typical error: unknown, because nothing similar was ever measured",)
+        return ("Error of an estimate: unknown, because nothing similar was ever measured",)
     runs, sources = counted(error.runs, "run"), counted(error.sources, "source")
-    return (f"Typical error ±{error.error:.0%} ({error.alike}: {runs} from {sources})", *outside(error))
+    return (f"Error of an estimate: ±{error.error:.0%} ({error.alike}: {runs} from {sources})", *outside(error))
 
 
 def outside(error: ErrorBar | None) -> tuple[str, ...]:
@@ -325,6 +368,25 @@ def told(name: str, value: Any) -> str:
         if name == suffix or name.endswith(f"_{suffix}"):
             return shown(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def column_words(name: str) -> str:
+    """What people call a column of a file: without the unit, which values have."""
+    if name in _COLUMN_WORDS:
+        return _COLUMN_WORDS[name]
+    unit = max((suffix for suffix in _SUFFIXES if name.endswith(f"_{suffix}")), key=len, default="")
+    return name.removesuffix(f"_{unit}").replace("_", " ")
+
+
+_COLUMN_WORDS = {
+    "layout_text": "whole layout",
+    "iteration_s": "per step",
+    "tokens_per_s": "tokens/s",
+    "nic_Bps": "NIC bandwidth",
+    "mfu": "MFU",
+    "usd": "cost",
+    "watts": "power",
+}
 
 
 _SUFFIXES: dict[str, Callable[[Any], str]] = {

@@ -314,9 +314,7 @@ def test_public_names():
 def test_without_torch_the_extra_is_named():
     code = "import sys; sys.modules['torch'] = None; import weft.runtime"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines()[-1].endswith(
-        "weft.runtime needs the extra 'runtime' -- pip install 'weft[runtime]'"
-    )
+    assert "weft.runtime needs the extra weft[runtime] -- pip install " in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.slow

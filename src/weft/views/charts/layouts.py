@@ -13,9 +13,9 @@ from weft.units import format_bytes, format_count, format_seconds
 from weft.views.charts.charts import Chart, data, finished, ink_on, linear, margin_labels, titled, tooltip
 from weft.views.charts.charts import colours as shaded
 from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
-from weft.views.comparison import PART_LABELS, WORTH
+from weft.views.comparison import PART_LABELS
 from weft.views.ranking import thinned
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, recompute_words, schedule_words
+from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recompute_words, schedule_words
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
