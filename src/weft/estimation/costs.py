@@ -188,10 +188,7 @@ class PartTimer:
 
     def _launch_floor(self) -> tuple[Floats, Floats]:
         """The host cannot launch kernels faster than one per ``launch_s``; what the device waits for it
-        (``_waiting``), forward and backward.
-
-        The host waits for the router's counts of tokens: it cannot launch what the experts do ahead of the rest.
-        """
+        (``_waiting``), forward and backward."""
         costs, constants = self.costs, self.kernels.calibration
         floor = constants.launch_s * constants.launches_per_step
         launched = {(way, behind): self.zeros() for way in ("forward", "backward") for behind in (False, True)}
@@ -249,19 +246,15 @@ class PartTimer:
                 costs.tensor_hidden_s[mode] += hidden
 
     def _hidden(self, collective: Collective, seconds: Floats, size: Floats) -> tuple[Floats, Floats, Floats]:
-        """What each mode of ``TensorOverlap`` hides of a tensor-parallel collective.
-
-        ``backward``: the input gradient's collective behind the weight-gradient GEMM, the repeated gather behind the
-        input-gradient GEMM (AxoNN's OAR; Megatron's asynchronous tensor-parallel communication).  ``full``: also
-        pipelined with the GEMM that it feeds or drains, in as many chunks as ranks.
-        """
+        """What each mode of ``TensorOverlap`` hides of a tensor-parallel collective."""
         nothing = np.zeros_like(seconds)
         if collective.behind is None:
             return nothing, nothing, nothing
         opposite: dict[Phase, Phase] = {"input-gradient": "weight-gradient", "weight-gradient": "input-gradient"}
         gathers_output = collective.kind == "all-gather" and collective.phase == "input-gradient"
-        # ``backward``: the collective runs beside the other gradient's product, which does not wait for it; a gather
-        # of the output's gradient feeds both products, so that nothing is left to hide it.
+        # ``backward``: the collective runs beside the other gradient's product, which does not wait for it (AxoNN's
+        # OAR; Megatron's asynchronous tensor-parallel communication); a gather of the output's gradient feeds both
+        # products, so that nothing is left to hide it.
         beside = nothing
         if collective.phase != "forward" and not gathers_output:
             gemm = self.gemms.get((collective.behind, opposite[collective.phase]))

@@ -55,8 +55,7 @@ def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple
 
 
 def _wider_domain(cluster: Cluster) -> Cluster | None:
-    """Twice as many accelerators in the scale-up domain, half as many domains; None where they do not pair
-    up."""
+    """Twice as many accelerators in the scale-up domain, half as many domains; None where they do not pair up."""
     first, second, *outer = cluster.tiers
     if second.size % 2:
         return None

@@ -322,8 +322,7 @@ def enter_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
 
 
 def _leave_x(name: str, elements: Floats, sizes: Sizes) -> Iterator[Collective]:
-    """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather
-    backward."""
+    """Output side of a transposed layer: all-reduce forward, or reduce-scatter forward and all-gather backward."""
     sharded, replicated = elements * sizes.sequence_parallel, elements * (1 - sizes.sequence_parallel)
     over_x = partial(Collective, axes=("x",), behind=name)
     yield over_x(name=f"{name}.output", kind="all-reduce", phase="forward", elements=replicated)
@@ -428,8 +427,7 @@ def _both_ways(forward: FlashAttention) -> tuple[FlashAttention, FlashAttention]
 def _unfused_core(
     attention: Attention | LatentAttention, recipe: Recipe, sizes: Sizes, share: Floats
 ) -> Iterator[Computation]:
-    """Scores, softmax and context as separate kernels; ``share`` counts (sequence, head) pairs on the
-    rank."""
+    """Scores, softmax and context as separate kernels; ``share`` counts (sequence, head) pairs on the rank."""
     rows = np.full_like(share, sizes.sequence)
     qk, v = np.full_like(share, attention.qk_dim), np.full_like(share, attention.v_dim)
     square = share * sizes.sequence * sizes.sequence

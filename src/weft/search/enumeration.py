@@ -550,10 +550,7 @@ class SwitchTable:
         return tuple(idle), np.stack(list(idle.values()))
 
     def _differs(self, idle: dict[str, Mask], layers: Ints) -> Mask:
-        """Which combinations differ in effect, shape (groups, combinations).
-
-        Idle switches keep their first value; with experts, sequence parallelism is needed where y = 1.
-        """
+        """Which combinations differ in effect, shape (groups, combinations)."""
         keep = np.ones((len(layers), len(self.values["zero"])), dtype=bool)
         # A switch without effect keeps its first value: of the combinations that mean the same exactly one is left.
         for name, without_effect in idle.items():
@@ -561,6 +558,7 @@ class SwitchTable:
             if name == "overlap_gather":
                 first = first | (self.values["zero"] > 0)
             keep &= ~without_effect[:, None] | first
+        # With experts, sequence parallelism is needed where y = 1.
         if self.routed and self.values["sequence_parallel"].max():
             keep &= idle["sequence_parallel"][:, None] | (self.values["sequence_parallel"] > 0)
         # Partial recomputation of at least one layer, not all, and each number of layers once.

@@ -380,14 +380,11 @@ class Screening:
                 self.fold.add(batch, self.estimator.evaluate(batch.table))
 
     def _promising(self, part: Frames) -> Mask:
-        """Frames that may fit, or nearly, with some setting of the switches.
-
-        While nothing fits, the leanest frame so far counts too, for the sake of advice.
-        """
+        """Frames that may fit, or nearly, with some setting of the switches."""
         enough = HOPELESS * self.scale.capacity_bytes
         least = part.least_bytes(self.estimator.memory_bytes, enough)
         promising: Mask = least <= enough
-        # Only the leanest of all parts so far: a frame that lacks more memory is no better advice.
+        # While nothing fits, the leanest of all parts so far counts, for advice: one that lacks more is no better.
         if not self.feasible and not promising.any() and least.min(initial=np.inf) < self.leanest:
             self.leanest = float(least.min())
             promising[np.argmin(least)] = True
