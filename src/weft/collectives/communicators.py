@@ -9,6 +9,7 @@ are those of its source (2.30: ``init.cc``, ``transport/p2p.cc``, ``net.cc``, ``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -115,19 +116,10 @@ def tree_bytes(group: _Group) -> Floats:
     return group.channels * (back * INSIDE_BYTES + outside * OUTSIDE_BYTES)
 
 
-def switch_bytes(group: _Group) -> Floats:
-    """NVLink SHARP in a domain of more than two ranks, which is the whole group."""
-    return np.where(group.alone, _switch_bytes(group), 0.0)
-
-
-def switches_bytes(group: _Group) -> Floats:
-    """The same in each domain of a group that sums across domains."""
-    return np.where(group.alone, 0.0, _switch_bytes(group))
-
-
-def _switch_bytes(group: _Group) -> Floats:
+def switch_bytes(group: _Group, *, alone: bool = True) -> Floats:
+    """NVLink SHARP in a domain of more than two ranks: in that of groups of one domain, or in each of the others."""
     channels = HOPPER_CHANNELS if group.network.peak_Bps[0] <= HOPPER_BPS else BLACKWELL_CHANNELS
-    reducing = (group.inside > 2) & group.network.reduces[0]
+    reducing = (group.alone == alone) & (group.inside > 2) & group.network.reduces[0]
     return np.where(reducing, channels * SWITCH_BYTES * np.minimum(group.inside, channels), 0.0)
 
 
@@ -155,7 +147,7 @@ _BUFFERS: Mapping[Callable[[_Group], Floats], tuple[Use, ...]] = {
     ring_bytes: ("all-reduce", "scalar", "all-gather", "reduce-scatter"),
     tree_bytes: ("all-reduce", "scalar"),
     switch_bytes: ("all-reduce", "all-gather", "reduce-scatter"),
-    switches_bytes: ("all-reduce",),
+    partial(switch_bytes, alone=False): ("all-reduce",),
     pair_bytes: ("all-to-all",),
     neighbour_bytes: ("send",),
     next_bytes: ("exchange",),
