@@ -217,11 +217,12 @@ def _dimension(text: str, where: str) -> Dimension:
     kind = SHORT_KINDS.get(parts[0].lower(), parts[0].lower())
     if kind not in KINDS:
         raise UnknownName("kind of dimension", parts[0], KINDS, where=where)
-    size = _whole(parts[1], f"{where}: size")
-    bandwidth_Bps = parse_bandwidth(parts[2], f"{where}: bandwidth")
+    if not parts[1].isdecimal() or len(parts[1]) > 9:
+        raise BadInput(f"{parts[1][:40]!r} is not a whole number", where=f"{where}: size")
+    Bps = parse_bandwidth(parts[2], f"{where}: bandwidth")
     latency_s = parse_seconds(parts[3], f"{where}: latency")
     try:
-        return Dimension(size=size, kind=kind, bandwidth_Bps=bandwidth_Bps, latency_s=latency_s, reduces=reduces)
+        return Dimension(size=int(parts[1]), kind=kind, bandwidth_Bps=Bps, latency_s=latency_s, reduces=reduces)
     except BadInput as error:
         raise BadInput(error.what, where=f"{where}: {error.where}", remedy=EXAMPLE) from None
 
@@ -237,9 +238,3 @@ def parse_algorithms(text: str) -> list[Algorithm | None]:
         if name not in (*ALGORITHMS, "-"):
             raise UnknownName("algorithm", name, ALGORITHMS, where="--algorithms")
     return [None if name == "-" else name for name in names]  # type: ignore[misc]
-
-
-def _whole(text: str, where: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise BadInput(f"{text[:40]!r} is not a whole number", where=where)
-    return int(text)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -217,7 +218,7 @@ class _Planner:
             raise BadInput(problem, where="algorithms", remedy="give one for each, inner to outer")
         self.active: int | None = 1
         self.known: dict[Request, Passages] = {}
-        self.requests: dict[Communication, tuple[Request | None, Ints]] = {}
+        self._request = cache(self._read)
         usual: QueueRule = "fifo" if policy in (IDEAL, "baseline", *ALIASES) else "scf"
         self.rules: tuple[QueueRule, ...] = ("scf", "fifo") if policy == WEFT else (order or usual,)
 
@@ -250,13 +251,8 @@ class _Planner:
         numbered = np.full(len(result), number)
         return replace(result, dimension=places[result.dimension], key_bytes=key, task=numbered)
 
-    def _request(self, wanted: Communication) -> tuple[Request | None, Ints]:
-        """The collective over the dimensions of its group, and which these are."""
-        if wanted not in self.requests:
-            self.requests[wanted] = self._read(wanted)
-        return self.requests[wanted]
-
     def _read(self, wanted: Communication) -> tuple[Request | None, Ints]:
+        """The collective over the dimensions of its group, and which these are."""
         parts = [part for part in self._parts(wanted) if part[1].size > 1]
         places = np.array([number for number, _ in parts], dtype=np.int64)
         if not parts or wanted.bytes <= 0 or wanted.kind == "barrier":

@@ -97,7 +97,16 @@ def request(
     if count > MAX_ACCELERATORS:
         problem = f"{count:.3g} accelerators"
         raise Unsupported(problem, where="dimensions", remedy=f"give {MAX_ACCELERATORS:,} at most")
-    _check_scale(bytes_, dimensions)
+    # Quantities with which no time could be computed.
+    if not 1.0 <= bytes_ <= LARGEST:
+        raise BadInput(f"{bytes_:g} bytes", where="size", remedy=f"give 1 to {LARGEST:g} bytes")
+    for number, dimension in enumerate(dimensions, start=1):
+        if not 1.0 <= dimension.bandwidth_Bps <= LARGEST:
+            problem = f"bandwidth {dimension.bandwidth_Bps:g} B/s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give 1 to {LARGEST:g} B/s")
+        if dimension.latency_s > LONGEST_STEP_S:
+            problem = f"a step of {dimension.latency_s:g} s"
+            raise BadInput(problem, where=f"dimension {number}", remedy=f"give {LONGEST_STEP_S:g} s at most")
     if sum(dimension.size > 1 for dimension in dimensions) > MOST_DIMENSIONS:
         raise Unsupported(f"{len(dimensions)} dimensions", where="dimensions", remedy=f"{MOST_DIMENSIONS} at most")
     wanted = algorithms if algorithms is not None else [None] * len(dimensions)
@@ -111,19 +120,6 @@ def request(
         algorithms=tuple(name for name, _ in chosen),
         notes=tuple(f"dimension {i + 1}: {note}" for i, (_, note) in enumerate(chosen) if note),
     )
-
-
-def _check_scale(bytes_: float, dimensions: Sequence[Dimension]) -> None:
-    """Refuse quantities with which no time could be computed."""
-    if not 1.0 <= bytes_ <= LARGEST:
-        raise BadInput(f"{bytes_:g} bytes", where="size", remedy=f"give 1 to {LARGEST:g} bytes")
-    for number, dimension in enumerate(dimensions, start=1):
-        if not 1.0 <= dimension.bandwidth_Bps <= LARGEST:
-            problem = f"bandwidth {dimension.bandwidth_Bps:g} B/s"
-            raise BadInput(problem, where=f"dimension {number}", remedy=f"give 1 to {LARGEST:g} B/s")
-        if dimension.latency_s > LONGEST_STEP_S:
-            problem = f"a step of {dimension.latency_s:g} s"
-            raise BadInput(problem, where=f"dimension {number}", remedy=f"give {LONGEST_STEP_S:g} s at most")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -279,7 +279,8 @@ def _candidates(collective: Request, shares: Sequence[Shares], counts: Sequence[
             # Rules: first in first out, smallest chunk first, fewest stages done first, earliest chunk first.
             yield _Candidate(schedule, stages, "fifo", None)
             yield _Candidate(schedule, stages, "scf", None)
-            yield _Candidate(schedule, stages, "scf", _stage_numbers(stages))
+            number = np.arange(len(stages.chunk)) - np.searchsorted(stages.chunk, stages.chunk)
+            yield _Candidate(schedule, stages, "scf", number.astype(np.float64))
             yield _Candidate(schedule, stages, "scf", stages.chunk.astype(np.float64))
 
 
@@ -344,12 +345,6 @@ def _interleaved(share: Floats, count: int) -> tuple[Ints, Floats]:
     place = np.concatenate([(np.arange(number) + 0.5) / number for number in pieces])
     owner = np.repeat(np.arange(len(used)), pieces)[np.argsort(place, kind="stable")]
     return used[owner], (parts / pieces)[owner]
-
-
-def _stage_numbers(stages: Stages) -> Floats:
-    """How many stages of its chunk come before each stage."""
-    first = np.searchsorted(stages.chunk, stages.chunk)
-    return (np.arange(len(first)) - first).astype(np.float64)
 
 
 def _timed(candidate: _Candidate, limit: int | None) -> Chart:

@@ -1,13 +1,11 @@
 """Jobs replayed over epochs on routes that are held, or that a controller changes while they run.
 
-``Decisions`` says who routes flows while a simulation runs, and when; ``evaluate`` compares routers: the same jobs
-with each, on a fabric with more and more of its spines down.
+``evaluate`` compares routers: the same jobs with each, on a fabric with more and more of its spines down.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,36 +21,6 @@ from weft.simulation.flows.engine import rest_of, run, run_until
 
 STATIC = ("ecmp", "ecmp-paper", "spray")
 """Routers that nobody runs: switches hash or spray."""
-
-
-class Decisions:
-    """The present routes of all flows of some jobs.
-
-    ``plan`` is the plan over all pairs at the beginning; ``routes`` those of its traffic now; ``seconds`` has
-    the time that each decision took, ``moved`` how many flows of running jobs were given another path.
-    """
-
-    def __init__(self, first: RoutePlan, *, replans: bool) -> None:
-        self.plan = first
-        self.replans = replans and first.router not in STATIC
-        self.routes = first.routes
-        self.seconds = [] if self.replans or first.router in STATIC else [first.solve_s]
-        self.moved = 0
-
-    def replan(self, jobs: Sequence[int], staying: Sequence[int]) -> None:
-        """Route all flows of some jobs again; those of ``staying`` jobs are under way."""
-        traffic, fabric = self.plan.traffic, self.plan.fabric
-        problem = routing_problem(fabric, traffic.only(jobs))
-        begun = time.perf_counter()
-        result = ROUTERS[self.plan.router](problem, self.plan.seed).routes
-        self.seconds.append(time.perf_counter() - begun)
-        flows = np.flatnonzero(np.isin(traffic.flow_job, jobs))
-        moved = changed(self.routes.of(flows), result) & np.isin(traffic.flow_job[flows], staying)
-        self.moved += int(np.count_nonzero(moved))
-        # Behind all routes come the new ones; the flows that change point there.
-        at = np.arange(len(traffic))
-        at[flows] = len(traffic) + np.arange(len(flows))
-        self.routes = joined([self.routes, result]).of(at)
 
 
 def changed(before: Routes, after: Routes) -> Mask:
@@ -151,12 +119,15 @@ def replay(
         raise BadInput(f"{epochs} epochs", where="replay", remedy=f"give 1 to {MOST_EPOCHS:,}")
     _check_jobs(traffic)
     first = plan(fabric, traffic, router=router, seed=seed, split=split, bound="cuts")
-    decisions = Decisions(first, replans=controller == "paper")
+    seconds, moved = [] if first.router in STATIC else [first.solve_s], 0
     flow_of = _flow_of(first.traffic, epochs)
     every = first.traffic.epochs(epochs)
     # Without decisions while jobs run, all epochs are one simulation.
-    if decisions.replans:
-        times = _stepped(decisions, every, flow_of, epochs)
+    if controller == "paper" and first.router not in STATIC:
+        with_ends, ends, pauses = _with_ends(every)
+        replanner = _Replanner(first, with_ends, ends, epochs)
+        times = _stepped(replanner, with_ends, np.concatenate([ends, pauses]), flow_of).without(ends, pauses)
+        seconds, moved = replanner.seconds, replanner.moved
     else:
         simulated = run(_capacity(fabric), every, first.routes.of(flow_of))
         times = _Times(
@@ -172,8 +143,8 @@ def replay(
         fct_s=took,
         throughput_Bps=sent / took,
         makespan_s=float(times.end_s.max(initial=0.0)),
-        decision_s=tuple(decisions.seconds),
-        moved_flows=decisions.moved,
+        decision_s=tuple(seconds),
+        moved_flows=moved,
     )
 
 
@@ -247,66 +218,79 @@ def _with_ends(every: Traffic) -> tuple[Traffic, Ints, Ints]:
     return replace(every, phases=phases), ends, pauses
 
 
-def _stepped(decisions: Decisions, traffic: Traffic, flow_of: Ints, epochs: int) -> _Times:
-    """Simulate from one decision to the next."""
-    every, ends, pauses = _with_ends(traffic)
-    watch = _Watch(every, ends, epochs)
-    moments = set(decisions.plan.traffic.start_s.tolist())
+def _stepped(replanner: _Replanner, every: Traffic, stopping: Ints, flow_of: Ints) -> _Times:
+    """Simulate from one decision to the next; phases that are ``stopping`` call for one when they end."""
+    moments = set(replanner.plan.traffic.start_s.tolist())
     stops = np.zeros(len(every.phases), dtype=bool)
-    stops[ends] = stops[pauses] = True
+    stops[stopping] = True
+    capacity_Bps = _capacity(replanner.plan.fabric)
     times = _Times(
         begin_s=np.full(len(every.phases), np.nan),
         end_s=np.full(len(every.phases), np.nan),
         completion_s=np.full(len(every), np.nan),
     )
     part, flows, phases = every, np.arange(len(every)), np.arange(len(every.phases))
-    routes = decisions.routes.of(flow_of)
+    routes = replanner.routes.of(flow_of)
     while True:
         # Step 1: run to the next moment at which the controller may decide: an all-reduce begins or ends.
         until = min(moments, default=np.inf)
-        halt = run_until(
-            _capacity(decisions.plan.fabric), part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases])
-        )
+        halt = run_until(capacity_Bps, part, routes, until_s=until, stop_phases=np.flatnonzero(stops[phases]))
         fresh = np.isnan(times.begin_s[phases])
         times.begin_s[phases[fresh]] = halt.phase_begin_s[fresh]
         times.end_s[phases], times.completion_s[flows] = halt.phase_end_s, halt.completion_s
         if halt.done:
-            return times.without(ends, pauses)
+            return times
         # Step 2: let the controller decide.  Step 3: go on with what remains, on the routes that hold from now on.
         moments = {moment for moment in moments if moment > halt.time_s}
-        watch.decide(decisions, times, halt.time_s)
+        replanner.decide(times, halt.time_s)
         remaining = rest_of(part, routes, halt)
         part, flows, phases = remaining.traffic, flows[remaining.flows], phases[remaining.phases]
-        routes = remaining.routes(decisions.routes.of(flow_of[flows]))
+        routes = remaining.routes(replanner.routes.of(flow_of[flows]))
 
 
-class _Watch:
-    """Which jobs are in an all-reduce, and what that means for the controller."""
+class _Replanner:
+    """The paper's controller: the present ``routes`` of all flows, planned again at begins and ends of all-reduces.
 
-    def __init__(self, every: Traffic, ends: Ints, epochs: int) -> None:
+    ``seconds`` has the time that each decision took, ``moved`` how many flows of running jobs were given another path.
+    """
+
+    def __init__(self, first: RoutePlan, every: Traffic, ends: Ints, epochs: int) -> None:
+        self.plan, self.routes = first, first.routes
+        self.seconds: list[float] = []
+        self.moved = 0
         self.ends = ends.reshape(epochs, -1)
-        self.jobs = self.ends.shape[1]
+        jobs = self.ends.shape[1]
         rounds = np.flatnonzero(every.phases.label == every.phases.labels.index("round"))
         # Every epoch has equally many phases; the first round of each job in each epoch begins its all-reduce.
-        per_epoch = int(ends[self.jobs]) - int(ends[0]) if epochs > 1 else int(ends[-1]) + 1
-        _, first = np.unique(np.stack([rounds // per_epoch, every.phases.job[rounds]]), axis=1, return_index=True)
-        self.first = rounds[first].reshape(epochs, -1)
-        self.started = np.zeros(self.jobs, dtype=np.int64)
-        self.ended = np.zeros(self.jobs, dtype=np.int64)
+        per_epoch = int(ends[jobs]) - int(ends[0]) if epochs > 1 else int(ends[-1]) + 1
+        _, begins = np.unique(np.stack([rounds // per_epoch, every.phases.job[rounds]]), axis=1, return_index=True)
+        self.begins = rounds[begins].reshape(epochs, -1)
+        self.started = self.ended = np.zeros(jobs, dtype=np.int64)
 
-    def decide(self, decisions: Decisions, times: _Times, now_s: float) -> None:
-        """Let the controller plan again where its rule says so."""
-        begin_s = times.begin_s[self.first]
+    def decide(self, times: _Times, now_s: float) -> None:
+        """Route the running jobs again where an all-reduce has begun, or one has ended while others run."""
+        begin_s = times.begin_s[self.begins]
         started = np.count_nonzero(~np.isnan(begin_s), axis=0)
         ended = np.count_nonzero(~np.isnan(times.end_s[self.ends]), axis=0)
         running = started > ended
+        news = bool((started > self.started).any() or (ended > self.ended).any())
+        self.started, self.ended = started, ended
+        if not news or not running.any():
+            return
         # Jobs whose all-reduce begins at this instant have sent nothing: giving them other paths moves no flow.
         under_way = running & (np.fmax.reduce(begin_s, axis=0) < now_s * (1 - INSTANT))
-        staying = np.flatnonzero(under_way).tolist()
-        changed = bool((started > self.started).any() or (ended > self.ended).any())
-        if changed and running.any():
-            decisions.replan(np.flatnonzero(running).tolist(), staying)
-        self.started, self.ended = started, ended
+        traffic, fabric = self.plan.traffic, self.plan.fabric
+        problem = routing_problem(fabric, traffic.only(np.flatnonzero(running).tolist()))
+        begun = time.perf_counter()
+        result = ROUTERS[self.plan.router](problem, self.plan.seed).routes
+        self.seconds.append(time.perf_counter() - begun)
+        flows = np.flatnonzero(running[traffic.flow_job])
+        moved = changed(self.routes.of(flows), result) & under_way[traffic.flow_job[flows]]
+        self.moved += int(np.count_nonzero(moved))
+        # Behind all routes come the new ones; the flows that change point there.
+        at = np.arange(len(traffic))
+        at[flows] = len(traffic) + np.arange(len(flows))
+        self.routes = joined([self.routes, result]).of(at)
 
 
 def with_spines_down(fabric: Fabric, count: int) -> Fabric:
