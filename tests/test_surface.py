@@ -95,16 +95,16 @@ design: names --against --batch --batches --chart --fabrics --failures --format 
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
 simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
-    --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence
-    --slow --timeline --verbose --wide
+    --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
+    --timeline --verbose --wide
 train:
 train export: file folder --config --dtype --to
 train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
     --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
-    --eval-every --expert-balance --from --job --keep --layout --no-overlap --out --plan
-    --precision --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart
-    --restart-layout --resume --resume-from --save-every --seed --sequence --start-at --steps
-    --tensorboard --timeout --tokenizer --warmup --weight-cache
+    --eval-every --expert-balance --from --job --keep --layout --no-overlap --out --plan --precision
+    --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout
+    --resume --resume-from --save-every --seed --sequence --start-at --steps --tensorboard --timeout
+    --tokenizer --warmup --weight-cache
 serve: --open --port --state
 fabric:
 fabric bill: network --format --kind --output --prices --radix --spares --wide
@@ -112,14 +112,12 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
     --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
-schedule: names --active --algorithms --arrangement --calibration --chart --chunk-counts --chunks --cluster
-    --compare --dims --export --format --groups --job --layout --order --output --plan --policy
-    --system --timeline --verbose --wide --workload
+schedule: names --active --algorithms --calibration --chart --chunk-counts --chunks --cluster --compare
+    --dims --export --format --groups --layout --order --output --plan --policy --system --timeline
+    --verbose --wide --workload
 route:
 route audit: --arrangement --cluster --exclude --fabric --failed --flows --format --generate --host-map
     --job --output --placement --plan --radix --routes --scale-up --seed --verbose --wide
-route evaluate: --chart --cluster --controller --epochs --fabric --failed-spines --flows --format --generate
-    --job --jobs --output --placement --plan --radix --router --seed --wide
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
@@ -136,8 +134,8 @@ bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
     --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --calibration --errors --family --fit --format --output --plot --regret --trace
-    --verbose --wide
+validate: runs --calibration --errors --family --fit --format --output --plot --regret --trace --verbose
+    --wide
 info: name topic --wide
 """
 """Every command with its arguments and options; -o stands beside each --output."""

@@ -91,11 +91,14 @@ def simulate(
         return _arranged(model, cluster, options, options.arrangement)
     if options.plan is None and (model is None or cluster is None):
         raise BadInput("MODEL and CLUSTER are needed, or --plan", where="simulate", remedy=USAGE)
-    planned_here = options.plan is None and options.layout is None
-    if planned_here:
-        subject = _best(model, cluster, options)  # type: ignore[arg-type]
-    else:
-        subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
+    if options.plan is None and options.layout is None:
+        return _iteration(_best(model, cluster, options), options, planned=True)  # type: ignore[arg-type]
+    subject = subject_of(model, cluster, options, options, verb="simulate", usage=USAGE)
+    return _iteration(subject, options, planned=False)
+
+
+def _iteration(subject: Subject, options: SimulateOptions, *, planned: bool) -> IterationReport:
+    """One iteration of a job; ``planned``: with the layout that ``weft plan`` recommends."""
     from weft.reliability.parts import USUAL_HOST, part_name
     from weft.simulation.iteration.result import IterationReport
     from weft.simulation.iteration.simulate import parse_slow, simulate_iteration
@@ -107,14 +110,14 @@ def simulate(
     failed: tuple[Failed, ...] = ()
     if options.failed:
         fabric, failed = _degraded(fabric, options, cut.world, placement)
-    planned, routes = options.routing == "planned", None
+    routes = None
     if options.routes is not None:
         if options.routing in (*ROUTINGS[1:], "planned"):
             raise BadInput(
                 "does not go with --routes", where=f"--routing {options.routing}", remedy="drop one of them"
             )
         routes = routes_of(options.routes, fabric)
-    elif planned:
+    elif options.routing == "planned":
         routes = planned_routes(job, where, cut, fabric, placement=placement, constants=constants, seed=options.seed)
     size = min(int((fabric.domain == 0).sum()), USUAL_HOST)
     result = simulate_iteration(
@@ -123,7 +126,7 @@ def simulate(
         cut,
         fabric,
         slow=parse_slow(options.slow, cut.world, size, seed=options.seed) if options.slow else None,
-        routing="ecmp" if planned else options.routing,
+        routing="ecmp" if options.routing == "planned" else options.routing,
         seed=options.seed,
         constants=constants,
         placement=placement,
@@ -139,7 +142,7 @@ def simulate(
         result=result,
         slow=options.slow,
         failed=parts,
-        planned=planned_here,
+        planned=planned,
     )
 
 

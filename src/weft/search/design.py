@@ -372,16 +372,21 @@ def design(
     )
     if not designs or study.recommended.failures or not (options.failures and options.simulate):
         return study
-    best = study.recommended
+    return _with_failures(study, clusters[study.recommended.domain])
+
+
+def _with_failures(study: DesignStudy, cluster: Cluster) -> DesignStudy:
+    """The study with what failed parts do to the recommended network, on its cluster."""
+    best, job = study.recommended, study.job
     network = DegradedNetwork(
         job=replace(job, recipe=replace(job.recipe, global_batch=best.global_batch)),
-        cluster=clusters[best.domain],
+        cluster=cluster,
         layout=best.layout,
-        fabric=for_cluster(best.kind, clusters[best.domain], radix=options.radix),
-        routing=routing_on(best.kind, options.routing),
+        fabric=for_cluster(best.kind, cluster, radix=study.radix),
+        routing=routing_on(best.kind, study.routing),
     )
-    failures = tuple(_failures(network))
-    return replace(study, designs=tuple(replace(one, failures=failures) if one is best else one for one in designs))
+    changed = replace(best, failures=tuple(_failures(network)))
+    return replace(study, designs=tuple(changed if design is best else design for design in study.designs))
 
 
 def _one_domain_s(job: Job, cluster: Cluster, options: DesignTerms) -> float:
