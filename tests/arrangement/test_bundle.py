@@ -155,7 +155,7 @@ DAMAGED = {
     "a tuner of words": (("jobs", 0, "nccl_tuner"), lambda old: "fast please\n", "not a line of a tuner file"),
     "a list for SLURM": (("jobs", 0, "slurm", "SLURM_HOSTFILE"), lambda old: "", "SLURM_HOSTFILE: does not list"),
     "no routes": (("routes",), lambda old: None, "routes: are missing"),
-    "a broken route": (("routes", "flows", 0, "path"), lambda old: old[:1], "the path is not a list"),
+    "a broken route": (("routes", "flows", 0, "path"), lambda old: old[:1], "the path does not lead from source"),
     "another router": (("router",), lambda old: "ecmp", "the router is ecmp"),
     "another cluster": (("cluster", "tiers", 0, "size"), lambda old: 4, "cluster|hosts are not those"),
 }

@@ -317,7 +317,8 @@ def test_a_killed_controller_goes_on(weft: Run, story: list[str]) -> None:
     controller = Controller(read_fabric("net.json"))
     store = Store("state", controller)
     done = store.load()
-    stored = [line + "\n" for line in store.decisions()]
+    texts = store.base.execute("select decision from decisions order by number")
+    stored = [f"{text}\n" for (text,) in texts]
     store.close()
     assert len(said) <= done <= 4
     assert stored[: len(said)] == said == whole.splitlines(keepends=True)[: len(said)]

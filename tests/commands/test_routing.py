@@ -14,7 +14,6 @@ from weft.commands.design import DesignOptions
 from weft.commands.goodput import GoodputOptions
 from weft.commands.networks import ROUTING, ROUTINGS
 from weft.commands.plan import PlanOptions
-from weft.commands.schedule import ScheduleOptions
 from weft.commands.simulate import SimulateOptions
 from weft.errors import BadInput
 from weft.views.design import design_view
@@ -22,7 +21,7 @@ from weft.views.ranking import network_plan_view
 from weft.views.simulation import iteration_view
 from weft.views.terminal import print_blocks
 
-RECORDS = (CompareOptions, DesignOptions, GoodputOptions, PlanOptions, ScheduleOptions, SimulateOptions)
+RECORDS = (CompareOptions, DesignOptions, GoodputOptions, PlanOptions, SimulateOptions)
 JOB = ("llama-3.2-1b", "h100-64")
 HOW = {"batch": 64, "sequence": 2048, "radix": 8}
 LAYOUT = "tp=2,dp=32,sp"

@@ -142,15 +142,6 @@ def rails() -> Any:
     return rail.only(8, radix=8, bandwidth_Bps=50e9, scale_up=Dimension(kind="switch", size=4, bandwidth_Bps=450e9))
 
 
-def asked() -> Any:
-    from weft.collectives.dimensions import parse_dimensions
-    from weft.collectives.schedules.chunks import Request
-
-    return Request(
-        kind="all-reduce", bytes=1e6, dimensions=parse_dimensions(DIMENSIONS), algorithms=("ring", "halving-doubling")
-    )
-
-
 def fabrics(kind: str) -> Callable[[], list[str | bytes]]:
     def texts() -> list[str | bytes]:
         from weft.interop.formats import FORMATS
@@ -222,9 +213,7 @@ of_text("interop.slurm_topology.expand", "text", words("node[01-04,07],gpu[1-2]x
 of_file(
     "fabric.placement.read_placement",
     "text",
-    words(
-        "host-1 slots=4\nhost-0 slots=4\n", "host-1:4\nhost-0:4\n", "rank,host\n0,host-1\n1,host-0\n", "host-0\n" * 4
-    ),
+    words("host-1 slots=4\nhost-0 slots=4\n", "host-1:4\nhost-0:4\n", "host-0\n" * 4),
     rails,
     2,
 )
@@ -497,8 +486,6 @@ of_text("units.parse_whole", "text", words("4096", "4M", "1e9"))
 of_text("units.parse_watts", "text", words("700 W", "0.7 kW", "30"))
 of_text("collectives.dimensions.parse_dimensions", "text", words(DIMENSIONS, "fc:4:1GB/s:0"))
 of_text("collectives.dimensions.parse_algorithms", "text", words("ring,direct", "halving-doubling,-"))
-of_text("collectives.dimensions.parse_late", "text", words("1:5us", "0:1ms,3:2ms"), asked)
-of_text("collectives.dimensions.parse_slow", "text", words("1:2:0.5", "0:1:2"), asked)
 of_text("commands.bench.parse_sizes", "text", words("4KiB,1MiB", "4KiB:1GiB"))
 
 # Runs, layouts and results

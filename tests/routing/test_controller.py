@@ -215,7 +215,8 @@ class Life(RuleBasedStateMachine):
         self.main = self.fresh()
         self.store = Store(self.folder.name, self.main)
         assert self.store.load() == len(self.said)
-        assert self.store.decisions() == self.said
+        texts = self.store.base.execute("select decision from decisions order by number")
+        assert [text for (text,) in texts] == self.said
 
     # What must then hold
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from weft.fabric.files import fabric_to_json
 from weft.model import resolve_job
 from weft.search import plan as closed_plan
 from weft.search.enumeration import STANDARD, ZERO_BUBBLE, Enumeration
-from weft.search.network_plan import NetworkPlan, _orders, plan_on_fabric, search_on_fabric
+from weft.search.network_plan import NetworkPlan, plan_on_fabric, search_on_fabric
 from weft.search.screen import least_s
 from weft.simulation.iteration.simulate import simulate_iteration
 from weft.simulation.routes.evaluator import Evaluator
@@ -60,7 +61,7 @@ def every_layout(job, space, capacity_bytes, evaluator):
             fits = evaluator.closed.evaluate(batch.table).memory_bytes <= capacity_bytes
             for row in np.flatnonzero(fits).tolist():
                 layout = batch.table.row(row)
-                for order in _orders(space.order):
+                for order in permutations(space.order):
                     long = tuple(axis for axis in order if getattr(layout, axis) > 1)
                     if (layout, long) not in seen:
                         seen.add((layout, long))

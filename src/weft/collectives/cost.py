@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from weft.cluster.spec import Cluster, TierKind
 from weft.errors import BadInput
 from weft.layout.mesh import Spread, distinct_groups, spread
 from weft.layout.operations import CollectiveKind
-from weft.layout.step import Use
 from weft.layout.table import Floats, LayoutTable, Mask
+
+if TYPE_CHECKING:
+    from weft.layout.step import Use
 
 Number = TypeVar("Number", float, Floats)
 

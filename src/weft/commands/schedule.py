@@ -440,7 +440,7 @@ def _export(
 ) -> None:
     """Write a schedule in one of ``FORMATS``."""
     _needs_one_collective(options, out)
-    unused = [name for name in ("compare", "chunk_counts", "late", "slow", "fabric") if getattr(options, name)]
+    unused = [name for name in ("compare", "chunk_counts") if getattr(options, name)]
     unused += [name for name in ("timeline", "chart") if getattr(out, name) is not None]
     unused += ["format json"] * (out.form == "json")
     if unused:

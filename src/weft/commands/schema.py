@@ -56,7 +56,7 @@ _RECORDS = {
     "failures": "reliability.classes:FailureFile",
     "goodput": "search.goodput:GoodputReport",
     "plan": "search.ranking:Plan search.network_plan:NetworkPlan",
-    "prices": "fabric.cost:PriceFile",
+    "prices": "fabric.cost:Prices",
     "route": "routing.report:RouteReport",
     "route-audit": "routing.audit:RouteAudit",
     "route-decision": "views.route_decisions:DecisionLine",
