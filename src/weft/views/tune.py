@@ -50,7 +50,7 @@ def verdict(result: Tuning) -> str:
     now = f"You run at {result.measured_mfu:.0%} MFU ({format_seconds(result.measured_s)} per step)"
     reached = f"{expected.mfu:.0%}{words.estimate_error(expected)}"
     if error is not None and abs(result.measured_mfu / expected.mfu - 1.0) <= error:
-        text = f"{now}, as this layout should: {reached}."
+        text = f"{now}, normal for this layout, which should reach {reached}."
     elif result.slower < 0:
         text = f"{now}, more than expected of this layout, {reached}: check the value, the model and the batch."
     else:
