@@ -46,7 +46,7 @@ COMMANDS = (
 """Those that add many floats."""
 MORE = (
     "estimate llama-3.1-8b h100-256 --layout tp=2,sp --tokens 15T --failures examples/failures.toml",
-    "estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,sp,mbs=1 --tokens 7.81T",
+    "estimate llama-3.1-405b h100-16384 --layout tp=8,pp=16,sp,mbs=1,recompute=selective --tokens 7.81T",
     "plan llama-3.1-8b h100-64",
     f"simulate {STUDY} --fabric fat-tree --radix 16 --full",
     "simulate deepseek-v3 h100-1024 --layout tp=1,pp=8,ep=64,dp=128 --fabric fat-tree",
