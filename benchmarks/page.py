@@ -113,7 +113,7 @@ async def visit(client: Any, asked: Mapping[str, str]) -> list[float]:
     page = await fetched("/plan", 'class="weft-chart"', data=dict(asked), headers=origin)
     layout = _LAYOUT.findall(page)[0]
     await fetched(f"/plan?{query}&{urlencode({'layout': layout})}", layout)
-    await fetched(f"/plan?{query}&show=launch&tool=megatron", "Launch with megatron: save this as")
+    await fetched(f"/plan?{query}&show=launch&tool=megatron", "Launch with Megatron-LM: save this as")
     await fetched(f"/plan/launch-file?{query}&tool=megatron", "--tensor-model-parallel-size")
     document = json.loads(await fetched(f"/plan/json?{query}", '"layouts"'))
     name = document["job"]["model"]["name"]
