@@ -33,7 +33,7 @@ def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None
     assert "Set in your file: --tensor-model-parallel-size 2" in text
     assert "Remove in your file: --recompute-granularity" in text
     assert told("h100-512", "--run", SCRIPT, "--measured", "28%").startswith(
-        "You run at 28% MFU (3.29 s per step), as this"
+        "You run at 28% MFU (3.29 s per step), normal"
     )
     found = json.loads(told("h100-512", "--run", SCRIPT, "--measured", "18%", "--format", "json"))
     assert found["measured_mfu"] == pytest.approx(0.18)
