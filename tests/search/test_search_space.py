@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput
@@ -18,7 +19,7 @@ from weft.layout.table import COLUMNS
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 from weft.search.enumeration import FOUR_D, STANDARD, WIDE, Batch, Enumeration, Space
-from weft.search.ranking import Plan, plan, single_changes
+from weft.search.ranking import Plan, fitting_layout, plan, single_changes
 
 JOB = Job(model=load_model("llama-3-8b").model, recipe=Recipe(global_batch=64, sequence=4096))
 MIXTRAL = Job(model=load_model("mixtral-8x7b").model, recipe=Recipe(global_batch=64, sequence=4096))
@@ -218,6 +219,25 @@ def test_advice_is_true(gigabytes: float) -> None:
     cluster = load_cluster("h100-8")
     cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=gigabytes * 1e9))
     check_advice(plan(JOB, cluster, top=1), cluster)
+
+
+@pytest.mark.parametrize("gigabytes", [20, 28, 40, 50])
+def test_a_layout_is_made_to_fit_by_the_fewest_changes(gigabytes: float) -> None:
+    """What is named fits, and where one change does, no single change that fits is faster."""
+    cluster = load_cluster("h100-8")
+    cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory_bytes=gigabytes * 1e9))
+    layout, constants = Layout(x=2, data=4), calibration("h100")
+    fitting = fitting_layout(JOB, cluster, layout, constants)
+    assert not estimate(JOB, cluster, [layout], constants)[0].fits
+    singles = [each for _, each in single_changes(layout) if explain(JOB, cluster.count, each) is None]
+    fits = [each.iteration_s for each in estimate(JOB, cluster, singles, constants) if each.fits]
+    if fitting is None:
+        assert not fits
+        return
+    assert fitting == estimate(JOB, cluster, [fitting.layout], constants)[0]
+    assert fitting.fits
+    if fits:
+        assert fitting.iteration_s <= min(fits)
 
 
 def test_advice_finds_the_switch_that_was_forbidden() -> None:

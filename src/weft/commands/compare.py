@@ -254,7 +254,7 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
 
     \b
     weft compare llama-3.1-8b h100-64 h200-64                 two clusters
-    weft compare llama-3.1-8b h100-64 --batch 256 --batch 512  two batches (--sequence, --precision likewise)
+    weft compare llama-3.1-8b h100-64 --batch 256 --batch 512  two batches (or --sequence, --precision)
     weft compare llama-3.1-8b h100-64 --layout tp=2 --layout tp=8
     weft compare a.json b.json                                plans and estimates of --format json
 

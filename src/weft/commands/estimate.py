@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"
-MOST_CHANGES = 3
-"""Changes of a layout that does not fit, of which those that let it fit are searched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +174,12 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
     check_count(names, 2, "estimate", USAGE)
     *model, cluster = names if names else (None,)
     result = estimate(model[0] if model else None, cluster, options=options)
-    fitting = None if result.fits else fitting_layout(result, options)
+    fitting = None
+    if not result.fits:
+        from weft.search.ranking import fitting_layout
+
+        constants = constants_of(options, result.cluster, result.job)
+        fitting = fitting_layout(result.job, result.cluster, result.layout, constants)
     report(result, out, _view(result, out, fitting))
     if out.chart is not None:
         deliver_chart(result.chart(), out.chart)
@@ -184,23 +187,6 @@ def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: Esti
         from weft.views.words import estimate_verdict
 
         nothing_fits(estimate_verdict(result.estimate, fitting), out)
-
-
-def fitting_layout(result: EstimateReport, options: EstimateOptions) -> Estimate | None:
-    """The fastest layout that fits after the fewest changes that save memory, at most three; None where none does."""
-    from weft.estimation import estimate as evaluate
-    from weft.layout.check import explain
-    from weft.search.ranking import single_changes
-
-    constants, layouts = constants_of(options, result.cluster, result.job), [result.layout]
-    for _ in range(MOST_CHANGES):
-        changed = [each for layout in layouts for _, each in single_changes(layout)]
-        changed += [replace(each, z=each.z * each.data, data=1, zero=0) for each in layouts if each.data > 1]
-        layouts = [each for each in dict.fromkeys(changed) if not explain(result.job, result.cluster.count, each)]
-        fitting = [each for each in evaluate(result.job, result.cluster, layouts, constants) if each.fits]
-        if fitting:
-            return min(fitting, key=lambda each: each.iteration_s)
-    return None
 
 
 def _view(result: EstimateReport, out: EstimateOutput, fitting: Estimate | None) -> Iterator[Block]:

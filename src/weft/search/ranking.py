@@ -29,6 +29,8 @@ from weft.units import counted, format_bytes
 
 ALIKE = 0.03
 """Layouts closer than this in time are alike."""
+MOST_CHANGES = 3
+"""Changes of a layout that does not fit, of which those that let it fit are searched."""
 DEALT_ALIKE = attrgetter("x", "y", "pipeline", "expert", "expert_tensor")
 """The degrees that layouts share which only deal the other ranks differently."""
 ORDERS = ("ease", "time")
@@ -450,3 +452,15 @@ def single_changes(layout: Layout) -> list[tuple[str, Layout]]:
     if not layout.offload_activations:
         changes.append(("offload_activations = true", replace(layout, offload_activations=True)))
     return changes
+
+
+def fitting_layout(job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None) -> Estimate | None:
+    """The fastest layout that fits after the fewest changes that save memory, of at most ``MOST_CHANGES``."""
+    estimator, layouts = Estimator(job, cluster, constants), [layout]
+    for _ in range(MOST_CHANGES):
+        changed = [each for before in layouts for _, each in single_changes(before)]
+        changed += [replace(each, z=each.z * each.data, data=1, zero=0) for each in layouts if each.data > 1]
+        layouts = [each for each in dict.fromkeys(changed) if explain(job, cluster.count, each) is None]
+        if fitting := [estimate for estimate in estimator.estimates(layouts) if estimate.fits]:
+            return min(fitting, key=attrgetter("iteration_s"))
+    return None

@@ -65,14 +65,14 @@ def comparison_verdict(result: Comparison) -> str:
     else:
         first, second = (format_count(sides[number].tokens_per_s) for number in (fast, slow))
         speeds = f"{first} tokens/s against {second}"
-    if f"{speed:.2f}" == "1.00":
+    if round(speed, 2) == 1:
         text = f"{names[0]} and {names[1]} are equally fast: {speeds}"
     elif difference.tied:
         text = f"{names[0]}{among} ties with {names[1]}: {speed:.2f}x faster, {speeds} ({_error(difference)})"
     else:
         text = f"{names[0]}{among} is {speed:.2f}x faster than {names[1]}: {speeds} ({_error(difference)})"
     paid = [result.runs[number].usd for number in (fast, slow)]
-    if paid[0] and paid[1] and f"{paid[0] / paid[1]:.2f}" != "1.00":
+    if paid[0] and paid[1] and round(paid[0] / paid[1], 2) != 1:
         share = paid[0] / paid[1] - 1
         text += f"; {names[0]} costs {abs(share):.0%} {'more' if share > 0 else 'less'}"
     if short := [letter for letter, side in zip(ascii_uppercase, sides, strict=False) if not side.estimate.fits]:
