@@ -1,4 +1,4 @@
-"""How fast routes are found: a decision at the paper's size, 100,000 flows, one event, a replay of epochs.
+"""How fast routes are found: a decision at the paper's size, 100,000 flows, one event.
 
 The paper's size is 1,728 flows of five jobs on 64 ToRs x 32 spines; the large network is a three-tier Clos of
 16,384 hosts in 128 pods, whose flows are rings over all hosts in random order.
@@ -36,7 +36,6 @@ from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.routing.ways import climbs
-from weft.simulation.routes.replay import replay, with_spines_down
 from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
@@ -90,7 +89,8 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
     figures: dict[str, float] = {"flows": len(traffic)}
     ratios: dict[str, list[float]] = {"ilp": [], "plain_ilp": []}
     for down in (0, 8):
-        asked = routing_problem(with_spines_down(fabric, down), traffic)
+        spines = fabric.nodes_of("spine")
+        asked = routing_problem(fabric.failed(nodes=spines[len(spines) - down :]), traffic)
         print(f"\n{len(traffic):,} flows, {down} of 32 spines down, bound {closed_bound(asked):g}")
         listing = bench.cpu_s(partial(routing_problem, asked.fabric, traffic), repeat)
         begin = time.process_time()
@@ -206,18 +206,6 @@ def _named(traffic: JobTraffic, job: str) -> JobTraffic:
     return job_traffic(traffic.source, traffic.target, traffic.bytes, collective=traffic.collective, jobs=(job,))
 
 
-def replays(fabric: Fabric, traffic: JobTraffic) -> dict[str, float]:
-    """Ten epochs in the simulator, on routes that are held and with the paper's controller."""
-    figures = {}
-    print("\nten epochs replayed")
-    for router, controller in (("ecmp-paper", "held"), ("auto", "held"), ("greedy", "paper")):
-        act = partial(replay, fabric, traffic, router, controller=controller)
-        took, slower = bench.cpu_s(act, 2), float(act().ratio.mean())
-        figures |= {f"replay_{router}_{controller}_cpu_s": took, f"replay_{router}_{controller}_times_alone": slower}
-        print(f"  {router + ', ' + controller:20}{took:8.2f} s   {slower:.3f} x alone")
-    return figures
-
-
 def main() -> None:
     parser = bench.parser(__doc__)
     parser.add_argument("--jobs", type=Path, help="folder of job files")
@@ -227,7 +215,7 @@ def main() -> None:
     traffic = read_jobs(options.jobs) if options.jobs else generate(fabric, jobs)
     figures = decisions(fabric, traffic, 1 if options.tiny else 7)
     if not options.tiny:
-        figures |= replays(fabric, traffic) | large()
+        figures |= large()
     given = "job files of the routing paper's code" if options.jobs else "the same jobs, placed anew"
     bench.record(options, figures, given)
 

@@ -13,7 +13,6 @@ from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.traffic import job_traffic
-from weft.simulation.routes.replay import with_spines_down
 
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 
@@ -21,7 +20,8 @@ JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 @pytest.mark.parametrize(("spines_down", "figures"), [(0, (4, 0.25, 0.467, 1, 1.0)), (4, (5, 0.2, 0.419, 2, 0.883))])
 def test_hashed_routes_of_the_papers_workload(spines_down, figures):
     """Figures of an independent prototype; the repair moves a third of the flows that a new plan moves."""
-    fabric = with_spines_down(paper_fabric(), spines_down)
+    fabric = paper_fabric()
+    fabric = fabric.failed(nodes=fabric.nodes_of("spine")[len(fabric.nodes_of("spine")) - spines_down :])
     traffic = generate(fabric, JOBS, seed=0)
     found = audit(fabric, traffic, route(fabric, traffic, router="ecmp-paper"))
     now, least = found.installed, found.installed.alpha_bound

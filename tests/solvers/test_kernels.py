@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from weft.fabric.traffic import Phases, Routes, Traffic
-from weft.simulation.flows.engine import Simulation, simulate
+from weft.simulation.flows.engine import Simulation, run
 from weft.solvers import _jit, compiling
 from weft.solvers._jit import Kernel
 
@@ -169,7 +169,7 @@ def simulation(seed: int) -> Simulation:
         latency_s=dice.choice([0.0, 1e-6], flows),
     )
     capacity = dice.uniform(1e8, 2e9, links)
-    return simulate(capacity, traffic, routes, sample=seed % 3 == 0)
+    return run(capacity, traffic, routes, sample=seed % 3 == 0)
 
 
 @pytest.mark.slow_but(1)

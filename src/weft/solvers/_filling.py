@@ -26,27 +26,13 @@ SAME = 1e-13
 EMPTY = 1e-12
 """Share of a link's capacity that is rounding when flows served before have taken the rest."""
 
-(
-    LIVE,
-    ARRIVALS,
-    READY,
-    CHANGED,
-    SEEDS,
-    EPOCH,
-    SOLVES,
-    RIPPLES,
-    LOGGED,
-    COME,
-    TAKEN,
-    HALTS,
-    OPENED,
-    PENDING,
-    COUNTERS,
-) = range(15)
+(LIVE, ARRIVALS, READY, CHANGED, SEEDS, EPOCH, SOLVES, RIPPLES, LOGGED, COME, TAKEN, OPENED, PENDING, COUNTERS) = (
+    range(14)
+)
 """Places in ``counter``: active flows; sizes of the heaps of arrivals and of ready phases; flows whose level
 changed; links to look at again; the last stamp given; solutions; local ones; samples of link rates taken; flows that
-came since the last solution; slots given to links; phases that ended and halt the simulation; flows that rise; links
-that have held flows and wait to be looked at."""
+came since the last solution; slots given to links; flows that rise; links that have held flows and wait to be looked
+at."""
 
 NO_LINK = wide(-1)
 FEW = 4

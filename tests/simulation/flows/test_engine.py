@@ -9,7 +9,7 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, at_once
-from weft.simulation.flows.engine import run, simulate
+from weft.simulation.flows.engine import run
 
 
 def routes_of(paths, usage=None, latency=None):
@@ -104,27 +104,6 @@ def test_other_processes_find_the_same_bits():
     assert len(runs.pop()) > 4000
 
 
-def ring(rounds, members=6, seed=0):
-    """Rounds of one ring over random links, one after the other."""
-    rng = np.random.default_rng(seed)
-    paths = [[int(link) for link in rng.choice(10, 3, replace=False)] for _ in range(members)] * rounds
-    traffic = replace(
-        flows_of(np.tile(rng.choice([1e9, 2e9], members), rounds)),
-        phase=np.repeat(np.arange(rounds), members),
-        phases=phases_of([[number - 1] if number else [] for number in range(rounds)], delay=[0.5] * rounds),
-    )
-    return np.full(10, 1e10), traffic, routes_of(paths, latency=[1e-6] * len(paths))
-
-
-def test_equal_phases_are_simulated_once():
-    case = ring(9)
-    once, always = run(*case), simulate(*case)
-    assert once.solutions * 9 == always.solutions
-    for name in ("completion_s", "begin_s", "phase_begin_s", "phase_end_s", "link_bytes"):
-        np.testing.assert_allclose(getattr(once, name), getattr(always, name), rtol=1e-12)
-    assert once.bottleneck.tolist() == always.bottleneck.tolist()
-
-
 def test_many_arrivals_on_one_link():
     """Flow k arrives at k; the link moves its bytes without a pause, so the last one ends at their sum."""
     count = 200
@@ -145,59 +124,6 @@ def test_stalled_flows_and_links_are_named():
     routes, traffic = routes_of([[0], [0, 1]]), flows_of([10, 10])
     with pytest.raises(BadInput, match=r"flows 1 \(0 -> 1\) can never end: links 1 let nothing pass"):
         run(np.array([1.0, 0.0]), traffic, routes)
-
-
-def test_a_flow_that_never_ends_has_its_own_number_in_a_chain():
-    traffic = replace(flows_of([1.0] * 4), phase=np.arange(4), phases=phases_of([[], [0], [1], [2]]))
-    words = []
-    for simulated in (run, simulate):
-        with pytest.raises(BadInput) as error:
-            simulated(np.array([1.0, 0.0]), traffic, routes_of([[0], [0], [0], [1]]))
-        words.append(str(error.value))
-    assert "3 (0 -> 1)" in words[0]
-    assert words[0] == words[1]
-
-
-def test_a_stall_in_an_equal_phase_is_counted_from_its_flows():
-    capacity, traffic, routes = ring(3)
-    capacity[:] = 0.0
-    with pytest.raises(BadInput, match=r"flows 0 .* and 1 more can never end"):
-        run(capacity, traffic, routes)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"bytes": np.array([np.nan])}, "bytes"),
-        ({"bytes": np.array([-1.0])}, "bytes"),
-        ({"bytes": np.array([1.0, 2.0])}, "bytes"),
-        ({"weight": np.array([0.0])}, "weight"),
-        ({"cap_Bps": np.array([0.0])}, "cap_Bps"),
-        ({"phase": np.array([3])}, "phase"),
-        ({"phases": phases_of([[]], delay=[-1.0])}, "delay_s"),
-        ({"phases": phases_of([[]], start=[np.inf])}, "start_s"),
-        ({"phases": phases_of([[5]])}, "waits"),
-    ],
-)
-def test_bad_traffic_is_named(change, words):
-    with pytest.raises(BadInput, match=words):
-        run(np.array([1.0]), replace(flows_of([1]), **change), routes_of([[0]]))
-
-
-@pytest.mark.parametrize(
-    ("routes", "words"),
-    [
-        (routes_of([[7]]), "links"),
-        (routes_of([[-1]]), "links"),
-        (routes_of([[0]], usage=[0.0]), "usage"),
-        (routes_of([[0]], latency=[-1.0]), "latency_s"),
-        (replace(routes_of([[0]]), indptr=np.array([0, 2])), "indptr"),
-        (replace(routes_of([[0]]), indptr=np.array([0])), "indptr"),
-    ],
-)
-def test_bad_routes_are_named(routes, words):
-    with pytest.raises(BadInput, match=words):
-        run(np.array([1.0]), flows_of([1]), routes)
 
 
 def test_bad_capacity_is_named():

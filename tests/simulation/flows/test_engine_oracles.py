@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.traffic import Phases, Routes, Traffic, at_once
-from weft.simulation.flows.engine import LOCAL, Simulation, run, simulate
+from weft.simulation.flows.engine import LOCAL, Simulation, run
 from weft.solvers.maxmin import reference
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     routes: Routes
 
     def run(self, *, local: float = LOCAL, sample: bool = False) -> Simulation:
-        return simulate(self.capacity, self.traffic, self.routes, local=local, sample=sample)
+        return run(*self, local=local, sample=sample)
 
 
 class Plain:
@@ -418,59 +418,3 @@ def test_order_of_flows_and_names_of_links_do_not_matter() -> None:
         found, first = other.run(), case.run()
         np.testing.assert_allclose(found.completion_s, first.completion_s[order], rtol=1e-9, err_msg=f"seed {seed}")
         np.testing.assert_allclose(found.link_bytes[names], first.link_bytes, rtol=1e-12)
-
-
-def rounds(case: Case, times: int, field: str) -> Case:
-    """The flows of a case, all in one phase, again and again, each time when the last have ended.
-
-    Every third time a field of every other flow is doubled (links: all are others).
-    """
-    traffic, routes, count = case.traffic, case.routes, len(case.traffic)
-    special = np.arange(times)[:, None] % 3 == 1
-
-    def repeated(name: str, values: Floats) -> Floats:
-        odd = np.arange(len(values)) % 2 == 1
-        return np.tile(values, times) * np.where(special & odd & (name == field), 2.0, 1.0).ravel()
-
-    mirrored = (special & (field == "links")).repeat(len(routes.links), axis=1).ravel()
-    links = np.tile(routes.links, times)
-    phases = Phases(
-        delay_s=np.linspace(0, 1, times),
-        start_s=np.linspace(5, 50, times),
-        indptr=np.maximum(np.arange(-1, times), 0),
-        waits=np.arange(times - 1),
-        label=np.zeros(times, dtype=np.int64),
-        labels=("round",),
-        job=np.zeros(times, dtype=np.int64),
-    )
-    return Case(
-        case.capacity,
-        Traffic(
-            source=np.tile(traffic.source, times),
-            target=np.tile(traffic.target, times),
-            phase=np.repeat(np.arange(times), count),
-            phases=phases,
-            bytes=repeated("bytes", traffic.bytes),
-            weight=repeated("weight", traffic.weight),
-            cap_Bps=repeated("cap_Bps", traffic.cap_Bps),
-        ),
-        Routes(
-            indptr=np.append(0, np.cumsum(np.tile(np.diff(routes.indptr), times))),
-            links=np.where(mirrored, len(case.capacity) - 1 - links, links),
-            usage=repeated("usage", routes.usage),
-            latency_s=repeated("latency_s", routes.latency_s),
-        ),
-    )
-
-
-@pytest.mark.slow_but(5)
-@pytest.mark.parametrize("field", ["none", "bytes", "weight", "cap_Bps", "latency_s", "links", "usage"])
-def test_equal_rounds_simulated_once_are_the_same(field: str) -> None:
-    saved = 0
-    for seed, case in cases(40, first=13_000):
-        chain = rounds(case, 6, field)
-        once, each = run(*chain), chain.run()
-        assert_same(once, each, f"seed {seed}")
-        np.testing.assert_allclose(once.link_bytes, each.link_bytes, rtol=1e-12)
-        saved += each.solutions > once.solutions
-    assert saved > 20

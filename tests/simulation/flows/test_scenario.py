@@ -11,7 +11,7 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.traffic import at_once
-from weft.simulation.flows.engine import run, simulate
+from weft.simulation.flows.engine import run
 from weft.simulation.flows.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_golden_makespans(radix, kind, tmp_path):
     case = read_scenario(path)
     assert run(*case).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
     if radix == 8:
-        assert simulate(*case, local=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
+        assert run(*case, local=0.0).makespan_s == pytest.approx(GOLDEN[radix, kind], abs=1e-6)
 
 
 @pytest.mark.skipif(not GENERATOR.exists(), reason="the scenario generator is not here (WEFT_SHARED)")
@@ -57,8 +57,7 @@ def test_all_rounds_of_a_scattered_ring(tmp_path):
     )
     traffic = replace(every, phase=np.repeat(np.arange(times), len(one)), phases=chain)
     routes = paths.of(np.tile(np.arange(len(one)), times))
-    for simulated in (run, simulate):
-        assert simulated(capacity, traffic, routes).makespan_s == pytest.approx(times * 0.4, abs=1e-6)
+    assert run(capacity, traffic, routes).makespan_s == pytest.approx(times * 0.4, abs=1e-6)
 
 
 def test_reads_flows_and_links(tmp_path):
@@ -79,17 +78,17 @@ def test_reads_flows_and_links(tmp_path):
     [
         ("", "holds nothing"),
         ("\n \n", "holds nothing"),
-        ("1 2\n", "line 1 has 2 numbers"),
-        ("-1 1 1 1e9\n", "line 1 has -1 hosts"),
-        ("1.5 1 1 1e9\n", r"line 1 has 1\.5 hosts"),
-        ("1e400 1 1 1\n", "line 1 has inf hosts"),
+        ("1 2\n", "line 1: has 2 numbers"),
+        ("-1 1 1 1e9\n", "line 1: -1 hosts"),
+        ("1.5 1 1 1e9\n", r"line 1: 1\.5 hosts"),
+        ("1e400 1 1 1\n", "line 1: inf hosts"),
         ("2 1 1 0\n0 1 5 1 0\n0 1\n", "0 bytes/s"),
-        ("2 1 1 nan\n0 1 5 1 0\n0 1\n", "line 1 holds 'nan'"),
-        ("2 1 1 1e9\n0 1 5 1 x\n0 1\n", "line 2 holds 'x'"),
+        ("2 1 1 nan\n0 1 5 1 0\n0 1\n", r"line 1: .* nan bytes/s"),
+        ("2 1 1 1e9\n0 1 5 1 x\n0 1\n", "line 2: 'x' is not a number"),
         ("2 1 1 1e9\n0 1 1-1 1 0\n0 1\n", "line 2: '1-1' is not a number"),
         ("2 1 2 1e9\n0 1 5 1 0\n0 1\n", "has 3 lines, but line 1 announces 2 flows and 1 links"),
-        ("2 1 1 1e9\n0 1 5\n0 1\n", "line 2: has 3 numbers, not 4 or more"),
-        ("2 1 1 1e9\n0 1 5 2 0\n0 1\n", r"line 2: has 5 numbers, not 4 \+ 2"),
+        ("2 1 1 1e9\n0 1 5\n0 1\n", "line 2: has 3 numbers"),
+        ("2 1 1 1e9\n0 1 5 2 0\n0 1\n", r"line 2: has 5 numbers"),
         ("2 1 1 1e9\n0 1 5 1 0\n0 1 2\n", "line 3: has 3 numbers, not 2"),
         ("2 1 1 1e9\n0 7 5 1 0\n0 1\n", "line 2: destination 7 is none of 2 hosts"),
         ("2 1 1 1e9\n-1 1 5 1 0\n0 1\n", "line 2: source -1"),
@@ -104,7 +103,6 @@ def test_reads_flows_and_links(tmp_path):
         ("3 2 1 1e9\n0 2 5 2 0 0\n0 1\n1 2\n", "line 2: link 0 leaves 0, not 1"),
         ("3 1 1 1e9\n0 2 5 1 0\n0 1\n", "line 2: path ends at 1, not 2"),
         ("3 3 1 1e9\n0 2 5 4 0 1 0 2\n0 1\n1 0\n1 2\n", "line 2: path passes [01] twice"),
-        ("2 1 6 1e9\n" + "0 1 5 1 9\n" * 6 + "0 1\n", "line 2: .*line 3: .*line 4: .*line 5: .*and 2 more"),
     ],
 )
 def test_bad_files_are_named_by_line(text, words, tmp_path):
@@ -123,5 +121,5 @@ def test_bad_paths_and_binary_files(tmp_path):
         read_scenario("a\0b")
     path = tmp_path / "binary"
     path.write_bytes(bytes(range(256)) * 100)
-    with pytest.raises(BadInput, match="line 1 holds"):
+    with pytest.raises(BadInput, match=r"line 1: .* is not a number"):
         read_scenario(path)

@@ -17,7 +17,6 @@ from weft.solvers._filling import (
     CHANGED,
     COME,
     FEW,
-    HALTS,
     LIVE,
     LOGGED,
     NO_LINK,
@@ -41,7 +40,6 @@ PHASE = np.dtype(
         ("end", np.float64),
         ("waiting", np.int64),  # phases that must end before it begins
         ("unfinished", np.int64),  # flows of it that have not completed
-        ("halts", np.int64),  # 1 if the simulation halts when it ends
         ("flow_first", np.int64),
         ("flow_end", np.int64),
         ("next_first", np.int64),
@@ -241,7 +239,6 @@ def end_phase(net: Net, clock: Timeline, phase: int, now: float) -> None:
     """Let the phases that waited for this one last begin after their delay."""
     this = clock.phases[phase]
     this.end = now
-    net.counter[HALTS] += this.halts
     # Each phase counts those that it still waits for; the one that brings the count to 0 makes it ready.
     for at in range(this.next_first, this.next_end):
         number = clock.next_phase[at]
@@ -388,20 +385,18 @@ def soonest_of(net: Net, clock: Timeline) -> float:
 
 
 @jit
-def advance(net: Net, clock: Timeline, local: float, until: float) -> bool:
-    """Run on; True when nothing more happens up to a time, or a phase that halts has ended; False when the
-    samples have to be taken away first."""
+def advance(net: Net, clock: Timeline, local: float) -> bool:
+    """Run on; True when nothing more happens, False when the samples have to be taken away first."""
     # No event lies before `now`, rates are those of all active flows, and samples have room for one instant.
     # The event loop: the next instant, all that happens then, and new rates where a link has other flows than before.
     # Without such a link every rate is still right.
-    while net.counter[HALTS] == 0:
+    while True:
         if 0 < len(clock.samples) < net.counter[LOGGED] + len(net.links):
             return False
         soonest = soonest_of(net, clock)
-        if soonest == np.inf or soonest > until * (1.0 + INSTANT):
+        if soonest == np.inf:
             return True
         clock.now[0] = max(clock.now[0], soonest)
         happen(net, clock, clock.now[0])
         if net.counter[SEEDS] > 0:
             share(net, clock, local, clock.now[0])
-    return True
