@@ -116,7 +116,7 @@ def choices(draw):
 
 
 @given(choices())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
     found = two_jobs()
     timed = found.clock.timed(choice)

@@ -73,8 +73,8 @@ def test_free_layouts_are_never_worse_than_the_first_and_never_below_the_bound(s
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize("space", ["standard", "zero-bubble", "wide"])
-def test_no_layout_alone_is_below_the_bound(site_of, space):
+@pytest.mark.parametrize(("space", "count"), [("standard", 6), ("standard", 25), ("zero-bubble", 25), ("wide", 25)])
+def test_no_layout_alone_is_below_the_bound(site_of, space, count):
     """Random layouts, most with pipelines, stepped as the clock does."""
     job = site_of("h100-32", [{"model": "llama-3.1-8b", "accelerators": 16}]).jobs[0]
     job = replace(job, space=replace(SPACES[space], fixed={"micro_batch": (2,)}))
@@ -83,7 +83,7 @@ def test_no_layout_alone_is_below_the_bound(site_of, space):
     bound_s = layouts.ranked(job).reference.bound_s
     draw = np.random.default_rng(0)
     every = [one for one in every_layout(job) if one.pipeline > 1 or draw.random() < 0.1]
-    for at in draw.choice(len(every), 25, replace=False).tolist():
+    for at in draw.choice(len(every), count, replace=False).tolist():
         assert layouts.template(job, every[at]).alone_s >= bound_s * (1 - 1e-9), every[at]
 
 

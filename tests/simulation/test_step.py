@@ -98,32 +98,6 @@ def test_a_collective_that_computation_outlasts_costs_nothing():
     assert (found.seconds, found.exposed_s, found.busy_s) == (3, {X: 0}, {X: 2})
 
 
-def test_all_wait_for_a_slow_rank_and_are_late_in_the_next_step_too():
-    """Data parallelism of two, 15 products and one sum of gradients, vectors, loss and norm each: all of rank 1's
-    computation, and its update, count."""
-    job = Job(model=gpt(), recipe=RECIPE)
-    layout = Layout(data=2, micro_batch=8, zero=0)
-
-    def step(*slow):
-        return predict_step(
-            job,
-            layout,
-            gemm_s=lambda m, n, k: 1.0,
-            collective_s=lambda *_: 0.5,
-            other_s=2.0,
-            slow=np.array(slow) if slow else None,
-        )
-
-    plain, alike = step(), step(1.0, 1.0)
-    assert alike.seconds == pytest.approx(plain.seconds)
-    for late in (step(1.0, 1.3), step(1.3, 1.0)):
-        assert late.seconds == pytest.approx(plain.seconds + 0.3 * (15 + 2))
-        exposed = sum(late.exposed_s.values())
-        assert late.seconds == pytest.approx(late.compute_s + late.other_s + exposed)
-    assert step(1.3, 1.0).compute_s == pytest.approx(1.3 * 15)
-    assert step(1.0, 1.3).compute_s == pytest.approx(15)
-
-
 def constant(layout, *, collective, model=None, options=None):
     """Every product takes a second."""
     job = Job(model=model or gpt(), recipe=RECIPE)

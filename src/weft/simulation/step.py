@@ -2,10 +2,7 @@
 
 A rank is one stream of computation that issues collectives without waiting for them.  Each set of mesh axes
 has its own link, which serves collectives in the order of their issue; all ranks do the same at the same
-time, unless some compute more slowly: then a collective begins when the last of its ranks has issued it.
-
-The shared clock (``weft.collectives.schedules.queues``) lets one rank stand for all; this module has its own, because
-here every rank of the mesh may have another time, and a program without slow ranks needs no events to be timed.
+time, so that one stands for all and no events are needed.
 
 The order is that of the runtime's ``linear``, ``vocabulary``, ``overlap`` and ``flat``, with its overlaps; sizes
 are those of ``weft.layout.step``.  Sources: arXiv 2305.13525, algorithm 1 and section 4; arXiv 2205.05198,
@@ -17,7 +14,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import fsum
 from typing import Literal
 
@@ -28,7 +25,6 @@ from weft.cluster.spec import Cluster
 from weft.collectives.cost import collective_s as cost_of
 from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator, step_totals
-from weft.fabric.spec import Floats
 from weft.layout.check import check_trainable
 from weft.layout.mesh import real_axes, spread
 from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase, Scan
@@ -546,7 +542,6 @@ def predict_step(
     collective_s: CollectiveTime,
     options: StepOptions | None = None,
     other_s: float = 0.0,
-    slow: Floats | None = None,
 ) -> StepTime:
     """One step of a layout, with its overlaps, in which only products compute.
 
@@ -555,7 +550,6 @@ def predict_step(
         collective_s: seconds of a collective that has its link to itself.
         options: how the runtime trains.
         other_s: seconds at the update.
-        slow: how many times longer each rank computes, shape (world,).
 
     Raises:
         Unsupported: pipeline stages, or what the runtime does not train.
@@ -567,8 +561,7 @@ def predict_step(
         return gemm_s(float(kernel.m[0]), float(kernel.n[0]), float(kernel.k[0]))
 
     program = step_program(job, layout, options)
-    ranks = None if slow is None else Ranks.of(layout, slow)
-    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=other_s, ranks=ranks)
+    return play(program, computation_s=computation_s, collective_s=collective_s, other_s=other_s)
 
 
 def predict_on(
@@ -616,117 +609,48 @@ def predict_on(
     return replace(result, seconds=result.seconds + slowed, other_s=once + slowed)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranks:
-    """The ranks of a mesh that do not all compute alike.
-
-    Attributes:
-        axes: of the mesh, outer to inner.
-        slow: how many times longer each rank computes, with a dimension for each axis.
-    """
-
-    axes: Axes
-    slow: Floats
-
-    @classmethod
-    def of(cls, layout: Layout, slow: Floats) -> Ranks:
-        """From factors in the order of the ranks."""
-        axes = tuple(reversed(layout.order))
-        return cls(axes, slow.reshape([getattr(layout, axis) for axis in axes]))
-
-
-ALIKE = Ranks((), np.ones(()))
-"""One rank that stands for all."""
-
-
 def play(
     program: Program,
     *,
     computation_s: Callable[[Computation], float],
     collective_s: CollectiveTime,
     other_s: float = 0.0,
-    ranks: Ranks | None = None,
 ) -> StepTime:
-    """A program in time; ``other_s`` is spent at the update.
-
-    With ``ranks`` it is the second of two steps: a slow rank is late at the end of the first.
-    """
-    player = _Player(ranks or ALIKE, computation_s, collective_s)
-    # A rank that is slow begins the second step late, and others wait for it there: the steady state.
-    if ranks is not None:
-        player.step(program, other_s)
-    begin, compute_s, begun_s = player.now, player.compute_s, dict(player.exposed_s)
-    player.busy_s.clear()
-    player.step(program, other_s)
+    """A program in time; ``other_s`` is spent at the update."""
+    now = compute_s = 0.0
+    exposed_s: dict[Axes, float] = {}
+    busy_s: dict[Axes, float] = {}
+    free: dict[Axes, float] = {}
+    """When each link has served what was issued."""
+    ends: list[tuple[Axes, float]] = []
+    # A program repeats few computations and collectives, which are timed once each.
+    known: dict[int, float] = {}
+    transfers = cache(lambda issue: collective_s(issue.kind, issue.axes, issue.bytes))
+    for instruction in program.instructions:
+        if isinstance(instruction, Issue):
+            # It begins when it is issued and its link is free.
+            axes, seconds = instruction.axes, transfers(instruction)
+            free[axes] = max(now, free.get(axes, 0.0)) + seconds
+            ends.append((axes, free[axes]))
+            busy_s[axes] = busy_s.get(axes, 0.0) + seconds
+            exposed_s.setdefault(axes, 0.0)
+        elif isinstance(instruction, int):
+            axes, end = ends[instruction]
+            exposed_s[axes] += max(end - now, 0.0)
+            now = max(now, end)
+        elif instruction == UPDATE:
+            now += other_s
+        else:
+            key = id(instruction)
+            if key not in known:
+                known[key] = computation_s(instruction)
+            now += known[key]
+            compute_s += known[key]
     return StepTime(
-        seconds=_first(player.now - begin),
-        compute_s=_first(player.compute_s - compute_s),
-        other_s=_first((ranks or ALIKE).slow) * other_s,
-        exposed_s={axes: _first(seconds - begun_s.get(axes, 0.0)) for axes, seconds in player.exposed_s.items()},
-        busy_s=player.busy_s,
+        seconds=now,
+        compute_s=compute_s,
+        other_s=other_s,
+        exposed_s=exposed_s,
+        busy_s=busy_s,
         collectives=Counter(program.issued),
     )
-
-
-def _first(values: Floats) -> float:
-    return float(values.flat[0])
-
-
-class _Player:
-    """The clocks of ranks and of their links: arrays with a dimension for each axis of the mesh."""
-
-    def __init__(
-        self, ranks: Ranks, computation_s: Callable[[Computation], float], collective_s: CollectiveTime
-    ) -> None:
-        self.ranks = ranks
-        self.now = self.compute_s = np.zeros(ranks.slow.shape)
-        self.exposed_s: dict[Axes, Floats] = {}
-        self.busy_s: dict[Axes, float] = {}
-        self._computation_s, self._collective_s = computation_s, collective_s
-        self._free: dict[Axes, Floats] = {}
-        self._under_way: list[tuple[Axes, Floats]] = []
-        self._computations: dict[int, Floats] = {}
-        self._collectives: dict[Issue, float] = {}
-
-    def step(self, program: Program, other_s: float) -> None:
-        """Play all instructions."""
-        self._under_way.clear()
-        for instruction in program.instructions:
-            if isinstance(instruction, Issue):
-                self.start(instruction)
-            elif isinstance(instruction, int):
-                self.wait(instruction)
-            elif instruction == UPDATE:
-                self.now = self.now + other_s * self.ranks.slow
-            else:
-                self.compute(instruction)
-
-    def compute(self, computation: Computation) -> None:
-        """A program repeats few computations, which are timed once each."""
-        key = id(computation)
-        if key not in self._computations:
-            self._computations[key] = self._computation_s(computation) * self.ranks.slow
-        self.now = self.now + self._computations[key]
-        self.compute_s = self.compute_s + self._computations[key]
-
-    def start(self, issue: Issue) -> None:
-        """Queue a collective on the link of each group: it begins when all have issued it and the link is free."""
-        axes = issue.axes
-        if issue not in self._collectives:
-            self._collectives[issue] = self._collective_s(issue.kind, axes, issue.bytes)
-        seconds = self._collectives[issue]
-        # Ranks that differ only in these axes are a group.  It begins when the last of them has issued it and its link
-        # has served what was issued before.
-        of_group = tuple(at for at, axis in enumerate(self.ranks.axes) if axis in axes)
-        ready = np.maximum(self.now, self._free.get(axes, 0.0))
-        end = np.broadcast_to(ready.max(axis=of_group, keepdims=True) + seconds, ready.shape)
-        self._free[axes] = end
-        self._under_way.append((axes, end))
-        self.busy_s[axes] = self.busy_s.get(axes, 0.0) + seconds
-        self.exposed_s.setdefault(axes, np.zeros(self.ranks.slow.shape))
-
-    def wait(self, number: int) -> None:
-        """Until a collective has ended."""
-        axes, end = self._under_way[number]
-        self.exposed_s[axes] = self.exposed_s[axes] + np.maximum(end - self.now, 0.0)
-        self.now = np.maximum(self.now, end)
