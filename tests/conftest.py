@@ -63,10 +63,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def arranged_site() -> Any:
-    """A site of two tiny jobs, arranged as far as a second of search comes."""
+    """The example site, arranged as far as a second of search comes."""
     import weft
 
-    return weft.arrange(Path(__file__).parents[1] / "examples" / "two-jobs.toml", budget="1s")
+    return weft.arrange(Path(__file__).parents[1] / "examples" / "site.toml", budget="1s")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -21,7 +21,7 @@ from weft.layout.spec import Layout
 from weft.model import Job, Recipe
 from weft.model.catalogue import load as load_model
 from weft.routing.plan import flow_rates, plan
-from weft.simulation.flows.symmetry import components, transfer
+from weft.simulation.flows.symmetry import transfer
 from weft.simulation.iteration import contention
 from weft.simulation.iteration.contention import FlowRoutes, reached
 from weft.simulation.iteration.simulate import simulate_iteration
@@ -223,16 +223,6 @@ def test_bytes_on_links_add_up():
     assert run.busiest[0].utilization <= 1.0
     assert {span.stage for span in run.timeline} == {0, 1}
     assert max(span.end_s for span in run.timeline) <= run.iteration_s + 1e-9
-
-
-def test_flows_that_share_a_link_belong_together():
-    fabric = fabric_of("rail-only")
-    source, target = np.array([0, 1, 8, 16]), np.array([1, 2, 9, 24])
-    routes = Paths(fabric).routes(source, target)
-    found = components(routes, fabric.links)
-    assert found.tolist() == [0, 1, 2, 3]
-    both = Paths(fabric).routes(np.array([0, 1, 8]), np.array([2, 2, 9]))
-    assert components(both, fabric.links).tolist() == [0, 0, 2]
 
 
 def test_bad_input():

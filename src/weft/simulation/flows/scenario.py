@@ -52,8 +52,8 @@ def read_scenario(path: str | Path) -> tuple[Floats, Traffic, Routes]:
     for number, row in enumerate([*ends, *rows[1 : flows + 1]]):
         problem = _link_problem(row) if number < links else _flow_problem(row, hosts, ends)
         if problem:
-            line = number + flows + 2 if number < links else number - links + 2
-            raise BadInput(f"line {line}: {problem}", where=where, remedy=_LAYOUT)
+            at = number + flows + 2 if number < links else number - links + 2
+            raise BadInput(f"line {at}: {problem}", where=where, remedy=_LAYOUT)
     source, target, size = np.array([row[:3] for row in rows[1 : flows + 1]]).reshape(-1, 3).T
     places = np.array(list(chain.from_iterable(paths)), dtype=np.int64)
     indptr = np.concatenate([[0], np.cumsum([len(path) for path in paths])]).astype(np.int64)

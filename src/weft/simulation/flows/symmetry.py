@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from weft.fabric.checks import components
 from weft.fabric.lump import mixed
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, at_once
@@ -48,27 +49,12 @@ def transfer(
     return Transfer(end_s=result.completion_s[place], bottleneck=bottleneck, simulated=len(chosen))
 
 
-def components(routes: Routes, links: int) -> Ints:
-    """Number of the first flow that a chain of shared links joins to each flow."""
-    lengths = np.diff(routes.indptr)
-    label = np.arange(len(lengths))
-    flow = np.repeat(label, lengths)
-    # Each flow takes the lowest label on its links, then that flow's label, which halves the way to the lowest flow of
-    # the component.  When nothing changes, all flows of a component have the number of its first.
-    while True:
-        lowest = np.full(links, len(lengths))
-        np.minimum.at(lowest, routes.links, label[flow])
-        lower = label.copy()
-        np.minimum.at(lower, flow, lowest[routes.links])
-        lower = lower[lower]
-        if (lower == label).all():
-            return label
-        label = lower
-
-
 def _twins(capacity_Bps: Floats, bytes_: Floats, routes: Routes) -> Ints:
     """For each flow its counterpart in the first equal set."""
-    label = components(routes, len(capacity_Bps))
+    flows = len(bytes_)
+    # Flows and links are the nodes of a graph; the smallest node that a flow is joined with is a flow.
+    flow = np.repeat(np.arange(flows), np.diff(routes.indptr))
+    label = components(flows + len(capacity_Bps), flow, flows + routes.links)[:flows]
     order = np.argsort(label, kind="stable")
     sets = np.flatnonzero(np.diff(label[order], prepend=-1))
     parts = _parts(capacity_Bps, bytes_, routes, order, sets)

@@ -14,6 +14,7 @@ from math import fsum
 
 import numpy as np
 
+from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
 from weft.layout.spec import Layout
@@ -348,15 +349,11 @@ class Pipeline:
     def _columns(self) -> Ints:
         """Which accelerators of a stage exchange data within a micro-batch, numbered in each stage."""
         keys = {key for chunk in self.wanted.chunks for key in (*chunk.forward, *chunk.backward)}
-        # Label propagation: ranks of a group take the least label among them until nothing changes; what exchanges
-        # data, if only through others, then has one label.
-        label = np.arange(len(self.stage))
-        before = np.zeros_like(label)
-        while (before != label).any():
-            before = label.copy()
-            for key in keys:
-                members = self.messages[key].groups
-                label[members] = label[members].min(axis=1, keepdims=True)
+        # What exchanges data, if only through others, is joined with the same smallest rank.
+        groups = [self.messages[key].groups for key in keys]
+        first = np.concatenate([np.zeros(0, np.int64), *(np.repeat(each[:, 0], each.shape[1]) for each in groups)])
+        members = np.concatenate([np.zeros(0, np.int64), *(each.ravel() for each in groups)])
+        label = components(len(self.stage), first, members)
         column = np.zeros_like(label)
         for stage in range(self.layout.pipeline):
             members_here = self.stage == stage

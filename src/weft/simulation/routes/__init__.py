@@ -1,1 +1,1 @@
-"""Jobs replayed under routers."""
+"""Many layouts of a job on one fabric, and the traffic of a layout."""
