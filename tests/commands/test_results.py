@@ -41,7 +41,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "layout of a plan": lambda: weft.plan("gpt2-124m", "a100-8", top=1).best,
     "network plan": lambda: weft.plan("gpt2-124m", "a100-8", top=2, fabric="fat-tree"),
     "estimate": lambda: weft.estimate("gpt2-124m", "a100-8", "x=2", tokens="10B", failures="5y"),
-    "tune": lambda: weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%"),
+    "tune": lambda: weft.tune("gpt2-124m", "a100-8", "dp=8", measured="10%"),
     "goodput": lambda: weft.goodput("llama-3.1-8b", "h100-64", "tp=2,sp", tokens="1T"),
     "compare": lambda: weft.compare("gpt2-124m", "a100-8", "h100-8"),
     "design": lambda: weft.design("llama-3.1-8b", "h100-64", no_simulate=True),

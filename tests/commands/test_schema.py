@@ -42,7 +42,7 @@ MADE = {
     "design": lambda: weft.design("llama-3.1-8b", "h100-64", layout="tp=8", no_simulate=True, no_failures=True),
     "bill-of-materials": lambda: weft.bill_of_materials("h100-64", kind="fat-tree", radix=16),
     "schedule": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
-    "tune": lambda: weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%"),
+    "tune": lambda: weft.tune("gpt2-124m", "a100-8", "dp=8", measured="10%"),
     "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
     "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),
     "arrangement": lambda: weft.arrange(str(ROOT / "examples" / "two-jobs.toml"), budget=1),

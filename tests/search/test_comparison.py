@@ -26,6 +26,7 @@ def held(first: str, second: str, cluster: str = "h100-64") -> Comparison:
     return weft.compare("llama-3.1-8b", cluster, layout=(first, second))
 
 
+@pytest.mark.slow_but(7)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_parts_add_up_and_have_reasons(pair: tuple[str, str]):
     found = held(*pair)
@@ -65,6 +66,7 @@ def test_a_side_against_itself_differs_in_nothing():
     assert all(turn.factor is None for turn in difference.turns)
 
 
+@pytest.mark.slow_but(7)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_the_order_turns_where_the_bandwidth_is_said_to_turn_it(pair: tuple[str, str]):
     found = held(*pair)
@@ -121,6 +123,7 @@ def test_prices_at_which_both_cost_the_same():
     assert first == pytest.approx(second)
 
 
+@pytest.mark.slow_but(7)
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_sides_tie_inside_the_error(pair: tuple[str, str]):
     (difference,) = held(*pair).differences
@@ -192,7 +195,7 @@ def test_the_side_that_cannot_be_estimated_is_named(clusters, layouts, problem):
 
 
 def test_results_compare_as_files_and_as_objects(tmp_path):
-    plan, one = weft.plan("llama-3.1-8b", "h100-64", top=1), weft.estimate("llama-3.1-8b", "h100-64", "tp=8")
+    plan, one = weft.plan("gpt2-124m", "a100-8", top=1), weft.estimate("gpt2-124m", "a100-8", "x=2")
     plan.save(tmp_path / "a.json")
     one.save(tmp_path / "b.json")
     of_files = weft.compare(str(tmp_path / "a.json"), str(tmp_path / "b.json"))

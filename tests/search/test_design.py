@@ -166,7 +166,8 @@ def test_a_nic_is_the_way_out_of_an_accelerator() -> None:
 @pytest.mark.parametrize(
     ("model", "cluster"),
     [
-        ("llama-3.1-8b", "h100-64"),
+        ("gpt2-124m", "h100-32"),
+        pytest.param("llama-3.1-8b", "h100-64", marks=pytest.mark.slow),
         pytest.param("llama-3.1-70b", "h100-512", marks=pytest.mark.slow),
         pytest.param("mixtral-8x22b", "h100-512", marks=pytest.mark.slow),
         pytest.param("mixtral-8x7b", "a100-256", marks=pytest.mark.slow),

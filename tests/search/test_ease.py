@@ -88,6 +88,7 @@ PLANNED = [
 ]
 
 
+@pytest.mark.slow_but(2)
 @pytest.mark.parametrize(("model", "cluster"), PLANNED)
 def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str) -> None:
     """The first, the order of the others, and the tie of each."""
