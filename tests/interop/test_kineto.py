@@ -67,15 +67,15 @@ def test_files_with_and_without_more(write, name):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "JSON"),
-        (b"{", "JSON"),
+        (b"", "no list"),
+        (b"{", "no list"),
         (b"null", "no list"),
         (b"[]", "no kernels"),
         (b"{}", "no list"),
         (b'{"nodes": []}', "no list of traceEvents"),
         (b'{"traceEvents": []}', "no kernels"),
         (b'{"traceEvents": {}}', "no list"),
-        (b'{"traceEvents": [1]}', "no list"),
+        (b'{"traceEvents": [1]}', "list of traceEvents holds"),
         (b'{"traceEvents": [{"ts": NaN}]}', "NaN"),
         (b'{"traceEvents": 3, "nodes": []}', "no list"),
         (b"[" * 100_000, "nested"),

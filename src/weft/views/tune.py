@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from weft.interop.step_trace import COMPUTATIONS
 from weft.layout.spec import word_of
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Paragraph, Table
+from weft.views.blocks import Blank, Block, Column, Copied, Heading, Paragraph, Table
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
+    from weft.search.gap import StepGap
     from weft.search.tune import LayoutChange, SettingChange, Tuning
 
 MOST = 4
@@ -120,3 +122,34 @@ def _setting(setting: SettingChange) -> str:
 
 def _value(value: Any) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def gap_view(gap: StepGap) -> Iterator[Block]:
+    """Where a traced step's time goes beside the estimate, and what each loss is likely to come from."""
+    lost = [part for part in gap.parts if part.cause]
+    title = f"Where the step goes: {format_seconds(gap.step_s)} traced"
+    yield Heading(
+        f"{title} ({', '.join(gap.sources)})"
+        if len(gap.sources) <= MOST
+        else f"{title} (mean of {len(gap.sources)} ranks)"
+    )
+    yield Table(
+        [
+            Column(heading="part", cells=[part.name for part in gap.parts], left=True),
+            Column(heading="traced", cells=[format_seconds(part.measured_s) for part in gap.parts]),
+            Column(heading="expected", cells=[format_seconds(part.expected_s) for part in gap.parts]),
+            Column(heading="lost", cells=[f"{part.lost_s / gap.step_s:+.1%}" for part in gap.parts]),
+        ]
+    )
+    kinds = ", ".join(
+        f"{name} {format_seconds(seconds)}" for name, seconds in zip(COMPUTATIONS, gap.kinds, strict=True)
+    )
+    yield Paragraph(f"computation: {kinds}; tp, dp, ...: communication that nothing hides", indent=2, hang=2)
+    for part in lost:
+        yield Paragraph(f"{part.name} loses {part.lost_s / gap.step_s:.0%}: {part.cause}", indent=2, hang=2)
+    if gap.slower is not None:
+        yield Paragraph(
+            f"Rank {gap.slow_rank} computes {gap.slower:.0%} longer than the median: clocks, power or a failing GPU",
+            indent=2,
+            hang=2,
+        )
