@@ -40,7 +40,7 @@ from weft.simulation.routes.replay import replay, with_spines_down
 from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
-QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
+QUICK = ("ecmp", "greedy", "edge-coloring", "repair")
 HOSTS, PODS, LEAF_PORTS = 16_384, 128, 16
 LINE_RATE = 12.5e9
 ILP_LIMIT_S = 120.0
@@ -105,7 +105,7 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
             reached = congestion(asked, router)
             key = f"{router}_{down}_down"
             figures |= {f"{key}_cpu_ms": took * 1e3, f"{key}_congestion": reached}
-            if router != "ecmp-paper":
+            if router != "ecmp":
                 ratios["ilp"].append(ilp / took)
                 ratios["plain_ilp"].append(plain / took)
             print(f"  {router:16}{took * 1e3:12.3f}{reached:12g}{ilp / took:12.0f}{plain / took:16.0f}")
@@ -210,7 +210,7 @@ def replays(fabric: Fabric, traffic: JobTraffic) -> dict[str, float]:
     """Ten epochs in the simulator, on routes that are held and with the paper's controller."""
     figures = {}
     print("\nten epochs replayed")
-    for router, controller in (("ecmp-paper", "held"), ("auto", "held"), ("greedy", "paper")):
+    for router, controller in (("ecmp", "held"), ("auto", "held"), ("greedy", "paper")):
         act = partial(replay, fabric, traffic, router, controller=controller)
         took, slower = bench.cpu_s(act, 2), float(act().ratio.mean())
         figures |= {f"replay_{router}_{controller}_cpu_s": took, f"replay_{router}_{controller}_times_alone": slower}

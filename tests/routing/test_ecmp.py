@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.paper_hash import mixed, picked, route_paper_ecmp
 
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.interop.routing_jobs import Numbering, paper_fabric
@@ -32,7 +33,7 @@ def jenkins(value):
 
 @given(st.lists(st.integers(0, 2**32), min_size=1, max_size=50))
 def test_the_hash_is_jenkins_mix_of_signed_numbers(values):
-    found = routers._mixed(np.array(values, dtype=np.int64))
+    found = mixed(np.array(values, dtype=np.int64))
     assert found.tolist() == [min(jenkins(value), 2**31 - 1) for value in values]
 
 
@@ -47,7 +48,8 @@ def test_the_papers_ecmp_is_its_definition(seed, kit):
     pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(80)])
     traffic = job_traffic(*pairs.T, np.ones(80), queue_pair=np.arange(80))
     live = fabric.nodes_of("spine")[: spines - down].tolist()
-    for (a, b), links in zip(pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True):
+    routes = route_paper_ecmp(routing_problem(fabric, traffic), 0).routes
+    for (a, b), links in zip(pairs.tolist(), kit.links_of(routes), strict=True):
         tor = a // form.hosts_per_tor
         if tor == b // form.hosts_per_tor:
             assert len(links) == 2
@@ -61,7 +63,7 @@ def test_a_picked_path_is_the_one_with_that_number(seed, kit):
     fabric, traffic = kit.random_case(seed, 12)
     asked = routing_problem(fabric, traffic)
     for turn in (0, 1, 7, 2**40 + 3):
-        routes = asked.routes(*routers.picked(asked, np.full(len(traffic), turn)))
+        routes = asked.routes(*picked(asked, np.full(len(traffic), turn)))
         for flow, links in enumerate(kit.links_of(routes)):
             every = kit.listed(asked, flow)
             assert tuple(links) == every[turn % len(every)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weft.routing.plan import OBJECTIVES, by_collective, by_flow, by_job, efficiency, plan
+from weft.routing.plan import efficiency, plan
 from weft.routing.traffic import job_traffic
 from weft.solvers import maxmin
 
@@ -32,7 +32,7 @@ def test_rates_are_max_min_fair(seed, kit):
 def test_equal_flows_are_at_least_as_fast_as_congestion_says(seed, kit):
     fabric, traffic = kit.random_case(seed, 40)
     for router in ("ecmp", "greedy", "repair"):
-        found = plan(fabric, traffic, router=router, objective="flow")
+        found = plan(fabric, traffic, router=router)
         assert found.efficiency.value >= 1 / max(1.0, found.alpha) * (1 - 1e-9)
         assert found.efficiency.value == pytest.approx(1 / max(1.0, found.alpha))
         assert found.efficiency.value <= found.efficiency.bound * (1 + 1e-9)
@@ -44,11 +44,9 @@ def test_equal_flows_are_at_least_as_fast_as_congestion_says(seed, kit):
 def test_the_slowest_pace_never_beats_its_bound(seed, kit):
     fabric, traffic = kit.random_case(seed, 25, equal=False)
     for router in ROUTERS:
-        for objective in OBJECTIVES:
-            found = plan(fabric, traffic, router=router, objective=objective, bound="lp").efficiency
-            assert found.objective == objective
-            assert np.all(np.diff(found.paces) >= 0)
-            assert found.value <= found.bound * (1 + 1e-6)
+        found = plan(fabric, traffic, router=router, bound="lp").efficiency
+        assert np.all(np.diff(found.paces) >= 0)
+        assert found.value <= found.bound * (1 + 1e-6)
 
 
 def test_groups_move_with_their_slowest_flow():
@@ -62,9 +60,6 @@ def test_groups_move_with_their_slowest_flow():
         jobs=("one", "two"),
     )
     pace = np.array([0.5, 0.25, 1.0, 0.75, 0.125])
-    assert by_flow(traffic, pace).tolist() == pace.tolist()
-    assert by_collective(traffic, pace).tolist() == [0.25, 1.0, 0.125, 1.0]
-    assert by_job(traffic, pace).tolist() == [0.25, 0.125]
     assert efficiency(traffic, pace, 2.0).paces.tolist() == [0.125, 0.25, 1.0, 1.0]
     assert efficiency(traffic, pace, 4.0).gap == 0.5
     assert efficiency(traffic, pace, 0.5).bound == 1.0

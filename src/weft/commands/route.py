@@ -32,9 +32,6 @@ class RouteOptions(TrafficOptions):
     group = "Search"
     router: str = option("auto", "Method that chooses the paths.", choices=ROUTERS)
     split: int = option(2, "With --router split: parts of each flow.", metavar="N", least=1, most=64)
-    objective: str = option(
-        "collective", "Group whose pace counts (--verbose, JSON).", choices=("flow", "collective", "job")
-    )
     compare: str | None = option(None, "Compare with these routers, as ecmp,spray.", metavar="ROUTER,...")
     paths: bool = option(False, "With --format json: list the path of every flow.")
 
@@ -77,8 +74,7 @@ def route(
     rivals = options.rivals()
     network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
     *compared, result = (
-        plan(network, flows, router=name, seed=options.seed, split=options.split, objective=options.objective)
-        for name in (*rivals, options.router)
+        plan(network, flows, router=name, seed=options.seed, split=options.split) for name in (*rivals, options.router)
     )
     hashed = None
     if "ecmp" in rivals:

@@ -20,11 +20,12 @@ import numpy as np
 from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Ints, Mask, ranks
+from weft.routing import _kernels
 from weft.routing.problem import Problem
 
 
 class ColouredGraph(NamedTuple):
-    """Edges with their ends and colours, and the edge of each colour at each vertex (see ``_colour``)."""
+    """Edges with their ends and colours, and the edge of each colour at each vertex (see ``_kernels``)."""
 
     left: Ints
     right: Ints
@@ -71,8 +72,6 @@ def coloured(problem: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
 
 def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, Ints]:
     """Colour flows between switches of a layer: which found no part, and the links up at both ends."""
-    from weft.routing import _colour
-
     fabric, table = problem.fabric, problem.climbs
     above = table.usable & (table.level[fabric.source] > layer) & (table.level[fabric.target] > layer)
     part = components(fabric.nodes, fabric.source[above], fabric.target[above])
@@ -96,7 +95,7 @@ def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask,
         grid[at, to] = mine
         ends = [np.searchsorted(switches, side[flows]) for side in (left, right)]
         graph = _graph(grid, *ends)
-        _colour.insert_all(graph, np.arange(len(flows)))
+        _kernels.insert_all(graph, np.arange(len(flows)))
         # Colour c goes to part c modulo n: ceil(Delta / n) flows on a link, the least that is possible.
         colour = np.where(graph.colour >= 0, graph.colour % len(parts), 0)
         for side in (0, 1):
@@ -108,25 +107,21 @@ def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
     """No edge coloured: as many colours for each part as the busiest switch needs, closed where it has
     no link.
     """
-    from weft.routing import _colour
-
     open_ = np.maximum(np.count_nonzero(grid >= 0, axis=1), 1)
     # Koenig needs as many colours as the busiest switch has flows: that many rounds of one colour for each link.
     busiest = [np.bincount(ends, minlength=len(grid)) for ends in (left, right)]
     per_link = max(int(np.ceil(np.max(count / open_, initial=1.0) - 1e-12)) for count in busiest)
     closed = np.tile(grid < 0, (1, per_link))
-    places = np.where(closed, _colour.CLOSED, _colour.FREE).astype(np.int64)
+    places = np.where(closed, _kernels.CLOSED, _kernels.FREE).astype(np.int64)
     return ColouredGraph(left, right, np.full(len(left), -1, dtype=np.int64), places, places.copy())
 
 
 def _numbers(problem: Problem, flows: Ints, top: Ints, links: Ints, side: int) -> Ints:
     """The number of the way with given links up."""
-    from weft.routing import _columns
-
     ways = problem.ways
     first, end = (ways.up_first, ways.up_end) if side == 0 else (ways.down_first, ways.down_end)
     result = np.full(len(flows), -1, dtype=np.int64)
-    _columns.locate(ways, first[flows], end[flows], top, links, result)
+    _kernels.locate(ways, first[flows], end[flows], top, links, result)
     return result
 
 

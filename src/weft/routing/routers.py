@@ -14,15 +14,7 @@ from weft.errors import Unsupported
 from weft.fabric.paths import Paths
 from weft.fabric.spec import SCALE_UP, Floats, Ints, ranks
 from weft.fabric.traffic import Routes
-from weft.routing.bound import (
-    MOST_COLUMNS,
-    CommodityPaths,
-    by_label,
-    closed_bound,
-    every_path,
-    least_congestion,
-    paths_of,
-)
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
 from weft.routing.choice import ENOUGH, PathChoice, ordered
 from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
@@ -32,45 +24,6 @@ from weft.routing.traffic import JobTraffic
 def _key(traffic: JobTraffic) -> Ints:
     """What tells the flows of a pair apart: queue pair, and collective by order of appearance."""
     return ranks(traffic.source * (int(traffic.target.max(initial=0)) + 1) + traffic.target)
-
-
-def paper_ecmp(problem: Problem) -> tuple[Ints, Ints]:
-    """The ECMP of the routing paper's code: H(source ToR + H(source + H(destination))) modulo the live paths.
-
-    H is Thomas Wang's mix of 32 bits (version 3.1, which the code calls Jenkins') in Java's signed
-    arithmetic; ToRs are numbered first, then the other switches, then hosts.
-    """
-    fabric, traffic = problem.fabric, problem.traffic
-    switches = int(np.count_nonzero(problem.climbs.level > 0))
-    leaves = np.flatnonzero(problem.climbs.level == 1)
-    first = np.full(fabric.accelerators, 0, dtype=np.int64)
-    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
-    first[fabric.source[nics[::-1]]] = np.searchsorted(leaves, fabric.target[nics[::-1]])
-    mixed = _mixed(switches + traffic.source + _mixed(switches + traffic.target))
-    return picked(problem, _mixed(first[traffic.source] + mixed))
-
-
-def picked(problem: Problem, turn: Ints) -> tuple[Ints, Ints]:
-    """Every flow's path with number ``turn``, modulo the count of its paths."""
-    counts, up, down = every_path(problem.ways, np.arange(len(turn)))
-    at = np.cumsum(counts) - counts + turn % counts
-    return up[at], down[at]
-
-
-def _mixed(value: Ints) -> Ints:
-    """The hash of signed 32-bit numbers, as its absolute value."""
-    a = value.astype(np.int64).astype(np.int32)
-    c1, c2, c3, c4, c5, c6 = np.array(
-        [0x7ED55D16, 0xC761C23C, 0x165667B1, 0xD3A2646C, 0xFD7046C5, 0xB55A4F09], dtype=np.uint32
-    ).astype(np.int32)
-    with np.errstate(over="ignore"):
-        a = (a + c1) + (a << np.int32(12))
-        a = (a ^ c2) ^ (a >> np.int32(19))
-        a = (a + c3) + (a << np.int32(5))
-        a = (a + c4) ^ (a << np.int32(9))
-        a = (a + c5) + (a << np.int32(3))
-        a = (a ^ c6) ^ (a >> np.int32(16))
-    return np.asarray(np.minimum(np.abs(a.astype(np.int64)), 2**31 - 1), dtype=np.int64)
 
 
 PASSES = 40
@@ -102,11 +55,6 @@ def route_sprayed(problem: Problem, seed: int) -> RouterResult:
     """Packet spraying: every flow over all its paths."""
     traffic = problem.traffic
     return RouterResult(routes=Paths(problem.fabric).routes(traffic.source, traffic.target, mode="spray", seed=seed))
-
-
-def route_paper_ecmp(problem: Problem, seed: int) -> RouterResult:
-    """The hash of the routing paper's code, for comparisons with its figures."""
-    return _result(problem, *paper_ecmp(problem))
 
 
 def route_greedy(problem: Problem, seed: int) -> RouterResult:
@@ -211,7 +159,6 @@ Router = Callable[[Problem, int], RouterResult]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
     "ecmp": route_hashed,
-    "ecmp-paper": route_paper_ecmp,
     "greedy": route_greedy,
     "edge-coloring": route_coloured,
     "repair": route_repaired,
@@ -219,9 +166,7 @@ ROUTERS: dict[str, Router] = {
     "split": route_repaired,
     "spray": route_sprayed,
 }
-"""``split`` routes the flows of a split traffic.
-
-``ecmp-paper`` is for comparisons with the paper's figures; no option offers it."""
+"""``split`` routes the flows of a split traffic."""
 
 
 def improve(choice: PathChoice, low: float) -> None:
@@ -255,20 +200,18 @@ def by_leaves(problem: Problem) -> Ints:
     fabric = problem.fabric
     leaves = np.flatnonzero(problem.climbs.level == 1)
     outer = np.flatnonzero(fabric.tier > SCALE_UP)
-    below = np.full(fabric.accelerators, -1, dtype=np.int64)
+    # Set 0 leaves or enters hosts without a leaf, set n leaf n - 1.
+    below = np.zeros(fabric.accelerators, dtype=np.int64)
     mine = outer[fabric.source[outer] < fabric.accelerators][::-1]
-    below[fabric.source[mine]] = np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
-    sets = [
-        (-len(flows), f"{letter}_{leaf}", flows)
-        for letter, ends in (("a", problem.traffic.source), ("b", problem.traffic.target))
-        for leaf, flows in by_label(below[ends])
-    ]
+    below[fabric.source[mine]] = 1 + np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
+    count = int(below.max(initial=0)) + 1
+    sets = np.stack([below[problem.traffic.source], count + below[problem.traffic.target]])
+    size = np.bincount(sets.ravel(), minlength=2 * count)
+    order = sorted(range(2 * count), key=lambda at: (-size[at], f"{'ab'[at // count]}_{at % count - 1}"))
+    place = np.empty(2 * count, dtype=np.int64)
+    place[order] = np.arange(2 * count)
     # A flow is in the set of its source's leaf and in that of its target's: its first place counts.
-    order = np.concatenate(
-        [np.zeros(0, dtype=np.int64), *(flows for _, _, flows in sorted(sets, key=lambda s: s[:2]))]
-    )
-    _, first = np.unique(order, return_index=True)
-    return np.asarray(order[np.sort(first)])
+    return np.argsort(place[sets].min(axis=0), kind="stable")
 
 
 def _result(problem: Problem, up: Ints, down: Ints, bound: float = 0.0) -> RouterResult:

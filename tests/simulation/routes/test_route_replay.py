@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.paper_hash import route_paper_ecmp
 
 from weft.errors import BadInput, UnknownName
 from weft.fabric.families import clos
@@ -63,7 +64,12 @@ def way(asked: Problem, number: int) -> RouterResult:
 @pytest.fixture
 def first_spine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A static router that sends everything over the first spine that is up."""
-    monkeypatch.setitem(ROUTERS, "ecmp-paper", lambda asked, seed: way(asked, 0))
+    monkeypatch.setitem(ROUTERS, "ecmp", lambda asked, seed: way(asked, 0))
+
+
+@pytest.fixture
+def hashed_by_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTERS, "ecmp", route_paper_ecmp)
 
 
 @pytest.fixture
@@ -75,7 +81,7 @@ def alternating(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("first_spine")
 def test_colliding_rings_share_their_links(small: Fabric) -> None:
     """Both send all the time: each round takes 2 s instead of 1."""
-    found = replay(small, two_rings(0.0), "ecmp-paper", epochs=3)
+    found = replay(small, two_rings(0.0), "ecmp", epochs=3)
     assert found.alone_s == pytest.approx([2.0, 2.0])
     np.testing.assert_allclose(found.all_reduce_s, 4.0)
     np.testing.assert_allclose(found.fct_s, 2.0)
@@ -88,7 +94,7 @@ def test_colliding_rings_share_their_links(small: Fabric) -> None:
 @pytest.mark.usefixtures("first_spine")
 def test_rings_collide_only_where_they_overlap(small: Fabric) -> None:
     """A's first round is alone, then both share for a round of 2 s, then B's last is alone; every epoch."""
-    found = replay(small, two_rings(1.0), "ecmp-paper", epochs=4)
+    found = replay(small, two_rings(1.0), "ecmp", epochs=4)
     np.testing.assert_allclose(found.all_reduce_s, 3.0)
     assert sorted(set(np.round(found.fct_s, 9))) == [1.0, 2.0]
 
@@ -228,9 +234,10 @@ ECMP = {
 
 
 @pytest.mark.parametrize("key", ECMP, ids=str)
+@pytest.mark.usefixtures("hashed_by_the_paper")
 def test_ecmp_takes_as_long_as_in_the_authors_simulator(key, paper: Fabric, workload: Workload) -> None:
     jobs, size, down = key
-    found = replay(with_spines_down(paper, down), workload(jobs, size), "ecmp-paper")
+    found = replay(with_spines_down(paper, down), workload(jobs, size), "ecmp")
     assert found.mean_s == pytest.approx(ECMP[key], rel=1e-3 if size == 2 or jobs == 1 else 0.03)
 
 
@@ -264,10 +271,11 @@ def test_the_papers_controller(paper: Fabric, workload: Workload) -> None:
     assert found.moved_flows > 0
 
 
+@pytest.mark.usefixtures("hashed_by_the_paper")
 @pytest.mark.parametrize("controller", ["held", "paper"])
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])
 def test_failed_spines(down: int, ecmp: float, controller: str, paper: Fabric, workload: Workload) -> None:
     broken = with_spines_down(paper, down)
-    for router, expected in (("greedy", 2 * 1.17333), ("auto", 2 * 1.17333), ("ecmp-paper", ecmp)):
+    for router, expected in (("greedy", 2 * 1.17333), ("auto", 2 * 1.17333), ("ecmp", ecmp)):
         found = replay(broken, workload(1, 2), router, controller=controller)
         assert found.mean_s == pytest.approx([expected], rel=1e-3)

@@ -19,7 +19,7 @@ from weft.routing.routers import ROUTERS
 from weft.routing.traffic import JobTraffic
 from weft.simulation.flows.engine import rest_of, run, run_until
 
-STATIC = ("ecmp", "ecmp-paper", "spray")
+STATIC = ("ecmp", "spray")
 """Routers that nobody runs: switches hash or spray."""
 
 
