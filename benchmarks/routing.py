@@ -29,8 +29,7 @@ from weft.fabric.families.clos import ClosShape, wire
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
-from weft.routing.controller import Controller
-from weft.routing.events import Event
+from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact

@@ -10,10 +10,10 @@ from tests.paper_hash import route_paper_ecmp
 
 import weft
 from weft.interop.routing_jobs import Numbering, paper_fabric
-from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.problem import routing_problem
+from weft.routing.report import audit
 from weft.routing.traffic import job_traffic
 from weft.simulation.routes.replay import with_spines_down
 

@@ -6,10 +6,9 @@ import pytest
 from weft.errors import Unsupported
 from weft.fabric.families import clos
 from weft.routing import _kernels
-from weft.routing.colouring import _graph, coloured
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, route_greedy
+from weft.routing.routers import ROUTERS, _graph, coloured, route_greedy
 from weft.routing.traffic import job_traffic
 from weft.routing.ways import climbs
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
-    from weft.routing.audit import RouteAudit
-    from weft.routing.report import RouteReport
+    from weft.routing.report import RouteAudit, RouteReport
 
 ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray")
 
@@ -119,7 +118,7 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
     """
     options = given_options(AuditOptions, options, given)
-    from weft.routing.audit import audit
+    from weft.routing.report import audit
 
     if options.routes is None:
         raise BadInput("is missing", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables")

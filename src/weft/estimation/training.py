@@ -14,9 +14,17 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.result import Estimate, Failures, TrainingRun
 from weft.model.job import Job
-from weft.reliability.process import Process, Saving, Stop
-from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
+from weft.reliability.classes import Recovery
+from weft.reliability.renewal import (
+    Process,
+    Saving,
+    Stop,
+    TimeShares,
+    best_saving,
+    daly_interval,
+    outcome,
+    young_interval,
+)
 from weft.units import format_seconds, format_si
 
 CHECKPOINT_BYTES_PER_PARAMETER = 14.0

@@ -12,9 +12,8 @@ from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
-    from weft.routing.audit import RouteAudit
     from weft.routing.plan import RoutePlan
-    from weft.routing.report import RouteReport
+    from weft.routing.report import RouteAudit, RouteReport
 
 SHOWN = 8
 """Jobs and links that a table shows."""

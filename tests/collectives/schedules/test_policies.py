@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import MOST_CHUNKS, request
 from weft.collectives.schedules.policies import ALIASES, ORDERS, POLICIES, compare, schedule
-from weft.collectives.schedules.provision import provision
-from weft.collectives.schedules.result import ScheduleResult
+from weft.collectives.schedules.result import ScheduleResult, provision
 from weft.errors import BadInput, UnknownName
 from weft.fabric.dimension import Dimension
 
