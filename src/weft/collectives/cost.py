@@ -9,7 +9,7 @@ steps plus bytes over bandwidth, for each algorithm (ring, double binary tree, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -165,19 +165,13 @@ def _measured(
     return seconds
 
 
-def _crossed(group: Spread) -> Iterator[tuple[int, Floats, Floats, Mask]]:
-    """Each tier with the ranks of the group in one unit of it, in one unit below it, and where the group spans it."""
-    below = np.ones_like(group.size)
-    for k, members in enumerate(group.members):
-        yield k, members, below, members > below
-        below = members
-
-
 def _outermost(group: Spread) -> tuple[Floats, Floats]:
     """The outermost tier that a group spans, and its ranks in one unit below that."""
-    tier, members_below = np.zeros_like(group.size), np.ones_like(group.size)
-    for k, _, below, crossed in _crossed(group):
+    below, tier, members_below = np.ones_like(group.size), np.zeros_like(group.size), np.ones_like(group.size)
+    for k, members in enumerate(group.members):
+        crossed = members > below
         tier, members_below = np.where(crossed, k, tier), np.where(crossed, below, members_below)
+        below = members
     return tier, members_below
 
 
@@ -191,15 +185,17 @@ def lower_bound_s(kind: CollectiveKind, bytes_: Floats, group: Spread, network: 
     """
     if kind in ("send", "exchange"):
         return bytes_ / (network.peak_Bps[0] + max(network.peak_Bps[1:], default=0.0))
+    below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
-    for k, _, below, crossed in _crossed(group):
+    for k, members in enumerate(group.members):
         units = group.size / below
         share = 1.0 if kind == "all-reduce" and network.reduces[k] else (units - 1) / units
         if kind == "all-reduce" and not network.reduces[k]:
             share = 2.0 * share
         passed = bytes_ * (share * below if kind == "all-to-all" else share)
         Bps = max(network.peak_Bps[k:]) if k else network.peak_Bps[0] + max(network.peak_Bps[1:], default=0.0)
-        seconds = np.maximum(seconds, np.where(crossed, passed / (below * Bps), 0.0))
+        seconds = np.maximum(seconds, np.where(members > below, passed / (below * Bps), 0.0))
+        below = members
     return seconds
 
 
@@ -247,22 +243,27 @@ def slowest(crossing: Floats, group: Spread, bandwidth: tuple[float, ...], netwo
 
     With a ``network`` the shape of its tiers counts; without, every tier is taken for a switch.
     """
+    below = np.ones_like(group.size)
     seconds = np.zeros_like(crossing)
     # For each tier: what the ranks of a unit below it must pass, over the bandwidth that the unit's ranks have beyond
     # it.
     # The pipelined ring crosses all tiers at once.  On a tier the ranks of a unit below it share the crossing: 1/below
     # each.
-    for k, members, below, crossed in _crossed(group):
+    for k, (members, Bps) in enumerate(zip(group.members, bandwidth, strict=True)):
+        crossed = members > below
         share = 1.0 if network is None else network.share(k, members / below, "ring")
-        seconds = np.maximum(seconds, np.where(crossed, crossing / (below * bandwidth[k] * share), 0.0))
+        seconds = np.maximum(seconds, np.where(crossed, crossing / (below * Bps * share), 0.0))
+        below = members
     return seconds
 
 
 def _hops(group: Spread, network: Network) -> Floats:
     """Added latency of one step between domains: the outermost tier that the group spans."""
     latency = np.full_like(group.size, network.latency_s[0])
-    for k, _, _, crossed in _crossed(group):
-        latency = np.where(crossed, network.latency_s[k], latency)
+    below = group.members[0]
+    for members, hop in zip(group.members[1:], network.latency_s[1:], strict=True):
+        latency = np.where(members > below, hop, latency)
+        below = members
     return latency
 
 
@@ -316,24 +317,28 @@ def _distinct(units: Floats, copies: float) -> Floats:
 def _all_to_all(bytes_: Floats, group: Spread, network: Network, copies: float) -> Floats:
     """Each rank sends 1/size of its bytes to every other; what leaves a unit crosses the tier above it."""
     posts = (group.members[0] - 1) * 0.3e-6 + (group.size - group.members[0]) * 0.6e-6
+    below = np.ones_like(group.size)
     seconds = np.zeros_like(bytes_)
-    for k, members, below, crossed in _crossed(group):
+    for k, (members, Bps) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
         # The ranks outside of a unit are (size - below) of size.
         leaving = bytes_ * (group.size - below) / group.size
         if copies:
             leaving = leaving * _distinct(group.size / below, copies)
         share = network.share(k, members / below, "pairs")
-        seconds = np.maximum(seconds, np.where(crossed, leaving / (network.achieved_Bps[k] * share), 0.0))
+        seconds = np.maximum(seconds, np.where(members > below, leaving / (Bps * share), 0.0))
+        below = members
     return network.launch_s + posts + _step(group, network) + seconds
 
 
 def _neighbour(bytes_: Floats, group: Spread, network: Network) -> Floats:
     """One message to the next rank of the group, on the outermost tier between them."""
+    below = np.ones_like(group.size)
     # The slowest link on the way counts: the least of all tiers that the message crosses.
     Bps = np.full_like(group.size, network.achieved_Bps[0])
-    for k, members, below, crossed in _crossed(group):
-        reached = network.achieved_Bps[k] * network.share(k, members / below, "neighbour")
-        Bps = np.where(crossed, np.minimum(Bps, reached), Bps)
+    for k, (members, achieved) in enumerate(zip(group.members, network.achieved_Bps, strict=True)):
+        reached = achieved * network.share(k, members / below, "neighbour")
+        Bps = np.where(members > below, np.minimum(Bps, reached), Bps)
+        below = members
     return network.launch_s + _step(group, network) + bytes_ / Bps
 
 

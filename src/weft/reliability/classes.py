@@ -16,6 +16,7 @@ from weft.codec import Coded, Document, Range, decode, encode, table_of
 from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
+from weft.reliability.renewal import Recovery
 
 SCHEMA = "weft.failures/1"
 DEFAULT = "llama-3"
@@ -28,38 +29,6 @@ Takes = Literal["host", "rail", "leaf", "job", "fabric", "nothing"]
 processes and no host; what the fabric's graph says; nothing, where only speed is lost."""
 Source = Annotated[str, Range(0, 1000)]
 NETWORK = ("access-link", "fabric-link", "leaf", "spine", "core")
-
-
-Delay = Annotated[float, Range(0, 1e9)]
-Rate = Annotated[float, Range(0, 1e15, above=True)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovery:
-    """Seconds from a failure until training goes on, and where checkpoints go.
-
-    ``detect_s`` to notice and diagnose, ``swap_s`` to take in a spare that is not hot, ``start_s`` and
-    ``start_s_per_1000_accelerators`` to start the processes and their communicators, ``heal_s`` until a link that
-    heals by itself carries traffic again.  All accelerators together write and read ``storage_Bps``, by default
-    ``storage_Bps_per_accelerator`` each: 2 TB/s over 16,384 (Llama 3, arXiv 2407.21783, section 3.3.1).
-    """
-
-    detect_s: Delay = 300.0
-    swap_s: Delay = 120.0
-    start_s: Delay = 180.0
-    start_s_per_1000_accelerators: Delay = 0.0
-    heal_s: Delay = 10.0
-    storage_Bps: Rate | None = None
-    storage_Bps_per_accelerator: Rate = 1.2e8
-    accelerators_per_host: Annotated[int, Range(1, 1024)] | None = None
-
-    def start(self, accelerators: int) -> float:
-        """Seconds to start so many."""
-        return self.start_s + self.start_s_per_1000_accelerators * accelerators / 1000.0
-
-    def write_Bps(self, accelerators: int) -> float:
-        """Bytes/s that so many write to storage together."""
-        return self.storage_Bps or self.storage_Bps_per_accelerator * accelerators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

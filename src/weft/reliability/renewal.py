@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from math import fsum
+from typing import Annotated
 
-from weft.codec import Document
+from weft.codec import Document, Range
 from weft.errors import BadInput
 from weft.units import format_seconds
 
@@ -139,6 +140,38 @@ class ClassCost:
     def share(self) -> float:
         """All of it."""
         return self.rework + self.restart + self.waiting + self.reduced + self.planned
+
+
+Delay = Annotated[float, Range(0, 1e9)]
+Rate = Annotated[float, Range(0, 1e15, above=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Seconds from a failure until training goes on, and where checkpoints go.
+
+    ``detect_s`` to notice and diagnose, ``swap_s`` to take in a spare that is not hot, ``start_s`` and
+    ``start_s_per_1000_accelerators`` to start the processes and their communicators, ``heal_s`` until a link that
+    heals by itself carries traffic again.  All accelerators together write and read ``storage_Bps``, by default
+    ``storage_Bps_per_accelerator`` each: 2 TB/s over 16,384 (Llama 3, arXiv 2407.21783, section 3.3.1).
+    """
+
+    detect_s: Delay = 300.0
+    swap_s: Delay = 120.0
+    start_s: Delay = 180.0
+    start_s_per_1000_accelerators: Delay = 0.0
+    heal_s: Delay = 10.0
+    storage_Bps: Rate | None = None
+    storage_Bps_per_accelerator: Rate = 1.2e8
+    accelerators_per_host: Annotated[int, Range(1, 1024)] | None = None
+
+    def start(self, accelerators: int) -> float:
+        """Seconds to start so many."""
+        return self.start_s + self.start_s_per_1000_accelerators * accelerators / 1000.0
+
+    def write_Bps(self, accelerators: int) -> float:
+        """Bytes/s that so many write to storage together."""
+        return self.storage_Bps or self.storage_Bps_per_accelerator * accelerators
 
 
 MOST_EXPONENT = 50.0

@@ -94,8 +94,8 @@ class Store(State):
             text: the decision as it is printed.
         """
         controller = self.controller
-        clock = {"count": decision.number, "now_s": controller.now_s, "planned_s": controller.planned_s}
-        clock |= {"jobs": list(controller.jobs), "down": sorted(controller.down)}
+        clock: dict[str, Any] = {"count": decision.number, "jobs": list(controller.jobs)}
+        clock |= {"now_s": controller.now_s, "planned_s": controller.planned_s, "down": sorted(controller.down)}
         now = dict(self._now())
         with self.transaction():
             self._put("clock", json.dumps(clock).encode())
