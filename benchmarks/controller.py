@@ -17,8 +17,7 @@ import numpy as np
 
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric
-from weft.routing.controller import Controller
-from weft.routing.events import Event
+from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
 from weft.routing.problem import routing_problem
 from weft.routing.routers import ROUTERS, route_exact

@@ -29,8 +29,7 @@ from weft.fabric.families.clos import ClosShape, wire
 from weft.fabric.spec import Fabric
 from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
-from weft.routing.controller import Controller
-from weft.routing.events import Event
+from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.routers import ROUTERS, route_exact
@@ -39,7 +38,7 @@ from weft.routing.ways import climbs
 from weft.solvers import lp
 
 PAPER_JOBS = (("BLOOM", 4), ("LLaMA2_70B", 4), ("GPT_3", 4), ("LLaMA2_70B", 4), ("GPT_3", 4))
-QUICK = ("ecmp-paper", "greedy", "edge-coloring", "repair")
+QUICK = ("ecmp", "greedy", "edge-coloring", "repair")
 HOSTS, PODS, LEAF_PORTS = 16_384, 128, 16
 LINE_RATE = 12.5e9
 ILP_LIMIT_S = 120.0
@@ -105,7 +104,7 @@ def decisions(fabric: Fabric, traffic: JobTraffic, repeat: int) -> dict[str, flo
             reached = congestion(asked, router)
             key = f"{router}_{down}_down"
             figures |= {f"{key}_cpu_ms": took * 1e3, f"{key}_congestion": reached}
-            if router != "ecmp-paper":
+            if router != "ecmp":
                 ratios["ilp"].append(ilp / took)
                 ratios["plain_ilp"].append(plain / took)
             print(f"  {router:16}{took * 1e3:12.3f}{reached:12g}{ilp / took:12.0f}{plain / took:16.0f}")

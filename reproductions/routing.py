@@ -53,7 +53,7 @@ AUTHORS = {
 """By jobs, ring size and spines down: the mean over jobs of the all-reduce over its time alone, of hashed routes and
 of the authors' controller with greedy routes."""
 EPOCHS = 3
-HASHED = ("ecmp", "ecmp-paper", "spray")
+HASHED = ("ecmp", "spray")
 """Routers of switches, which no controller plans again."""
 INSTANT = 1e-12
 """Relative difference of two times that is rounding."""

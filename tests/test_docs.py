@@ -41,7 +41,7 @@ from weft.layout.spec import AXES, FIELDS, Layout, word_of
 from weft.model.huggingface import MODEL_TYPES
 from weft.model.megatron_args import _REFUSED
 from weft.reliability.classes import FailureClass, FailureFile
-from weft.reliability.recovery import Recovery
+from weft.reliability.renewal import Recovery
 from weft.search import SPACES
 from weft.solvers import compiling
 

@@ -121,7 +121,7 @@ route audit: --arrangement --cluster --exclude --fabric --failed --flows --forma
 route export: kind --arrangement --at --cluster --exclude --fabric --failed --flows --generate --host-map
     --job --output --placement --plan --probes --radix --router --routes --scale-up --seed
 route plan: --arrangement --cluster --compare --fabric --failed --flows --format --generate --job
-    --objective --output --paths --picture --placement --plan --radix --router --seed --split --verbose
+    --output --paths --picture --placement --plan --radix --router --seed --split --verbose
     --wide
 route watch: --apply --counters --events --fabric --format --push --routes --seed --state
 arrange: site --budget --chart --format --output --seed --verbose --wide

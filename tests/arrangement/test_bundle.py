@@ -85,13 +85,13 @@ def test_an_arrangement_read_back_keeps_its_promise(written):
     assert bundle.site.host_names[:5] == found.site.host_names[:5]
     templates = tuple(template(job, bundle.site.cluster) for job in bundle.site.jobs)
     stepped = Clock(bundle.site, templates, planned_routes=bundle.routes).timed(bundle.choice)
-    assert stepped.iteration_s == pytest.approx(np.array(bundle.promised_s), rel=1e-9)
+    assert stepped.iteration_s == pytest.approx([job.iteration_s for job in bundle.jobs], rel=1e-9)
     for number, job in enumerate(bundle.site.jobs):
         alone = weft.simulate(arrangement=str(path), job=job.name, full=True)
-        assert alone.iteration_s == pytest.approx(bundle.alone_here_s[number], rel=1e-9)
+        assert alone.iteration_s == pytest.approx(bundle.jobs[number].alone_here_s, rel=1e-9)
         row = found.to_dict()["jobs"][number]
         assert row["slurm"]["SLURM_HOSTFILE"].split() == [name for name in row["hosts"] for _ in range(8)]
-        assert bundle.environments[number] == row["nccl_env"]
+        assert bundle.jobs[number].nccl_env == row["nccl_env"]
 
 
 TWO = EXAMPLE.with_name("two-jobs.toml")
@@ -127,7 +127,7 @@ def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
     assert bundle.choice == choice
     assert bundle.classes() == one.classes()
     assert [job.layout for job in bundle.site.jobs] == [job.layout for job in one.site.jobs]
-    assert bundle.promised_s == tuple(timed.iteration_s)
+    assert [job.iteration_s for job in bundle.jobs] == timed.iteration_s.tolist()
     rows = []
     for number, row in enumerate(document["jobs"]):
         assert list(bundle.host_names(number)) == row["slurm"]["SLURM_HOSTFILE"].split()

@@ -87,7 +87,9 @@ def test_xml_is_for_sizes_around_that_of_the_collective(bundle):
 
 
 def test_the_tuner_file_has_the_groups_of_the_job(bundle):
-    shapes = {tuple(line.split(",")[-2:]) for line in bundle.tuners[1].splitlines() if not line.startswith("#")}
+    shapes = {
+        tuple(line.split(",")[-2:]) for line in bundle.jobs[1].nccl_tuner.splitlines() if not line.startswith("#")
+    }
     groups = {(str(one.hosts), str(one.ranks)) for one in bundle.collectives(1)}
     assert shapes
     assert shapes <= groups

@@ -402,7 +402,6 @@ def test_bad_input_is_one_line_and_exit_code_2(weft: Run, here: Path, name: str)
 
 USAGE = {
     "router": ((*SMALL, "--router", "best"), "edge-coloring"),
-    "objective": ((*SMALL, "--objective", "jobs"), "did you mean job?"),
     "format": ((*SMALL, "--format", "xml"), "csv"),
     "split": ((*SMALL, "--split", "0"), "64"),
     "option": ((*SMALL, "--rooter", "ilp"), "--router"),

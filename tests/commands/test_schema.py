@@ -28,7 +28,7 @@ EXAMPLES = {
 
 
 def audited() -> Result:
-    from weft.routing.audit import audit
+    from weft.routing.report import audit
 
     found = weft.route(generate="BLOOM:2,GPT_3:2", router="ecmp").plan
     return audit(found.fabric, found.traffic, found.routes)

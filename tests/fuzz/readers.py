@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 from collections.abc import Callable
@@ -357,8 +358,9 @@ def state_rows() -> list[str | bytes]:
         with closing(stored.Store(folder, controller)) as store:
             stored.tell(controller, store, stored.story()[:5])
         rows = tables_of(Path(folder, stored.FILE))
-    for row in (*rows["routes"],):
-        row[1] = memoryview(row[1]).cast("q").tolist()
+    for row in rows["parts"]:
+        padded = row[1] + b" " * (-len(row[1]) % 8)
+        row[1:] = memoryview(padded).cast("q").tolist(), hashlib.sha256(padded).hexdigest()
     return [json.dumps(rows)]
 
 

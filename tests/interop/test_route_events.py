@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.errors import BadInput
 from weft.fabric.families import clos
 from weft.interop.events import arrival_line, read_event
-from weft.routing.events import KINDS
+from weft.routing.controller import KINDS
 from weft.routing.traffic import JobTraffic, job_traffic
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=50e9, tiers=2)

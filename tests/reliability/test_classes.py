@@ -13,9 +13,8 @@ from weft.fabric.catalogue import for_cluster
 from weft.fabric.cost import bill
 from weft.fabric.cost import preset as prices
 from weft.reliability.classes import FailureClass, failures_from_toml, preset, presets, read_failures
-from weft.reliability.job import failing_job
+from weft.reliability.job import Policy, failing_job, parse_policy
 from weft.reliability.parts import broken, census, hosts_taken, parts_of, stranded_accelerators, switches_of
-from weft.reliability.recovery import Policy, parse_policy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HEAD = 'schema = "weft.failures/1"\n'

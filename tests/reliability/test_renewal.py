@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.reliability.process import Pause, Process, Saving, Slow, Stop
-from weft.reliability.renewal import best_saving, outcome
+from weft.reliability.renewal import Pause, Process, Saving, Slow, Stop, best_saving, outcome
 
 HOUR = 3600.0
 SHARES = ("goodput", "saving", "rework", "restart", "waiting", "reduced", "planned")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.paper_hash import route_paper_ecmp
 
 from routing import replay, with_spines_down
 from weft.fabric.families import clos
@@ -62,7 +63,12 @@ def way(asked: Problem, number: int) -> RouterResult:
 @pytest.fixture
 def first_spine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A static router that sends everything over the first spine that is up."""
-    monkeypatch.setitem(ROUTERS, "ecmp-paper", lambda asked, seed: way(asked, 0))
+    monkeypatch.setitem(ROUTERS, "ecmp", lambda asked, seed: way(asked, 0))
+
+
+@pytest.fixture
+def hashed_by_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROUTERS, "ecmp", route_paper_ecmp)
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ def alternating(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_colliding_rings_share_their_links(small: Fabric, start_s: float, took_s: float) -> None:
     """Both send all the time: each round takes 2 s instead of 1.  Where B begins a round later, A's first round of
     an epoch is alone, then both share for a round of 2 s, then B's last is alone."""
-    result, alone = replay(small, two_rings(start_s), "ecmp-paper", epochs=3)
+    result, alone = replay(small, two_rings(start_s), "ecmp", epochs=3)
     assert alone.ravel() == pytest.approx([2.0, 2.0])
     np.testing.assert_allclose(result, took_s)
 
@@ -157,9 +163,10 @@ ECMP = {
 
 
 @pytest.mark.parametrize("key", ECMP, ids=str)
+@pytest.mark.usefixtures("hashed_by_the_paper")
 def test_ecmp_takes_as_long_as_in_the_authors_simulator(key, paper: Fabric, workload: Workload) -> None:
     jobs, size, down = key
-    result, _ = replay(with_spines_down(paper, down), workload(jobs, size), "ecmp-paper", epochs=10)
+    result, _ = replay(with_spines_down(paper, down), workload(jobs, size), "ecmp", epochs=10)
     assert result.mean(axis=1) == pytest.approx(ECMP[key], rel=1e-3 if size == 2 or jobs == 1 else 0.03)
 
 
@@ -196,6 +203,6 @@ def test_the_papers_controller(paper: Fabric, workload: Workload) -> None:
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])
 def test_failed_spines(down: int, ecmp: float, paper: Fabric, workload: Workload, *, again: bool) -> None:
     broken = with_spines_down(paper, down)
-    for router, expected in (("greedy", 2 * 1.17333), ("auto", 2 * 1.17333), ("ecmp-paper", ecmp)):
+    for router, expected in (("greedy", 2 * 1.17333), ("auto", 2 * 1.17333), ("ecmp", ecmp)):
         result, _ = replay(broken, workload(1, 2), router, again=again)
         assert result.mean(axis=1) == pytest.approx([expected], rel=1e-3)

@@ -6,12 +6,14 @@ import itertools
 
 import numpy as np
 import pytest
+from tests.paper_hash import route_paper_ecmp
 
 import weft
 from weft.interop.routing_jobs import Numbering, paper_fabric
-from weft.routing.audit import audit
 from weft.routing.generate import generate
 from weft.routing.plan import route
+from weft.routing.problem import routing_problem
+from weft.routing.report import audit
 from weft.routing.traffic import job_traffic
 
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
@@ -23,7 +25,7 @@ def test_hashed_routes_of_the_papers_workload(spines_down, figures):
     fabric = paper_fabric()
     fabric = fabric.failed(nodes=fabric.nodes_of("spine")[len(fabric.nodes_of("spine")) - spines_down :])
     traffic = generate(fabric, JOBS, seed=0)
-    found = audit(fabric, traffic, route(fabric, traffic, router="ecmp-paper"))
+    found = audit(fabric, traffic, route_paper_ecmp(routing_problem(fabric, traffic), 0).routes)
     now, least = found.installed, found.installed.alpha_bound
     assert (now.alpha, now.efficiency.value, round(now.efficiency.mean, 3)) == figures[:3]
     assert least == found.repaired.alpha == found.replanned.alpha == figures[3]

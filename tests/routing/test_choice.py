@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.paper_hash import paper_ecmp
 
 from weft.fabric.families import clos
 from weft.routing.bound import closed_bound
 from weft.routing.choice import PathChoice, ordered
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import improve, paper_ecmp, route_repaired
+from weft.routing.routers import improve, route_repaired
 from weft.routing.traffic import job_traffic
 
 CLOS = (

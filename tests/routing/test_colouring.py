@@ -5,11 +5,10 @@ import pytest
 
 from weft.errors import Unsupported
 from weft.fabric.families import clos
-from weft.routing import _colour
-from weft.routing.colouring import _graph, coloured
+from weft.routing import _kernels
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, route_greedy
+from weft.routing.routers import ROUTERS, _graph, coloured, route_greedy
 from weft.routing.traffic import job_traffic
 from weft.routing.ways import climbs
 
@@ -43,7 +42,7 @@ def test_ten_thousand_multigraphs_need_no_more_colours_than_their_busiest_vertex
             continue
         cases += 1
         graph = _graph(np.zeros((vertices, parts), dtype=np.int64), left, right)
-        _colour.insert_all(graph, np.arange(len(left)))
+        _kernels.insert_all(graph, np.arange(len(left)))
         assert graph.colour.min() >= 0
         for ends in (left, right):
             assert len(set(zip(ends.tolist(), graph.colour.tolist(), strict=True))) == len(left)

@@ -27,9 +27,8 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.routing.controller import Controller, Decision, Key
+from weft.routing.controller import Controller, Decision, Event, Key
 from weft.routing.controller import Path as LinkPath
-from weft.routing.events import Event
 from weft.routing.store import Store
 from weft.routing.traffic import JobTraffic, job_traffic
 

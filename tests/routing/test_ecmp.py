@@ -1,70 +1,13 @@
-"""Hashed, drawn and sprayed paths; the hash of the paper's code in plain Python."""
+"""Hashed paths."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.interop.routing_jobs import Numbering, paper_fabric
 from weft.routing import routers
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem
 from weft.routing.traffic import job_traffic
-
-
-def java_int(value):
-    """Wrap to 32 bits, signed."""
-    return (value + 2**31) % 2**32 - 2**31
-
-
-def jenkins(value):
-    """Jenkins' 32-bit integer mix in Java's arithmetic, then Math.abs."""
-    a = java_int(value)
-    a = java_int(java_int(a + 0x7ED55D16) + (a << 12))
-    a = java_int(java_int(a ^ java_int(0xC761C23C)) ^ (a >> 19))
-    a = java_int(java_int(a + 0x165667B1) + (a << 5))
-    a = java_int(java_int(a + java_int(0xD3A2646C)) ^ java_int(a << 9))
-    a = java_int(java_int(a + java_int(0xFD7046C5)) + (a << 3))
-    a = java_int(java_int(a ^ java_int(0xB55A4F09)) ^ (a >> 16))
-    return abs(a)
-
-
-@given(st.lists(st.integers(0, 2**32), min_size=1, max_size=50))
-def test_the_hash_is_jenkins_mix_of_signed_numbers(values):
-    found = routers._mixed(np.array(values, dtype=np.int64))
-    assert found.tolist() == [min(jenkins(value), 2**31 - 1) for value in values]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_papers_ecmp_is_its_definition(seed, kit):
-    draw = np.random.default_rng(seed)
-    spines = int(draw.integers(1, 9))
-    form = Numbering(tors=2 * spines, spines=spines, hosts_per_tor=spines)
-    whole = paper_fabric(form)
-    down = int(draw.integers(0, spines))
-    fabric = whole.failed(nodes=whole.nodes_of("spine")[spines - down :])
-    pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(80)])
-    traffic = job_traffic(*pairs.T, np.ones(80), queue_pair=np.arange(80))
-    live = fabric.nodes_of("spine")[: spines - down].tolist()
-    for (a, b), links in zip(pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True):
-        tor = a // form.hosts_per_tor
-        if tor == b // form.hosts_per_tor:
-            assert len(links) == 2
-            continue
-        number = jenkins(tor + jenkins(form.first_host + a + jenkins(form.first_host + b)))
-        assert int(fabric.target[links[1]]) == live[number % len(live)]
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_picked_path_is_the_one_with_that_number(seed, kit):
-    fabric, traffic = kit.random_case(seed, 12)
-    asked = routing_problem(fabric, traffic)
-    for turn in (0, 1, 7, 2**40 + 3):
-        routes = asked.routes(*routers.picked(asked, np.full(len(traffic), turn)))
-        for flow, links in enumerate(kit.links_of(routes)):
-            every = kit.listed(asked, flow)
-            assert tuple(links) == every[turn % len(every)]
 
 
 @pytest.mark.parametrize("cables", [1, 2, 4, 8, 32])

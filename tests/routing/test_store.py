@@ -13,8 +13,7 @@ import pytest
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.routing.controller import Controller, Decision
-from weft.routing.events import Event
+from weft.routing.controller import Controller, Decision, Event
 from weft.routing.store import FILE, Store
 from weft.routing.traffic import JobTraffic, job_traffic
 
@@ -175,23 +174,12 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "update jobs set traffic = '{'",
-        "update jobs set traffic = '{}'",
-        "update jobs set traffic = '[]'",
-        "update about set value = 'many' where name = 'count'",
-        "delete from about where name = 'now_s'",
-        "update routes set width = 7",
-        "update routes set links = x'00'",
-        "update down set nodes = '[[' where nodes like '%core%'",
-        "update down set nodes = '[\"nowhere\"]' where nodes like '%core%'",
-        "update jobs set traffic = replace(traffic, '[0, 1, 2,', '[0, 1, 99,')",
-        "update jobs set traffic = replace(traffic, '[0, 1, 2,', '[0, 1, ' || printf('%05000d', 7) || ',')",
-        "update jobs set traffic = replace(traffic, '\"collective\": [0', '\"collective\": [5')",
-        "update jobs set traffic = replace(traffic, '\"job\": [0', '\"job\": [1')",
-        "update jobs set traffic = '" + "[" * 100_000 + "'",
-        "update routes set links = x'" + "ff" * 7 + "7f" + "' || substr(links, 9)",
-        "update routes set links = substr(links, 1 + 8 * width) || x'0000000000000000' where job = 'a'",
-        "update routes set job = 'nobody' where job = 'a'",
+        *(f"update parts set value = '{{}}' where name = '{name}'" for name in ("clock", "health", "traffic a")),
+        "update parts set value = x'00' where name = 'links a'",
+        "update parts set value = 7 where name = 'links a'",
+        "update parts set name = 'links nobody' where name = 'links a'",
+        "delete from parts where name = 'clock'",
+        "delete from parts",
         "delete from decisions where number = 3",
         "drop table decisions",
     ],

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from weft.errors import BadInput
 from weft.fabric.families import clos
-from weft.routing.controller import Controller
-from weft.routing.events import Event
+from weft.routing.controller import Controller, Event
 from weft.routing.plan import route
 from weft.routing.store import Store
 from weft.routing.telemetry import LinkSample, Telemetry

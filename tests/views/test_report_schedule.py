@@ -11,8 +11,7 @@ from rich.console import Console
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import compare, schedule
-from weft.collectives.schedules.provision import provision
-from weft.collectives.schedules.result import ScheduleResult
+from weft.collectives.schedules.result import ScheduleResult, provision
 from weft.errors import BadInput
 from weft.fabric.dimension import Dimension
 from weft.model.workload import Task, Workload, dlrm

@@ -55,7 +55,6 @@ class Arrangement(Result):
     Attributes:
         clock: with the layouts of the best; ``began`` has the first layouts.
         policies: the best ("arrange") and what it is compared with, in order of ``POLICIES``.
-        layouts: how many other layouts were tried.
         verified: None after an interrupt.
     """
 
@@ -66,10 +65,8 @@ class Arrangement(Result):
     cuts: FabricCuts
     policies: dict[str, Timed]
     certificate: Certificate
-    evaluations: int
-    placements: int
+    search: ArrangedSearch
     first: tuple[Layout, ...]
-    layouts: int
     verified: Verified | None
     ended: Ended
     seed: int
@@ -115,7 +112,7 @@ class Arrangement(Result):
             return "Not verified: interrupted"
         jobs = len(self.site.jobs)
         which = "" if verified.jobs == jobs else f" for {verified.jobs} of {counted(jobs, 'job')}"
-        apart = f"{verified.apart:.4%} apart" if verified.apart >= 5e-7 else "exact"
+        apart = f"{verified.apart:.4%} apart" if (verified.apart or 0.0) >= 5e-7 else "exact"
         stepped = [f"Verified flow by flow{which}: {apart}"] if verified.jobs else []
         return "; ".join([*stepped, *(f"not verified: {reason}" for reason in verified.left_out)])
 
@@ -169,7 +166,7 @@ class Arrangement(Result):
 
     def _file(self) -> ArrangementFile:
         """What the file says of it."""
-        site, choice, verified = self.site, self.best.choice, self.verified
+        site, choice = self.site, self.best.choice
         flows, planned = self.clock.flows(choice.hosts, choice.router), None
         between = [job for job in flows if job is not None]
         if choice.router == "planned" and between:  # as ``weft route export json`` writes them
@@ -187,15 +184,9 @@ class Arrangement(Result):
                 max_slowdown=site.max_slowdown,
                 usd_per_accelerator_hour=site.usd_per_hour,
             ),
-            search=ArrangedSearch(arrangements=self.evaluations, placements=self.placements, layouts=self.layouts),
+            search=self.search,
             policies={name: self._policy(name) for name in self.policies},
-            verified=None
-            if verified is None
-            else ArrangedCheck(
-                iteration_s=tuple(None if np.isnan(value) else value for value in verified.iteration_s.tolist()),
-                apart=verified.apart if verified.jobs else None,
-                left_out=tuple(verified.left_out),
-            ),
+            verified=self.verified,
             router=choice.router,
             classes=site.classes,
             hosts=tuple(ArrangedHost(*pair) for pair in zip(site.host_names, site.usable, strict=True)),
@@ -269,20 +260,13 @@ def host_lists(hosts: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bundle:
-    """An arrangement read back to start its jobs.
-
-    By job: ``environments`` are NCCL's settings, ``tuners`` texts of its tuner file, ``promised_s`` seconds of an
-    iteration with all jobs, ``alone_here_s`` seconds alone on its hosts.
-    """
+    """An arrangement read back to start its jobs, of which ``jobs`` has what the file says."""
 
     where: str
     site: Site
     choice: Assignment
     planned: tuple[JobTraffic, Routes] | None
-    promised_s: tuple[float, ...]
-    alone_here_s: tuple[float, ...]
-    environments: tuple[str, ...]
-    tuners: tuple[str, ...]
+    jobs: tuple[ArrangedJob, ...]
 
     @property
     def routes(self) -> FlowRoutes | None:
@@ -327,7 +311,7 @@ class Bundle:
 
     def settings(self, number: int) -> dict[str, str]:
         """NCCL's settings of a job, by name."""
-        lines = [line for line in self.environments[number].splitlines() if "=" in line and not line.startswith("#")]
+        lines = [line for line in self.jobs[number].nccl_env.splitlines() if "=" in line and not line.startswith("#")]
         return dict(line.split("=", 1) for line in lines)
 
     def paths(self, number: int) -> tuple[tuple[dict[str, Any], ...], ...]:
@@ -372,7 +356,7 @@ class ArrangedGoal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrangedSearch:
-    """How many were tried."""
+    """How many arrangements were stepped, and how many placements and other layouts were tried."""
 
     arrangements: _Number
     placements: _Number
@@ -391,15 +375,6 @@ class ArrangedPolicy(Document):
     domains: tuple[tuple[int, ...], ...]
     offset_s: tuple[_NotBelow, ...]
     levels: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrangedCheck:
-    """Times flow by flow (None: not stepped), and how far the search's are from them."""
-
-    iteration_s: tuple[_Above | None, ...]
-    apart: _NotBelow | None
-    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,7 +445,7 @@ class ArrangementFile(Document):
     objective: ArrangedGoal
     search: ArrangedSearch
     policies: dict[str, ArrangedPolicy]
-    verified: ArrangedCheck | None
+    verified: Verified | None
     router: Router
     classes: Annotated[int, Range(1, 8)]
     hosts: tuple[ArrangedHost, ...]
@@ -518,7 +493,7 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
     for name in ("hashed", "arrange"):
         if name not in policies:
             raise BadInput(f"holds no policy {name!r}", where=f"{where}: policies", remedy=_WRITE_ONE)
-    policies["arrange"] = replace(policies["arrange"], iteration_s=np.array(bundle.promised_s))
+    policies["arrange"] = replace(policies["arrange"], iteration_s=np.array([row.iteration_s for row in fields.jobs]))
     if policies["arrange"].choice != bundle.choice:
         problem = "the policy and the jobs have not the same hosts, times and classes"
         raise BadInput(problem, where=f"{where}: policies.arrange", remedy=_WRITE_ONE)
@@ -536,17 +511,9 @@ def arrangement_of(document: Mapping[str, Any], where: str) -> Arrangement:
             objective=clock.objective.score_of(fields.objective.bound),
             proof=fields.objective.bound_by,
         ),
-        evaluations=fields.search.arrangements,
-        placements=fields.search.placements,
+        search=fields.search,
         first=tuple(first),
-        layouts=fields.search.layouts,
-        verified=None
-        if verified is None
-        else Verified(
-            iteration_s=np.array(verified.iteration_s, dtype=np.float64),
-            apart=verified.apart or 0.0,
-            left_out=verified.left_out,
-        ),
+        verified=verified,
         ended=fields.ended,
         seed=fields.seed,
     )
@@ -564,10 +531,7 @@ def _bundle(fields: ArrangementFile, where: str) -> Bundle:
             order=order_of([row.level for row in fields.jobs], site.classes, f"{where}: jobs"),
         ),
         planned=_planned_routes(fields, site, where),
-        promised_s=tuple(row.iteration_s for row in fields.jobs),
-        alone_here_s=tuple(row.alone_here_s for row in fields.jobs),
-        environments=tuple(row.nccl_env for row in fields.jobs),
-        tuners=tuple(row.nccl_tuner for row in fields.jobs),
+        jobs=fields.jobs,
     )
     for number, row in enumerate(fields.jobs):
         _check_texts(host_lists(bundle.host_names(number)), row, f"{where}: jobs[{number}]")

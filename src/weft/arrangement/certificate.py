@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from weft.arrangement.cuts import FabricCuts, least_cut
 from weft.arrangement.objective import RATES, Objective
 from weft.arrangement.template import Template
 from weft.cluster.calibration import calibration
+from weft.codec import Range
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes, joined, uncapped
@@ -266,19 +267,19 @@ MOST_FLOWS = 2_000_000
 """Flows of all stepped iterations up to which they are."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """Steady seconds of an iteration of each job with every flow stepped, nan where that was not done, by how much
-    the search's differ at most, as a share, and what was not verified and why."""
+    """Steady seconds of an iteration of each job with every flow stepped (None: not done), by how much the search's
+    differ at most, as a share, and what was not verified and why."""
 
-    iteration_s: Floats
-    apart: float
+    iteration_s: tuple[Annotated[float, Range(1e-12, 1e12, above=True, below=True)] | None, ...]
+    apart: Annotated[float, Range(0, 1e12, below=True)] | None
     left_out: tuple[str, ...]
 
     @property
     def jobs(self) -> int:
         """Jobs of which every flow was stepped."""
-        return int(np.isfinite(self.iteration_s).sum())
+        return sum(seconds is not None for seconds in self.iteration_s)
 
 
 def verifiable(clock: Clock) -> bool:
@@ -289,19 +290,19 @@ def verifiable(clock: Clock) -> bool:
 
 def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = False) -> Verified:
     """Step a choice flow by flow, beside the seconds that the search found, if there is time."""
-    nothing = np.full(len(clock.templates), np.nan)
+    nothing = (None,) * len(clock.templates)
     ranks = sum(template.ranks for template in clock.templates)
     bursts = [template.name for template in clock.templates if template.detail == "burst"]
     if late or not verifiable(clock):
         why = "--budget leaves no time for it" if late else _burst(bursts)
         if ranks > MOST_RANKS:
             why = f"{ranks:,} ranks are more than the {MOST_RANKS:,} of which every flow is stepped"
-        return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
+        return Verified(iteration_s=nothing, apart=None, left_out=(why,))
     wholes = [_whole(clock, choice, job) for job in range(len(clock.templates))]
     flows = sum(len(template.phase) * epochs for (template, _), epochs in zip(wholes, clock.epochs, strict=True))
     if flows > MOST_FLOWS:
         why = f"{flows:,} flows in the stepped iterations are more than {MOST_FLOWS:,}"
-        return Verified(iteration_s=nothing, apart=0.0, left_out=(why,))
+        return Verified(iteration_s=nothing, apart=None, left_out=(why,))
     parts = [repeated(template, epochs) for (template, _), epochs in zip(wholes, clock.epochs, strict=True)]
     traffic = together(
         [iterations.traffic(choice.offset_s[job], clock.weight(choice, job)) for job, iterations in enumerate(parts)]
@@ -311,7 +312,7 @@ def verify(clock: Clock, choice: Assignment, found_s: Floats, *, late: bool = Fa
     seconds = window(result.phase_end_s, parts)
     stepped = np.array([template.detail == "phases" for template in clock.templates])
     return Verified(
-        iteration_s=np.where(stepped, seconds, np.nan),
+        iteration_s=tuple(time if done else None for time, done in zip(seconds.tolist(), stepped, strict=True)),
         apart=float(np.abs(found_s / seconds - 1.0)[stepped].max()),
         left_out=(_burst(bursts),) if bursts else (),
     )

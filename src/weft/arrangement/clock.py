@@ -200,11 +200,10 @@ class Clock:
         return float(result.phase_end_s[iteration.ends[0]]), result.rates
 
     def _routed(self, hosts: Hosts, router: Router) -> list[Routes]:
-        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
-        planned = self.planned(hosts) if router == "planned" else None
-        mode: Mode = "spray" if router == "spray" else "ecmp"
+        planned, mode = self._ways(hosts, router)
         routed = []
-        for template, where in zip(self.templates, at, strict=True):
+        for job, template in enumerate(self.templates):
+            where = self.accelerators(hosts[job], job)
             source, target = where[template.source], where[template.target]
             # Messages inside hosts have no planned route and take the usual one.
             if planned is None:
@@ -224,10 +223,9 @@ class Clock:
         """
         if self.planned_routes is not None:
             return self.planned_routes
-        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
         parts = [
-            (template.traffic, where)
-            for template, where in zip(self.templates, at, strict=True)
+            (template.traffic, self.accelerators(hosts[job], job))
+            for job, template in enumerate(self.templates)
             if template.traffic is not None
         ]
         if not parts:
@@ -242,21 +240,21 @@ class Clock:
 
     def flows(self, hosts: Hosts, router: Router) -> list[tuple[JobTraffic, Routes] | None]:
         """The flows between hosts of each job by accelerator, and their routes; None where nothing leaves."""
-        at = [self.accelerators(at_hosts, job) for job, at_hosts in enumerate(hosts)]
-        planned = self.planned(hosts) if router == "planned" else None
-        flows: list[tuple[JobTraffic, Routes] | None] = []
-        for template, where in zip(self.templates, at, strict=True):
-            if template.traffic is None:
-                flows.append(None)
-                continue
-            traffic = merged_traffic([(template.traffic, where)])
-            if planned is not None:
-                routes, _ = planned.of(traffic.names, traffic.collective, traffic.source, traffic.target)
-            else:
-                mode: Mode = "spray" if router == "spray" else "ecmp"
-                routes = self.paths.routes(traffic.source, traffic.target, mode=mode)
-            flows.append((traffic, routes))
+        planned, mode = self._ways(hosts, router)
+        flows: list[tuple[JobTraffic, Routes] | None] = [None] * len(hosts)
+        for job, template in enumerate(self.templates):
+            if template.traffic is not None:
+                traffic = merged_traffic([(template.traffic, self.accelerators(hosts[job], job))])
+                if planned is not None:
+                    routes, _ = planned.of(traffic.names, traffic.collective, traffic.source, traffic.target)
+                else:
+                    routes = self.paths.routes(traffic.source, traffic.target, mode=mode)
+                flows[job] = traffic, routes
         return flows
+
+    def _ways(self, hosts: Hosts, router: Router) -> tuple[FlowRoutes | None, Mode]:
+        """The planned routes, if the router plans, and how flows without one go."""
+        return self.planned(hosts) if router == "planned" else None, "spray" if router == "spray" else "ecmp"
 
     def weight(self, choice: Assignment, job: int) -> float:
         """Weight of a job's flows, by its class."""
@@ -298,11 +296,16 @@ class Clock:
 
 def window(phase_end_s: Floats, jobs: Sequence[Repeated]) -> Floats:
     """Steady seconds of an iteration of each of some jobs that ran together, of the ends of all their phases."""
-    first = np.cumsum([0] + [len(iterations.phases) for iterations in jobs])
-    ends = [phase_end_s[at + iterations.ends] for at, iterations in zip(first.tolist(), jobs, strict=False)]
+    _, ends = finished_s(phase_end_s, jobs)
     # Once the first job has done all its iterations, the others have less beside them: that time does not count.
     until = min(float(ends_of_job[-1]) for ends_of_job in ends)
     return np.array([steady(ends_of_job, until) for ends_of_job in ends])
+
+
+def finished_s(phase_end_s: Floats, jobs: Sequence[Repeated]) -> tuple[Ints, list[Floats]]:
+    """The first phase of each of some jobs that ran together, and the ends of its iterations."""
+    first = np.cumsum([0] + [len(iterations.phases) for iterations in jobs])
+    return first, [phase_end_s[at + job.ends] for at, job in zip(first.tolist(), jobs, strict=False)]
 
 
 def steady(ends: Floats, until: float) -> float:

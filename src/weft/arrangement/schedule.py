@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.arrangement.clock import Assignment, Clock, Timed
+from weft.arrangement.clock import Assignment, Clock, Timed, finished_s
 from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask
 from weft.model.job import model_flops
@@ -384,8 +384,7 @@ def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
     """
     jobs = range(len(clock.templates))
     result = run(clock.fabric.capacity_Bps, *clock.together(timed.choice, jobs), sample=True)
-    first = np.cumsum([0] + [len(iterations.phases) for iterations in clock.repeats])
-    finished = [result.phase_end_s[first[job] + clock.repeats[job].ends] for job in jobs]
+    first, finished = finished_s(result.phase_end_s, clock.repeats)
     until = min(float(ends_of_job[-1]) for ends_of_job in finished)
     longest = finished[int(np.argmax(timed.iteration_s))]
     # The last iteration of the longest job that leaves room for the window; by then queues have settled.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from weft.arrangement.bundle import POLICIES, Arrangement, Ended
+from weft.arrangement.bundle import POLICIES, ArrangedSearch, Arrangement, Ended
 from weft.arrangement.certificate import certify, verifiable, verify
 from weft.arrangement.clock import Clock, Hosts, Timed
 from weft.arrangement.cuts import FabricCuts, cuts_of
@@ -94,10 +94,8 @@ class Search:
             cuts=cuts,
             policies={name: policies[name] for name in POLICIES if name in policies},
             certificate=certificate,
-            evaluations=clock.evaluations,
-            placements=placements,
+            search=ArrangedSearch(arrangements=clock.evaluations, placements=placements, layouts=self.tried),
             first=tuple(job.layout for job in clock.site.jobs),
-            layouts=self.tried,
             verified=verified,
             ended=ended,
             seed=self.seed,

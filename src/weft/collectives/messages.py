@@ -111,11 +111,6 @@ def ring_all_gather(size: int) -> MessagePlan:
     return table(step, rank, (rank + 1) % size, (rank - step) % size, parts=size)
 
 
-def ring_all_reduce(size: int) -> MessagePlan:
-    """2 (size - 1) steps: scattered reduction, then gathering."""
-    return after(ring_reduce_scatter(size), ring_all_gather(size))
-
-
 def line_all_gather(size: int) -> MessagePlan:
     """size - 1 steps on a line: each rank passes on, both ways, what it got from the other side."""
     step, rank = np.arange(size - 1)[:, None], np.arange(size)[None, :]
@@ -242,11 +237,6 @@ def direct_all_gather(size: int) -> MessagePlan:
     return table(0, source, target, source, parts=size)
 
 
-def direct_all_reduce(size: int) -> MessagePlan:
-    """Two steps: reduce-scatter, then all-gather."""
-    return after(direct_reduce_scatter(size), direct_all_gather(size))
-
-
 def direct_all_to_all(size: int) -> MessagePlan:
     """One step: every pair exchanges its blocks."""
     source, target = _pairs(size)
@@ -293,14 +283,13 @@ def _receivers(size: int) -> Ints:
 
 # Collectives --------------------------------------------------------------------------------------
 
+# An all-reduce is its two halves, one after the other.
 _FLAT: dict[tuple[str, str], Callable[[int], MessagePlan]] = {
-    ("all-reduce", "ring"): ring_all_reduce,
     ("all-gather", "ring"): ring_all_gather,
     ("reduce-scatter", "ring"): ring_reduce_scatter,
     ("all-gather", "line"): line_all_gather,
     ("reduce-scatter", "line"): line_reduce_scatter,
     ("exchange", "ring"): ring_exchange,
-    ("all-reduce", "direct"): direct_all_reduce,
     ("all-gather", "direct"): direct_all_gather,
     ("reduce-scatter", "direct"): direct_reduce_scatter,
     ("all-to-all", "direct"): direct_all_to_all,
@@ -308,7 +297,6 @@ _FLAT: dict[tuple[str, str], Callable[[int], MessagePlan]] = {
     ("reduce-scatter", "halving-doubling"): halving,
 }
 _SPREAD: dict[tuple[str, str], Callable[[int, int], MessagePlan]] = {
-    ("all-reduce", "rings"): partial(_rings, ring_all_reduce),
     ("all-gather", "rings"): partial(_rings, ring_all_gather),
     ("reduce-scatter", "rings"): partial(_rings, ring_reduce_scatter),
     ("all-to-all", "hierarchical"): forwarded_all_to_all,
@@ -355,11 +343,15 @@ def plan(kind: str, algorithm: str, size: int, *, domains: int = 1) -> MessagePl
     """
     if size < 1 or domains < 1 or size % domains:
         raise BadInput(f"{size} ranks do not lie evenly in {domains} domains", where="collective")
+    if kind == "all-reduce" and ("all-gather", algorithm) in {**_FLAT, **_SPREAD}:
+        halves = ("reduce-scatter", "all-gather")
+        return after(*(plan(half, algorithm, size, domains=domains) for half in halves))
     if (kind, algorithm) in _FLAT:
         return _FLAT[kind, algorithm](size)
     if (kind, algorithm) in _SPREAD:
         return _SPREAD[kind, algorithm](domains, size // domains)
-    known = sorted({name for its_kind, name in (*_FLAT, *_SPREAD) if its_kind == kind})
+    like = "all-gather" if kind == "all-reduce" else kind
+    known = sorted({name for its_kind, name in (*_FLAT, *_SPREAD) if its_kind == like})
     raise Unsupported(
         f"no algorithm {algorithm!r} for {kind!r}", where="collective", remedy=f"known: {', '.join(known)}"
     )
@@ -385,7 +377,7 @@ def expand(kind: str, algorithm: str, ranks: Ints, bytes_: float, *, domain: Int
     if groups.size == 0 or len(np.unique(groups)) != groups.size:
         raise BadInput("a rank appears twice, or there is none", where="collective")
     domains = 1
-    if (kind, algorithm) in _SPREAD and domain is not None:
+    if domain is not None and algorithm in ("rings", "hierarchical"):
         groups, domains = by_domain(groups, domain)
     messages = plan(kind, algorithm, groups.shape[1], domains=domains)
     # One group's messages, then the same in all groups.

@@ -35,10 +35,10 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
     from weft.files import write_folder
 
     place = Path(folder).absolute()
-    lists, settings = host_lists(bundle.host_names(number)), bundle.environments[number]
+    lists, settings = host_lists(bundle.host_names(number)), bundle.jobs[number].nccl_env
     texts = {"hostfile": lists["hostfile"], "slurm_hostfile": lists["SLURM_HOSTFILE"]}
-    if bundle.tuners[number]:
-        texts[TUNER] = bundle.tuners[number]
+    if bundle.jobs[number].nccl_tuner:
+        texts[TUNER] = bundle.jobs[number].nccl_tuner
         settings += (
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
@@ -55,7 +55,7 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
             near.append(collective.bytes)
     if schedules:
         paths = ":".join(str(place / name) for name in schedules)
-        texts["msccl.env"] = f"{bundle.environments[number]}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
+        texts["msccl.env"] = f"{bundle.jobs[number].nccl_env}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
     write_folder(folder, {name: text.encode() for name, text in (texts | schedules).items()})
     return tuple(str(place / name) for name in (*texts, *schedules))
 
@@ -82,7 +82,7 @@ def arranged_arguments(
         notes += [f"file: {path}" for path in write_files(bundle, number, folder)]
     notes += [f"environment: {key}={value}" for key, value in bundle.settings(number).items()]
     if begin_s is not None:
-        period = format_seconds(bundle.promised_s[number])
+        period = format_seconds(bundle.jobs[number].iteration_s)
         at = f"{format_moment(begin_s)} ({begin_s:.3f})"
         notes.append(f"begin the first step at {at}, or any number of steps of {period} later")
     elif offset_s > 0:

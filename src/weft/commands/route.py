@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
-    from weft.routing.audit import RouteAudit
-    from weft.routing.report import RouteReport
+    from weft.routing.report import RouteAudit, RouteReport
 
 ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray")
 
@@ -32,9 +31,6 @@ class RouteOptions(TrafficOptions):
     group = "Search"
     router: str = option("auto", "Method that chooses the paths.", choices=ROUTERS)
     split: int = option(2, "With --router split: parts of each flow.", metavar="N", least=1, most=64)
-    objective: str = option(
-        "collective", "Group whose pace counts (--verbose, JSON).", choices=("flow", "collective", "job")
-    )
     compare: str | None = option(None, "Compare with these routers, as ecmp,spray.", metavar="ROUTER,...")
     paths: bool = option(False, "With --format json: list the path of every flow.")
 
@@ -77,8 +73,7 @@ def route(
     rivals = options.rivals()
     network, flows = traffic_of(options, *(() if traffic is None else (traffic,)))
     *compared, result = (
-        plan(network, flows, router=name, seed=options.seed, split=options.split, objective=options.objective)
-        for name in (*rivals, options.router)
+        plan(network, flows, router=name, seed=options.seed, split=options.split) for name in (*rivals, options.router)
     )
     hashed = None
     if "ecmp" in rivals:
@@ -123,7 +118,7 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
         BadInput: no routes, routes of another fabric, flows without a path, or tables without traffic.
     """
     options = given_options(AuditOptions, options, given)
-    from weft.routing.audit import audit
+    from weft.routing.report import audit
 
     if options.routes is None:
         raise BadInput("is missing", where="--routes", remedy="give weft.routes/1, a CSV of paths or OpenSM's tables")

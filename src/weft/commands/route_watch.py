@@ -29,8 +29,7 @@ from weft.errors import BadInput, printable
 from weft.units import counted
 
 if TYPE_CHECKING:
-    from weft.routing.controller import Controller, Decision
-    from weft.routing.events import Event
+    from weft.routing.controller import Controller, Decision, Event
     from weft.routing.store import Store
 
 
@@ -174,7 +173,7 @@ class _RouteFeed:
         """The routes that a network has, as an event."""
         from weft.files import read_text
         from weft.interop.routes_json import read_paths
-        from weft.routing.events import Event
+        from weft.routing.controller import Event
         from weft.routing.traffic import check_traffic
 
         fabric = self.controller.whole

@@ -140,8 +140,7 @@ def schedule(
     from weft.collectives.schedules.bound import best_shares, ideal_s
     from weft.collectives.schedules.policies import compare
     from weft.collectives.schedules.policies import schedule as in_time
-    from weft.collectives.schedules.provision import provision
-    from weft.collectives.schedules.result import ScheduleResult
+    from weft.collectives.schedules.result import ScheduleResult, provision
 
     if options.calibration is not None:
         raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")

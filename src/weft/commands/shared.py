@@ -101,7 +101,7 @@ class FailureOptions(Options):
 
     def terms(self, tokens: str | float, **changes: Any) -> FailureTerms:
         """How failures of a run over ``tokens`` are met and counted."""
-        from weft.reliability.recovery import parse_policy
+        from weft.reliability.job import parse_policy
         from weft.search.goodput import FailureTerms
         from weft.units import parse_count
 

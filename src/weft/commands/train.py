@@ -191,7 +191,7 @@ def train(
         layouts = _for_launched([layout, *(_layout(text, job, options) for text in options.restart_layout)])
         request, *others = (_request(model, options, job, one, planned, quiet=quiet) for one in layouts)
         if options.arrangement is not None:
-            request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.tuners[number])
+            request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.jobs[number].nccl_tuner)
     from weft.commands.train_rank import run_attempts
     from weft.runtime.core.machine import DETERMINISTIC
     from weft.runtime.run.arranged import environment
@@ -434,7 +434,7 @@ def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
         site_hosts=frozenset(bundle.site.host_names),
         traffic_class=bundle.classes()[number],
         offset_s=bundle.choice.offset_s[number],
-        period_s=bundle.promised_s[number],
+        period_s=bundle.jobs[number].iteration_s,
         start_at_s=None if options.start_at is None else parse_moment(options.start_at, "--start-at"),
         settings=bundle.settings(number),
         routes=bundle.paths(number),

@@ -14,7 +14,7 @@ from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
 from weft.layout.table import Floats, Index
 from weft.layout.text import DEGREES, OPTION_FIELDS, WrittenLayout, format_layout, layout_from_dict
-from weft.reliability.process import ClassCost
+from weft.reliability.renewal import ClassCost
 from weft.results import Result
 
 TIME_PARTS = (

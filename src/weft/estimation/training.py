@@ -14,9 +14,8 @@ from weft.cluster.spec import Cluster
 from weft.errors import BadInput
 from weft.estimation.result import Estimate, Failures, TrainingRun
 from weft.model.job import Job
-from weft.reliability.process import Process, Saving, Stop
-from weft.reliability.recovery import Recovery
-from weft.reliability.renewal import TimeShares, best_saving, daly_interval, outcome, young_interval
+from weft.reliability import renewal
+from weft.reliability.renewal import Process, Recovery, Saving, Stop, TimeShares
 from weft.units import format_seconds, format_si
 
 CHECKPOINT_BYTES_PER_PARAMETER = 14.0
@@ -133,8 +132,8 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
     process, saving = failing.process, failing.saving
     iteration_s, iterations = run
     # The interval is a whole number of iterations; shares of the time follow exactly from the renewal process.
-    steps, best = best_saving(process, saving, iteration_s, iterations)
-    result = outcome(process, best)
+    steps, best = renewal.best_saving(process, saving, iteration_s, iterations)
+    result = renewal.outcome(process, best)
     job_mtbf_s, stall_s = 1.0 / process.rate, best.segment_s - best.interval_s
     failures = Failures(
         mtbf_s=count * job_mtbf_s,
@@ -142,8 +141,8 @@ def failures_of(failing: Failing, count: int, run: tuple[float, int]) -> tuple[F
         checkpoint_bytes=failing.checkpoint_bytes,
         checkpoint_s=stall_s,
         restart_s=math.fsum(stop.rate * stop.restart_s for stop in process.stops) / process.rate,
-        young_interval_s=young_interval(stall_s, job_mtbf_s),
-        daly_interval_s=daly_interval(stall_s, job_mtbf_s),
+        young_interval_s=renewal.young_interval(stall_s, job_mtbf_s),
+        daly_interval_s=renewal.daly_interval(stall_s, job_mtbf_s),
         interval_iterations=steps,
         interval_s=best.interval_s,
         expected_failures=result.stops * iterations * iteration_s / result.goodput,

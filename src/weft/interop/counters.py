@@ -13,7 +13,7 @@ from collections import defaultdict
 from weft.documents import csv_rows
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
-from weft.routing.events import Event
+from weft.routing.controller import Event
 from weft.routing.telemetry import FIGURES, LinkSample
 
 _ENDS = ("source", "target")

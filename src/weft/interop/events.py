@@ -23,7 +23,7 @@ from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.fabric.spec import Fabric
 from weft.interop.flow_tables import FlowRow, accelerator_of, traffic_of
-from weft.routing.events import Event, Kind
+from weft.routing.controller import Event, Kind
 from weft.routing.traffic import JobTraffic
 
 _Amount = Annotated[float, Range(0, 1e18, below=True)]

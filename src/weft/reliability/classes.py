@@ -1,4 +1,4 @@
-"""Failure files: classes of failures with their rates, and the times of recovery.
+"""Failure files: classes of failures with their rates, and times and bandwidths of recovery.
 
 The presets of the package and users' TOML files (``weft.failures/1``) have the same fields.
 """
@@ -16,7 +16,7 @@ from weft.codec import Coded, Document, Range, decode, encode, table_of
 from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import read_text
-from weft.reliability.recovery import Recovery
+from weft.reliability.renewal import Recovery
 
 SCHEMA = "weft.failures/1"
 DEFAULT = "llama-3"

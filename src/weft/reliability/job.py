@@ -7,12 +7,53 @@ from dataclasses import dataclass
 from math import fsum
 
 from weft.cluster.spec import Cluster
+from weft.errors import BadInput, UnknownName
 from weft.fabric.spec import Fabric
 from weft.reliability.classes import NETWORK, FailureBook, FailureClass
 from weft.reliability.parts import Census, census, hosts_taken
-from weft.reliability.process import Pause, Process, Saving, Slow, Stop
-from weft.reliability.recovery import Policy
+from weft.reliability.renewal import Pause, Process, Saving, Slow, Stop
 from weft.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a job does about failures.
+
+    After a stop it restarts from the last checkpoint on spares; without enough of them it waits for a repair, or with
+    ``shrink`` goes on with fewer data-parallel replicas.  With ``reroute`` traffic finds its way around a dead link or
+    switch without a stop.  ``hot`` spares hold a loaded process.  ``peer``: checkpoints in the memory of other hosts
+    beside those in storage.  ``background``: storage is written while training goes on.
+    """
+
+    shrink: bool = False
+    reroute: bool = False
+    hot: bool = False
+    peer: bool = False
+    background: bool = False
+
+    def __str__(self) -> str:
+        chosen = [word for word, name in _WORDS.items() if name != "shrink" and getattr(self, name)]
+        return ",".join(["shrink" if self.shrink else "restart", *chosen])
+
+
+_WORDS = {"shrink": "shrink", "reroute": "reroute", "hot": "hot", "peer": "peer", "async": "background"}
+"""Words of ``--policy`` beside restart, and the fields that they set."""
+
+
+def parse_policy(text: str) -> Policy:
+    """A policy of words with commas between, as "shrink,peer,async".
+
+    Raises:
+        UnknownName: a word that means nothing.
+        BadInput: a word twice, or both restart and shrink.
+    """
+    where, words = "--policy", [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in ("restart", *_WORDS):
+            raise UnknownName("policy", word[:40], ("restart", *_WORDS), where=where)
+    if len(set(words)) < len(words) or {"restart", "shrink"} <= set(words):
+        raise BadInput(f"{text[:60]!r} says a thing twice, or both restart and shrink", where=where, remedy="drop one")
+    return Policy(**{name: word in words for word, name in _WORDS.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,9 @@
 """Goodput in closed form: a renewal process of checkpoints, and a Markov chain of hosts in repair.
 
+Time, in seconds, is of two kinds.  In *running* time the job trains, saves or restarts, and failures come as Poisson
+processes.  In *frozen* time nothing can fail: the job waits for a repair, or a planned pause lasts.  Repairs go on in
+both.
+
 With one kind of failure, one level of checkpoints and neither repairs nor slow spells this is Daly's complete model
 (J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation Computer
 Systems 22, 2006).  J. W. Young's interval is of Communications of the ACM 17(9), 1974.
@@ -13,11 +17,162 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from math import fsum
+from typing import Annotated
 
-from weft.codec import Document
+from weft.codec import Document, Range
 from weft.errors import BadInput
-from weft.reliability.process import ClassCost, Process, Saving, Stop
 from weft.units import format_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Failures that stop the job.
+
+    They come ``rate`` times a second of running time.  Each loses the work since the last usable checkpoint and
+    needs ``restart_s`` without another failure.  It takes ``hosts`` out of use, each for an exponential time of
+    mean ``repair_s``; where spares and shrinking can never make up for so many, the job waits until all are back
+    at once.  ``severe`` failures also lose the copies that peers hold in memory.
+    """
+
+    name: str
+    rate: float
+    restart_s: float
+    hosts: int = 0
+    repair_s: float = 0.0
+    severe: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """Failures that the job survives: it runs at ``speed`` for an exponential time of mean ``duration_s`` each.
+
+    Where several last at once the slowest counts: they narrow one bottleneck, not each other.
+    """
+
+    name: str
+    rate: float
+    duration_s: float
+    speed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Planned pauses of ``pause_s`` each, ``rate`` times a second of training: state is saved, nothing is lost."""
+
+    name: str
+    rate: float
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """Checkpoints: ``interval_s`` of training, then a stall of ``stall_s``; every ``every``-th goes to storage.
+
+    The others stay in the memory of peers.  Those to storage stall training for ``storage_s`` more, which is spread
+    over all, and can be used ``lag_s`` after their stall: an asynchronous write takes that long.
+    """
+
+    interval_s: float
+    stall_s: float
+    storage_s: float = 0.0
+    lag_s: float = 0.0
+    every: int = 1
+
+    @property
+    def segment_s(self) -> float:
+        """Training and stall of one checkpoint."""
+        return self.interval_s + self.stall_s + self.storage_s / self.every
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A job's failures and what it does about them.
+
+    ``speeds`` are the speeds with 0, 1, 2, ... hosts more in repair than there are ``spares``; beyond them the job
+    waits.  When a repair makes it faster while it trains, it pauses for ``regrow_s`` to take the host in.
+    """
+
+    stops: tuple[Stop, ...] = ()
+    slows: tuple[Slow, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    spares: int = 0
+    speeds: tuple[float, ...] = (1.0,)
+    regrow_s: float = 0.0
+
+    @property
+    def bearable(self) -> int:
+        """The most hosts in repair with which the job still runs."""
+        return self.spares + len(self.speeds) - 1
+
+    @property
+    def rate(self) -> float:
+        """Stops a second of running time."""
+        return fsum(stop.rate for stop in self.stops)
+
+    def pooled(self, stop: Stop) -> bool:
+        """Whether its hosts join those that spares replace."""
+        return 0 < stop.hosts <= self.bearable
+
+    def waited(self, stop: Stop) -> bool:
+        """Whether the job waits for its repair alone."""
+        return stop.hosts > 0 and not self.pooled(stop)
+
+    def speed(self, down: int) -> float:
+        """Speed with ``down`` hosts in repair; 0 where the job waits."""
+        short = max(0, down - self.spares)
+        return self.speeds[short] if short < len(self.speeds) else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassCost:
+    """What one class of failures costs: events a second of the run, and shares of the run's time by what is lost."""
+
+    name: str
+    rate: float = 0.0
+    rework: float = 0.0
+    restart: float = 0.0
+    waiting: float = 0.0
+    reduced: float = 0.0
+    planned: float = 0.0
+
+    @property
+    def share(self) -> float:
+        """All of it."""
+        return self.rework + self.restart + self.waiting + self.reduced + self.planned
+
+
+Delay = Annotated[float, Range(0, 1e9)]
+Rate = Annotated[float, Range(0, 1e15, above=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Seconds from a failure until training goes on, and where checkpoints go.
+
+    ``detect_s`` to notice and diagnose, ``swap_s`` to take in a spare that is not hot, ``start_s`` and
+    ``start_s_per_1000_accelerators`` to start the processes and their communicators, ``heal_s`` until a link that
+    heals by itself carries traffic again.  All accelerators together write and read ``storage_Bps``, by default
+    ``storage_Bps_per_accelerator`` each: 2 TB/s over 16,384 (Llama 3, arXiv 2407.21783, section 3.3.1).
+    """
+
+    detect_s: Delay = 300.0
+    swap_s: Delay = 120.0
+    start_s: Delay = 180.0
+    start_s_per_1000_accelerators: Delay = 0.0
+    heal_s: Delay = 10.0
+    storage_Bps: Rate | None = None
+    storage_Bps_per_accelerator: Rate = 1.2e8
+    accelerators_per_host: Annotated[int, Range(1, 1024)] | None = None
+
+    def start(self, accelerators: int) -> float:
+        """Seconds to start so many."""
+        return self.start_s + self.start_s_per_1000_accelerators * accelerators / 1000.0
+
+    def write_Bps(self, accelerators: int) -> float:
+        """Bytes/s that so many write to storage together."""
+        return self.storage_Bps or self.storage_Bps_per_accelerator * accelerators
+
 
 MOST_EXPONENT = 50.0
 """Segments of more mean times between failures than this never end."""

@@ -11,8 +11,8 @@ import numpy as np
 from weft.errors import Unsupported
 from weft.fabric.checks import components
 from weft.fabric.spec import Floats, Ints
+from weft.fabric.traffic import spans
 from weft.routing.problem import SAME, Problem
-from weft.routing.ways import Ways
 from weft.solvers import lp
 
 MOST_COLUMNS = 400_000
@@ -33,31 +33,6 @@ def closed_bound(problem: Problem, *, whole: bool = True) -> float:
     for ends, cross, at, links in _parts(problem):
         highest = max(highest, _cut(problem, ends, cross, at, links, whole))
     return highest
-
-
-def cuts_of(problem: Problem) -> Iterator[tuple[Ints, int]]:
-    """Flows that must share links, and how many links that are: those of ``closed_bound`` as wide as those that are a
-    choice, for equal flows."""
-    if problem.unit is None:
-        return
-    capacity = problem.fabric.capacity_Bps
-    same = np.abs(problem.demand_Bps[0] - problem.unit * capacity) <= SAME * problem.demand_Bps[0]
-    for links in (problem.ways.first, problem.ways.last):
-        crossing = np.flatnonzero((links >= 0) & same[links])
-        yield from ((crossing[flows], 1) for _, flows in by_label(links[crossing]))
-    for ends, cross, at, links in _parts(problem):
-        count = int(max(ends.max(initial=0), at.max(initial=0))) + 1
-        wide, odd = np.bincount(at, minlength=count), np.bincount(at, ~same[links], count)
-        for part, flows in by_label(ends):
-            if not odd[part]:
-                yield cross[flows], int(wide[part])
-
-
-def by_label(label: Ints) -> list[tuple[int, Ints]]:
-    """Every label with the places that have it, in order."""
-    order = np.argsort(label, kind="stable")
-    values, begin = np.unique(label[order], return_index=True)
-    return list(zip(values.tolist(), np.split(order, begin[1:]), strict=True)) if len(values) else []
 
 
 def _parts(problem: Problem) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
@@ -114,21 +89,6 @@ class CommodityPaths:
     links: Ints
 
 
-def every_path(ways: Ways, flows: Ints, most: int | None = None) -> tuple[Ints, Ints, Ints]:
-    """How many paths each of some flows has, and the ways up and down of all, flow after flow; no ways where there
-    are more than ``most``."""
-    from weft.routing import _columns
-
-    counts, none = np.zeros(len(flows), dtype=np.int64), np.zeros(0, dtype=np.int64)
-    _columns.count(ways, flows, counts, none)
-    total = int(counts.sum())
-    if most is not None and total > most:
-        return counts, none, none
-    up, down = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-    _columns.list_all(ways, flows, up, down)
-    return counts, up, down
-
-
 def paths_of(problem: Problem, *, most: int | None = None) -> CommodityPaths | None:
     """All paths as columns; None where there are more than ``most``, by default ``MOST_COLUMNS``."""
     most = MOST_COLUMNS if most is None else most
@@ -137,10 +97,16 @@ def paths_of(problem: Problem, *, most: int | None = None) -> CommodityPaths | N
     share = np.round(problem.demand_Bps / max(problem.demand_Bps.max(initial=0.0), 1e-300), 9)
     table = np.stack([ways.up_first, ways.down_first, share])
     _, first, commodity = np.unique(table, axis=1, return_index=True, return_inverse=True)
-    counts, up, down = every_path(ways, first, most)
+    ups, downs = ways.up_end[first] - ways.up_first[first], ways.down_end[first] - ways.down_first[first]
+    a, b = spans(ways.up_first[first], ups), spans(ways.down_first[first], downs)
+    # A path is a way up and a way down of a commodity with the same top; both are sorted by commodity and top.
+    number, tops = np.arange(len(first)), int(ways.top.max(initial=0)) + 1
+    top_a, top_b = np.repeat(number, ups) * tops + ways.top[a], np.repeat(number, downs) * tops + ways.top[b]
+    begin, end = np.searchsorted(top_b, top_a), np.searchsorted(top_b, top_a, side="right")
+    counts = end - begin
     if counts.sum() > most:
         return None
-    owner = np.repeat(np.arange(len(first)), counts)
+    owner, up, down = np.repeat(np.repeat(number, ups), counts), np.repeat(a, counts), b[spans(begin, counts)]
     crossed = np.concatenate([ways.up[up], ways.down[down]], axis=1).astype(np.int64)
     entry, column = np.nonzero(crossed >= 0)
     return CommodityPaths(

@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.fabric.spec import Floats, Ints
 from weft.fabric.traffic import Routes
-from weft.routing import _choose
+from weft.routing import _kernels
 from weft.routing.problem import Problem
 
 ENOUGH = 1e-9
@@ -19,7 +19,7 @@ ROUNDS = 4
 
 
 class _Net(NamedTuple):
-    """Arrays of ``_choose``: loads, who is where, and room for chains.
+    """Arrays of ``_kernels``: loads, who is where, and room for chains.
 
     ``clock``: stamps given, chains begun, flows moved in this one, chains failed, how many may fail.
     """
@@ -68,7 +68,7 @@ class PathChoice:
             clock=np.zeros(5, dtype=np.int64),
         )
         if up is not None and down is not None:
-            _choose.settle_all(self._net, problem.ways, up, down)
+            _kernels.settle_all(self._net, problem.ways, up, down)
 
     @property
     def up(self) -> Ints:
@@ -93,13 +93,13 @@ class PathChoice:
 
         The first of equals is taken, or (``smooth``) the one that adds least to the sum of squared loads.
         """
-        _choose.place_all(self._net, self.problem.ways, order, smooth)
+        _kernels.place_all(self._net, self.problem.ways, order, smooth)
 
     def relax(self, target: float, passes: int) -> None:
         """Move single flows off the links above ``target``, until that helps no more."""
         for _ in range(passes):
             # Each pass goes over all links; one without a move is the last, as the next would see the same loads.
-            if self.congestion <= target * (1 + ENOUGH) or not _choose.relax(self._net, self.problem.ways, target):
+            if self.congestion <= target * (1 + ENOUGH) or not _kernels.relax(self._net, self.problem.ways, target):
                 return
 
     def reach(self, target: float, *, steps: int = 400, failures: int = 400) -> bool:
@@ -111,11 +111,7 @@ class PathChoice:
             failures: chains that may fail before it is given up.
         """
         self._net.clock[3], self._net.clock[4] = 0, failures
-        return bool(_choose.repair(self._net, self.problem.ways, target, steps, ROUNDS))
-
-    def move(self, up: Ints, down: Ints) -> None:
-        """Put every flow on the given ways."""
-        _choose.move_all(self._net, self.problem.ways, up, down)
+        return bool(_kernels.repair(self._net, self.problem.ways, target, steps, ROUNDS))
 
     def keep(self, up: Ints, down: Ints, target: float) -> None:
         """Put moved flows back on their former ways (-1: none) as long as no link then exceeds ``target``.
@@ -123,7 +119,7 @@ class PathChoice:
         Afterwards no single flow can go back: no move is left that the target does not need.
         """
         # A flow that goes back frees its present links, which may let another go back: repeat until none does.
-        while _choose.keep(self._net, self.problem.ways, up, down, target):
+        while _kernels.keep(self._net, self.problem.ways, up, down, target):
             pass
 
 
@@ -132,10 +128,8 @@ def on_links(problem: Problem, links: Ints, flows: Ints) -> PathChoice:
 
     A flow whose path is none of its ways has no path.
     """
-    from weft.routing import _columns
-
     chosen = np.full((2, len(links)), -1, dtype=np.int64)
-    _columns.follow(problem.ways, flows, links, chosen[0], chosen[1])
+    _kernels.follow(problem.ways, flows, links, chosen[0], chosen[1])
     return PathChoice(problem, chosen[0], chosen[1])
 
 

@@ -16,21 +16,20 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric.checks import components
 from weft.fabric.spec import Fabric, Floats, Ints, Mask
-from weft.fabric.traffic import single_paths
+from weft.fabric.traffic import Routes, single_paths
 from weft.routing.bound import closed_bound
 from weft.routing.choice import ENOUGH, PathChoice, links_of, on_links
-from weft.routing.events import Event
 from weft.routing.plan import efficiency, flow_rates
 from weft.routing.problem import Problem, demands, routing_problem
 from weft.routing.routers import ROUTERS, improve
-from weft.routing.telemetry import LinkChange, Telemetry
+from weft.routing.telemetry import LinkChange, LinkSample, Telemetry
 from weft.routing.traffic import JobTraffic, check_traffic, job_traffic, merged
 from weft.routing.ways import climbs
 
@@ -84,6 +83,31 @@ DIGITS = 9
 Path = tuple[int, ...]
 Key = tuple[str, str, int, int, int]
 """Job, collective, source, target and queue pair of a flow."""
+
+
+Kind = Literal["job-arrives", "job-ends", "link-down", "link-up", "switch-down", "switch-up", "traffic", "tick"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""Those that files of events have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened at ``time_s``.
+
+    ``job`` names the job of "job-arrives", "job-ends" and "traffic", ``traffic`` its flows (for "traffic" those that
+    were measured); ``nodes`` are the two ends of a link, or a switch.  "counters" has ``samples`` of links;
+    "installed" the ``traffic`` of all jobs and the ``routes`` that it has.  A "tick" says that time has passed.
+    ``text`` is the event as it was read.
+    """
+
+    time_s: float
+    kind: Kind | Literal["counters", "installed"]
+    job: str = ""
+    traffic: JobTraffic | None = None
+    nodes: tuple[str, ...] = ()
+    samples: tuple[LinkSample, ...] = ()
+    routes: Routes | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

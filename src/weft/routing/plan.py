@@ -7,7 +7,7 @@ a rate over the flow's demand: 1 is as if alone.  With equal flows the lowest pa
 paper's definition could not be read; this reconstruction fits its name, its code and its baselines, see
 docs/routing.md.)
 
-An objective is a function ``(traffic, paces of the flows) -> paces of the groups`` of ``OBJECTIVES``.
+The groups are collectives.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Routes
 from weft.routing import routers
 from weft.routing.bound import MOST_COLUMNS, closed_bound, lp_bound
-from weft.routing.choice import PathChoice
+from weft.routing.choice import links_of, on_links
 from weft.routing.problem import Problem, routing_problem
 from weft.routing.traffic import JobTraffic, job_traffic
 from weft.solvers import maxmin
@@ -82,14 +82,7 @@ def route(fabric: Fabric, traffic: JobTraffic, *, router: str = "auto", seed: in
 
 
 def plan(
-    fabric: Fabric,
-    traffic: JobTraffic,
-    *,
-    router: str = "auto",
-    seed: int = 0,
-    split: int = 2,
-    objective: str = "collective",
-    bound: str = "auto",
+    fabric: Fabric, traffic: JobTraffic, *, router: str = "auto", seed: int = 0, split: int = 2, bound: str = "auto"
 ) -> RoutePlan:
     """Route traffic and judge the routes.
 
@@ -97,12 +90,11 @@ def plan(
         router: one of ``weft.routing.routers.ROUTERS``.
         seed: of hashes, draws and searches.
         split: into how many parts "split" cuts each flow.
-        objective: see ``weft.routing.plan``.
         bound: "cuts": closed form; "lp": also the fractional optimum; "auto": the LP where the routes are above
             the cuts and it is small.
 
     Raises:
-        UnknownName: there is no such router, objective or bound.
+        UnknownName: there is no such router or bound.
         BadInput: flows that cannot be routed.
         Unsupported: a router that does not apply.
     """
@@ -113,7 +105,7 @@ def plan(
     begun = time.perf_counter()
     result = chosen(problem, seed)
     seconds = time.perf_counter() - begun
-    return judged(problem, result, router=router, seed=seed, objective=objective, bound=bound, solve_s=seconds)
+    return judged(problem, result, router=router, seed=seed, bound=bound, solve_s=seconds)
 
 
 def judged(
@@ -122,20 +114,15 @@ def judged(
     *,
     router: str,
     seed: int = 0,
-    objective: str = "collective",
     bound: str = "auto",
     solve_s: float = 0.0,
 ) -> RoutePlan:
-    """How good some routes are, whoever chose them; see ``plan``.
-
-    Raises:
-        UnknownName: there is no such objective.
-    """
+    """How good some routes are, whoever chose them; see ``plan``."""
     load = problem.loads(result.routes)
     alpha = round(float(load.max(initial=0.0)), DIGITS)
     low, proof = _bound(problem, result, alpha, bound)
     rates = flow_rates(problem.fabric, problem.traffic, result.routes)
-    reached = efficiency(problem.traffic, rates / problem.demand_Bps, low, objective)
+    reached = efficiency(problem.traffic, rates / problem.demand_Bps, low)
     return RoutePlan(
         fabric=problem.fabric,
         traffic=problem.traffic,
@@ -163,10 +150,11 @@ def _load_kernels() -> None:
     rates = 0.1 + hosts.astype(np.float64) / 17
     uneven = routing_problem(small, job_traffic(hosts, np.roll(hosts, 2), rates, cap_Bps=rates))
     for example in (problem, uneven):
-        for name in ("ecmp", "ecmp-paper", "repair"):
+        for name in ("ecmp", "repair"):
             routers.ROUTERS[name](example, 0)
     routers.route_coloured(problem, 0)
-    PathChoice(problem, *routers.paper_ecmp(problem)).reach(1.0)
+    hashed = links_of(routers.route_hashed(problem, 0).routes, 2 * problem.ways.up.shape[1] + 2)
+    on_links(problem, hashed, hosts).reach(1.0)
 
 
 def _asked(
@@ -197,37 +185,18 @@ def _bound(problem: Problem, result: routers.RouterResult, alpha: float, wanted:
     return round(low, DIGITS), proof
 
 
-def by_flow(traffic: JobTraffic, pace: Floats) -> Floats:
-    """Every flow for itself."""
-    return pace
-
-
-def by_collective(traffic: JobTraffic, pace: Floats) -> Floats:
-    """The slowest flow of every collective."""
-    return _least(pace, traffic.collective, len(traffic.job))
-
-
-def by_job(traffic: JobTraffic, pace: Floats) -> Floats:
-    """The slowest flow of every job."""
-    return _least(pace, traffic.flow_job, len(traffic.jobs))
-
-
-OBJECTIVES: dict[str, Callable[[JobTraffic, Floats], Floats]] = {
-    "flow": by_flow,
-    "collective": by_collective,
-    "job": by_job,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Efficiency(Document):
-    """Paces of all groups, slowest first, and the most that the slowest could have."""
+    """Paces of all collectives, slowest first, and the most that the slowest could have."""
 
-    DOCUMENT = "name=objective value bound gap"
+    DOCUMENT = "name value bound gap"
 
-    objective: str
     paces: Floats
     bound: float
+
+    @property
+    def name(self) -> str:
+        return "collective"
 
     @property
     def value(self) -> float:
@@ -251,20 +220,13 @@ def flow_rates(fabric: Fabric, traffic: JobTraffic, routes: Routes) -> Floats:
     return maxmin.solve(capacity, routes.indptr, routes.links, routes.usage, np.ones(len(traffic)), traffic.cap_Bps)
 
 
-def efficiency(
-    traffic: JobTraffic, pace: Floats, congestion_bound: float, objective: str = "collective"
-) -> Efficiency:
-    """The objective's value for flows with given paces.
+def efficiency(traffic: JobTraffic, pace: Floats, congestion_bound: float) -> Efficiency:
+    """The efficiency of flows with given paces.
 
     On a link with congestion A the slowest flow has a pace of at most 1 / A, which bounds the slowest group.
-
-    Raises:
-        UnknownName: there is no such objective.
     """
-    if objective not in OBJECTIVES:
-        raise UnknownName("objective", objective, OBJECTIVES, where="--objective")
-    paces = np.sort(OBJECTIVES[objective](traffic, pace))
-    return Efficiency(objective=objective, paces=paces, bound=1.0 / max(1.0, congestion_bound))
+    paces = np.sort(_least(pace, traffic.collective, len(traffic.job)))
+    return Efficiency(paces=paces, bound=1.0 / max(1.0, congestion_bound))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +249,7 @@ class JobOutcome:
 def outcomes(traffic: JobTraffic, demand_Bps: Floats, rates: Floats) -> tuple[JobOutcome, ...]:
     """What comes of every job, in order."""
     # Demand is the rate alone: the inverse of the slowest pace is how much longer a round lasts.
-    slowest = 1.0 / by_job(traffic, rates / demand_Bps)
+    slowest = 1.0 / _least(rates / demand_Bps, traffic.flow_job, len(traffic.jobs))
     flows = np.bincount(traffic.flow_job, minlength=len(traffic.jobs))
     all_reduce_s, alone_s = _all_reduce_s(traffic, rates), _all_reduce_s(traffic, demand_Bps)
     columns = flows, np.maximum(slowest, 0.0), all_reduce_s, alone_s, traffic.pause_s
@@ -318,6 +280,7 @@ def _all_reduce_s(traffic: JobTraffic, rates: Floats) -> Floats:
 
 
 def _least(pace: Floats, group: Ints, count: int) -> Floats:
+    """The pace of the slowest flow of every group."""
     # A group without flows is as fast as alone.
     lowest = np.full(count, np.inf)
     np.minimum.at(lowest, group, pace)

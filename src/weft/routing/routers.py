@@ -7,24 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from weft.errors import Unsupported
+from weft.fabric.checks import components
 from weft.fabric.paths import Paths
-from weft.fabric.spec import SCALE_UP, Floats, Ints, ranks
+from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask, ranks
 from weft.fabric.traffic import Routes
-from weft.routing.bound import (
-    MOST_COLUMNS,
-    CommodityPaths,
-    by_label,
-    closed_bound,
-    every_path,
-    least_congestion,
-    paths_of,
-)
+from weft.routing import _kernels
+from weft.routing.bound import MOST_COLUMNS, CommodityPaths, closed_bound, least_congestion, paths_of
 from weft.routing.choice import ENOUGH, PathChoice, ordered
-from weft.routing.colouring import coloured
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic
 
@@ -32,45 +26,6 @@ from weft.routing.traffic import JobTraffic
 def _key(traffic: JobTraffic) -> Ints:
     """What tells the flows of a pair apart: queue pair, and collective by order of appearance."""
     return ranks(traffic.source * (int(traffic.target.max(initial=0)) + 1) + traffic.target)
-
-
-def paper_ecmp(problem: Problem) -> tuple[Ints, Ints]:
-    """The ECMP of the routing paper's code: H(source ToR + H(source + H(destination))) modulo the live paths.
-
-    H is Thomas Wang's mix of 32 bits (version 3.1, which the code calls Jenkins') in Java's signed
-    arithmetic; ToRs are numbered first, then the other switches, then hosts.
-    """
-    fabric, traffic = problem.fabric, problem.traffic
-    switches = int(np.count_nonzero(problem.climbs.level > 0))
-    leaves = np.flatnonzero(problem.climbs.level == 1)
-    first = np.full(fabric.accelerators, 0, dtype=np.int64)
-    nics = np.flatnonzero((fabric.tier > SCALE_UP) & (fabric.source < fabric.accelerators))
-    first[fabric.source[nics[::-1]]] = np.searchsorted(leaves, fabric.target[nics[::-1]])
-    mixed = _mixed(switches + traffic.source + _mixed(switches + traffic.target))
-    return picked(problem, _mixed(first[traffic.source] + mixed))
-
-
-def picked(problem: Problem, turn: Ints) -> tuple[Ints, Ints]:
-    """Every flow's path with number ``turn``, modulo the count of its paths."""
-    counts, up, down = every_path(problem.ways, np.arange(len(turn)))
-    at = np.cumsum(counts) - counts + turn % counts
-    return up[at], down[at]
-
-
-def _mixed(value: Ints) -> Ints:
-    """The hash of signed 32-bit numbers, as its absolute value."""
-    a = value.astype(np.int64).astype(np.int32)
-    c1, c2, c3, c4, c5, c6 = np.array(
-        [0x7ED55D16, 0xC761C23C, 0x165667B1, 0xD3A2646C, 0xFD7046C5, 0xB55A4F09], dtype=np.uint32
-    ).astype(np.int32)
-    with np.errstate(over="ignore"):
-        a = (a + c1) + (a << np.int32(12))
-        a = (a ^ c2) ^ (a >> np.int32(19))
-        a = (a + c3) + (a << np.int32(5))
-        a = (a + c4) ^ (a << np.int32(9))
-        a = (a + c5) + (a << np.int32(3))
-        a = (a ^ c6) ^ (a >> np.int32(16))
-    return np.asarray(np.minimum(np.abs(a.astype(np.int64)), 2**31 - 1), dtype=np.int64)
 
 
 PASSES = 40
@@ -104,16 +59,130 @@ def route_sprayed(problem: Problem, seed: int) -> RouterResult:
     return RouterResult(routes=Paths(problem.fabric).routes(traffic.source, traffic.target, mode="spray", seed=seed))
 
 
-def route_paper_ecmp(problem: Problem, seed: int) -> RouterResult:
-    """The hash of the routing paper's code, for comparisons with its figures."""
-    return _result(problem, *paper_ecmp(problem))
-
-
 def route_greedy(problem: Problem, seed: int) -> RouterResult:
     """The paper's greedy: flows by the busiest leaves, each on its path with the least highest load."""
     choice = PathChoice(problem)
     choice.place(by_leaves(problem), smooth=False)
     return _result(problem, choice.up, choice.down)
+
+
+class ColouredGraph(NamedTuple):
+    """Edges with their ends and colours, and the edge of each colour at each vertex (see ``_kernels``)."""
+
+    left: Ints
+    right: Ints
+    colour: Ints
+    out: Ints
+    into: Ints
+
+
+def coloured(problem: Problem, order: Ints | None = None) -> tuple[Ints, Ints]:
+    """Flows on a Clos without a collision that can be avoided: edge colouring, layer by layer.
+
+    Flows between the leaves are the edges of a bipartite multigraph, sending leaves left, receiving ones right.
+    The switches above the leaves fall into parts that hang together without the leaves: single spines on two
+    layers, planes of spines and cores on three; k parallel cables to one part count as k parts.  With n parts,
+    one link from each leaf to each, and at most Delta flows in or out of a leaf, ceil(Delta / n) flows on a link
+    are unavoidable, and enough: Koenig colours the edges with Delta colours, and colour c goes to part c modulo n.
+    Inside a part the flows go on between its lowest switches in the same way.  With equal flows and as many links
+    up as down that is optimal on any number of layers.
+
+    Returns ways up and down of every flow; -1 where links are down and all colours left are closed.
+
+    Args:
+        order: in which flows are coloured; as given by default.
+
+    Raises:
+        Unsupported: the fabric is not a Clos under hosts with one NIC, or a switch reaches a part by several
+        switches.
+    """
+    ways, fabric = problem.ways, problem.fabric
+    if not (problem.climbs.sound and np.all(ways.first >= 0) and np.all(ways.last >= 0)):
+        raise _unsupported("not every flow goes over one NIC and the switches of a Clos")
+    flows = np.arange(len(problem.demand_Bps)) if order is None else order
+    left, right = fabric.target[ways.first[flows]], fabric.source[ways.last[flows]]
+    width = ways.up.shape[1]
+    links = np.full((2, len(flows), width), -1, dtype=np.int64)
+    lost = np.zeros(len(flows), dtype=bool)
+    # Layer by layer: colour the flows that have not met, take each one link up at both ends, go on above.
+    for layer in range(1, width + 1):
+        open_ = np.flatnonzero((left != right) & ~lost)
+        if not len(open_):
+            break
+        lost[open_], steps = _layer(problem, layer, left[open_], right[open_])
+        going, links[:, open_, layer - 1] = open_[~lost[open_]], steps
+        # Both ends are now in the same part of the fabric; they meet where they are on the same switch.
+        left[going] = fabric.target[links[0, going, layer - 1]]
+        right[going] = fabric.target[links[1, going, layer - 1]]
+    lost |= left != right
+    up, down = np.full(len(flows), -1, dtype=np.int64), np.full(len(flows), -1, dtype=np.int64)
+    result = np.flatnonzero(~lost)
+    up[flows[result]] = _numbers(problem, flows[result], left[result], links[0, result], 0)
+    down[flows[result]] = _numbers(problem, flows[result], left[result], links[1, result], 1)
+    return up, down
+
+
+def _layer(problem: Problem, layer: int, left: Ints, right: Ints) -> tuple[Mask, Ints]:
+    """Colour flows between switches of a layer: which found no part, and the links up at both ends."""
+    fabric, table = problem.fabric, problem.climbs
+    above = table.usable & (table.level[fabric.source] > layer) & (table.level[fabric.target] > layer)
+    part = components(fabric.nodes, fabric.source[above], fabric.target[above])
+    low, high = table.level[fabric.source] == layer, table.level[fabric.target] == layer + 1
+    upward = np.flatnonzero(table.usable & low & high)
+    # Planes: what hangs together from this layer upwards.
+    inside = table.usable & (table.level[fabric.source] >= layer) & (table.level[fabric.target] >= layer)
+    plane = components(fabric.nodes, fabric.source[inside], fabric.target[inside])
+    links = np.full((2, len(left)), -1, dtype=np.int64)
+    # Planes share no link above this layer, so that each is a graph by itself.
+    for each in np.unique(plane[left]).tolist():
+        flows = np.flatnonzero(plane[left] == each)
+        mine = upward[plane[fabric.source[upward]] == each]
+        # Parallel cables count as parts: the k-th up at one end goes with the k-th at the other.
+        member = ranks(fabric.source[mine] * fabric.nodes + fabric.target[mine])
+        switches, at = np.unique(fabric.source[mine], return_inverse=True)
+        parts, to = np.unique(part[fabric.target[mine]] * (len(mine) + 1) + member, return_inverse=True)
+        grid = np.full((len(switches), len(parts)), -1, dtype=np.int64)
+        if len(np.unique(at * len(parts) + to)) < len(mine):
+            raise _unsupported("a switch reaches the same part of the fabric by several switches")
+        grid[at, to] = mine
+        ends = [np.searchsorted(switches, side[flows]) for side in (left, right)]
+        graph = _graph(grid, *ends)
+        _kernels.insert_all(graph, np.arange(len(flows)))
+        # Colour c goes to part c modulo n: ceil(Delta / n) flows on a link, the least that is possible.
+        colour = np.where(graph.colour >= 0, graph.colour % len(parts), 0)
+        for side in (0, 1):
+            links[side, flows] = np.where(graph.colour >= 0, grid[ends[side], colour], -1)
+    return links[0] < 0, links
+
+
+def _graph(grid: Ints, left: Ints, right: Ints) -> ColouredGraph:
+    """No edge coloured: as many colours for each part as the busiest switch needs, closed where it has
+    no link.
+    """
+    open_ = np.maximum(np.count_nonzero(grid >= 0, axis=1), 1)
+    # Koenig needs as many colours as the busiest switch has flows: that many rounds of one colour for each link.
+    busiest = [np.bincount(ends, minlength=len(grid)) for ends in (left, right)]
+    per_link = max(int(np.ceil(np.max(count / open_, initial=1.0) - 1e-12)) for count in busiest)
+    closed = np.tile(grid < 0, (1, per_link))
+    places = np.where(closed, _kernels.CLOSED, _kernels.FREE).astype(np.int64)
+    return ColouredGraph(left, right, np.full(len(left), -1, dtype=np.int64), places, places.copy())
+
+
+def _numbers(problem: Problem, flows: Ints, top: Ints, links: Ints, side: int) -> Ints:
+    """The number of the way with given links up."""
+    ways = problem.ways
+    first, end = (ways.up_first, ways.up_end) if side == 0 else (ways.down_first, ways.down_end)
+    result = np.full(len(flows), -1, dtype=np.int64)
+    _kernels.locate(ways, first[flows], end[flows], top, links, result)
+    return result
+
+
+def _unsupported(why: str) -> Unsupported:
+    return Unsupported(
+        f"edge colouring is for a Clos; {why}",
+        where="--router edge-coloring",
+        remedy="use repair, which takes any fabric",
+    )
 
 
 def route_coloured(problem: Problem, seed: int) -> RouterResult:
@@ -211,7 +280,6 @@ Router = Callable[[Problem, int], RouterResult]
 ROUTERS: dict[str, Router] = {
     "auto": route_best,
     "ecmp": route_hashed,
-    "ecmp-paper": route_paper_ecmp,
     "greedy": route_greedy,
     "edge-coloring": route_coloured,
     "repair": route_repaired,
@@ -219,9 +287,7 @@ ROUTERS: dict[str, Router] = {
     "split": route_repaired,
     "spray": route_sprayed,
 }
-"""``split`` routes the flows of a split traffic.
-
-``ecmp-paper`` is for comparisons with the paper's figures; no option offers it."""
+"""``split`` routes the flows of a split traffic."""
 
 
 def improve(choice: PathChoice, low: float) -> None:
@@ -255,20 +321,18 @@ def by_leaves(problem: Problem) -> Ints:
     fabric = problem.fabric
     leaves = np.flatnonzero(problem.climbs.level == 1)
     outer = np.flatnonzero(fabric.tier > SCALE_UP)
-    below = np.full(fabric.accelerators, -1, dtype=np.int64)
+    # Set 0 leaves or enters hosts without a leaf, set n leaf n - 1.
+    below = np.zeros(fabric.accelerators, dtype=np.int64)
     mine = outer[fabric.source[outer] < fabric.accelerators][::-1]
-    below[fabric.source[mine]] = np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
-    sets = [
-        (-len(flows), f"{letter}_{leaf}", flows)
-        for letter, ends in (("a", problem.traffic.source), ("b", problem.traffic.target))
-        for leaf, flows in by_label(below[ends])
-    ]
+    below[fabric.source[mine]] = 1 + np.searchsorted(leaves, np.minimum(fabric.target[mine], fabric.nodes - 1))
+    count = int(below.max(initial=0)) + 1
+    sets = np.stack([below[problem.traffic.source], count + below[problem.traffic.target]])
+    size = np.bincount(sets.ravel(), minlength=2 * count)
+    order = sorted(range(2 * count), key=lambda at: (-size[at], f"{'ab'[at // count]}_{at % count - 1}"))
+    place = np.empty(2 * count, dtype=np.int64)
+    place[order] = np.arange(2 * count)
     # A flow is in the set of its source's leaf and in that of its target's: its first place counts.
-    order = np.concatenate(
-        [np.zeros(0, dtype=np.int64), *(flows for _, _, flows in sorted(sets, key=lambda s: s[:2]))]
-    )
-    _, first = np.unique(order, return_index=True)
-    return np.asarray(order[np.sort(first)])
+    return np.argsort(place[sets].min(axis=0), kind="stable")
 
 
 def _result(problem: Problem, up: Ints, down: Ints, bound: float = 0.0) -> RouterResult:

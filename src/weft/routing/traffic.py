@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from weft.errors import BadInput
 from weft.fabric.checks import some
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Traffic
+
+_OF_FLOWS = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,15 +64,7 @@ class JobTraffic:
 
     def select(self, flows: Ints) -> JobTraffic:
         """Some of the flows, in the order given; jobs and collectives stay."""
-        return replace(
-            self,
-            source=self.source[flows],
-            target=self.target[flows],
-            bytes=self.bytes[flows],
-            cap_Bps=self.cap_Bps[flows],
-            queue_pair=self.queue_pair[flows],
-            collective=self.collective[flows],
-        )
+        return replace(self, **{name: getattr(self, name)[flows] for name in _OF_FLOWS})
 
     def only(self, jobs: Sequence[int]) -> JobTraffic:
         """The flows of some jobs, renumbered in the order given."""
@@ -195,23 +190,13 @@ def merged(parts: Sequence[JobTraffic]) -> JobTraffic:
     jobs = np.cumsum([0] + [len(part.jobs) for part in parts])
     collectives = np.cumsum([0] + [len(part.job) for part in parts])
 
-    def joined(field: str) -> np.ndarray:
-        return np.concatenate([getattr(part, field) for part in parts])
-
-    return JobTraffic(
-        source=joined("source"),
-        target=joined("target"),
-        bytes=joined("bytes"),
-        cap_Bps=joined("cap_Bps"),
-        queue_pair=joined("queue_pair"),
-        collective=np.concatenate([p.collective + c for p, c in zip(parts, collectives, strict=False)]),
-        job=np.concatenate([p.job + j for p, j in zip(parts, jobs, strict=False)]),
-        rounds=joined("rounds"),
-        names=tuple(name for part in parts for name in part.names),
-        jobs=tuple(names),
-        start_s=joined("start_s"),
-        pause_s=joined("pause_s"),
-    )
+    joined: dict[str, Any] = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in (*_OF_FLOWS, "job", "rounds", "start_s", "pause_s")
+    }
+    joined["collective"] += np.repeat(collectives[:-1], [len(part) for part in parts])
+    joined["job"] += np.repeat(jobs[:-1], [len(part.job) for part in parts])
+    return JobTraffic(**joined, names=tuple(name for part in parts for name in part.names), jobs=tuple(names))
 
 
 def check_traffic(fabric: Fabric, traffic: JobTraffic, where: str = "traffic") -> None:

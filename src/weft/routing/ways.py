@@ -22,6 +22,7 @@ from weft.fabric.checks import cables_apart
 from weft.fabric.paths import Paths
 from weft.fabric.spec import SCALE_UP, Fabric, Ints, Mask
 from weft.fabric.traffic import Routes, single_paths, spans
+from weft.routing import _kernels
 
 Small = npt.NDArray[np.int32]
 MOST_PATHS = 256
@@ -154,8 +155,6 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, table: Climbs | None = N
     Args:
         table: ``climbs(fabric)``, if known already.
     """
-    from weft.routing import _choose
-
     result = table or climbs(fabric)
     # Flows between accelerators of one domain stay on its scale-up links, where it has any.
     inside = (fabric.tier == SCALE_UP) & fabric.up & (fabric.source < fabric.accelerators)
@@ -172,7 +171,7 @@ def ways_of(fabric: Fabric, source: Ints, target: Ints, table: Climbs | None = N
             continue
         limits = np.stack([slices[a[at]], slices[a[at] + 1], slices[b[at]], slices[b[at] + 1]])
         met = np.zeros(len(at), dtype=bool)
-        _choose.meet(result.top, limits, met)
+        _kernels.meet(result.top, limits, met)
         bounds[:, at[met]] = limits[:, met]
         open_[at[met]] = False
     apart = np.flatnonzero(bounds[1] == 0)

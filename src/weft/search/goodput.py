@@ -22,11 +22,9 @@ from weft.fabric.spec import Fabric
 from weft.layout.spec import Layout
 from weft.model.job import Job
 from weft.reliability.classes import FailureBook
-from weft.reliability.job import FailingJob, assumed, failing_job, is_simulated
+from weft.reliability.job import FailingJob, Policy, assumed, failing_job, is_simulated
 from weft.reliability.parts import broken, parts_of, stranded_accelerators
-from weft.reliability.process import ClassCost, Saving
-from weft.reliability.recovery import Policy
-from weft.reliability.renewal import TimeShares
+from weft.reliability.renewal import ClassCost, Saving, TimeShares
 from weft.results import Result
 from weft.simulation.iteration.result import IterationSimulation
 from weft.simulation.iteration.simulate import simulate_iteration

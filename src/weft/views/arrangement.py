@@ -156,9 +156,10 @@ def _details(result: Arrangement) -> Iterator[Block]:
     yield from _seats(result)
     yield from _loads(result)
     yield Heading("Search")
-    layouts = f" {result.layouts} other layouts," if result.layouts else ""
+    search = result.search
+    layouts = f" {search.layouts} other layouts," if search.layouts else ""
     yield Paragraph(
-        f"{result.evaluations:,} arrangements stepped,{layouts} {counted(result.placements, 'placement')};"
+        f"{search.arrangements:,} arrangements stepped,{layouts} {counted(search.placements, 'placement')};"
         f" {ENDS[result.ended]}",
         indent=2,
     )

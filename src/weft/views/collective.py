@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.collectives.schedules.provision import Provision
+from weft.collectives.schedules.result import Provision
 from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_si

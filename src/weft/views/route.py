@@ -12,9 +12,8 @@ from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
-    from weft.routing.audit import RouteAudit
     from weft.routing.plan import RoutePlan
-    from weft.routing.report import RouteReport
+    from weft.routing.report import RouteAudit, RouteReport
 
 SHOWN = 8
 """Jobs and links that a table shows."""
@@ -46,9 +45,7 @@ def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
             indent=2,
         )
         best = plan.efficiency
-        yield Paragraph(
-            f"Slowest {best.objective}: {best.value:.1%} of its pace alone, at most {best.bound:.1%}", indent=2
-        )
+        yield Paragraph(f"Slowest collective: {best.value:.1%} of its pace alone, at most {best.bound:.1%}", indent=2)
         yield from _links(plan)
 
 
@@ -91,11 +88,11 @@ def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
             Column(heading="flows that move", cells=[f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
             Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
             Column(
-                heading=f"slowest {best.objective}",
+                heading="slowest collective",
                 cells=[f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
                 meaning="share of its pace alone",
             ),
-            Column(heading=f"mean {best.objective}", cells=[f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
+            Column(heading="mean collective", cells=[f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
         ]
     )
     yield Heading("Slowdown of jobs")

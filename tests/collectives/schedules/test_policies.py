@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import MOST_CHUNKS, request
 from weft.collectives.schedules.policies import ALIASES, ORDERS, POLICIES, compare, schedule
-from weft.collectives.schedules.provision import provision
-from weft.collectives.schedules.result import ScheduleResult
+from weft.collectives.schedules.result import ScheduleResult, provision
 from weft.errors import BadInput, UnknownName
 from weft.fabric.dimension import Dimension
 
@@ -70,26 +69,19 @@ def test_only_astra_sims_baseline_is_fused():
     assert schedule(asked(), "baseline", order="astra-fifo").schedule.fused
 
 
-@pytest.mark.parametrize("policy", ["tacos", "", "Baseline", "themis scf"])
-def test_unknown_policies(policy):
-    with pytest.raises(UnknownName, match="unknown policy"):
-        schedule(asked(), policy)
-
-
-@pytest.mark.parametrize("policy", ["baseline", "themis"])
-def test_unknown_orders(policy):
-    with pytest.raises(UnknownName, match="order"):
-        schedule(asked(), policy, order="lifo")
-
-
-def test_no_order_is_fixed_that_nobody_found():
-    with pytest.raises(BadInput, match="fixes none"):
-        schedule(asked(), "themis", order="fixed")
-
-
-def test_weft_takes_no_order():
-    with pytest.raises(BadInput, match="drop it"):
-        schedule(asked(), "weft", order="fifo")
+@pytest.mark.parametrize(
+    ("policy", "order", "error", "words"),
+    [
+        *((policy, None, UnknownName, "unknown policy") for policy in ("tacos", "", "Baseline", "themis scf")),
+        ("baseline", "lifo", UnknownName, "order"),
+        ("themis", "lifo", UnknownName, "order"),
+        ("themis", "fixed", BadInput, "fixes none"),
+        ("weft", "fifo", BadInput, "drop it"),
+    ],
+)
+def test_policies_and_orders_that_cannot_be(policy, order, error, words):
+    with pytest.raises(error, match=words):
+        schedule(asked(), policy, order=order)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

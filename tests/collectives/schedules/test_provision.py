@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from weft.collectives.schedules.bound import best_shares, ideal_s
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import baseline
-from weft.collectives.schedules.provision import provision
+from weft.collectives.schedules.result import provision
 from weft.collectives.schedules.timing import time_schedule
 from weft.fabric.dimension import Dimension
 

@@ -270,16 +270,6 @@ def test_a_fixed_order_repeats_any_run(rule, active, seed, ties):
     assert again.time_s == pytest.approx(first.time_s, rel=1e-12)
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_runs_repeat_to_the_bit(rule):
-    for seed in range(20):
-        operations, dimensions = with_ties(np.random.default_rng(seed))
-        runs = [play(passages_of(operations), dimensions, rule=rule, active=2) for _ in range(2)]
-        assert runs[0].time_s == runs[1].time_s
-        np.testing.assert_array_equal(runs[0].end_s, runs[1].end_s)
-        np.testing.assert_array_equal(runs[0].admitted_s, runs[1].admitted_s)
-
-
 @given(st.integers(0, 2**32 - 1), st.sampled_from(RULES), st.sampled_from(ACTIVE))
 def test_nobody_moves_faster_than_the_bandwidth(seed, rule, active):
     operations, dimensions = some_chunks(np.random.default_rng(seed))

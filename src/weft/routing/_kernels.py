@@ -1,4 +1,4 @@
-"""Compiled loops of routers: the best way of a flow, moving flows off full links, chains of displaced flows.
+"""Compiled loops of routers: the best way of a flow, moves and chains of flows, ways of given links, edge colours.
 
 A *place* is a link on a flow's present path, ``flow * width + column`` over its way up, then its way down.
 Each link lists its places (``head``, ``after``, ``before``), so that the flows on it are found without a search.
@@ -85,18 +85,15 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
             mate = b
             while mate < b_end and ways.top[mate] == top:
                 high = peak(load, inverse, ways.down, mate, demand, up)
-                if high < least * (1 - TIE) or found_a < 0:
-                    found_a, found_b, least = a, mate, high
-                    if smooth:
-                        least_total = total(load, inverse, ways.up, a, demand)
-                        least_total += total(load, inverse, ways.down, mate, demand)
+                lower, now = high < least * (1 - TIE) or found_a < 0, 0.0
                 # Equal peaks: the path that adds least to the squared loads leaves most room for the flows that
                 # follow.
-                elif smooth and high <= least * (1 + TIE):
-                    now = total(load, inverse, ways.up, a, demand)
-                    now += total(load, inverse, ways.down, mate, demand)
-                    if now < least_total * (1 - TIE):
+                if smooth and (lower or high <= least * (1 + TIE)):
+                    now = total(load, inverse, ways.up, a, demand) + total(load, inverse, ways.down, mate, demand)
+                    if not lower and now < least_total * (1 - TIE):
                         found_a, found_b, least_total = a, mate, now
+                if lower:
+                    found_a, found_b, least, least_total = a, mate, high, now
                 mate += 1
         a += 1
         if a < a_end and ways.top[a] != top:
@@ -105,16 +102,23 @@ def best(ways: Any, flow: int, load: Any, inverse: Any, demand: float, smooth: b
 
 
 @jit
+def link_at(ways: Any, a: int, b: int, column: int) -> Any:
+    """The link in a column of a path, which are those of its way up, then of its way down; -1 for none."""
+    width = ways.up.shape[1]
+    return ways.up[a, column] if column < width else ways.down[b, column - width]
+
+
+@jit
 def settle(net: Any, ways: Any, flow: int, a: int, b: int) -> None:
     """Put a flow on a path: loads, and its place on every link."""
     # Every link of the path gets the flow's place at the front of its list: constant time, whatever its length.
     net.up[flow], net.down[flow] = a, b
-    width = ways.up.shape[1]
-    for column in range(2 * width):
-        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+    width = 2 * ways.up.shape[1]
+    for column in range(width):
+        link = link_at(ways, a, b, column)
         if link < 0:
             continue
-        place = flow * 2 * width + column
+        place = flow * width + column
         net.load[link] += net.demand[flow] * net.inverse[link]
         net.before[place], net.after[place] = -1, net.head[link]
         if net.head[link] >= 0:
@@ -125,13 +129,13 @@ def settle(net: Any, ways: Any, flow: int, a: int, b: int) -> None:
 @jit
 def lift(net: Any, ways: Any, flow: int) -> None:
     """Take a flow off its path."""
-    width = ways.up.shape[1]
+    width = 2 * ways.up.shape[1]
     a, b = net.up[flow], net.down[flow]
-    for column in range(2 * width):
-        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+    for column in range(width):
+        link = link_at(ways, a, b, column)
         if link < 0:
             continue
-        place = flow * 2 * width + column
+        place = flow * width + column
         # The list is doubly linked, so that a place leaves it without a search.
         net.load[link] -= net.demand[flow] * net.inverse[link]
         # A link without flows has load 0 exactly (or what is fixed): sums and differences round.
@@ -186,9 +190,8 @@ def cheapest(net: Any, ways: Any, flow: int, target: float) -> Any:
 def latest(net: Any, ways: Any, a: int, b: int) -> Any:
     """The last stamp of a path's links."""
     result = np.int64(0)
-    width = ways.up.shape[1]
-    for column in range(2 * width):
-        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+    for column in range(2 * ways.up.shape[1]):
+        link = link_at(ways, a, b, column)
         if link >= 0:
             result = max(result, net.stamp[link])
     return result
@@ -197,26 +200,21 @@ def latest(net: Any, ways: Any, a: int, b: int) -> Any:
 @jit
 def fill_path(net: Any, ways: Any, a: int, b: int, now: int) -> None:
     """Stamp a path's links."""
-    width = ways.up.shape[1]
-    for column in range(2 * width):
-        link = ways.up[a, column] if column < width else ways.down[b, column - width]
+    for column in range(2 * ways.up.shape[1]):
+        link = link_at(ways, a, b, column)
         if link >= 0:
             net.stamp[link] = now
 
 
 @jit
-def displace(net: Any, ways: Any, links: Any, way: int, keep: int, target: float, waiting: int) -> int:
-    """Take flows off the links of a way until they are within ``target``; put them in the queue."""
-    for column in range(links.shape[1]):
-        link = links[way, column]
-        if link < 0:
-            continue
+def displace(net: Any, ways: Any, a: int, b: int, keep: int, target: float, waiting: int) -> int:
+    """Take flows off the links of a path until they are within ``target``; put them in the queue.  -1: no room."""
+    for column in range(2 * ways.up.shape[1]):
+        link = link_at(ways, a, b, column)
         # What is lifted here waits in the queue; `keep` stays.
-        while net.load[link] > target * (1 + TIE):
+        while link >= 0 and net.load[link] > target * (1 + TIE):
             guest = victim(net, ways, link, keep, net.load[link] - target)
-            if guest < 0:
-                return -1
-            if waiting >= len(net.queue):
+            if guest < 0 or waiting >= len(net.queue):
                 return -1
             remember(net, guest)
             lift(net, ways, guest)
@@ -293,9 +291,7 @@ def chain(net: Any, ways: Any, flow: int, target: float, steps: int) -> bool:
         net.clock[0] += 1
         fill_path(net, ways, a, b, net.clock[0])
         # Step 3: what is too much on that path waits in turn.  The chain ends when nobody waits.
-        waiting = displace(net, ways, ways.up, a, this, target, waiting)
-        if waiting >= 0:
-            waiting = displace(net, ways, ways.down, b, this, target, waiting)
+        waiting = displace(net, ways, a, b, this, target, waiting)
         if waiting == 0:
             return True
         if waiting < 0:
@@ -389,16 +385,6 @@ def settle_all(net: Any, ways: Any, up: Any, down: Any) -> None:
 
 
 @jit
-def move_all(net: Any, ways: Any, up: Any, down: Any) -> None:
-    """Every flow on the given path."""
-    for flow in range(len(up)):
-        if net.up[flow] != up[flow] or net.down[flow] != down[flow]:
-            if net.up[flow] >= 0:
-                lift(net, ways, flow)
-            settle(net, ways, flow, up[flow], down[flow])
-
-
-@jit
 def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
     """Each flow of ``order`` that has no way yet on its best one."""
     for at in range(len(order)):
@@ -406,3 +392,178 @@ def place_all(net: Any, ways: Any, order: Any, smooth: bool) -> None:
         if net.up[flow] < 0:
             a, b, _ = best(ways, flow, net.load, net.inverse, net.demand[flow], smooth)
             settle(net, ways, flow, a, b)
+
+
+# Ways of given links ------------------------------------------------------------------------------
+
+
+@jit
+def locate(ways: Any, first: Any, end: Any, top: Any, links: Any, result: Any) -> None:
+    """The way to a top with given links, of those from ``first`` to ``end``; -1 where there is none."""
+    for at in range(len(first)):
+        # Step 1: bisect for the first way with the top (a slice is sorted by top).
+        low, high = first[at], end[at]
+        # Ways before `low` have a lower top, those from `high` on the same or a higher one.
+        while low < high:
+            middle = (low + high) // 2
+            if ways.top[middle] < top[at]:
+                low = middle + 1
+            else:
+                high = middle
+        # Step 2: of the ways with that top the one with the same links.
+        while low < end[at] and ways.top[low] == top[at]:
+            same = True
+            for column in range(links.shape[1]):
+                same = same and ways.up[low, column] == links[at, column]
+            if same:
+                result[at] = low
+                break
+            low += 1
+
+
+@jit
+def follow(ways: Any, flows: Any, links: Any, up: Any, down: Any) -> None:
+    """The ways up and down that make the path in a flow's row of ``links`` (-1 behind it); -1 where
+    none do.
+    """
+    for at in range(len(flows)):
+        flow = flows[at]
+        # A path is first link, way up, way down, last link.  Each part must follow on the one before, and nothing may
+        # be left behind the last.
+        begin = 1 if ways.first[flow] >= 0 else 0
+        if begin == 1 and links[flow, 0] != ways.first[flow]:
+            continue
+        for a in range(ways.up_first[flow], ways.up_end[flow]):
+            after = follows(ways.up, a, links, flow, begin)
+            if after >= 0:
+                b = way_down(ways, flow, a, links, after)
+                if b >= 0:
+                    up[flow], down[flow] = a, b
+                    break
+
+
+@jit
+def way_down(ways: Any, flow: int, a: int, links: Any, begin: int) -> int:
+    """The way down from the top of ``a`` that a flow's row has from ``begin`` on; -1 if there is
+    none.
+    """
+    for b in range(ways.down_first[flow], ways.down_end[flow]):
+        if ways.top[b] == ways.top[a]:
+            end = follows(ways.down, b, links, flow, begin)
+            if end >= 0 and ends(ways.last[flow], links, flow, end):
+                return b
+    return -1
+
+
+@jit
+def follows(table: Any, way: int, links: Any, flow: int, begin: int) -> int:
+    """Where a way's links end in a flow's row, if they stand there from ``begin`` on; otherwise -1."""
+    for column in range(table.shape[1]):
+        link = table[way, column]
+        if link < 0:
+            continue
+        if begin >= links.shape[1] or links[flow, begin] != link:
+            return -1
+        begin += 1
+    return begin
+
+
+@jit
+def ends(last: int, links: Any, flow: int, begin: int) -> bool:
+    """Whether a row goes on from ``begin`` with the last link, if there is one, and nothing else."""
+    if last >= 0:
+        if begin >= links.shape[1] or links[flow, begin] != last:
+            return False
+        begin += 1
+    return bool(begin >= links.shape[1] or links[flow, begin] < 0)
+
+
+# Edge colouring: Koenig's alternating paths on a bipartite multigraph ------------------------------
+
+FREE, CLOSED = -1, -2
+"""Places of ``out[u, c]`` and ``into[v, c]``, which hold the edge of colour ``c`` at a left and a right vertex: no
+edge yet, or a colour that the vertex may not use."""
+
+
+@jit
+def put(graph: Any, edge: int, colour: int) -> None:
+    """Give an edge a colour."""
+    graph.out[graph.left[edge], colour] = edge
+    graph.into[graph.right[edge], colour] = edge
+    graph.colour[edge] = colour
+
+
+@jit
+def open_path(graph: Any, edge: int, a: int, b: int) -> bool:
+    """Whether the path that leaves the right end of ``edge`` by colours a, b, a, ... meets no closed
+    place.
+    """
+    right, at = True, graph.right[edge]
+    # The path alternates sides and meets no edge twice: no more steps than vertices.
+    for _ in range(2 * len(graph.left) + 2):
+        following = graph.into[at, a] if right else graph.out[at, b]
+        if following < 0:
+            return bool(following == FREE)
+        at = graph.left[following] if right else graph.right[following]
+        right = not right
+    return False
+
+
+@jit
+def flip(graph: Any, edge: int, a: int, b: int) -> int:
+    """Give ``edge`` colour ``a``, which is free at its left end, and swap a and b along the path from its
+    right end, where b is free; how many other edges changed."""
+    changed, right = 0, graph.right[edge]
+    # Step by step along the path: an edge takes the colour that the one before it had, and displaces the next.
+    displaced = graph.into[right, a]
+    put(graph, edge, a)
+    # Every edge but `displaced` has one colour, and no vertex has two edges of one.
+    while displaced >= 0:
+        left = graph.left[displaced]
+        if graph.out[left, a] == displaced:
+            graph.out[left, a] = FREE
+        following = graph.out[left, b]
+        put(graph, displaced, b)
+        changed += 1
+        if following < 0:
+            break
+        right = graph.right[following]
+        if graph.into[right, b] == following:
+            graph.into[right, b] = FREE
+        displaced = graph.into[right, a]
+        put(graph, following, a)
+        changed += 1
+    return changed
+
+
+@jit
+def insert(graph: Any, edge: int, first: int) -> int:
+    """Colour one edge; how many others changed for it, or -1 where it found no colour.
+
+    Colours below ``first`` are tried last.
+    """
+    left, right, colours = graph.left[edge], graph.right[edge], graph.out.shape[1]
+    # The cheap case: a colour that both ends have free.
+    for turn in range(colours):
+        colour = (first + turn) % colours
+        if graph.out[left, colour] == FREE and graph.into[right, colour] == FREE:
+            put(graph, edge, colour)
+            return 0
+    # Koenig: colour a is free at the left end, b at the right one.  The path of colours a and b from the right
+    # end cannot reach the left one, so that swapping the two along it leaves a free at both ends.
+    for a in range(colours):
+        if graph.out[left, a] != FREE or graph.into[right, a] == CLOSED:
+            continue
+        for b in range(colours):
+            if graph.into[right, b] == FREE and open_path(graph, edge, a, b):
+                return flip(graph, edge, a, b)
+    return -1
+
+
+@jit
+def insert_all(graph: Any, edges: Any) -> int:
+    """Colour edges in order; how many already coloured ones changed."""
+    changed = 0
+    for at in range(len(edges)):
+        changed += max(insert(graph, edges[at], 0), 0)
+    return changed
