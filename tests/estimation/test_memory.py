@@ -16,8 +16,7 @@ from weft.estimation import Estimate, estimate
 from weft.estimation.costs import block_activations
 from weft.estimation.iteration import Estimator
 from weft.estimation.result import MEMORY_PARTS, EstimateTable
-from weft.layout.operations import Sizes
-from weft.layout.parts import block_parameters
+from weft.layout.operations import Sizes, block_parameters
 from weft.layout.spec import Layout
 from weft.layout.step import BLOCKWISE, EAGER, FSDP2, RUNTIME, Software
 from weft.layout.table import LayoutTable

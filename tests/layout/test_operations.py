@@ -18,9 +18,11 @@ from weft.layout.operations import (
     Pass,
     Sizes,
     block_operations,
+    embedding_operations,
+    head_operations,
     local_parameters,
+    stage_boundary,
 )
-from weft.layout.parts import embedding_operations, head_operations, stage_boundary
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model, Recipe

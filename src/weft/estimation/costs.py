@@ -29,11 +29,11 @@ from weft.layout.operations import (
     Pass,
     Phase,
     Sizes,
+    distinct_matrices,
     expert_rows,
     scan_share,
     split,
 )
-from weft.layout.parts import distinct_matrices
 from weft.layout.spec import AXES, TensorOverlap
 from weft.layout.stages import StageTable
 from weft.layout.step import BLOCKWISE, SCALAR_BYTES, Reduction, Software, TrainingStep, Unit
