@@ -447,6 +447,66 @@ def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) 
     return least
 
 
+def floor_s(frame: Frame, estimates: EstimateTable, *, uneven: bool = False) -> Floats:
+    """Seconds that no stepping through the pipeline undercuts, of every row, of which the estimates are given.
+
+    ``weft.simulation.iteration.stepping`` lets every stage run its passes in order.  So a stage ends no earlier than
+    the first micro-batch needs to come to it, plus all of the stage's passes; behind its last backward pass, that
+    micro-batch's gradients still go back through the stages before it.  The largest of these over the stages is the
+    floor.  Where stages are alike it is the time itself, except for what overlaps.
+
+    ``uneven``: a stage with less to reduce and to gather than others may take less for it, so that floors of
+    pipelines count none of it.
+    """
+    rows = block_rows(frame)
+    totals, stages, line = step_totals(frame), frame.stages, frame.line
+    if uneven:
+        # Some stage may have little to reduce and to gather: in pipelines none of it is counted.
+        even = frame.table.pipeline == 1
+        totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
+    steps, table = frame.micro_batches, frame.table
+    blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
+    # What runs beside a pass slows it by a share of the time that is hidden, which is at least the lesser of the
+    # collective and the shortest pass.
+    hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
+    behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
+    every = table.zero == 2
+    forward, backward = ([getattr(row, name) for row in rows] for name in ("forward_total", "backward_total"))
+    cost, fewest = frame.constants.overlap_cost, stages.fewest[line]
+    # The shortest of the passes of all kinds of blocks.
+    least = fewest * np.minimum.reduce(forward[:-2]), fewest * np.minimum.reduce(backward[:-2])
+    beside = cost * np.where(blocks, 0.0, np.minimum(hop, least[0]))
+    hidden_share = (1.0 - totals.last) / frame.virtual
+    ahead = cost * table.overlap_gather * np.minimum(hidden_share * totals.gather_s, least[0])
+    after = cost * table.overlap_reduce * np.minimum(hidden_share * totals.reduce_s, least[1])
+    passes = frame.virtual * (2.0 * steps * beside + ahead + np.where(every, steps, 1.0) * after)
+    result = frame.zeros()
+    # The floor is the largest over the stages: the way of the first micro-batch there, all work of the stage, and
+    # the way of the last gradients back. Of stages that hold the same the last is farthest, so that one of each
+    # kind is enough.
+    for stage in frame.stage_kinds:
+        counts, index = frame.row_counts(stage), stages.last[line, stage]
+        # Blocks of each kind on the way to the stage (none counts as replayed), embedding, no head.
+        before = [*(blocks_before[line, stage] for blocks_before in stages.before), frame.zeros()]
+        early = weighted(forward[-len(before) :], before)
+        late = weighted(backward[-len(before) :], before)
+        work = steps * (weighted(forward, counts) + weighted(backward, counts)) + passes
+        neighbours = (index > 0) + 1.0 * (index < table.pipeline - 1)
+        work = work + np.where(blocks, np.maximum(steps * neighbours - (index > 0), 0.0) * hop, 0.0)
+        work = work + np.where(every, (steps * frame.virtual - 1.0) * behind, 0.0)
+        arrival_s = early + index * (hop + beside + ahead)
+        # Where backward passes are split, other work may fill the way back: it counts nothing.
+        back = np.where(split, 0.0, late + index * (hop + beside + after))
+        result = np.maximum(result, arrival_s + work + back)
+    # The last reduction waits for all that was before; where passes are split, other passes may hide it.
+    tail = np.where(split, 0.0, behind)
+    tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.meshes.tied_s))
+    once = estimates.optimizer_s + totals.single_s + estimates.offload_s + estimates.host_s
+    # Before anything runs, the first parameters must be there.
+    first = np.where(table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
+    return first * totals.gather_s + result + tail + tied + once
+
+
 # One layout --------------------------------------------------------------------------------------
 
 
