@@ -9,13 +9,13 @@ talks to lie on the tiers, not on the degrees of the other axes; weights do not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration
+from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Accelerator, Cluster
 from weft.collectives.cost import VENDORS, Network, collective_s, communicator_bytes, lower_bound_s
 from weft.estimation.kernels import KernelModel, expected_largest
@@ -36,7 +36,7 @@ from weft.layout.operations import (
 )
 from weft.layout.spec import AXES, TensorOverlap
 from weft.layout.stages import StageTable
-from weft.layout.step import BLOCKWISE, SCALAR_BYTES, Reduction, Software, TrainingStep, Unit
+from weft.layout.step import BLOCKWISE, SCALAR_BYTES, SOFTWARES, Reduction, Software, TrainingStep, Unit
 from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job, Recipe
 from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts
@@ -628,20 +628,39 @@ def _each(results: list[Any], change: Callable[[list[Floats]], Floats]) -> Any:
 
 
 class CostModel:
-    """What meshes cost a job on a network, by the software that trains; remembers what it was asked."""
+    """What meshes cost a job on a cluster, by the constants of its software; remembers what it was asked.
 
-    def __init__(
-        self,
-        job: Job,
-        cluster: Cluster,
-        constants: Calibration,
-        kernels: KernelModel,
-        network: Network,
-        software: Software,
-    ) -> None:
-        self.job, self.cluster, self.constants = job, cluster, constants
-        self.kernels, self.network, self.software = kernels, network, software
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers.
+        constants: calibration, which also says what the software does with weights; the shipped one of the
+            accelerator by default.
+
+    Raises:
+        Unsupported: the accelerator lacks the recipe's precision.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
+        self.job, self.cluster = job, cluster
+        self.constants = constants or calibration(cluster.accelerator.name)
+        software = SOFTWARES[self.constants.software]
+        software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
+        self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
+        self.network = Network.of(cluster, self.constants)
+        self.kernels = KernelModel(
+            cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
+        )
+        self.kernels.peak(core=False)
         self.workspace_bytes = workspace_bytes(cluster.accelerator)
+
+    @property
+    def network(self) -> Network:
+        """What prices collectives; on another nothing is remembered."""
+        return self._network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._network = network
         self.parts, self.shards, self.communicators = Remembered(), Remembered(), Remembered()
 
     def step(self, mesh: LayoutTable) -> TrainingStep:

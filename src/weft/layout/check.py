@@ -13,7 +13,7 @@ from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute,
 from weft.layout.table import Ints, LayoutTable, Mask
 from weft.layout.text import product
 from weft.model.job import Job
-from weft.model.spec import Attention, LatentAttention, MixtureOfExperts, Model
+from weft.model.spec import Attention, LatentAttention, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,14 +273,25 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
         yield block.branches < 2, "block", alone, "choose a model of attention and feed-forward blocks"
         if attention is None:
             continue
-        yield from _expert_limits(block.moe)
+        if (moe := block.moe) is not None:
+            field, dense = "block.feed_forward", "choose a model without it"
+            yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
+            yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
+            yield moe.balance_bias, f"{field}.balance_bias", "balancing biases of routers", dense
+            yield moe.shared_gate, f"{field}.shared_gate", "gates of shared experts", dense
         latent = isinstance(attention, LatentAttention)
         yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
         yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
         norms = f"{block.norms} norms in a block"
         yield block.norms not in NORMS, "block.norms", norms, "set norms=2, before each half, or 4, also behind it"
         if isinstance(attention, Attention):
-            yield from _attention_limits(attention, block.norm_bias)
+            field, vectors = "block.attention", "learned biases or norms over all heads"
+            biased, unbias = attention.head_norms and block.norm_bias, "set head_norms=False or norm_bias=False"
+            yield attention.sinks, f"{field}.sinks", "sinks", "set sinks=False"
+            yield attention.extra_parameters > 0, f"{field}.extra_parameters", vectors, "set extra_parameters=0"
+            yield biased, f"{field}.head_norms", "norms of heads with biases", unbias
+            yield attention.chunked, f"{field}.chunked", "attention in chunks", "set chunked=False"
+            yield attention.gated, f"{field}.gated", "gated attention", "set gated=False"
     ahead = model.prediction_layers > 0
     yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"
     narrow = model.embedding_features is not None
@@ -289,27 +300,6 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
     yield model.embedding_norm, "model.embedding_norm", normed, "set embedding_norm=False"
     placed = model.positions > 0 or any(attention.rotary for attention in model.attentions)
     yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
-
-
-def _attention_limits(attention: Attention, norm_bias: bool) -> Iterator[_Limit]:
-    field = "block.attention"
-    yield attention.sinks, f"{field}.sinks", "sinks", "set sinks=False"
-    vectors = "learned biases or norms over all heads"
-    yield attention.extra_parameters > 0, f"{field}.extra_parameters", vectors, "set extra_parameters=0"
-    biased = "norms of heads with biases"
-    yield attention.head_norms and norm_bias, f"{field}.head_norms", biased, "set head_norms=False or norm_bias=False"
-    yield attention.chunked, f"{field}.chunked", "attention in chunks", "set chunked=False"
-    yield attention.gated, f"{field}.gated", "gated attention", "set gated=False"
-
-
-def _expert_limits(moe: MixtureOfExperts | None) -> Iterator[_Limit]:
-    if moe is None:
-        return
-    field, dense = "block.feed_forward", "choose a model without it"
-    yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
-    yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
-    yield moe.balance_bias, f"{field}.balance_bias", "balancing biases of routers", dense
-    yield moe.shared_gate, f"{field}.shared_gate", "gates of shared experts", dense
 
 
 def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:

@@ -237,16 +237,9 @@ class DesignStudy(Result):
 
 
 _AFTER = tuple(field.name for field in fields(AfterFailures))
-_MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
 _FIGURES = (
-    "scale_up_usd",
-    "closed_form_s",
-    "simulated_s",
-    "sprayed_s",
-    "tokens_per_s",
-    "nic_bytes",
-    "spine_bytes",
-    *_MONEY,
+    *("scale_up_usd", "closed_form_s", "simulated_s", "sprayed_s", "tokens_per_s", "nic_bytes", "spine_bytes"),
+    *("total_usd", "tokens_per_s_usd", "over_one_domain"),
 )
 
 

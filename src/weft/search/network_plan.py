@@ -377,7 +377,7 @@ class NetworkPlan(Plan):
     @property
     def rows(self) -> tuple[RankedLayout, ...]:
         """The ranked layouts with their simulated seconds."""
-        rows = zip(self._ranked(), self.simulated_s, strict=True)
+        rows = zip(Plan.rows.__get__(self), self.simulated_s, strict=True)
         return tuple(replace(row, simulated_s=seconds) for row, seconds in rows)
 
     @classmethod
