@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, word_of
-from weft.layout.table import Ints, LayoutTable, Mask
+from weft.layout.table import LayoutTable, Mask
 from weft.layout.text import product
 from weft.model.job import Job
 from weft.model.spec import Attention, LatentAttention, Model
@@ -116,24 +116,17 @@ def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str,
             features |= (linear.outputs if linear.kind == "normal" else linear.inputs) % cut != 0
             features |= (linear.inputs if linear.kind != "transposed" else linear.outputs) % table.y != 0
     yield "heads-not-divisible", heads
-    yield from _state_rules(model, table)
+    # Heads and groups are cut over x; context parallelism deals a rank's heads on, and copies groups if need be.
+    broken = np.zeros(len(table), dtype=bool)
+    for state in model.state_spaces:
+        broken |= (state.heads % (table.x * table.context) != 0) | (state.groups % table.x != 0)
+        groups = np.maximum(state.groups // table.x, 1)
+        broken |= (groups % table.context != 0) & (table.context % groups != 0)
+    yield "state-heads", broken
     yield "features-not-divisible", features
     halves = np.where(table.context > 1, 2 * table.context, 1)
     yield "sequence-not-divisible", recipe.sequence % halves != 0
     yield "too-many-stages", table.pipeline > model.layers
-
-
-def _state_rules(model: Model, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
-    """Heads and groups are cut over x; context parallelism deals a rank's heads on, and copies groups if need be."""
-    if not model.state_spaces:
-        return
-    broken = np.zeros(len(table), dtype=bool)
-    for state in model.state_spaces:
-        broken |= state.heads % (table.x * table.context) != 0
-        broken |= state.groups % table.x != 0
-        groups = np.maximum(state.groups // table.x, 1)
-        broken |= (groups % table.context != 0) & (table.context % groups != 0)
-    yield "state-heads", broken
 
 
 def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
@@ -152,14 +145,6 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     dealt = sharded | ((table.y > 1) & any(kind.moe for kind in model.kinds))
     yield "sequence-not-divisible", dealt & (recipe.sequence // table.context % (table.x * table.y) != 0)
     yield "too-many-stages", table.pipeline * table.virtual_stages > model.layers
-    yield from _schedule_rules(table, micro_batches)
-    yield from _expert_rules(job, table)
-    layers = -(-model.layers // table.pipeline)
-    misused = (table.recompute_layers > 0) & (table.recompute != Recompute.FULL.code)
-    yield "recompute-layers", misused | (table.recompute_layers > layers)
-
-
-def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[str, Mask]]:
     virtual = table.virtual_stages
     wrong = (table.schedule != PipelineSchedule.PLAIN.code) & (table.pipeline == 1)
     for schedule in PipelineSchedule:
@@ -169,6 +154,10 @@ def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[s
     yield "schedule-mismatch", wrong
     yield "interleaving-rounds", table.scheduled("rounds") & (micro_batches % table.pipeline != 0)
     yield "pipeline-starved", table.scheduled("splits_backward") & (micro_batches < table.pipeline)
+    yield from _expert_rules(job, table)
+    layers = -(-model.layers // table.pipeline)
+    misused = (table.recompute_layers > 0) & (table.recompute != Recompute.FULL.code)
+    yield "recompute-layers", misused | (table.recompute_layers > layers)
 
 
 def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:

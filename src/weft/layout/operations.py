@@ -560,22 +560,9 @@ def routing(block: Block, sizes: Sizes) -> Iterator[Collective]:
     if block.moe is None:
         return
     experts = block.moe.experts * np.ones_like(sizes.x)
-    yield Collective(
-        name="counts",
-        kind="all-to-all",
-        axes=("expert",),
-        phase="forward",
-        elements=experts,
-        element_bytes=COUNT_BYTES,
-    )
-    yield Collective(
-        name="counts",
-        kind="all-gather",
-        axes=("expert_tensor",),
-        phase="forward",
-        elements=experts * sizes.expert_tensor,
-        element_bytes=COUNT_BYTES,
-    )
+    counts = partial(Collective, name="counts", phase="forward", element_bytes=COUNT_BYTES)
+    yield counts(kind="all-to-all", axes=("expert",), elements=experts)
+    yield counts(kind="all-gather", axes=("expert_tensor",), elements=experts * sizes.expert_tensor)
     yield Collective(
         name="choices",
         kind="all-reduce",
@@ -755,16 +742,11 @@ def prediction_operations(model: Model, recipe: Recipe, sizes: Sizes) -> Operati
         name="prediction", inputs=2 * model.hidden, outputs=model.hidden, kind="replicated", part="attention"
     )
     gemms = tuple(linear_gemms(projection, sizes, model.runs[-1].block))
-    once = Operations(
-        computations=(
-            *gemms,
-            *(computation for block in blocks for computation in block.computations),
-            *head.computations,
-        ),
-        collectives=(*(collective for block in blocks for collective in block.collectives), *head.collectives),
-    )
+    parts = (*blocks, head)
+    computations = (*gemms, *(computation for part in parts for computation in part.computations))
+    collectives = tuple(collective for part in parts for collective in part.collectives)
     repeats = model.prediction_layers
-    return Operations(computations=once.computations * repeats, collectives=once.collectives * repeats)
+    return Operations(computations=computations * repeats, collectives=collectives * repeats)
 
 
 def stage_boundary(model: Model, recipe: Recipe, sizes: Sizes) -> Operations:
