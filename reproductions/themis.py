@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paper import show
+from workloads import WORKLOADS
 
 import weft
 
@@ -179,7 +180,7 @@ def iteration_speedup(name: str, shape: Shape) -> float:
     algorithms = ",".join("ring" if kind == "R" else "-" for kind in shape[0])
     if name == "dlrm":
         shape = (shape[0].replace("R", "S"), *shape[1:])
-    found: Any = weft.schedule(workload=name, dims=dimensions(shape), algorithms=algorithms)
+    found: Any = weft.schedule(workload=WORKLOADS.get(name, name), dims=dimensions(shape), algorithms=algorithms)
     return float(found.runs["baseline"].iteration_s / found.runs["themis"].iteration_s)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from weft.cluster import load
-from weft.estimation.floor import Floor
-from weft.estimation.iteration import Estimator, estimate_rows
+from weft.estimation.iteration import Estimator, estimate_rows, floor_s
 from weft.model import resolve_job
 from weft.search.enumeration import SPACES, Enumeration
 from weft.simulation.iteration.stepping import Clocks, Stepped
@@ -32,11 +31,11 @@ LARGE = [("llama-3.1-70b", "h100-512", "wide", 20), ("deepseek-v3", "h800-256", 
 )
 def test_nothing_steps_faster_than_its_floor(model, name, space, rows):
     job, cluster = resolve_job(model), load(name)
-    estimator, floor, compared, tight = Estimator(job, cluster), Floor(job.model), 0, 0
+    estimator, compared, tight = Estimator(job, cluster), 0, 0
     for table in drawn(job, cluster.count, space, rows, seed=7):
         for frame in estimator.frames(table):
             estimates, clocks = estimate_rows(frame), Clocks(frame)
-            floors = floor.seconds(frame, estimates)
+            floors = floor_s(frame, estimates)
             for row, least in enumerate(floors.tolist()):
                 layout = frame.table.row(row)
                 if frame.micro_batches[row] * layout.pipeline * layout.virtual_stages > LONGEST:
@@ -51,12 +50,12 @@ def test_nothing_steps_faster_than_its_floor(model, name, space, rows):
 def test_the_floor_of_one_stage_without_overlap_is_its_time():
     job, cluster = resolve_job("gpt2-124m"), load("a100-8")
     space = SPACES["wide"].constrained({"pipeline": 1, "overlap_reduce": False, "overlap_gather": False}, {})
-    estimator, floor = Estimator(job, cluster), Floor(job.model)
+    estimator = Estimator(job, cluster)
     part = next(iter(Enumeration(job, 8, space).parts()))
     table = next(iter(part.batches(np.arange(0, len(part.frames), 5)))).table.take(np.arange(0, 60, 3))
     for frame in estimator.frames(table):
         estimates, clocks = estimate_rows(frame), Clocks(frame)
-        floors = floor.seconds(frame, estimates)
+        floors = floor_s(frame, estimates)
         for row in np.flatnonzero(frame.table.zero < 2).tolist():
             layout = frame.table.row(row)
             seconds = Stepped(layout, clocks.of(row, layout, float(estimates.offload_s[row]))).seconds

@@ -61,22 +61,23 @@ def job(run: Run) -> Job:
     return Job(model=load_model(f"gpt-{run.name}-korthikanti").model, recipe=recipe)
 
 
+def layout_of(run: Run, recompute: str, sequence_parallel: bool) -> Layout:
+    return Layout(
+        x=8,
+        pipeline=run.pipeline,
+        virtual_stages=run.virtual,
+        schedule="interleaved" if run.virtual > 1 else "1f1b",  # type: ignore[arg-type]
+        micro_batch=run.micro_batch,
+        zero=0,
+        recompute=recompute,  # type: ignore[arg-type]
+        sequence_parallel=sequence_parallel,
+    )
+
+
 @cache
 def estimates(run: Run) -> EstimateTable:
     """Estimates of POLICIES."""
-    layouts = [
-        Layout(
-            x=8,
-            pipeline=run.pipeline,
-            virtual_stages=run.virtual,
-            schedule="interleaved" if run.virtual > 1 else "1f1b",
-            micro_batch=run.micro_batch,
-            zero=0,
-            recompute=recompute,  # type: ignore[arg-type]
-            sequence_parallel=sequence_parallel,
-        )
-        for recompute, sequence_parallel in POLICIES
-    ]
+    layouts = [layout_of(run, *policy) for policy in POLICIES]
     return Estimator(job(run), load_cluster(f"a100-{run.gpus}"), CONSTANTS).evaluate(LayoutTable.of(layouts))
 
 
@@ -104,16 +105,7 @@ def test_utilisation_from_measured_times(run: Run) -> None:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
 def test_estimates_state_hardware_utilisation_as_the_paper_does(run: Run) -> None:
-    layout = Layout(
-        x=8,
-        pipeline=run.pipeline,
-        virtual_stages=run.virtual,
-        schedule="interleaved" if run.virtual > 1 else "1f1b",
-        micro_batch=run.micro_batch,
-        zero=0,
-        recompute="selective",
-        sequence_parallel=True,
-    )
+    layout = layout_of(run, "selective", sequence_parallel=True)
     found = estimate(job(run), load_cluster(f"a100-{run.gpus}"), [layout], CONSTANTS)[0]
     assert found.hfu / found.mfu == pytest.approx(run.hfu / run.mfu, rel=3e-3)
     assert 100 * found.mfu == pytest.approx(run.mfu, rel=0.12)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from weft.cluster.catalogue import load as load_cluster
-from weft.estimation.iteration import estimate
 from weft.estimation.report import sensitivities
 from weft.layout.spec import Layout
 from weft.model import Job, Recipe
@@ -35,14 +34,6 @@ def test_faster_hardware_never_hurts_and_never_gains_more_than_its_factor(layout
             assert 0.5 <= speedup <= 1
         else:
             assert 1 - 1e-12 <= speedup <= 2
-
-
-@pytest.mark.slow_but(1)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_speedup_is_the_ratio_of_times(layout: Layout) -> None:
-    base = estimate(JOB, load_cluster("h100-64"), [layout])[0].iteration_s
-    for one in sensitivities(JOB, load_cluster("h100-64"), layout):
-        assert one.speedup == pytest.approx(base / one.iteration_s)
 
 
 def test_the_nic_matters_where_it_is_used() -> None:

@@ -1,7 +1,6 @@
 """Training runs: published operation, brute force and Monte-Carlo as oracles."""
 
 import math
-import random
 from dataclasses import replace
 
 import pytest
@@ -117,29 +116,6 @@ def test_daly_is_within_a_thousandth_of_brute_force(mtbf_s, checkpoint_s, restar
 def test_daly_tends_to_young_for_short_checkpoints(mtbf_s):
     assert daly_interval(1e-4, mtbf_s) == pytest.approx(young_interval(1e-4, mtbf_s), rel=1e-3)
     assert daly_interval(3 * mtbf_s, mtbf_s) == mtbf_s
-
-
-def simulated(interval_s, segments, checkpoint_s, restart_s, mtbf_s, rng) -> float:
-    """Time to pass ``segments`` of work, each with its checkpoint, when failures strike at any time."""
-    clock, failure = 0.0, rng.expovariate(1 / mtbf_s)
-    for _ in range(segments):
-        while clock + interval_s + checkpoint_s > failure:
-            clock, failure = failure, failure + rng.expovariate(1 / mtbf_s)
-            while clock + restart_s > failure:
-                clock, failure = failure, failure + rng.expovariate(1 / mtbf_s)
-            clock += restart_s
-        clock += interval_s + checkpoint_s
-    return clock
-
-
-@pytest.mark.parametrize(("interval_s", "checkpoint_s", "restart_s"), [(100, 5, 60), (400, 40, 300)])
-def test_expected_time_matches_monte_carlo(interval_s, checkpoint_s, restart_s):
-    rng, segments = random.Random(7), 100_000
-    found = simulated(interval_s, segments, checkpoint_s, restart_s, 1000.0, rng)
-    expected = expected_seconds(
-        segments * interval_s, interval_s, checkpoint_s=checkpoint_s, restart_s=restart_s, mtbf_s=1000.0
-    )
-    assert found == pytest.approx(expected, rel=0.01)
 
 
 @given(st.floats(0.1, 100.0), st.floats(3e7, 1e10), st.floats(1e9, 1e13))

@@ -8,39 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.layout.drawn import layouts
 
 from weft.errors import UnknownName
-from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.layout.spec import Layout, PipelineSchedule, Recompute
 from weft.layout.table import COLUMNS, LayoutTable, collapse
 
-degree = st.integers(1, 64)
-layouts = st.builds(
-    Layout,
-    x=degree,
-    y=degree,
-    z=degree,
-    data=degree,
-    pipeline=degree,
-    context=degree,
-    expert=degree,
-    expert_tensor=degree,
-    micro_batch=degree,
-    virtual_stages=degree,
-    schedule=st.sampled_from(PipelineSchedule),
-    zero=st.integers(0, 2),
-    recompute=st.sampled_from(Recompute),
-    recompute_layers=st.integers(0, 9),
-    sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(ContextMethod),
-    overlap_tensor=st.sampled_from(TensorOverlap),
-    overlap_reduce=st.booleans(),
-    overlap_gather=st.booleans(),
-    offload_optimizer=st.booleans(),
-    offload_activations=st.booleans(),
-)
 
-
-@given(st.lists(layouts, min_size=1, max_size=8))
+@given(st.lists(layouts(), min_size=1, max_size=8))
 def test_rows_round_trip(rows: list[Layout]) -> None:
     table = LayoutTable.of(rows)
     assert [table.row(i) for i in range(len(table))] == rows
@@ -48,7 +23,7 @@ def test_rows_round_trip(rows: list[Layout]) -> None:
     assert table.stage_ranks.tolist() == [layout.stage_ranks for layout in rows]
 
 
-@given(st.lists(layouts, min_size=1, max_size=8), st.data())
+@given(st.lists(layouts(), min_size=1, max_size=8), st.data())
 def test_take_and_replace(rows: list[Layout], data: st.DataObject) -> None:
     table = LayoutTable.of(rows)
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))

@@ -7,41 +7,22 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.layout.drawn import layouts
 
 from weft.codec import encode
 from weft.errors import BadInput
-from weft.layout.spec import ALIASES, AXES, FIELDS, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
+from weft.layout.spec import ALIASES, AXES, FIELDS, Layout
 from weft.layout.text import format_layout, layout_from_dict, parse_layout
 
-degrees = st.integers(1, 64)
-layouts = st.builds(
-    Layout,
-    **dict.fromkeys(("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor"), degrees),
-    micro_batch=degrees,
-    virtual_stages=st.integers(1, 8),
-    schedule=st.sampled_from(PipelineSchedule),
-    zero=st.integers(0, 2),
-    recompute=st.sampled_from(Recompute),
-    recompute_layers=st.integers(0, 40),
-    sequence_parallel=st.booleans(),
-    context_method=st.sampled_from(ContextMethod),
-    overlap_tensor=st.sampled_from(TensorOverlap),
-    overlap_reduce=st.booleans(),
-    overlap_gather=st.booleans(),
-    offload_optimizer=st.booleans(),
-    offload_activations=st.booleans(),
-    order=st.permutations(AXES).map(tuple),
-)
 
-
-@given(layouts, st.booleans())
+@given(layouts(st.permutations(AXES).map(tuple)), st.booleans())
 def test_text_parses_back_equal(layout, whole):
     partial = parse_layout(format_layout(layout, whole=whole))
     assert partial.complete() == layout
     assert partial.complete(layout.world) == layout
 
 
-@given(layouts)
+@given(layouts(st.permutations(AXES).map(tuple)))
 def test_dictionary_reads_back_equal_through_json(layout):
     values = json.loads(json.dumps(encode(layout)))
     assert tuple(values) == FIELDS

@@ -56,14 +56,6 @@ def fewest_in_a_unit(rows: Sequence[Sequence[int]], span: int) -> int:
 
 
 @given(meshes())
-def test_groups_partition_the_world(layout: Layout) -> None:
-    for axis in AXES:
-        rows = groups(layout, axis)
-        assert rows.shape == (layout.world // getattr(layout, axis), getattr(layout, axis))
-        assert np.array_equal(np.sort(rows, axis=None), np.arange(layout.world))
-
-
-@given(meshes())
 @settings(max_examples=30)
 def test_groups_vary_one_coordinate(layout: Layout) -> None:
     for axis in AXES:

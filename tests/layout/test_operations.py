@@ -18,9 +18,11 @@ from weft.layout.operations import (
     Pass,
     Sizes,
     block_operations,
+    embedding_operations,
+    head_operations,
     local_parameters,
+    stage_boundary,
 )
-from weft.layout.parts import embedding_operations, head_operations, stage_boundary
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import Attention, Block, BlockRun, FeedForward, LatentAttention, MixtureOfExperts, Model, Recipe
@@ -164,60 +166,6 @@ def active(collectives: tuple[Collective, ...], layout: Layout) -> Counter[Key]:
         if size > 1 and one.elements[0] > 0 and not one.name.endswith("statistics"):
             found[one.kind, one.axes, one.phase, float(one.elements[0])] += 1
     return found
-
-
-LINEARS = (("qkv", 64, 192, False), ("proj", 64, 64, True), ("fc1", 64, 256, False), ("fc2", 256, 64, True))
-
-
-def expected_reductions(layout: Layout, rows: float) -> Counter[Key]:
-    """Steps 3 and 5 of axonn.md 1.3 for the four linears of GPT, from the table in 1.6: forward all-reduce
-    of m n / O over the contraction axis, backward one of m k / K over the output axis."""
-    found: Counter[Key] = Counter()
-    for _, k, n, transposed in LINEARS:
-        contraction, out = ("x", "y") if transposed else ("y", "x")
-        if getattr(layout, contraction) > 1:
-            found["all-reduce", (contraction,), "forward", rows * n / getattr(layout, out)] += 1
-        if getattr(layout, out) > 1:
-            found["all-reduce", (out,), "input-gradient", rows * k / getattr(layout, contraction)] += 1
-    return found
-
-
-@given(layouts(sharded=False))
-def test_block_collectives_are_those_of_axonn(layout: Layout) -> None:
-    layout = replace(layout, context=1)
-    rows = layout.micro_batch * RECIPE.sequence
-    found = active(operations(GPT, layout).collectives, layout)
-    assert found == expected_reductions(layout, rows)
-
-
-REFERENCE_COUNTS = {
-    (2, 2, 2, 1): (20, 57_344),
-    (2, 2, 1, 2): (12, 45_056),
-    (4, 1, 2, 1): (16, 40_960),
-    (1, 4, 1, 2): (8, 61_440),
-    (1, 1, 8, 1): (12, 61_440),
-    (8, 1, 1, 1): (4, 32_768),
-    (1, 1, 2, 4): (16, 122_880),
-    (2, 1, 2, 2): (20, 69_632),
-}
-"""Collectives and elements of one GPT block (hidden 64, batch 8, sequence 16) by (x, y, z, data)."""
-
-
-@pytest.mark.parametrize("grid", REFERENCE_COUNTS)
-def test_reference_counts_of_the_4d_algorithm(grid: tuple[int, int, int, int]) -> None:
-    x, y, z, data = grid
-    layout = Layout(x=x, y=y, z=z, data=data, micro_batch=8 // (z * data))
-    recipe = Recipe(global_batch=8, sequence=16)
-    cut = sizes(layout, recipe)
-    reductions = active(block_operations(GPT, recipe, cut).collectives, layout)
-    count, elements = reductions.total(), sum(key[-1] * times for key, times in reductions.items())
-    for linear in GPT.linears():
-        gathered = float(local_parameters(linear, cut)[0])
-        if z > 1:
-            count, elements = count + 3, elements + 2 * gathered / z + gathered
-        if data > 1:
-            count, elements = count + 1, elements + gathered / z
-    assert (count, elements) == REFERENCE_COUNTS[grid]
 
 
 def statistics(listed: Operations) -> Counter[tuple[str, tuple[str, ...], str, float]]:

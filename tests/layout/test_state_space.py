@@ -13,8 +13,7 @@ from weft.errors import Unsupported
 from weft.estimation.costs import block_activations
 from weft.estimation.iteration import estimate
 from weft.layout.check import check_runnable, explain
-from weft.layout.operations import Gemm, Pass, Scan, Sizes, block_operations
-from weft.layout.parts import block_parameters
+from weft.layout.operations import Gemm, Pass, Scan, Sizes, block_operations, block_parameters
 from weft.layout.spec import Layout
 from weft.layout.table import LayoutTable
 from weft.model import FeedForward, Job, MixtureOfExperts, Model, Recipe

@@ -21,7 +21,7 @@ from weft.estimation.kernels import KernelModel
 from weft.layout import check
 from weft.layout.check import check_runnable, explain
 from weft.layout.mesh import rank_groups, real_axes, spread
-from weft.layout.parts import padded_rows
+from weft.layout.operations import padded_rows
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks
 from weft.layout.step import (

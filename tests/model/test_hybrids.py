@@ -12,7 +12,7 @@ from weft.codec import encode
 from weft.errors import BadInput, Unsupported
 from weft.model import catalogue, read_config
 from weft.model.job import Job, Recipe, block_forward_flops, job_from_dict, model_flops
-from weft.model.spec import Attention, Block, StateSpace
+from weft.model.spec import Attention, StateSpace
 from weft.validation.runs import Run, shipped_runs
 
 Matrix = npt.NDArray[np.float64]
@@ -244,51 +244,11 @@ def test_minimax_reads_both_kinds_of_attention_and_m2_under_the_same_type() -> N
         read_config(second | {"attn_type_list": [0]})
 
 
-def test_mamba2_alone_has_neither_attention_nor_feed_forward_parts() -> None:
-    # Codestral-Mamba-7B, whose safetensors metadata say 7,285,403,648.
-    config = {
-        "model_type": "mamba2",
-        "hidden_size": 4096,
-        "num_hidden_layers": 64,
-        "num_heads": 128,
-        "head_dim": 64,
-        "n_groups": 8,
-        "state_size": 128,
-        "expand": 2,
-        "vocab_size": 32768,
-    }
-    model = read_config(config)
-    assert model.parameters == 7_285_403_648
-    assert (model.attentions, len(model.state_spaces)) == ((), 1)
-    assert isinstance(model.runs[0].block, Block)
-    assert model.runs[0].block.branches == 1
-
-
-def test_granite_and_bamba_mix_mamba_with_attention() -> None:
+def test_granite_mixes_mamba_with_attention() -> None:
     granite = catalogue.load("granite-4.0-h-small").model
     assert [bool(granite.kinds[kind].attention) for kind in granite.block_sequence()].count(True) == 4
     assert not any(attention.rotary for attention in granite.attentions)
     assert all(kind.moe and kind.moe.shared for kind in granite.kinds)
-    # Bamba-9B, whose model card says 9.78B.
-    config = {
-        "model_type": "bamba",
-        "hidden_size": 4096,
-        "num_hidden_layers": 32,
-        "intermediate_size": 14336,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "mamba_n_heads": 128,
-        "mamba_d_head": "auto",
-        "mamba_n_groups": 1,
-        "mamba_d_state": 256,
-        "attn_layer_indices": [9, 18, 27],
-    }
-    bamba = read_config(config)
-    assert bamba.parameters / 1e9 == pytest.approx(9.78, rel=0.005)
-    assert [run.count for run in bamba.runs] == [9, 1, 8, 1, 8, 1, 4]
-    with pytest.raises(BadInput, match="64 heads of 96"):
-        read_config(config | {"mamba_n_heads": 64, "mamba_d_head": 96})
     with pytest.raises(Unsupported, match="layer_types"):
         read_config(
             {"model_type": "granitemoehybrid", "hidden_size": 64, "num_hidden_layers": 1, "layer_types": ["?"]}

@@ -6,63 +6,6 @@ import pytest
 
 from weft.model import catalogue
 
-# Totals of the safetensors metadata on the model's huggingface.co page; for GPT-2, OPT and MPT, whose files
-# hold buffers or another format, the count of transformers' num_parameters(); else what the comment says.
-PUBLISHED = {
-    "llama-2-7b": 6_738_415_616,
-    "llama-2-13b": 13_015_864_320,
-    "llama-2-70b": 68_976_648_192,
-    "llama-3-8b": 8_030_261_248,
-    "llama-3.1-70b": 70_553_706_496,
-    "llama-3.1-405b": 405_853_388_800,
-    "llama-3.2-1b": 1_235_814_400,
-    "llama-3.2-3b": 3_212_749_824,
-    "mistral-7b": 7_241_732_096,
-    "mistral-large-2": 122_610_069_504,
-    "mixtral-8x7b": 46_702_792_704,
-    "mixtral-8x22b": 140_620_634_112,
-    "qwen2-0.5b": 494_032_768,
-    "qwen2-1.5b": 1_543_714_304,
-    "qwen2.5-7b": 7_615_616_512,
-    "qwen2.5-14b": 14_770_033_664,
-    "qwen2.5-32b": 32_763_876_352,
-    "qwen2.5-72b": 72_706_203_648,
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-4b": 4_022_468_096,
-    "qwen3-8b": 8_190_735_360,
-    "qwen3-14b": 14_768_307_200,
-    "qwen3-32b": 32_762_123_264,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "nemotron-3-nano": 31_577_937_344,  # without the balancing biases, which are buffers
-    "deepseek-v2-lite": 15_706_484_224,
-    "deepseek-v2": 235_741_434_880,
-    "deepseek-v3": 671_026_419_200,  # main model, without multi-token prediction and fp8 scales
-    "gemma-2-2b": 2_614_341_888,
-    "gemma-2-9b": 9_241_705_984,
-    "gemma-2-27b": 27_227_128_320,
-    "gemma-3-1b": 999_885_952,
-    "gpt2-124m": 124_439_808,
-    "gpt2-medium": 354_823_168,
-    "gpt2-large": 774_030_080,
-    "gpt2-xl": 1_557_611_200,
-    "gpt-neox-20b": 20_554_567_680,  # arXiv 2204.06745 section 2
-    "pythia-70m": 70_426_624,  # pythia: arXiv 2304.01373 table 1 and the suite's README
-    "pythia-410m": 405_334_016,
-    "pythia-1b": 1_011_781_632,
-    "pythia-2.8b": 2_775_208_960,
-    "pythia-12b": 11_846_072_320,
-    "opt-125m": 125_239_296,
-    "opt-350m": 331_196_416,
-    "opt-1.3b": 1_315_758_080,
-    "opt-6.7b": 6_658_473_984,
-    "mpt-7b": 6_649_286_656,
-    "falcon-7b": 6_921_720_704,  # arXiv 2311.16867: tied embeddings
-    "bloom-176b": 176_247_271_424,  # model card
-    "gpt-oss-20b": 20_914_757_184,
-    "gpt-oss-120b": 116_829_156_672,
-}
-
 # Billions, as rounded in arXiv 2104.04473 (SC21), 2205.05198, 2204.02311 (PaLM), 2205.01068, 2005.14165.
 ROUNDED = {
     "gpt-1.7b-sc21": 1.7,
@@ -96,13 +39,11 @@ ACTIVE = {
 }
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_exact_counts_equal_the_published_ones(name: str) -> None:
-    assert catalogue.load(name).model.parameters == PUBLISHED[name]
-
-
 @pytest.mark.parametrize("name", catalogue.names())
 def test_counts_in_the_data_equal_the_model(name: str) -> None:
+    """Totals of the safetensors metadata on the model's huggingface.co page; for GPT-2, OPT and MPT, whose files hold
+    buffers or another format, the count of transformers' num_parameters(); GPT-NeoX, Pythia, Falcon and BLOOM: papers
+    and model cards."""
     entry = catalogue.load(name)
     assert entry.published_parameters in (None, entry.model.parameters)
 

@@ -25,11 +25,14 @@ def test_figures_8_and_11() -> None:
     assert all(run["Weft"].time_s <= run["SCF"].time_s for run in runs.values())
 
 
-@pytest.mark.slow
-def test_iterations_of_figure_12() -> None:
-    for name in ("gnmt", "dlrm", "transformer-1t"):
-        ours = [themis.iteration_speedup(name, shape) for shape in themis.PLATFORMS.values()]
-        assert ours == pytest.approx(themis.FIGURE_12[name], rel=0.02)
+@pytest.mark.slow_but(1)
+@pytest.mark.parametrize(("name", "mean"), [("gnmt", 1.30), ("dlrm", 1.30), ("transformer-1t", 1.25)])
+def test_iterations_of_figure_12(name: str, mean: float) -> None:
+    """Scale of the computation times and the choice of the DLRM file are assumptions, so that this checks consistency;
+    ``mean`` is that of the paper's section 6.2, which is geometric."""
+    ours = [themis.iteration_speedup(name, shape) for shape in themis.PLATFORMS.values()]
+    assert ours == pytest.approx(themis.FIGURE_12[name], rel=0.017)
+    assert statistics.geometric_mean(ours) == pytest.approx(mean, rel=0.01)
 
 
 def test_one_job_of_the_routing_paper() -> None:

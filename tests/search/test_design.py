@@ -19,7 +19,7 @@ from weft.fabric.cost import bill, preset, prices_from_toml, scale_up_usd
 from weft.layout import Layout
 from weft.model import RecipeChanges, resolve_job
 from weft.reliability.parts import stranded_accelerators
-from weft.search.design import OVERSUBSCRIPTIONS, DesignTerms, design, nic_links
+from weft.search.design import OVERSUBSCRIPTIONS, DesignTerms, design
 from weft.search.ranking import plan
 
 JOB = resolve_job("llama-3.2-1b", RecipeChanges(global_batch=64, sequence=2048))
@@ -154,13 +154,6 @@ def test_stranded_accelerators_are_those_cut_off() -> None:
     below = fabric.source[(fabric.target == leaf[0]) & (fabric.source < fabric.accelerators)]
     no_domains = fabric.failed(nodes=np.concatenate([leaf, fabric.nodes_of("scale-up")]))
     assert stranded_accelerators(no_domains).tolist() == sorted(below.tolist())
-
-
-def test_a_nic_is_the_way_out_of_an_accelerator() -> None:
-    fabric = for_cluster("rail-only", CLUSTER, radix=8)
-    (link,) = nic_links(fabric, 5)
-    assert fabric.source[link] == 5
-    assert fabric.capacity_Bps[link] == CLUSTER.tiers[1].bandwidth_Bps
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,6 @@ def test_length_counts_the_rows_walked(space: Space) -> None:
     assert length(JOB, 8, space) == sum(len(b.table) + int(b.rejected.sum()) for b in batches)
 
 
-def test_wider_spaces_hold_the_narrower() -> None:
-    sizes = [length(JOB, 8, space) for space in (STANDARD, FOUR_D, WIDE)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < sizes[2]
-
-
 def search(job: Job = JOB, cluster: str = "h100-16", **options: object) -> Plan:
     return plan(job, load_cluster(cluster), **options)  # type: ignore[arg-type]
 

@@ -19,7 +19,6 @@ from weft.arrangement.template import MOST_RANKS, Template, bare, template
 from weft.cluster.calibration import calibration
 from weft.cluster.spec import Cluster
 from weft.errors import NothingFeasible
-from weft.estimation.floor import Floor
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.layout.spec import Layout
@@ -228,14 +227,13 @@ class _AloneEvaluator(Evaluator):
         self.site_job, self.layouts = job, layouts
         self.planned = True
         """Each layout is stepped by itself."""
-        self.floor = Floor(job.job.model, uneven=True)
         if len(cluster.tiers) == 1:
             # Nothing leaves the host, whatever its NICs could carry.
             self.sound, self.bounding = True, Estimator(job.job, cluster, self.closed.constants)
 
     def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[LayoutSlice]:
         for rows, frame in estimator.slices(table):
-            yield _Uneven(rows, frame, self.floor)
+            yield _Uneven(rows, frame)
 
     def seconds(self, layout: Layout) -> float:
         """The iteration of a layout alone."""
@@ -244,6 +242,8 @@ class _AloneEvaluator(Evaluator):
 
 class _Uneven(LayoutSlice):
     """Rows whose stages may take no time to reduce and to gather, in pipelines."""
+
+    uneven = True
 
     def stepped_s(self, at: int) -> float:
         """What no iteration of a row undercuts."""

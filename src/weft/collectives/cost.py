@@ -20,10 +20,10 @@ from weft.cluster.measurements import SCALE_OUT, SCALE_UP, CollectiveTime
 from weft.cluster.spec import Cluster, TierKind
 from weft.errors import BadInput
 from weft.layout.mesh import Spread, distinct_groups, spread
-from weft.layout.operations import CollectiveKind
 from weft.layout.table import Floats, LayoutTable, Mask
 
 if TYPE_CHECKING:
+    from weft.layout.operations import CollectiveKind
     from weft.layout.step import Use
 
 Number = TypeVar("Number", float, Floats)

@@ -396,8 +396,8 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     it reduces); BANDWIDTH is an accelerator's in that dimension, per direction, over all its links; LATENCY is that of
     one step.
 
-    --workload takes resnet-50, resnet-152, gnmt, dlrm or transformer-1t (as in Themis), a Chakra trace (.et), a
-    PyTorch profile (.json, .json.gz), or a model with --layout and --cluster.
+    --workload takes resnet-50, gnmt or dlrm (as in Themis), a Chakra trace (.et), a PyTorch profile (.json, .json.gz),
+    or a model with --layout and --cluster.
     """
     check_chart(out.chart)
     check_file(out.timeline, "--timeline")

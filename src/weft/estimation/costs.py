@@ -9,13 +9,13 @@ talks to lie on the tiers, not on the degrees of the other axes; weights do not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration
+from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Accelerator, Cluster
 from weft.collectives.cost import VENDORS, Network, collective_s, communicator_bytes, lower_bound_s
 from weft.estimation.kernels import KernelModel, expected_largest
@@ -29,17 +29,17 @@ from weft.layout.operations import (
     Pass,
     Phase,
     Sizes,
+    distinct_matrices,
     expert_rows,
     scan_share,
     split,
 )
-from weft.layout.parts import distinct_matrices
 from weft.layout.spec import AXES, TensorOverlap
 from weft.layout.stages import StageTable
-from weft.layout.step import BLOCKWISE, SCALAR_BYTES, Reduction, Software, TrainingStep, Unit
+from weft.layout.step import BLOCKWISE, SCALAR_BYTES, SOFTWARES, Reduction, Software, TrainingStep, Unit
 from weft.layout.table import Floats, Index, Ints, LayoutTable, collapse
 from weft.model.job import Job, Recipe
-from weft.model.spec import Attention, Block, FeedForward, LatentAttention, Linear, MixtureOfExperts
+from weft.model.spec import Attention, Block, FeedForward, LatentAttention, MixtureOfExperts
 
 MODES = len(TensorOverlap)
 QUEUEING = 3.0
@@ -419,33 +419,27 @@ def block_activations(block: Block, recipe: Recipe, sizes: Sizes, software: Soft
 
 def _kept_products(block: Block, sizes: Sizes) -> Floats:
     """Elements of every second product, the first one included, except the last, which backward does not need,
-    and of attention's output (torchtitan's ``selective_ac_option = op``)."""
+    and of attention's output (torchtitan's ``selective_ac_option = op``); none are joined."""
+    attention, feed = block.attention, block.feed_forward
     widths: list[Floats] = []
     for linear in block.linears():
         rows = expert_rows(block, sizes) if linear.part == "expert" else sizes.tokens
+        outputs: tuple[float, ...] = (float(linear.outputs),)
+        if linear.name == "qkv" and attention is not None:
+            key, value = attention.kv_heads * attention.qk_dim, attention.kv_heads * attention.v_dim
+            outputs = (linear.outputs - key - value, key, value)
+        elif linear.name.endswith("fc1"):
+            layer = feed
+            if isinstance(feed, MixtureOfExperts):
+                layer = feed.shared if linear.part == "shared_expert" else feed.expert
+            if isinstance(layer, FeedForward) and layer.gated:
+                outputs = (linear.outputs / 2.0,) * 2
         _, cut = split(linear, sizes)
-        widths += [rows * width / cut for width in _products(linear, block)]
-    outputs = sum(widths[:-1:2], np.zeros_like(sizes.x))
-    if block.attention is None:
-        return outputs
-    return outputs + sizes.tokens * block.attention.heads / sizes.x * block.attention.v_dim
-
-
-def _products(linear: Linear, block: Block) -> tuple[float, ...]:
-    """Outputs of the products that a linear layer is where none are joined."""
-    attention = block.attention
-    if linear.name == "qkv" and attention is not None:
-        key, value = attention.kv_heads * attention.qk_dim, attention.kv_heads * attention.v_dim
-        return (linear.outputs - key - value, key, value)
-    gated = linear.name.endswith("fc1") and _is_gated(linear, block)
-    return (linear.outputs / 2.0,) * 2 if gated else (float(linear.outputs),)
-
-
-def _is_gated(linear: Linear, block: Block) -> bool:
-    layer = block.feed_forward
-    if isinstance(layer, MixtureOfExperts):
-        layer = layer.shared if linear.part == "shared_expert" else layer.expert
-    return layer is not None and layer.gated
+        widths += [rows * width / cut for width in outputs]
+    kept = sum(widths[:-1:2], np.zeros_like(sizes.x))
+    if attention is None:
+        return kept
+    return kept + sizes.tokens * attention.heads / sizes.x * attention.v_dim
 
 
 def _gradient_bytes(block: Block, recipe: Recipe, sizes: Sizes, software: Software) -> Floats:
@@ -628,20 +622,39 @@ def _each(results: list[Any], change: Callable[[list[Floats]], Floats]) -> Any:
 
 
 class CostModel:
-    """What meshes cost a job on a network, by the software that trains; remembers what it was asked."""
+    """What meshes cost a job on a cluster, by the constants of its software; remembers what it was asked.
 
-    def __init__(
-        self,
-        job: Job,
-        cluster: Cluster,
-        constants: Calibration,
-        kernels: KernelModel,
-        network: Network,
-        software: Software,
-    ) -> None:
-        self.job, self.cluster, self.constants = job, cluster, constants
-        self.kernels, self.network, self.software = kernels, network, software
+    Args:
+        job: model and recipe.
+        cluster: accelerators and tiers.
+        constants: calibration, which also says what the software does with weights; the shipped one of the
+            accelerator by default.
+
+    Raises:
+        Unsupported: the accelerator lacks the recipe's precision.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
+        self.job, self.cluster = job, cluster
+        self.constants = constants or calibration(cluster.accelerator.name)
+        software = SOFTWARES[self.constants.software]
+        software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
+        self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
+        self.network = Network.of(cluster, self.constants)
+        self.kernels = KernelModel(
+            cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
+        )
+        self.kernels.peak(core=False)
         self.workspace_bytes = workspace_bytes(cluster.accelerator)
+
+    @property
+    def network(self) -> Network:
+        """What prices collectives; on another nothing is remembered."""
+        return self._network
+
+    @network.setter
+    def network(self, network: Network) -> None:
+        self._network = network
         self.parts, self.shards, self.communicators = Remembered(), Remembered(), Remembered()
 
     def step(self, mesh: LayoutTable) -> TrainingStep:
@@ -705,55 +718,65 @@ class Meshes:
 
         return model.communicators.once(model.causes(self.table, COMMUNICATOR_COLUMNS, ()), compute)
 
+    def _once(
+        self,
+        columns: Sequence[str],
+        groups: Iterable[tuple[str, ...]],
+        compute: Callable[[TrainingStep], T],
+        remembered: Remembered | None = None,
+    ) -> T:
+        """What follows from some columns, and from how groups lie on the tiers, of steps that differ in these."""
+        causes = self.model.causes(self.table, columns, groups)
+        return (remembered or Remembered()).once(causes, lambda rows: compute(self.model.step(self.table.take(rows))))
+
     @cached_property
     def parts(self) -> tuple[PartCosts, ...]:
         """Seconds per micro-batch of each kind of block, of the embedding and of the head, as ``TrainingStep`` lists
         them."""
         model = self.model
 
-        def compute(rows: Index) -> tuple[PartCosts, ...]:
-            step, spreads = model.step(self.table.take(rows)), dict[Any, Spread]()
-            parts = [PartTimer(model.kernels, model.network, step, part, spreads) for part in step.operations]
-            return tuple([timer.costs for timer in parts])
+        def compute(step: TrainingStep) -> tuple[PartCosts, ...]:
+            spreads = dict[Any, Spread]()
+            return tuple(
+                [PartTimer(model.kernels, model.network, step, part, spreads).costs for part in step.operations]
+            )
 
-        return model.parts.once(model.causes(self.table, PART_COLUMNS, PART_AXES), compute)
+        return self._once(PART_COLUMNS, PART_AXES, compute, model.parts)
 
     @cached_property
     def shards(self) -> tuple[ShardCosts, ...]:
         """Seconds per micro-batch to gather and scatter the weights of each part."""
-        model = self.model
 
-        def compute(rows: Index) -> tuple[ShardCosts, ...]:
-            some = self.table.take(rows)
-            units = model.step(some).units
-            return tuple([shard_costs(part, model.job.recipe, some, model.network) for part in units])
+        def compute(step: TrainingStep) -> tuple[ShardCosts, ...]:
+            return tuple([shard_costs(part, step.recipe, step.table, self.model.network) for part in step.units])
 
-        return model.shards.once(model.causes(self.table, WEIGHT_COLUMNS, SHARD_AXES), compute)
+        return self._once(WEIGHT_COLUMNS, SHARD_AXES, compute, self.model.shards)
 
     @cached_property
     def send_s(self) -> Floats:
         """Seconds to pass a micro-batch on to the next stage."""
 
-        def compute(rows: Index) -> Floats:
-            some, total = self.table.take(rows), np.zeros(len(rows))
-            for collective in self.model.step(some).boundary:
-                group = spread(some, collective.axes, self.model.network.spans)
-                total += collective_s(collective.kind, collective.bytes, group, self.model.network)
+        def compute(step: TrainingStep) -> Floats:
+            total, network = np.zeros(len(step.table)), self.model.network
+            for collective in step.boundary:
+                group = spread(step.table, collective.axes, network.spans)
+                total += collective_s(collective.kind, collective.bytes, group, network)
             return total
 
         names = ("x", "y", "context", "micro_batch", "sequence_parallel")
-        return Remembered().once(self.model.causes(self.table, names, (("pipeline",), ("x",))), compute)
+        return self._once(names, (("pipeline",), ("x",)), compute)
 
     @cached_property
     def tied_s(self) -> Floats:
         """Seconds per step to sum a tied embedding's gradient over the first and the last stage."""
 
-        def compute(rows: Index) -> Floats:
-            some, network = self.table.take(rows), self.model.network
-            gradients = self.model.step(some).tied_at_rest * self.model.job.recipe.gradient_bytes
-            return collective_s("all-reduce", gradients, spread(some, ("tied",), network.spans), network)
+        def compute(step: TrainingStep) -> Floats:
+            group = spread(step.table, ("tied",), self.model.network.spans)
+            return collective_s(
+                "all-reduce", step.tied_at_rest * step.recipe.gradient_bytes, group, self.model.network
+            )
 
-        return Remembered().once(self.model.causes(self.table, ("x", "y", "z", "context"), (("tied",),)), compute)
+        return self._once(("x", "y", "z", "context"), (("tied",),), compute)
 
     @cached_property
     def scalars_s(self) -> Floats:

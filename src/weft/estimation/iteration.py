@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration, calibration
+from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
-from weft.collectives.cost import Network
 from weft.estimation.costs import CostModel, PartCosts, ShardCosts
 from weft.estimation.frame import SLICE, Frame, StageMemory, pinned_capacity, weighted
-from weft.estimation.kernels import KernelModel
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
 from weft.estimation.trust import widened_bar
 from weft.layout.check import check_layout
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
 from weft.layout.stages import bubble_s
-from weft.layout.step import RUNTIME, SOFTWARES
+from weft.layout.step import RUNTIME
 from weft.layout.table import Floats, Index, Ints, LayoutTable
 from weft.model.job import Job, model_flops
 
@@ -36,31 +35,8 @@ CORE_REPLAY = 3.0
 for s/6h in arXiv 2205.05198, appendix A.  Only the reported HFU does; time replays the forward pass once."""
 
 
-class Estimator:
-    """Estimates layouts of one job on one cluster.
-
-    Args:
-        job: model and recipe.
-        cluster: accelerators and tiers.
-        constants: calibration, which also says what the software does with weights; the shipped one of the
-            accelerator by default.
-
-    Raises:
-        Unsupported: the accelerator lacks the recipe's precision.
-    """
-
-    def __init__(self, job: Job, cluster: Cluster, constants: Calibration | None = None) -> None:
-        self.job, self.cluster = job, cluster
-        self.constants = constants or calibration(cluster.accelerator.name)
-        software = SOFTWARES[self.constants.software]
-        software = replace(software, eager_norms=software.eager_norms and self.constants.norm_overhead > 1.0)
-        self.software = software if software.by_matrix else replace(software, pieces=self.constants.shard_collectives)
-        self.network = Network.of(cluster, self.constants)
-        self.kernels = KernelModel(
-            cluster.accelerator, self.constants, job.recipe.precision, job.recipe.gradient_bytes, cluster.count
-        )
-        self.kernels.peak(core=False)
-        self._costs: CostModel | None = None
+class Estimator(CostModel):
+    """Estimates layouts of one job on one cluster; arguments and errors are those of ``CostModel``."""
 
     def evaluate(self, table: LayoutTable) -> EstimateTable:
         """Time and memory of every row."""
@@ -107,10 +83,8 @@ class Estimator:
             ordered: some rows recompute a number of layers, or will with other switches; as the table has it by
                 default.
         """
-        if self._costs is None or self._costs.network is not self.network:
-            self._costs = CostModel(self.job, self.cluster, self.constants, self.kernels, self.network, self.software)
         ordered = bool(table.recompute_layers.any()) if ordered is None else ordered
-        return Frame.of(self._costs, table, ordered=ordered)
+        return Frame.of(self, table, ordered=ordered)
 
 
 # Blocks ------------------------------------------------------------------------------------------
@@ -240,19 +214,15 @@ def _weights(
 # Stages and steps --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SlowestStage:
-    """The stage with the longest micro-batch: its blocks as ``Frame.row_counts`` has them, and its seconds; the
-    largest lower bound of any stage; and seconds of all stages together."""
+class SlowestStage(NamedTuple):
+    """The stage with the longest micro-batch: its blocks as ``Frame.row_counts`` has them; its seconds forward,
+    backward and of weight gradients (``paced``), and the same of all stages together (``every``); and the largest
+    lower bound of any stage."""
 
     counts: list[Floats]
-    forward: Floats
-    backward: Floats
-    weight_gradient: Floats
+    paced: list[Floats]
+    every: list[Floats]
     bound: Floats
-    all_forward: Floats
-    all_backward: Floats
-    all_weight_gradient: Floats
 
 
 def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
@@ -261,27 +231,19 @@ def slowest_stage(frame: Frame, rows: list[BlockRow]) -> SlowestStage:
     slowest: SlowestStage | None = None
     for stage in frame.stage_kinds:
         counts, repeats = frame.row_counts(stage), frame.repeats(stage)
-        forward, backward, weight_gradient, *bounds = (
-            weighted([getattr(row, name) for row in rows], counts) for name in names
-        )
-        bound = np.maximum(*bounds)
-        totals = repeats * forward, repeats * backward, repeats * weight_gradient
-        figures = counts, forward, backward, weight_gradient
+        *passes, math_bound, wire_bound = (weighted([getattr(row, name) for row in rows], counts) for name in names)
+        bound, totals = np.maximum(math_bound, wire_bound), [repeats * seconds for seconds in passes]
         if slowest is None:
-            slowest = SlowestStage(*figures, bound, *totals)
+            slowest = SlowestStage(counts, passes, totals, bound)
             continue
         # The stage with the longest forward and backward pass sets the pace; bounds are the largest of any stage, and
         # sums run over all stages, for the bubble.
-        later = forward + backward > slowest.forward + slowest.backward
+        later = passes[0] + passes[1] > slowest.paced[0] + slowest.paced[1]
         slowest = SlowestStage(
             [np.where(later, b, a) for a, b in zip(slowest.counts, counts, strict=True)],
-            np.where(later, forward, slowest.forward),
-            np.where(later, backward, slowest.backward),
-            np.where(later, weight_gradient, slowest.weight_gradient),
+            [np.where(later, b, a) for a, b in zip(slowest.paced, passes, strict=True)],
+            [a + b for a, b in zip(slowest.every, totals, strict=True)],
             np.maximum(slowest.bound, bound),
-            slowest.all_forward + totals[0],
-            slowest.all_backward + totals[1],
-            slowest.all_weight_gradient + totals[2],
         )
     assert slowest is not None
     return slowest
@@ -330,30 +292,27 @@ def estimate_rows(frame: Frame) -> EstimateTable:
     rows, table, constants, steps = block_rows(frame), frame.table, frame.constants, frame.micro_batches
     # 1. The slowest stage sets the pace of a micro-batch.
     slowest = slowest_stage(frame, rows)
+    forward_s, backward_s, _ = slowest.paced
     names = ("forward", "backward", "recompute", "tensor", "context", "expert", "weights")
     paced = [steps * weighted([getattr(row, name) for row in rows], slowest.counts) for name in names]
     # 2. Stage boundaries: blocking in plain 1F1B, else hidden behind the next chunk, which they slow; and once per
     # stage to fill and drain.
-    hop, chunk = frame.at(frame.meshes.send_s), slowest.forward / frame.virtual
+    hop, chunk = frame.at(frame.meshes.send_s), forward_s / frame.virtual
     hidden = np.where(table.scheduled("blocks"), 0.0, np.minimum(hop, chunk))
     steady = hop - hidden + constants.overlap_cost * hidden
     passes = 2.0 * steps * frame.virtual
     sends = np.where(frame.pipeline > 1, passes * steady + 2.0 * (frame.pipeline - 1) * hop, 0.0)
     # 3. Fill and drain, for which the slowest stage waits.
-    weight_gradient = slowest.all_weight_gradient - slowest.weight_gradient
+    forward, backward, weight_gradient = (a - b for a, b in zip(slowest.every, slowest.paced, strict=True))
     bubble = bubble_s(
-        table,
-        steps,
-        forward_s=slowest.all_forward - slowest.forward,
-        input_gradient_s=slowest.all_backward - slowest.backward - weight_gradient,
-        weight_gradient_s=weight_gradient,
+        table, steps, forward_s=forward, input_gradient_s=backward - weight_gradient, weight_gradient_s=weight_gradient
     )
     # 4. Once per step (gradients in every micro-batch with ``zero`` = 2): all but the last bucket hides behind a pass,
     # which it slows; a tied embedding's gradient crosses the pipeline unless one stage has both ends.
     totals = step_totals(frame)
     rounds = np.where(table.zero == 2, steps, 1.0)
-    early = np.minimum(totals.reduce_s * (1 - totals.last), slowest.backward) * table.overlap_reduce
-    ahead: Floats = np.minimum(totals.gather_s * (1 - totals.last), slowest.forward) * table.overlap_gather
+    early = np.minimum(totals.reduce_s * (1 - totals.last), backward_s) * table.overlap_reduce
+    ahead: Floats = np.minimum(totals.gather_s * (1 - totals.last), forward_s) * table.overlap_gather
     slowed = constants.overlap_cost * (rounds * early + ahead)
     data = rounds * (totals.reduce_s - early) + totals.gather_s - ahead + slowed + totals.single_s
     data += np.where(table.scheduled("wraps"), 0.0, frame.at(frame.meshes.tied_s))
@@ -414,7 +373,7 @@ def _activation_offload_s(frame: Frame, slowest: SlowestStage, ahead_s: Floats, 
             for hidden, weights in ((ahead_s, gathers), (behind_s, scatters))
         ]
     exposed = frame.zeros()
-    for window, busy_s in zip((slowest.forward, slowest.backward), network_s, strict=True):
+    for window, busy_s in zip(slowest.paced[:2], network_s, strict=True):
         # Each direction of the link has the time of its passes, less what the network moves over it meanwhile.
         free = np.maximum(frame.micro_batches * window - busy_s, 0.0)
         exposed = exposed + np.maximum(link_s - free, 0.0)
@@ -445,6 +404,66 @@ def least_s(frame: Frame, switches: Mapping[str, Ints], *, bubble: bool = True) 
     steps = (frame.micro_batches - filled) / table.pipeline + filled
     least: Floats = work * steps + frame.constants.iteration_s
     return least
+
+
+def floor_s(frame: Frame, estimates: EstimateTable, *, uneven: bool = False) -> Floats:
+    """Seconds that no stepping through the pipeline undercuts, of every row, of which the estimates are given.
+
+    ``weft.simulation.iteration.stepping`` lets every stage run its passes in order.  So a stage ends no earlier than
+    the first micro-batch needs to come to it, plus all of the stage's passes; behind its last backward pass, that
+    micro-batch's gradients still go back through the stages before it.  The largest of these over the stages is the
+    floor.  Where stages are alike it is the time itself, except for what overlaps.
+
+    ``uneven``: a stage with less to reduce and to gather than others may take less for it, so that floors of
+    pipelines count none of it.
+    """
+    rows = block_rows(frame)
+    totals, stages, line = step_totals(frame), frame.stages, frame.line
+    if uneven:
+        # Some stage may have little to reduce and to gather: in pipelines none of it is counted.
+        even = frame.table.pipeline == 1
+        totals = replace(totals, reduce_s=even * totals.reduce_s, gather_s=even * totals.gather_s)
+    steps, table = frame.micro_batches, frame.table
+    blocks, split = table.scheduled("blocks"), table.scheduled("splits_backward")
+    # What runs beside a pass slows it by a share of the time that is hidden, which is at least the lesser of the
+    # collective and the shortest pass.
+    hop = np.where(table.pipeline > 1, frame.at(frame.meshes.send_s), 0.0)
+    behind = np.where(table.overlap_reduce > 0, totals.last, 1.0) * totals.reduce_s / frame.virtual
+    every = table.zero == 2
+    forward, backward = ([getattr(row, name) for row in rows] for name in ("forward_total", "backward_total"))
+    cost, fewest = frame.constants.overlap_cost, stages.fewest[line]
+    # The shortest of the passes of all kinds of blocks.
+    least = fewest * np.minimum.reduce(forward[:-2]), fewest * np.minimum.reduce(backward[:-2])
+    beside = cost * np.where(blocks, 0.0, np.minimum(hop, least[0]))
+    hidden_share = (1.0 - totals.last) / frame.virtual
+    ahead = cost * table.overlap_gather * np.minimum(hidden_share * totals.gather_s, least[0])
+    after = cost * table.overlap_reduce * np.minimum(hidden_share * totals.reduce_s, least[1])
+    passes = frame.virtual * (2.0 * steps * beside + ahead + np.where(every, steps, 1.0) * after)
+    result = frame.zeros()
+    # The floor is the largest over the stages: the way of the first micro-batch there, all work of the stage, and
+    # the way of the last gradients back. Of stages that hold the same the last is farthest, so that one of each
+    # kind is enough.
+    for stage in frame.stage_kinds:
+        counts, index = frame.row_counts(stage), stages.last[line, stage]
+        # Blocks of each kind on the way to the stage (none counts as replayed), embedding, no head.
+        before = [*(blocks_before[line, stage] for blocks_before in stages.before), frame.zeros()]
+        early = weighted(forward[-len(before) :], before)
+        late = weighted(backward[-len(before) :], before)
+        work = steps * (weighted(forward, counts) + weighted(backward, counts)) + passes
+        neighbours = (index > 0) + 1.0 * (index < table.pipeline - 1)
+        work = work + np.where(blocks, np.maximum(steps * neighbours - (index > 0), 0.0) * hop, 0.0)
+        work = work + np.where(every, (steps * frame.virtual - 1.0) * behind, 0.0)
+        arrival_s = early + index * (hop + beside + ahead)
+        # Where backward passes are split, other work may fill the way back: it counts nothing.
+        back = np.where(split, 0.0, late + index * (hop + beside + after))
+        result = np.maximum(result, arrival_s + work + back)
+    # The last reduction waits for all that was before; where passes are split, other passes may hide it.
+    tail = np.where(split, 0.0, behind)
+    tied = np.where(split | (table.pipeline == 1), 0.0, frame.at(frame.meshes.tied_s))
+    once = estimates.optimizer_s + totals.single_s + estimates.offload_s + estimates.host_s
+    # Before anything runs, the first parameters must be there.
+    first = np.where(table.overlap_gather > 0, totals.last / frame.virtual, 1.0)
+    return first * totals.gather_s + result + tail + tied + once
 
 
 # One layout --------------------------------------------------------------------------------------

@@ -159,15 +159,9 @@ class KernelModel:
         """What stays in 16 bits where linear layers have fewer; the job's own precision otherwise."""
         return "bf16" if self.precision in CAST_BYTES else self.precision
 
-    def half_peak(self) -> float:
-        """The 16-bit matrix peak in FLOP/s (that of the job's own precision in 32 bits)."""
-        if self.precision in ("fp32", "tf32", "fp16"):
-            return self.accelerator.peak_flops(self.precision)
-        return self.accelerator.peak_flops("bf16")
-
     def peak(self, *, core: bool) -> float:
         """The matrix peak in FLOP/s for linear layers, or for what stays in 16 bits."""
-        return self.half_peak() if core else self.accelerator.peak_flops(self.precision)
+        return self.accelerator.peak_flops(self.half_precision if core else self.precision)
 
     def clock(self) -> float:
         """Share of the throughput at the reference power that the board's limit leaves to the slowest of all ranks,
@@ -219,7 +213,7 @@ class KernelModel:
         usual = USUAL_FEATURES / (USUAL_FEATURES + self.calibration.attention_softmax)
         # Tiles on a mask's edge are computed whole: half a tile for each query is done for nothing.
         masked = 1.0 + operation.edges * ATTENTION_TILE / 2.0 / operation.pairs
-        rate = self.half_peak() * share * self.clock() * width / usual
+        rate = self.peak(core=True) * share * self.clock() * width / usual
         compute = operation.flops * masked / rate
         # Loads of queries, stores and the passes that prepare a backward kernel overlap nothing.
         moved = operation.bytes / self._memory_Bps()
@@ -227,7 +221,7 @@ class KernelModel:
 
     def _scan(self, operation: Scan) -> Floats:
         """A share of its roofline: products at the pace of fused attention, whose tiles and depths are alike."""
-        compute = operation.flops / (self.half_peak() * self.calibration.attention_efficiency * self.clock())
+        compute = operation.flops / (self.peak(core=True) * self.calibration.attention_efficiency * self.clock())
         roof = np.maximum(compute, operation.bytes / self._memory_Bps())
         return roof / self.calibration.scan_share + operation.calls * self.calibration.kernel_s
 
@@ -253,7 +247,7 @@ class KernelModel:
         peak = self.peak(core=not faster) if reduced else self.peak(core=core)
         rate = peak * efficiency * self.calibration.gemm_share * self.clock()
         # A tile's prologue takes cycles, in which faster arithmetic would have gone deeper.
-        depth = self.calibration.gemm_depth * peak / self.half_peak()
+        depth = self.calibration.gemm_depth * peak / self.peak(core=True)
         # Roofline: tiles that the machine is busy for, each as deep as k and a prologue, or the operands' traffic.
         compute = self._tiles(gemm) * (gemm.k + depth) * 2.0 / rate
         width = max(OPERAND_BYTES[self.precision], 2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,36 +31,23 @@ def sensitivities(
     job: Job, cluster: Cluster, layout: Layout, constants: Calibration | None = None
 ) -> tuple[Sensitivity, ...]:
     """What twice each hardware figure would do to the iteration time of a layout."""
-    base = estimate(job, cluster, [layout], constants)[0].iteration_s
-    result = []
-    for change, changed, changed_constants in _variants(cluster, constants):
-        seconds = estimate(job, changed, [layout], changed_constants)[0].iteration_s
-        result.append(Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds))
-    return tuple(result)
-
-
-def _variants(cluster: Cluster, constants: Calibration | None) -> Sequence[tuple[str, Cluster, Calibration | None]]:
-    first, outer = cluster.tiers[0], cluster.tiers[1:]
-    variants = [
-        ("matrix peak x2", scaled(cluster, Scales(peak=2)), constants),
-        ("HBM bandwidth x2", scaled(cluster, Scales(hbm=2)), constants),
-        (f"{first.name} bandwidth x2", scaled(cluster, Scales(scale_up=2)), constants),
-    ]
+    first, *outer = cluster.tiers
+    changed = {
+        "matrix peak x2": scaled(cluster, Scales(peak=2)),
+        "HBM bandwidth x2": scaled(cluster, Scales(hbm=2)),
+        f"{first.name} bandwidth x2": scaled(cluster, Scales(scale_up=2)),
+    }
     if outer:
-        variants.append(("NIC bandwidth x2", scaled(cluster, Scales(nic=2)), constants))
-        if (wider := _wider_domain(cluster)) is not None:
-            variants.append((f"{first.name} domain x2", wider, constants))
-    variants.append(("network latency x2", scaled(cluster, Scales(latency=2)), constants))
-    return variants
-
-
-def _wider_domain(cluster: Cluster) -> Cluster | None:
-    """Twice as many accelerators in the scale-up domain, half as many domains; None where they do not pair up."""
-    first, second, *outer = cluster.tiers
-    if second.size % 2:
-        return None
-    pair = (replace(first, size=2 * first.size), replace(second, size=second.size // 2))
-    return replace(cluster, tiers=(*pair, *outer))
+        changed["NIC bandwidth x2"] = scaled(cluster, Scales(nic=2))
+    if outer and outer[0].size % 2 == 0:  # domains pair up: half as many
+        pair = (replace(first, size=2 * first.size), replace(outer[0], size=outer[0].size // 2))
+        changed[f"{first.name} domain x2"] = replace(cluster, tiers=(*pair, *outer[1:]))
+    changed["network latency x2"] = scaled(cluster, Scales(latency=2))
+    base, *others = (estimate(job, each, [layout], constants)[0].iteration_s for each in (cluster, *changed.values()))
+    return tuple(
+        Sensitivity(change=change, iteration_s=seconds, speedup=base / seconds)
+        for change, seconds in zip(changed, others, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -127,26 +127,16 @@ def _named(names: tuple[str, ...]) -> Coded:
     return Coded(read, lambda parts: {part.name: part.value for part in parts}, shape)
 
 
-TOTAL_FIELDS = {
-    "iteration_s": "iteration_s",
-    "lower_bound_s": "lower_bound_s",
-    "tokens_per_s": "tokens_per_s",
-    "mfu": "mfu",
-    "mfu_unmasked": "mfu_unmasked",
-    "hfu": "hfu",
-    "model_tflops_per_accelerator": "model_tflops",
-    "memory_bytes": "memory_bytes",
-    "capacity_bytes": "capacity_bytes",
-}
-"""Figures of an estimate: their names in documents and rows, and in ``Estimate``."""
-HOST_FIELDS = {"host_memory_bytes": "host_bytes", "host_capacity_bytes": "host_capacity_bytes"}
-"""The same of host memory, which documents of before do not have."""
-ROW_FIELDS = (*TOTAL_FIELDS, "fullest_stage", "provenance")
+RENAMED = {"model_tflops_per_accelerator": "model_tflops", "host_memory_bytes": "host_bytes"}
+"""Figures whose name in documents and rows is not that in ``Estimate``."""
+ROW_FIELDS = (
+    *("iteration_s", "lower_bound_s", "tokens_per_s", "mfu", "mfu_unmasked", "hfu", "model_tflops_per_accelerator"),
+    *("memory_bytes", "capacity_bytes", "fullest_stage", "provenance", "host_memory_bytes", "host_capacity_bytes"),
+)
 COLUMNS = (
     *(word for word, _ in DEGREES),
     *OPTION_FIELDS,
     *ROW_FIELDS,
-    *HOST_FIELDS,
     *(f"time_{name}" for name in TIME_PARTS),
     *(f"memory_{name}" for name in MEMORY_PARTS),
 )
@@ -222,8 +212,7 @@ class Estimate(Result):
         flat = {word: getattr(self.layout, name) for word, name in DEGREES}
         flat |= {name: getattr(self.layout, name) for name in OPTION_FIELDS}
         flat["order"] = "/".join(self.layout.order)
-        flat |= {name: getattr(self, TOTAL_FIELDS.get(name, name)) for name in ROW_FIELDS}
-        flat |= {name: getattr(self, field) for name, field in HOST_FIELDS.items()}
+        flat |= {name: getattr(self, RENAMED.get(name, name)) for name in ROW_FIELDS}
         flat |= {f"time_{part.name}": part.value for part in self.time}
         flat |= {f"memory_{part.name}": part.value for part in self.memory}
         return {name: flat[name] for name in COLUMNS}

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import ContextMethod, Layout, PipelineSchedule, Recompute, word_of
-from weft.layout.table import Ints, LayoutTable, Mask
+from weft.layout.table import LayoutTable, Mask
 from weft.layout.text import product
 from weft.model.job import Job
-from weft.model.spec import Attention, LatentAttention, MixtureOfExperts, Model
+from weft.model.spec import Attention, LatentAttention, Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,24 +116,17 @@ def _mesh_rules(job: Job, count: int, table: LayoutTable) -> Iterator[tuple[str,
             features |= (linear.outputs if linear.kind == "normal" else linear.inputs) % cut != 0
             features |= (linear.inputs if linear.kind != "transposed" else linear.outputs) % table.y != 0
     yield "heads-not-divisible", heads
-    yield from _state_rules(model, table)
+    # Heads and groups are cut over x; context parallelism deals a rank's heads on, and copies groups if need be.
+    broken = np.zeros(len(table), dtype=bool)
+    for state in model.state_spaces:
+        broken |= (state.heads % (table.x * table.context) != 0) | (state.groups % table.x != 0)
+        groups = np.maximum(state.groups // table.x, 1)
+        broken |= (groups % table.context != 0) & (table.context % groups != 0)
+    yield "state-heads", broken
     yield "features-not-divisible", features
     halves = np.where(table.context > 1, 2 * table.context, 1)
     yield "sequence-not-divisible", recipe.sequence % halves != 0
     yield "too-many-stages", table.pipeline > model.layers
-
-
-def _state_rules(model: Model, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
-    """Heads and groups are cut over x; context parallelism deals a rank's heads on, and copies groups if need be."""
-    if not model.state_spaces:
-        return
-    broken = np.zeros(len(table), dtype=bool)
-    for state in model.state_spaces:
-        broken |= state.heads % (table.x * table.context) != 0
-        broken |= state.groups % table.x != 0
-        groups = np.maximum(state.groups // table.x, 1)
-        broken |= (groups % table.context != 0) & (table.context % groups != 0)
-    yield "state-heads", broken
 
 
 def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
@@ -152,14 +145,6 @@ def _row_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
     dealt = sharded | ((table.y > 1) & any(kind.moe for kind in model.kinds))
     yield "sequence-not-divisible", dealt & (recipe.sequence // table.context % (table.x * table.y) != 0)
     yield "too-many-stages", table.pipeline * table.virtual_stages > model.layers
-    yield from _schedule_rules(table, micro_batches)
-    yield from _expert_rules(job, table)
-    layers = -(-model.layers // table.pipeline)
-    misused = (table.recompute_layers > 0) & (table.recompute != Recompute.FULL.code)
-    yield "recompute-layers", misused | (table.recompute_layers > layers)
-
-
-def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[str, Mask]]:
     virtual = table.virtual_stages
     wrong = (table.schedule != PipelineSchedule.PLAIN.code) & (table.pipeline == 1)
     for schedule in PipelineSchedule:
@@ -169,6 +154,10 @@ def _schedule_rules(table: LayoutTable, micro_batches: Ints) -> Iterator[tuple[s
     yield "schedule-mismatch", wrong
     yield "interleaving-rounds", table.scheduled("rounds") & (micro_batches % table.pipeline != 0)
     yield "pipeline-starved", table.scheduled("splits_backward") & (micro_batches < table.pipeline)
+    yield from _expert_rules(job, table)
+    layers = -(-model.layers // table.pipeline)
+    misused = (table.recompute_layers > 0) & (table.recompute != Recompute.FULL.code)
+    yield "recompute-layers", misused | (table.recompute_layers > layers)
 
 
 def _expert_rules(job: Job, table: LayoutTable) -> Iterator[tuple[str, Mask]]:
@@ -273,14 +262,25 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
         yield block.branches < 2, "block", alone, "choose a model of attention and feed-forward blocks"
         if attention is None:
             continue
-        yield from _expert_limits(block.moe)
+        if (moe := block.moe) is not None:
+            field, dense = "block.feed_forward", "choose a model without it"
+            yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
+            yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
+            yield moe.balance_bias, f"{field}.balance_bias", "balancing biases of routers", dense
+            yield moe.shared_gate, f"{field}.shared_gate", "gates of shared experts", dense
         latent = isinstance(attention, LatentAttention)
         yield latent, "block.attention", "latent attention", "choose a model with grouped-query attention"
         yield block.parallel, "block.parallel", "parallel attention and feed-forward", "set parallel=False"
         norms = f"{block.norms} norms in a block"
         yield block.norms not in NORMS, "block.norms", norms, "set norms=2, before each half, or 4, also behind it"
         if isinstance(attention, Attention):
-            yield from _attention_limits(attention, block.norm_bias)
+            field, vectors = "block.attention", "learned biases or norms over all heads"
+            biased, unbias = attention.head_norms and block.norm_bias, "set head_norms=False or norm_bias=False"
+            yield attention.sinks, f"{field}.sinks", "sinks", "set sinks=False"
+            yield attention.extra_parameters > 0, f"{field}.extra_parameters", vectors, "set extra_parameters=0"
+            yield biased, f"{field}.head_norms", "norms of heads with biases", unbias
+            yield attention.chunked, f"{field}.chunked", "attention in chunks", "set chunked=False"
+            yield attention.gated, f"{field}.gated", "gated attention", "set gated=False"
     ahead = model.prediction_layers > 0
     yield ahead, "model.prediction_layers", "prediction layers", "set prediction_layers=0"
     narrow = model.embedding_features is not None
@@ -289,27 +289,6 @@ def _model_limits(model: Model) -> Iterator[_Limit]:
     yield model.embedding_norm, "model.embedding_norm", normed, "set embedding_norm=False"
     placed = model.positions > 0 or any(attention.rotary for attention in model.attentions)
     yield not placed, "model.positions", "models without positions", "set positions, or rotary=True"
-
-
-def _attention_limits(attention: Attention, norm_bias: bool) -> Iterator[_Limit]:
-    field = "block.attention"
-    yield attention.sinks, f"{field}.sinks", "sinks", "set sinks=False"
-    vectors = "learned biases or norms over all heads"
-    yield attention.extra_parameters > 0, f"{field}.extra_parameters", vectors, "set extra_parameters=0"
-    biased = "norms of heads with biases"
-    yield attention.head_norms and norm_bias, f"{field}.head_norms", biased, "set head_norms=False or norm_bias=False"
-    yield attention.chunked, f"{field}.chunked", "attention in chunks", "set chunked=False"
-    yield attention.gated, f"{field}.gated", "gated attention", "set gated=False"
-
-
-def _expert_limits(moe: MixtureOfExperts | None) -> Iterator[_Limit]:
-    if moe is None:
-        return
-    field, dense = "block.feed_forward", "choose a model without it"
-    yield moe.latent is not None, f"{field}.latent", "experts of projected tokens", dense
-    yield moe.router_bias or moe.expert.bias, field, "biases of routers or experts", dense
-    yield moe.balance_bias, f"{field}.balance_bias", "balancing biases of routers", dense
-    yield moe.shared_gate, f"{field}.shared_gate", "gates of shared experts", dense
 
 
 def _layout_limits(model: Model, layout: Layout) -> Iterator[_Limit]:

@@ -220,29 +220,26 @@ def checked_field(name: str, value: Any, where: str) -> Any:
         UnknownName: a word that the field does not know.
     """
     if name in VOCABULARIES:
-        return _choice(name, value, where)
+        words = VOCABULARIES[name]
+        if isinstance(value, words):
+            return value
+        if not isinstance(value, str):
+            raise BadInput(f"{shown(value)} is not a name", where=where, remedy=f"use {', '.join(words)}")
+        if value.lower() not in set(words):
+            raise UnknownName(name, value[:40], words, where=where)
+        return words(value.lower())
     if name == "order":
-        return _order(value, where)
+        listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
+        axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
+        if sorted(axes) != sorted(AXES):
+            problem = f"{shown(value)} does not name every axis once"
+            raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
+        return value if value == axes else axes
     if name in FLAGS:
-        return _flag(value, where)
+        if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+            return bool(value)
+        raise BadInput(f"{shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
     return _integer(name, value, where)
-
-
-def _choice(name: str, value: Any, where: str) -> CodedEnum:
-    words = VOCABULARIES[name]
-    if isinstance(value, words):
-        return value
-    if not isinstance(value, str):
-        raise BadInput(f"{shown(value)} is not a name", where=where, remedy=f"use {', '.join(words)}")
-    if value.lower() not in set(words):
-        raise UnknownName(name, value[:40], words, where=where)
-    return words(value.lower())
-
-
-def _flag(value: Any, where: str) -> bool:
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    raise BadInput(f"{shown(value)} is not true or false", where=where, remedy="write true, false, 1 or 0")
 
 
 def _integer(name: str, value: Any, where: str) -> int:
@@ -262,15 +259,6 @@ def _integer(name: str, value: Any, where: str) -> int:
         remedy = f"choose a value from {least} on" if largest == _LARGEST else f"choose {least} to {largest}"
         raise BadInput(problem, where=where, remedy=remedy)
     return value if isinstance(value, int) else int(value)
-
-
-def _order(value: Any, where: str) -> tuple[str, ...]:
-    listed = isinstance(value, (list, tuple)) and all(isinstance(axis, str) for axis in value)
-    axes = tuple(ALIASES.get(axis.lower(), axis.lower()) for axis in value) if listed else ()
-    if sorted(axes) != sorted(AXES):
-        problem = f"{shown(value)} does not name every axis once"
-        raise BadInput(problem, where=where, remedy=f"write them inner to outer, like {'/'.join(AXES)}")
-    return value if value == axes else axes
 
 
 def word_of(name: str) -> str:

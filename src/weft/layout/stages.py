@@ -57,7 +57,9 @@ class StageTable:
 
     Arrays have shape (pipelines, stages): ``counts[kind]`` blocks of each kind, ``embedding`` and ``head``
     0 or 1, ``first[kind]`` blocks of each kind among the first 0, 1, 2, ... of a stage (a further axis, of 0 alone
-    unless ``ordered``), ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding).
+    unless ``ordered``), ``stage`` the first stage index that looks so, ``repeats`` how many stages do (0 for padding),
+    ``last`` the last that does, ``before[kind]`` blocks of each kind, and embeddings, on the first chunks of stages
+    before that; ``fewest`` has the blocks of a pipeline's smallest chunk.
     """
 
     counts: tuple[Floats, ...]
@@ -66,6 +68,9 @@ class StageTable:
     first: tuple[Floats, ...]
     stage: Floats
     repeats: Floats
+    last: Floats
+    before: tuple[Floats, ...]
+    fewest: Floats
 
     def first_blocks(self, line: Index, stage: int, first: Ints) -> list[Floats]:
         """Blocks of each kind among so many first ones of a stage, on lines of an ``ordered`` table."""
@@ -92,15 +97,17 @@ def stage_table(
         _distinct_stages(*blocks, int(pipeline[i]), int(virtual[i]), bool(wraps[i]), places) for i in groups.first
     ]
     width = max(len(line) for line in lines)
-    packed = np.zeros((len(lines), width, kinds + places + 4))
+    packed = np.zeros((len(lines), width, lines[0].shape[1]))
     for i, line in enumerate(lines):
         packed[i, : len(line)] = line
-    counts = tuple(np.ascontiguousarray(packed[:, :, k]) for k in range(kinds))
-    embedding, head, stage, repeats = (np.ascontiguousarray(packed[:, :, j]) for j in (kinds, kinds + 1, -2, -1))
-    order = packed[:, :, kinds + 2 : -2]
+    order, columns = packed[:, :, :places], np.ascontiguousarray(np.moveaxis(packed[:, :, places:], 2, 0))
     none = np.zeros((*order.shape[:2], 1))
     first = tuple(np.concatenate([none, np.cumsum(order == kind, axis=-1)], axis=-1) for kind in range(kinds))
-    return StageTable(counts, embedding, head, first, stage, repeats), groups.group
+    embedding, head, stage, repeats, last, fewest = columns[kinds : kinds + 6]
+    before = tuple(columns[kinds + 6 :])
+    return StageTable(
+        tuple(columns[:kinds]), embedding, head, first, stage, repeats, last, before, fewest[:, 0]
+    ), groups.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,24 +225,27 @@ def _by_kind(blocks: Sequence[int], kinds: int) -> tuple[float, ...]:
 def _distinct_stages(
     sequence: tuple[int, ...], kinds: int, behind: int, pipeline: int, virtual: int, wraps: bool, places: int
 ) -> Floats:
-    """One line a distinct stage: blocks of each kind, holds the embedding, holds the head, the kinds of its blocks in
-    order (as many ``places``, -1 behind the last), its first index, and how many there are."""
-    lines = np.zeros((pipeline, kinds + places + 3))
-    lines[:, kinds + 2 : -1] = -1
-    filled = [kinds + 2] * pipeline
-    for chunk in model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=behind):
-        line = lines[chunk.stage]
-        line[:kinds] += np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds)
-        line[kinds : kinds + 2] += (chunk.embedding, chunk.head)
-        if places:
-            start = filled[chunk.stage]
-            filled[chunk.stage] = start + len(chunk.blocks)
-            line[start : filled[chunk.stage]] = chunk.blocks
-    lines[:, -1] = np.arange(pipeline)
-    # Equal stages are merged into their first; a last column counts them.
-    _, first, counts = np.unique(lines[:, :-1], axis=0, return_index=True, return_counts=True)
+    """One line a distinct stage: the kinds of its blocks in order (as many ``places``, -1 behind the last), blocks of
+    each kind, embedding and head, and the other columns of ``StageTable``."""
+    looks = np.zeros((pipeline, places + kinds + 2))
+    looks[:, :places] = -1
+    filled, before, fewest = [0] * pipeline, np.zeros((pipeline + 1, kinds + 1)), len(sequence)
+    for number, chunk in enumerate(model_chunks(sequence, pipeline, virtual, wraps=wraps, behind=behind)):
+        look, start = looks[chunk.stage], filled[chunk.stage]
+        holds = [*np.bincount(np.array(chunk.blocks, dtype=np.int64), minlength=kinds), chunk.embedding, chunk.head]
+        look[places:] += holds
+        filled[chunk.stage] += len(chunk.blocks)
+        look[start : min(filled[chunk.stage], places)] = chunk.blocks[: places - start]
+        if number < pipeline:
+            before[number + 1] = before[number] + holds[:-1]
+        fewest = min(fewest, len(chunk.blocks))
+    # Equal stages are merged into their first.
+    _, first, same, counts = np.unique(looks, axis=0, return_index=True, return_inverse=True, return_counts=True)
+    last = np.zeros(len(first), dtype=np.int64)
+    last[same.reshape(-1)] = np.arange(pipeline)
     order = np.argsort(first)
-    return np.column_stack([lines[first[order]], counts[order].astype(float)])
+    at = first[order], counts[order], last[order], np.full(len(order), fewest)
+    return np.column_stack([looks[at[0]], *at, before[at[2]]])
 
 
 Pass = Literal["forward", "backward", "weight-gradient"]

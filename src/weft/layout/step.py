@@ -21,13 +21,18 @@ import numpy as np
 from weft.errors import BadInput
 from weft.layout.check import check_trainable
 from weft.layout.mesh import EXPERT_GROUPS, degrees, real_axes
-from weft.layout.operations import AGAIN, Collective, CollectiveKind, Operations, Sizes, routing
-from weft.layout.parts import (
+from weft.layout.operations import (
+    AGAIN,
+    Collective,
+    CollectiveKind,
     Matrices,
+    Operations,
     Parameters,
+    Sizes,
     part_matrices,
     part_operations,
     part_parameters,
+    routing,
     separate_outputs,
     stage_boundary,
 )

@@ -109,14 +109,12 @@ class Fields:
 
     def words(self, name: str, count: int) -> tuple[str, ...] | None:
         """A list of ``count`` words, or None when absent."""
-        value = self._typed(name, list | tuple, None, "is not a list of words")
-        if value is None:
-            return None
+        value = self._typed(name, list | tuple, (), "is not a list of words")
         if not all(isinstance(item, str) for item in value):
             raise self.bad(name, f"{reprlib.repr(value)} is not a list of words")
-        if len(value) != count:
+        if self.has(name) and len(value) != count:
             raise self.bad(name, f"{len(value)} entries for {count} layers")
-        return tuple(value)
+        return tuple(value) if self.has(name) else None
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of whole numbers >= 0; empty when absent."""
@@ -343,13 +341,20 @@ def _gpt2(f: Fields, name: str) -> Model:
     """GPT-2, and any GPT of Megatron-LM's plain shape: learned positions, biases, tied embeddings."""
     f.only("add_cross_attention", False)
     hidden = f.integer("n_embd", "hidden_size")
+    model = _gpt(f, name, hidden, f.integer("n_inner", default=4 * hidden))
+    return replace(model, positions=f.integer("n_positions", "max_position_embeddings"))
+
+
+def _bloom(f: Fields, name: str) -> Model:
+    """BLOOM: ALiBi, and a norm after the embedding."""
+    hidden = f.integer("hidden_size", "n_embed")
+    return replace(_gpt(f, name, hidden, 4 * hidden), embedding_norm=True)
+
+
+def _gpt(f: Fields, name: str, hidden: int, inner: int) -> Model:
     attention = _plain_attention(f, hidden, f.integer("n_head", "num_attention_heads"), bias=True)
-    feed = FeedForward(intermediate=f.integer("n_inner", default=4 * hidden), gated=False, bias=True)
-    layers = f.layers("n_layer", "num_hidden_layers")
-    positions = f.integer("n_positions", "max_position_embeddings")
-    return _decoder(
-        f, name, attention, feed, layers=layers, hidden=hidden, norm_bias=True, tied=True, positions=positions
-    )
+    feed, layers = FeedForward(intermediate=inner, gated=False, bias=True), f.layers("n_layer", "num_hidden_layers")
+    return _decoder(f, name, attention, feed, layers=layers, hidden=hidden, norm_bias=True, tied=True)
 
 
 def _gpt_neox(f: Fields, name: str) -> Model:
@@ -427,17 +432,6 @@ def _falcon(f: Fields, name: str) -> Model:
         norm_bias=True,
         parallel=grouped or beside,
         tied=True,
-    )
-
-
-def _bloom(f: Fields, name: str) -> Model:
-    """BLOOM: ALiBi, and a norm after the embedding."""
-    hidden = f.integer("hidden_size", "n_embed")
-    attention = _plain_attention(f, hidden, f.integer("n_head", "num_attention_heads"), bias=True)
-    feed = FeedForward(intermediate=4 * hidden, gated=False, bias=True)
-    layers = f.layers("n_layer", "num_hidden_layers")
-    return _decoder(
-        f, name, attention, feed, layers=layers, hidden=hidden, norm_bias=True, tied=True, embedding_norm=True
     )
 
 
@@ -654,27 +648,8 @@ def _nemotron_h(f: Fields, name: str) -> Model:
     return replace(model, prediction_layers=modules, prediction_blocks=tuple(ahead), prediction_shared=repeated)
 
 
-def _mamba2(f: Fields, name: str) -> Model:
-    """Mamba-2 alone (Codestral Mamba): state-space blocks without feed-forward parts."""
-    hidden = f.integer("hidden_size")
-    state = _mamba(
-        f,
-        heads=f.integer("num_heads", default=128),
-        head_dim=f.integer("head_dim", default=64),
-        groups=f.integer("n_groups", default=8),
-        state=f.integer("state_size", default=128),
-        chunk=f.integer("chunk_size", default=256),
-        bias=f.flag("use_bias", False),
-    )
-    if state.inner != f.integer("expand", default=2) * hidden:
-        problem = f"{state.heads} heads of {state.head_dim} are not expand x hidden_size features"
-        raise f.bad("num_heads", problem)
-    block = Block(hidden=hidden, attention=None, feed_forward=None, state_space=state, norms=1)
-    return _stack(f, name, [block] * f.layers())
-
-
 def _mamba_beside_attention(f: Fields) -> StateSpace:
-    """Mamba-2 as Bamba and Granite name its keys."""
+    """Mamba-2 as Granite names its keys."""
     heads = f.integer("mamba_n_heads", default=128)
     inner = f.integer("mamba_expand", default=2) * f.integer("hidden_size")
     by_itself = f.data.get("mamba_d_head") in (None, "auto")
@@ -690,15 +665,6 @@ def _mamba_beside_attention(f: Fields) -> StateSpace:
         chunk=f.integer("mamba_chunk_size", default=256),
         bias=f.flag("mamba_proj_bias", False),
     )
-
-
-def _bamba(f: Fields, name: str) -> Model:
-    """Bamba: Mamba-2 but in ``attn_layer_indices``, a gated feed-forward part in each block."""
-    attention = _grouped_attention(f, kv_heads=8, bias=False)
-    full = Block(hidden=f.integer("hidden_size"), attention=attention, feed_forward=_biased(f))
-    state = replace(full, attention=None, state_space=_mamba_beside_attention(f))
-    indices = f.integers("attn_layer_indices")
-    return _stack(f, name, [full if layer in indices else state for layer in range(f.layers())])
 
 
 def _granitemoehybrid(f: Fields, name: str) -> Model:
@@ -818,7 +784,6 @@ def dense_equivalent(f: Fields, name: str) -> Model:
 
 
 BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
-    "bamba": _bamba,
     "bloom": _bloom,
     "deepseek_v2": lambda f, name: _dense_then_routed(f, name, _latent_attention(f), balance_bias=False),
     # DeepSeek-V3, V3.1 and R1: routing with a balancing bias per expert.
@@ -839,7 +804,6 @@ BUILDERS: dict[str, Callable[[Fields, str], Model]] = {
     "llama": lambda f, name: _decoder(f, name, _grouped_attention(f, bias=False), _biased(f)),
     "llama4": _llama4,
     "llama4_text": _llama4,
-    "mamba2": _mamba2,
     # MiniMax-M2 was published under this type too; it names its modules or its query-key norms.
     "minimax": lambda f, name: (
         _minimax_m2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,24 +77,20 @@ def _key(name: str) -> str:
 
 @cache
 def _records() -> Mapping[str, Mapping[str, Any]]:
-    return {name: record for path in sorted(_DATA.glob("*.json")) for name, record in _family(path)}
-
-
-def _family(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The models of one file; shared fields are written once, beside ``models``."""
-    shared = json.loads(path.read_text(encoding="utf-8"))
-    for name, entry in shared["models"].items():
-        yield (
-            name,
-            {
+    """The models of all files; in each, shared fields are written once, beside ``models``."""
+    records = {}
+    for path in sorted(_DATA.glob("*.json")):
+        shared = json.loads(path.read_text(encoding="utf-8"))
+        for name, entry in shared["models"].items():
+            records[name] = {
                 "config": shared.get("config", {}) | entry.get("config", {}),
                 "recipe": entry.get("recipe", shared.get("recipe")),
                 "source": entry.get("source", shared["source"]),
                 "parameters": entry.get("parameters"),
                 "aliases": entry.get("aliases", []),
-                **{name: entry.get(name, shared.get(name)) for name in ("stack", "space")},
-            },
-        )
+                **{field: entry.get(field, shared.get(field)) for field in ("stack", "space")},
+            }
+    return records
 
 
 @cache

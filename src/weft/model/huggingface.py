@@ -34,26 +34,11 @@ _FAMILIES = dict[str, object](BUILDERS) | {kind: kind for kind in _KNOWN_NOT_MOD
 _EXPERT_KEYS = ("n_routed_experts", "num_experts", "num_local_experts")
 
 _MIXTURES = frozenset(
-    {
-        "deepseek_v2",
-        "deepseek_v3",
-        "glm4_moe",
-        "granitemoehybrid",
-        "gpt_oss",
-        "kimi_k2",
-        "llama4",
-        "llama4_text",
-        "minimax",
-        "minimax_m1",
-        "minimax_m2",
-        "minimax_text_01",
-        "mixtral",
-        "nemotron_h",
-        "qwen2_moe",
-        "qwen3_5_moe_text",
-        "qwen3_moe",
-        "qwen3_next",
-    }
+    (
+        *("deepseek_v2", "deepseek_v3", "glm4_moe", "granitemoehybrid", "gpt_oss", "kimi_k2", "llama4", "llama4_text"),
+        *("minimax", "minimax_m1", "minimax_m2", "minimax_text_01", "mixtral", "nemotron_h"),
+        *("qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next"),
+    )
 )
 
 _SHAPE_FLAGS = ("qk_layernorm", "use_qk_norm")

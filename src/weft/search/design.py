@@ -15,7 +15,7 @@ from weft.errors import BadInput, WeftError
 from weft.estimation.iteration import estimate
 from weft.fabric.catalogue import TREES, check_kinds, for_cluster, own_routing, parse_kind
 from weft.fabric.cost import Bill, Prices, bill, scale_up_usd
-from weft.fabric.spec import SCALE_UP, Fabric, Ints
+from weft.fabric.spec import SCALE_UP, Fabric
 from weft.fabric.transport import carrier
 from weft.layout.spec import Layout
 from weft.layout.text import format_layout
@@ -237,16 +237,9 @@ class DesignStudy(Result):
 
 
 _AFTER = tuple(field.name for field in fields(AfterFailures))
-_MONEY = ("total_usd", "tokens_per_s_usd", "over_one_domain")
 _FIGURES = (
-    "scale_up_usd",
-    "closed_form_s",
-    "simulated_s",
-    "sprayed_s",
-    "tokens_per_s",
-    "nic_bytes",
-    "spine_bytes",
-    *_MONEY,
+    *("scale_up_usd", "closed_form_s", "simulated_s", "sprayed_s", "tokens_per_s", "nic_bytes", "spine_bytes"),
+    *("total_usd", "tokens_per_s_usd", "over_one_domain"),
 )
 
 
@@ -499,9 +492,9 @@ def _failures(network: DegradedNetwork) -> Sequence[ComponentFailure]:
     """One component of each kind down, one at a time."""
     fabric, result = network.fabric, []
     for component in COMPONENTS:
-        if component == "NIC":
-            links, switches = nic_links(fabric, 0), np.zeros(0, dtype=np.int64)
-            affected = min(len(links), 1)
+        if component == "NIC":  # the links of an accelerator into the scale-out network
+            links = np.flatnonzero((fabric.source == 0) & (fabric.tier != SCALE_UP))
+            switches, affected = np.zeros(0, dtype=np.int64), min(len(links), 1)
         else:
             links, switches = np.zeros(0, dtype=np.int64), fabric.nodes_of(component)[:1]
             affected = int(np.count_nonzero(np.isin(fabric.target, switches) & fabric.up))
@@ -520,11 +513,6 @@ def _failures(network: DegradedNetwork) -> Sequence[ComponentFailure]:
                 )
             )
     return result
-
-
-def nic_links(fabric: Fabric, accelerator: int) -> Ints:
-    """Links out of an accelerator into the scale-out network."""
-    return np.flatnonzero((fabric.source == accelerator) & (fabric.tier != SCALE_UP))
 
 
 def _frontier(designs: Sequence[Design]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.codec import decode
+from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
@@ -331,16 +332,6 @@ BEGUN = 8
 """Layouts of the closed form's ranking that are evaluated first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _NetworkFields:
-    """What a document says of the network beside the layouts."""
-
-    fabric: str
-    routing: str
-    first_choice_s: float
-    proof: Proof
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NetworkPlan(Plan):
     """Layouts of a job on one network, fastest at flow level first.
@@ -377,7 +368,7 @@ class NetworkPlan(Plan):
     @property
     def rows(self) -> tuple[RankedLayout, ...]:
         """The ranked layouts with their simulated seconds."""
-        rows = zip(self._ranked(), self.simulated_s, strict=True)
+        rows = zip(Plan.rows.__get__(self), self.simulated_s, strict=True)
         return tuple(replace(row, simulated_s=seconds) for row, seconds in rows)
 
     @classmethod
@@ -388,14 +379,14 @@ class NetworkPlan(Plan):
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
         result = Plan.from_dict(document, where=where)
-        figures = {
-            name: document[name] for name in ("fabric", "routing", "first_choice_s", "proof") if name in document
-        }
-        network = decode(_NetworkFields, figures, where)
+        named = {"fabric": str, "routing": str, "first_choice_s": float, "proof": Proof}
+        if missing := [name for name in named if name not in document]:
+            raise BadInput(f"{missing[0]} is missing", where=where)
+        own: dict[str, Any] = {name: decode(kind, document[name], f"{where}: {name}") for name, kind in named.items()}
         simulated_s = [row.get("simulated_s") for row in document["layouts"]]
         return cls(
             **{field.name: getattr(result, field.name) for field in fields(result)},
-            **{field.name: getattr(network, field.name) for field in fields(network)},
+            **own,
             simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
         )
 

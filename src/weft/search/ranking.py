@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
@@ -190,9 +190,6 @@ class Plan(Result):
     @property
     def rows(self) -> tuple[RankedLayout, ...]:
         """The ranked layouts, each with its tie and its run."""
-        return self._ranked()
-
-    def _ranked(self) -> tuple[RankedLayout, ...]:
         runs = self.runs or (None,) * len(self.layouts)
         return tuple(
             RankedLayout(rank=rank, estimate=estimate, run=run, **tie)
@@ -244,39 +241,22 @@ class Plan(Result):
             batch_that_runs=None if document.get("batch_that_runs") is None else read(int, "batch_that_runs"),
             runs=decode(tuple[TrainingRun, ...], runs, f"{where}: run"),
         )
-        for name, estimate in result._others():
-            if estimate.layout.world != cluster.count:
+        others: dict[str, list[Estimate | None]]
+        others = {f"pareto[{i}]": [estimate] for i, estimate in enumerate(result.pareto)}
+        others["advice"] = [] if result.advice is None else [result.advice.rejected, result.advice.accepted]
+        others["choice"] = [] if result.choice is None else [result.choice.fastest]
+        for name, estimate in ((name, estimate) for name, some in others.items() for estimate in some):
+            if estimate is not None and estimate.layout.world != cluster.count:
                 problem = f"{estimate.layout.world} ranks, but there are {cluster.count} accelerators"
                 raise BadInput(problem, where=f"{where}: {name}", remedy="change a degree")
         return result
 
-    def _others(self) -> Iterator[tuple[str, Estimate]]:
-        """Layouts beside the ranked ones, with their places in the document."""
-        yield from ((f"pareto[{i}]", estimate) for i, estimate in enumerate(self.pareto))
-        if self.advice is not None:
-            yield from (
-                ("advice", estimate)
-                for estimate in (self.advice.rejected, self.advice.accepted)
-                if estimate is not None
-            )
-        if self.choice is not None:
-            yield "choice", self.choice.fastest
-
 
 _KEYS = (
-    "considered",
-    "evaluated",
-    "feasible",
-    "rejected",
-    "job",
-    "cluster",
-    "space",
-    "search",
-    "calibration",
-    "advice",
-    "layouts",
-    "pareto",
+    *("considered", "evaluated", "feasible", "rejected", "job", "cluster", "space", "search", "calibration"),
+    *("advice", "layouts", "pareto"),
 )
+"""Names that every document of a plan has."""
 
 
 def plan(

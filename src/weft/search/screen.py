@@ -41,14 +41,7 @@ CHUNKS = 12
 EXPERTS = 64
 """Experts of a layer that a rank holds in published runs, at most."""
 FULLY_SHARDED = (
-    "fsdp",
-    "torchtitan",
-    "torchtitan-2024",
-    "nemo-automodel",
-    "maxtext",
-    "maxtext-gpu",
-    "llm-foundry",
-    "axonn",
+    *("fsdp", "torchtitan", "torchtitan-2024", "nemo-automodel", "maxtext", "maxtext-gpu", "llm-foundry", "axonn"),
 )
 """Software whose own way is to shard weights (FSDP), not to replicate them."""
 ZERO_BUBBLE = ("hai-llm", "torchtitan", "torchtitan-2024")

@@ -27,8 +27,7 @@ from weft.errors import BadInput, Unsupported
 from weft.estimation.iteration import Estimator, step_totals
 from weft.layout.check import check_trainable
 from weft.layout.mesh import real_axes, spread
-from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Operations, Phase, Scan
-from weft.layout.parts import Matrices
+from weft.layout.operations import CollectiveKind, Computation, FlashAttention, Gemm, Matrices, Operations, Phase, Scan
 from weft.layout.spec import AXES, Layout
 from weft.layout.stages import HeldChunk, held_chunks, weight_gradient_first
 from weft.layout.step import (

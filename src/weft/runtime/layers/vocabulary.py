@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from weft.errors import BadInput
-from weft.layout.parts import padded_rows
+from weft.layout.operations import padded_rows
 from weft.layout.step import WIDENED_LOGITS
 from weft.runtime.core.beneath import assert_on_device
 from weft.runtime.core.collectives import Pending

@@ -15,9 +15,8 @@ import numpy as np
 
 from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster, Tier
-from weft.estimation.floor import Floor
 from weft.estimation.frame import Frame
-from weft.estimation.iteration import Estimator, estimate_rows
+from weft.estimation.iteration import Estimator, estimate_rows, floor_s
 from weft.estimation.result import EstimateTable
 from weft.fabric.checks import components
 from weft.fabric.lump import lumped
@@ -60,10 +59,13 @@ class _Nothing(Mapping[Key, float]):
 class LayoutSlice:
     """Some rows of a table of layouts: their numbers, frame, estimates and floors."""
 
-    def __init__(self, rows: Index, frame: Frame, floor: Floor) -> None:
+    uneven = False
+    """As of ``floor_s``."""
+
+    def __init__(self, rows: Index, frame: Frame) -> None:
         self.rows, self.frame = rows, frame
         self.estimates: EstimateTable = estimate_rows(frame)
-        self.floor_s: Floats = floor.seconds(frame, self.estimates)
+        self.floor_s: Floats = floor_s(frame, self.estimates, uneven=self.uneven)
 
     @cached_property
     def clocks(self) -> Clocks:
@@ -116,7 +118,6 @@ class Evaluator:
             in_network=not self.planned,
         )
         self.cuts = Cuts(fabric, self.wires.capacity_Bps)
-        self.floor = Floor(job.model)
         self._known: dict[tuple[int, ...], list[Key]] = {}
         self._planned: dict[tuple[tuple[object, bytes], ...], Extras] = {}
         self.sound = self._follows_the_cluster()
@@ -139,7 +140,7 @@ class Evaluator:
 
     def _slices(self, estimator: Estimator, table: LayoutTable) -> Iterator[LayoutSlice]:
         for rows, frame in estimator.slices(table):
-            yield LayoutSlice(rows, frame, self.floor)
+            yield LayoutSlice(rows, frame)
 
     # What a fabric adds ------------------------------------------------------------------------------
 
