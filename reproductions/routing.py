@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from paper import show
 
 import weft
-from weft.interop.routing_jobs import paper_fabric
+from weft.fabric.families.clos import two_layers
 from weft.routing.generate import generate
 from weft.simulation.routes.replay import replay, with_spines_down
 
@@ -48,7 +48,7 @@ EPOCHS = 3
 
 def slowdowns_of(jobs: int, ring: int, down: int, routers: Sequence[str], controller: str) -> tuple[int, list[float]]:
     """Number of flows; by router the mean over jobs of the all-reduce over its time alone."""
-    fabric = with_spines_down(paper_fabric(), down)
+    fabric = with_spines_down(two_layers(), down)
     traffic = generate(fabric, [(model, ring) for model in JOBS[ring][:jobs]], seed=0)
     replays = [replay(fabric, traffic, router, epochs=EPOCHS, controller=controller) for router in routers]
     return len(traffic), [float(result.ratio.mean()) for result in replays]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.paper_jobs import paper_jobs
 
 from weft.fabric.assemble import Cable, Node, assemble
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.fabric.families.clos import two_layers
 from weft.routing import routers
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem
@@ -40,19 +41,18 @@ def test_the_hash_is_jenkins_mix_of_signed_numbers(values):
 def test_the_papers_ecmp_is_its_definition(seed, kit):
     draw = np.random.default_rng(seed)
     spines = int(draw.integers(1, 9))
-    form = Numbering(tors=2 * spines, spines=spines, hosts_per_tor=spines)
-    whole = paper_fabric(form)
+    whole, first_host = two_layers(2 * spines, spines, spines), 3 * spines
     down = int(draw.integers(0, spines))
     fabric = whole.failed(nodes=whole.nodes_of("spine")[spines - down :])
-    pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(80)])
+    pairs = np.array([draw.choice(2 * spines**2, 2, replace=False) for _ in range(80)])
     traffic = job_traffic(*pairs.T, np.ones(80), queue_pair=np.arange(80))
     live = fabric.nodes_of("spine")[: spines - down].tolist()
     for (a, b), links in zip(pairs.tolist(), kit.links_of(route(fabric, traffic, router="ecmp-paper")), strict=True):
-        tor = a // form.hosts_per_tor
-        if tor == b // form.hosts_per_tor:
+        tor = a // spines
+        if tor == b // spines:
             assert len(links) == 2
             continue
-        number = jenkins(tor + jenkins(form.first_host + a + jenkins(form.first_host + b)))
+        number = jenkins(tor + jenkins(first_host + a + jenkins(first_host + b)))
         assert int(fabric.target[links[1]]) == live[number % len(live)]
 
 
@@ -121,8 +121,8 @@ def test_hashed_paths_collide_as_balls_in_bins_do(sizes, spines_down, kit):
 
 
 @pytest.mark.parametrize(("jobs", "ring", "expected"), [(1, 2, 4.3), (5, 4, 5.8)])
-def test_mean_congestion_of_hashed_paths_is_that_of_the_papers_workloads(jobs, ring, expected, workload, spines_down):
+def test_mean_congestion_of_hashed_paths_is_that_of_the_papers_workloads(jobs, ring, expected, spines_down):
     """The printed figures are means of 20 draws, so uncertain by their standard error."""
-    traffic = workload(jobs, ring)
+    traffic = paper_jobs(jobs, ring)
     alphas = [plan(spines_down(0), traffic, router="ecmp", seed=seed, bound="cuts").alpha for seed in range(100)]
     assert np.mean(alphas) == pytest.approx(expected, abs=3 * np.std(alphas) / np.sqrt(20))

@@ -320,9 +320,9 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
     """The shipped constants of an accelerator and a software, with those of a file on top.
 
     TOML has constants and measured times alone, for whatever is estimated, or tables of them by accelerator and
-    ``stack.NAME``.  JSON is a system of SimuMax or of Calculon.
+    ``stack.NAME``.  JSON is a system of Calculon.
     """
-    remedy = "give TOML constants, or a system of SimuMax or Calculon"
+    remedy = "give TOML constants, or a system of Calculon"
     text = read_text(path, largest=CONFIGURATION_BYTES, remedy=remedy)
     values = _of_json(text, path, remedy) if text.lstrip()[:1] == "{" else parse_toml(text, path, remedy=remedy)
     name = Path(path).stem
@@ -336,14 +336,11 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
 
 def _of_json(text: str, path: str, remedy: str) -> dict[str, Any]:
     from weft.cluster.calculon import is_system, system_calibration
-    from weft.cluster.simumax import is_simumax, simumax_calibration
 
     values = parse_json(text, path, remedy=remedy)
-    if is_system(values):
-        return system_calibration(values, _ranges(), where=path)
-    if not is_simumax(values):
-        raise BadInput("is JSON, but no system of SimuMax or Calculon", where=path, remedy=remedy)
-    return simumax_calibration(values, _ranges(), where=path)
+    if not is_system(values):
+        raise BadInput("is JSON, but no system of Calculon", where=path, remedy=remedy)
+    return system_calibration(values, _ranges(), where=path)
 
 
 def write_calibration(values: Mapping[str, float], *, source: str, measured: Measurements | None = None) -> str:

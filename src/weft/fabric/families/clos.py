@@ -250,3 +250,19 @@ def build(
         switch_latency_s=switch_latency_s,
     )
     return builder.build()
+
+
+def two_layers(leaves: int = 64, spines: int = 32, per_leaf: int = 32) -> Fabric:
+    """Leaves with accelerators in rank order, each joined to each spine once by links of 100 Gb/s without latency: by
+    default the network of arXiv 2503.05324."""
+    members = np.arange(leaves * per_leaf, dtype=np.int64)
+    builder = start(f"{leaves} ToRs x {spines} spines", len(members), None)
+    form = ClosShape(
+        radix=max(per_leaf + spines, leaves),
+        units=(leaves, 1),
+        joins=(per_leaf, leaves),
+        per_unit=(1, spines),
+        uplinks=(spines, 0),
+    )
+    wire(builder, members, members // per_leaf, form, port_Bps=12.5e9, nic_latency_s=0.0, switch_latency_s=0.0)
+    return builder.build()
