@@ -123,9 +123,9 @@ def large_fabric() -> Fabric:
         per_unit=(1, 16, 128),
         uplinks=(16, 8, 0),
     )
-    builder = start("three tiers", HOSTS, None)
+    builder = start("three tiers", HOSTS, bandwidth_Bps=LINE_RATE)
     members = np.arange(HOSTS, dtype=np.int64)
-    wire(builder, members, members // LEAF_PORTS, form, port_Bps=LINE_RATE)
+    wire(builder, members, members // LEAF_PORTS, form)
     return builder.build()
 
 
