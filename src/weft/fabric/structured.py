@@ -3,8 +3,8 @@
 Dimension-order (Dally and Seitz 1987): along the first dimension, then the second, the shorter way around; a flow
 between rails first crosses the sender's domain.  UGAL (Kim et al., ISCA 2008; Shpiner et al. 2017): flow by flow, the
 minimal path (at most one global cable, drawn by hash from those between the two groups), or Valiant's by way of a
-group drawn by hash where flows on its busiest link for its capacity, times links of the path, are fewer.  Each flow has one
-path.
+group drawn by hash where flows on its busiest link for its capacity, times links of the path, are fewer.  Each flow
+has one path.
 """
 
 from __future__ import annotations
