@@ -164,11 +164,8 @@ def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
 
 def _after(fabric: Fabric, first: Routes, second: Routes) -> Routes:
     """Paths of one behind those of the other."""
-    lengths = np.column_stack([np.diff(first.indptr), np.diff(second.indptr)])
-    begins = np.column_stack([first.indptr[:-1], second.indptr[:-1] + len(first.links)])
-    taken = spans(begins.ravel(), lengths.ravel())
-    indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64)
-    return _routes(fabric, indptr, np.concatenate([first.links, second.links])[taken])
+    both = joined([first, second]).of(np.arange(2 * len(first)).reshape(2, -1).T.ravel())
+    return _routes(fabric, both.indptr[::2], both.links)
 
 
 class _Groups:
