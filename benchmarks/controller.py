@@ -15,8 +15,8 @@ from functools import partial
 import bench
 import numpy as np
 
+from weft.fabric.families.clos import two_layers
 from weft.fabric.spec import Fabric
-from weft.interop.routing_jobs import paper_fabric
 from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
 from weft.routing.problem import routing_problem
@@ -57,7 +57,7 @@ def decided(fabric: Fabric, events: list[Event], repeat: int) -> dict[str, float
 def main() -> None:
     """Print a row for each number of jobs, and record it."""
     options = bench.parser(__doc__).parse_args()
-    fabric, repeat = paper_fabric(), 1 if options.tiny else 5
+    fabric, repeat = two_layers(), 1 if options.tiny else 5
     decided(fabric, story(fabric, generate(fabric, [("BLOOM", 2)], seed=0)), 1)
     ROUTERS["greedy"](routing_problem(fabric, generate(fabric, [("BLOOM", 2)], seed=0)), 0)
     figures: dict[str, float] = {}

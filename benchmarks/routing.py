@@ -3,9 +3,9 @@
 The paper's size is 1,728 flows of five jobs on 64 ToRs x 32 spines; the large network is a three-tier Clos of
 16,384 hosts in 128 pods, whose flows are rings over all hosts in random order.
 
-Run: ``python benchmarks/routing.py [--jobs DIR]``.
+Run: ``python benchmarks/routing.py``.
 
-``--jobs`` is a folder of job files of the routing paper's code; without one the same jobs are placed anew.
+The jobs are those of the routing paper, placed anew.
 Times are CPU seconds of the router alone, compiled code warm, the best of some runs; "problem" is what lists the paths
 of the flows before.  Integer programs run in the same process, so ratios to them are of one machine: "ilp"
 is Weft's, which gathers equal flows and begins with repaired routes, "plain ilp" that of the paper.
@@ -18,16 +18,14 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import bench
 import numpy as np
 
 from weft.errors import Unsupported
 from weft.fabric.build import start
-from weft.fabric.families.clos import ClosShape, wire
+from weft.fabric.families.clos import ClosShape, two_layers, wire
 from weft.fabric.spec import Fabric
-from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.bound import closed_bound
 from weft.routing.controller import Controller, Event
 from weft.routing.generate import generate
@@ -124,9 +122,9 @@ def large_fabric() -> Fabric:
         per_unit=(1, 16, 128),
         uplinks=(16, 8, 0),
     )
-    builder = start("three tiers", HOSTS, None)
+    builder = start("three tiers", HOSTS, bandwidth_Bps=LINE_RATE)
     members = np.arange(HOSTS, dtype=np.int64)
-    wire(builder, members, members // LEAF_PORTS, form, port_Bps=LINE_RATE)
+    wire(builder, members, members // LEAF_PORTS, form)
     return builder.build()
 
 
@@ -206,17 +204,14 @@ def _named(traffic: JobTraffic, job: str) -> JobTraffic:
 
 
 def main() -> None:
-    parser = bench.parser(__doc__)
-    parser.add_argument("--jobs", type=Path, help="folder of job files")
-    options = parser.parse_args()
-    fabric = paper_fabric()
+    options = bench.parser(__doc__).parse_args()
+    fabric = two_layers()
     jobs = PAPER_JOBS[:2] if options.tiny else PAPER_JOBS
-    traffic = read_jobs(options.jobs) if options.jobs else generate(fabric, jobs)
+    traffic = generate(fabric, jobs)
     figures = decisions(fabric, traffic, 1 if options.tiny else 7)
     if not options.tiny:
         figures |= large()
-    given = "job files of the routing paper's code" if options.jobs else "the same jobs, placed anew"
-    bench.record(options, figures, given)
+    bench.record(options, figures, "the jobs of the routing paper, placed anew")
 
 
 if __name__ == "__main__":

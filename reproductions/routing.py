@@ -18,9 +18,9 @@ import numpy as np
 from paper import show
 
 import weft
+from weft.fabric.families.clos import two_layers
 from weft.fabric.spec import Fabric, Floats, Ints
 from weft.fabric.traffic import Phases, Routes, Traffic, joined
-from weft.interop.routing_jobs import paper_fabric
 from weft.routing.generate import generate
 from weft.routing.plan import RoutePlan, plan
 from weft.routing.problem import routing_problem
@@ -61,7 +61,7 @@ INSTANT = 1e-12
 
 def slowdowns_of(jobs: int, ring: int, down: int, routers: Sequence[str], *, again: bool) -> tuple[int, list[float]]:
     """Number of flows; by router the mean over jobs of the all-reduce over its time alone."""
-    fabric = with_spines_down(paper_fabric(), down)
+    fabric = with_spines_down(two_layers(), down)
     traffic = generate(fabric, [(model, ring) for model in JOBS[ring][:jobs]], seed=0)
     ratios = [np.divide(*replay(fabric, traffic, router, again=again)).mean(axis=1) for router in routers]
     return len(traffic), [float(ratio.mean()) for ratio in ratios]

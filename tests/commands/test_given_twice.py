@@ -51,16 +51,22 @@ def test_repeatable_options_and_switches_repeat(weft: Run) -> None:
 
 def test_cables_without_speed_have_the_clusters(weft: Run, tmp_path: Path) -> None:
     file = tmp_path / "cables.csv"
-    file.write_text("a_device,a_port,b_device,b_port\ngpu1,eth0,leaf1,1\ngpu2,eth0,leaf1,2\n")
+    file.write_text(
+        "source_device,source_port,destination_device,destination_port\ngpu1,eth0,leaf1,1\ngpu2,eth0,leaf1,2\n"
+    )
     told = "assumed 50 GB/s, the NICs of h100-2, for links without a speed"
     job = ("simulate", "gpt2-124m", "h100-2", "--layout", "dp=2", "--batch", "64", "--fabric", str(file))
     code, out, err = weft(*job)
     assert (code, told in err) == (0, True)
-    file.write_text("a_device,a_port,b_device,b_port,speed\ngpu1,eth0,leaf1,1,400G\ngpu2,eth0,leaf1,2,400G\n")
+    file.write_text(
+        "source_device,source_port,destination_device,destination_port,speed\ngpu1,eth0,leaf1,1,400G\ngpu2,eth0,leaf1,2,400G\n"
+    )
     code, same, err = weft(*job)
     assert (code, err) == (0, "")
     assert out == same
-    file.write_text("a_device,a_port,b_device,b_port\ngpu1,eth0,leaf1,1\ngpu2,eth0,leaf1,2\n")
+    file.write_text(
+        "source_device,source_port,destination_device,destination_port\ngpu1,eth0,leaf1,1\ngpu2,eth0,leaf1,2\n"
+    )
     code, _, err = weft("route", "--cluster", "h100-2", "--fabric", str(file), "--job", "gpt2-124m dp=2 0")
     assert (code, told in err) == (0, True)
     code, _, err = weft("route", "--fabric", str(file), "--flows", "no.csv")

@@ -164,7 +164,7 @@ SPEED = {"capacity_Bps": 50e9}
 SLURM_TEXTS = from_tests("interop/test_slurm_topology.py", "CONF")
 SLURM_TREES = from_tests("interop/test_slurm_topology.py", "TREE")
 LLDP = from_tests("interop/test_lldp.py", "json.dumps(site())", "json.dumps(site(False))")
-PLANS = words("#StartDevice,StartPort,EndDevice,EndPort\nleaf1,Port 1,gpu7,gpu7 ibp1\n")
+PLANS = words("source_device,source_port,destination_device,destination_port,speed\nleaf1,1,gpu7,ibp1,400G\n")
 NCCL = from_tests("interop/test_nccl_topology.py", "h100()")
 DISCOVERED = from_tests("interop/test_ibnetdiscover.py", "discovered()")
 OPENSM = from_tests(
@@ -263,15 +263,8 @@ EVENTS = (
     '{"time_s": 6, "event": "traffic", "job": "a", "flows": [{"source": 0, "target": 2, "bytes": 5}]}',
     '{"time_s": 7, "event": "tick"}',
 )
-JOBS = from_tests("interop/test_routing_jobs.py", "RING")
 
 SCENARIO = "4 4 2 1e9\n0 2 1000 2 0 1\n2 3 500.5 1 2\n0 1\n1 2\n2 3\n3 0\n"
-
-
-def numbering() -> Any:
-    from weft.interop.routing_jobs import Numbering
-
-    return Numbering()
 
 
 of_text("interop.routes_json.read", "json", exported("routes_json.write"), clos)
@@ -316,13 +309,6 @@ of_text("interop.events.read_event", "json", words(*EVENTS), clos, "given")
 COUNTERS = "time_s,source,target,load,lost\n3,leaf-0,spine-0,0.5,7\n"
 of_text("interop.counters.read_counters", "text", words(COUNTERS), clos, where="counters.csv")
 of_file("interop.flow_tables.read_csv", "text", FLOWS, lambda: tests_of(TRAFFIC).FABRIC)
-of_text("interop.routing_jobs.parse_job", "text", JOBS, "a", numbering, "given")
-add(
-    "interop.routing_jobs.read_jobs",
-    lambda raw, folder: called("interop.routing_jobs.read_jobs")(written(raw, folder / "job_0-a.txt").parent),
-    "text",
-    JOBS,
-)
 of_file("simulation.flows.scenario.read_scenario", "text", words(SCENARIO))
 of_text("commands.traffic.generated_jobs", "text", words("BLOOM:4,GPT_3:2"))
 
@@ -413,7 +399,6 @@ SCRIPTS = from_tests("model/test_megatron_args.py", "MIXTRAL", "DEEPSEEK", "GPT_
 APPLICATIONS = from_tests("interop/test_calculon.py", "json.dumps(APPLICATION)")
 EXECUTIONS = from_tests("interop/test_calculon.py", "json.dumps(EXECUTION)")
 SYSTEMS = from_tests("interop/test_calculon.py", "json.dumps(SYSTEM)")
-SIMUMAX = from_tests("cluster/test_simumax.py", "json.dumps(SYSTEM)")
 CLUSTERS = example("h100-cluster.toml", "custom-accelerator.toml", "a100-half-nic.toml")
 
 
@@ -461,7 +446,6 @@ of_text("cluster.catalogue.load", "text", words("h100-64", "a100-8", "gb200-144"
 of_text("cluster.catalogue.accelerator", "text", words("h100", "a100-80gb"))
 of_text("cluster.calibration.parse_tables", "toml", words(CALIBRATIONS[1]))
 add("cluster.calibration.read_calibration", calibrations, "toml", words(*CALIBRATIONS))
-add("cluster.simumax.simumax_calibration", calibrations, "json", SIMUMAX)
 add("cluster.calculon.system_calibration", calibrations, "json", SYSTEMS)
 add("cluster.calculon.system_cluster", systems, "json", SYSTEMS)
 add("model.calculon.read_application", applications, "json", APPLICATIONS)

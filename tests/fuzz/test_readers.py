@@ -39,6 +39,7 @@ NOT_READERS = {
     "commands.route_watch.undecided": "gives lines of files to read_event",
     "collectives.schedules.timing.resolve_active": "takes a number, or a word of an option's choices",
     "estimation.trust.runs_from_json": "reads what Weft ships",
+    "cluster.calibration.constants": "reads what Weft ships",
     "fabric.cost.preset": "reads what Weft ships",
     "fabric.cost.presets": "reads what Weft ships",
     "reliability.classes.preset": "reads what Weft ships",

@@ -157,7 +157,7 @@ def test_a_folder_of_what_every_node_hears(tmp_path):
     (tmp_path / ".hidden").write_text("x")
     assert read_fabric(tmp_path).names == read(json.dumps(site())).names
     (tmp_path / "plan.csv").write_text(
-        "a_device,a_port,b_device,b_port\nleaf1,swp9,gpu9,eth9\nleaf1,swp1,gpu10,eth1\n"
+        "source_device,source_port,destination_device,destination_port\nleaf1,swp9,gpu9,eth9\nleaf1,swp1,gpu10,eth1\n"
     )
     wiring, _ = fabric_files.read_wiring(fabric_files.FabricFileHints(where=str(tmp_path)))
     assert len(wiring.cables) == 8

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.paper_hash import route_paper_ecmp
+from tests.paper_jobs import paper_jobs
 
 from routing import replay, with_spines_down
 from weft.fabric.families import clos
+from weft.fabric.families.clos import two_layers
 from weft.fabric.spec import Fabric
-from weft.interop.routing_jobs import paper_fabric, read_jobs
 from weft.routing.problem import Problem
 from weft.routing.routers import ROUTERS, RouterResult
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
 GBps = 1e9
-Workload = Callable[[int, int], JobTraffic]
 
 
 @pytest.fixture(scope="module")
@@ -110,22 +106,8 @@ def test_running_flows_are_moved_with_what_is_left(small: Fabric) -> None:
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
-    """Jobs of the paper's files, from the folder that WEFT_ROUTING_JOBS names."""
-    folder = os.environ.get("WEFT_ROUTING_JOBS")
-    if not folder:
-        pytest.skip("WEFT_ROUTING_JOBS is not set")
-
-    @cache
-    def read(jobs: int, ring_size: int) -> JobTraffic:
-        return read_jobs(Path(folder, f"concurrent_jobs_{jobs}", f"ring_size_{ring_size}"))
-
-    return read
-
-
-@pytest.fixture(scope="module")
 def paper() -> Fabric:
-    return paper_fabric()
+    return two_layers()
 
 
 @pytest.mark.parametrize("router", ["spray", "auto"])
@@ -164,9 +146,9 @@ ECMP = {
 
 @pytest.mark.parametrize("key", ECMP, ids=str)
 @pytest.mark.usefixtures("hashed_by_the_paper")
-def test_ecmp_takes_as_long_as_in_the_authors_simulator(key, paper: Fabric, workload: Workload) -> None:
+def test_ecmp_takes_as_long_as_in_the_authors_simulator(key, paper: Fabric) -> None:
     jobs, size, down = key
-    result, _ = replay(with_spines_down(paper, down), workload(jobs, size), "ecmp", epochs=10)
+    result, _ = replay(with_spines_down(paper, down), paper_jobs(jobs, size), "ecmp", epochs=10)
     assert result.mean(axis=1) == pytest.approx(ECMP[key], rel=1e-3 if size == 2 or jobs == 1 else 0.03)
 
 
@@ -175,11 +157,9 @@ WORKLOADS = [(1, 2), (1, 4), (1, 8), (2, 2), (2, 4), (2, 8), (3, 2), (3, 4), (3,
 
 @pytest.mark.parametrize("router", ["auto", "edge-coloring", "repair"])
 @pytest.mark.parametrize(("jobs", "size"), WORKLOADS)
-def test_a_held_plan_gives_every_job_its_optimum(
-    jobs: int, size: int, router: str, paper: Fabric, workload: Workload
-) -> None:
+def test_a_held_plan_gives_every_job_its_optimum(jobs: int, size: int, router: str, paper: Fabric) -> None:
     """In the order of the files, and in two others."""
-    traffic = workload(jobs, size)
+    traffic = paper_jobs(jobs, size)
     for seed in (None, 1, 2):
         order = np.arange(len(traffic)) if seed is None else np.random.default_rng(seed).permutation(len(traffic))
         fields = ("source", "target", "bytes", "cap_Bps", "queue_pair", "collective")
@@ -191,9 +171,9 @@ def test_a_held_plan_gives_every_job_its_optimum(
 PAPER_CONTROLLER = (1.375, 0.181, 0.175, 1.311, 0.911)
 
 
-def test_the_papers_controller(paper: Fabric, workload: Workload) -> None:
+def test_the_papers_controller(paper: Fabric) -> None:
     """Its flows are in another order than the authors' hash sets have them."""
-    result, alone = replay(paper, workload(5, 2), "greedy", again=True, epochs=10)
+    result, alone = replay(paper, paper_jobs(5, 2), "greedy", again=True, epochs=10)
     assert result.mean(axis=1) == pytest.approx(PAPER_CONTROLLER, rel=0.25)
     assert np.all(result >= alone * (1 - 1e-9))
     assert np.all(result <= 2 * alone * (1 + 1e-9))
@@ -201,8 +181,8 @@ def test_the_papers_controller(paper: Fabric, workload: Workload) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])
-def test_failed_spines(down: int, ecmp: float, paper: Fabric, workload: Workload, *, again: bool) -> None:
+def test_failed_spines(down: int, ecmp: float, paper: Fabric, *, again: bool) -> None:
     broken = with_spines_down(paper, down)
     for router, expected in (("greedy", 2 * 1.17333), ("auto", 2 * 1.17333), ("ecmp", ecmp)):
-        result, _ = replay(broken, workload(1, 2), router, again=again)
+        result, _ = replay(broken, paper_jobs(1, 2), router, again=again)
         assert result.mean(axis=1) == pytest.approx([expected], rel=1e-3)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
-from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,7 +21,6 @@ from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, rail, torus
 from weft.fabric.spec import Fabric
 from weft.fabric.traffic import Routes
-from weft.interop.routing_jobs import Numbering, paper_fabric, read_jobs
 from weft.routing.problem import Problem
 from weft.routing.traffic import JobTraffic, job_traffic, merged
 
@@ -265,11 +262,11 @@ def shuffled(traffic: JobTraffic, seed: int) -> JobTraffic:
     return replace(traffic, **{field: getattr(traffic, field)[order] for field in fields})
 
 
-def placed_jobs(seed: int, sizes: Iterable[tuple[int, int]], numbering: Numbering | None = None) -> JobTraffic:
+def placed_jobs(seed: int, sizes: Iterable[tuple[int, int]], tors: int = 64, per_tor: int = 32) -> JobTraffic:
     """Jobs like the paper's: ``sizes`` has accelerators of a copy and copies of each; every position of the
     copies is a ring.  A copy fills drawn ToRs, 8 hosts at a time."""
-    form, draw = numbering or Numbering(), np.random.default_rng(seed)
-    free = {tor: list(range(form.hosts_per_tor)) for tor in range(form.tors)}
+    draw = np.random.default_rng(seed)
+    free = {tor: list(range(per_tor)) for tor in range(tors)}
     jobs = []
     for number, (copy, rings) in enumerate(sizes):
         hosts = np.zeros((rings, copy), dtype=np.int64)
@@ -278,7 +275,7 @@ def placed_jobs(seed: int, sizes: Iterable[tuple[int, int]], numbering: Numberin
             while len(got) < copy:
                 tor = int(draw.choice([tor for tor, left in free.items() if len(left) >= 8]))
                 taken = min(copy - len(got), len(free[tor]) // 8 * 8)
-                got += [tor * form.hosts_per_tor + host for host in free[tor][:taken]]
+                got += [tor * per_tor + host for host in free[tor][:taken]]
                 free[tor] = free[tor][taken:]
             hosts[each] = got
         jobs.append(
@@ -349,7 +346,7 @@ def kit() -> ModuleType:
 @pytest.fixture(scope="session")
 def paper_network() -> Fabric:
     """64 ToRs, 32 spines."""
-    return paper_fabric()
+    return clos.two_layers()
 
 
 @pytest.fixture(scope="session")
@@ -362,17 +359,3 @@ def spines_down(paper_network: Fabric) -> Callable[[int], Fabric]:
         return paper_network.failed(nodes=spines[len(spines) - count :]) if count else paper_network
 
     return failed
-
-
-@pytest.fixture(scope="session")
-def workload() -> Callable[[int, int], JobTraffic]:
-    """The paper's job files, from the folder that WEFT_ROUTING_JOBS names."""
-    folder = os.environ.get("WEFT_ROUTING_JOBS")
-    if not folder:
-        pytest.skip("WEFT_ROUTING_JOBS is not set")
-
-    @cache
-    def read(jobs: int, ring: int) -> JobTraffic:
-        return read_jobs(Path(folder, f"concurrent_jobs_{jobs}", f"ring_size_{ring}"))
-
-    return read

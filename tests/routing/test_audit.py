@@ -9,7 +9,7 @@ import pytest
 from tests.paper_hash import route_paper_ecmp
 
 import weft
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.fabric.families.clos import two_layers
 from weft.routing.generate import generate
 from weft.routing.plan import route
 from weft.routing.problem import routing_problem
@@ -22,7 +22,7 @@ JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 @pytest.mark.parametrize(("spines_down", "figures"), [(0, (4, 0.25, 0.467, 1, 1.0)), (4, (5, 0.2, 0.419, 2, 0.883))])
 def test_hashed_routes_of_the_papers_workload(spines_down, figures):
     """Figures of an independent prototype; the repair moves a third of the flows that a new plan moves."""
-    fabric = paper_fabric()
+    fabric = two_layers()
     fabric = fabric.failed(nodes=fabric.nodes_of("spine")[len(fabric.nodes_of("spine")) - spines_down :])
     traffic = generate(fabric, JOBS, seed=0)
     found = audit(fabric, traffic, route_paper_ecmp(routing_problem(fabric, traffic), 0).routes)
@@ -55,7 +55,7 @@ def test_a_repair_is_never_worse_and_says_what_moves(seed, kit):
 
 
 def test_optimal_routes_stay():
-    fabric = paper_fabric(Numbering(tors=4, spines=4, hosts_per_tor=4))
+    fabric = two_layers(4, 4, 4)
     traffic = job_traffic(np.arange(8), np.arange(8, 16), np.ones(8))
     found = audit(fabric, traffic, route(fabric, traffic))
     assert found.repaired.alpha == 1
@@ -65,7 +65,7 @@ def test_optimal_routes_stay():
 
 def test_a_detour_is_put_right():
     """A path over two spines is none that a router takes: its flow moves though nothing collides."""
-    fabric = paper_fabric(Numbering(tors=3, spines=2, hosts_per_tor=1))
+    fabric = two_layers(3, 2, 1)
     traffic = job_traffic(np.array([0]), np.array([2]), np.ones(1))
     names = ["leaf-0", "spine-0", "leaf-1", "spine-1", "leaf-2"]
     nodes = [0, *(fabric.names.index(name) for name in names), 2]

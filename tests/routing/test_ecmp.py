@@ -64,8 +64,8 @@ def test_hashed_paths_collide_as_balls_in_bins_do(sizes, spines_down, kit):
 
 
 @pytest.mark.parametrize(("jobs", "ring", "expected"), [(1, 2, 4.3), (5, 4, 5.8)])
-def test_mean_congestion_of_hashed_paths_is_that_of_the_papers_workloads(jobs, ring, expected, workload, spines_down):
+def test_mean_congestion_of_hashed_paths_is_that_of_the_papers_workloads(jobs, ring, expected, spines_down):
     """The printed figures are means of 20 draws, so uncertain by their standard error."""
-    traffic = workload(jobs, ring)
+    traffic = paper_jobs(jobs, ring)
     alphas = [plan(spines_down(0), traffic, router="ecmp", seed=seed, bound="cuts").alpha for seed in range(100)]
     assert np.mean(alphas) == pytest.approx(expected, abs=3 * np.std(alphas) / np.sqrt(20))

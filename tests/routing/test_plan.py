@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import BadInput, UnknownName
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.fabric.families.clos import two_layers
 from weft.routing.plan import plan, route
 from weft.routing.routers import ROUTERS
 from weft.routing.traffic import job_traffic
@@ -45,7 +45,7 @@ def test_split_flows_reach_what_whole_ones_cannot(seed, parts, kit):
 
 def test_splitting_in_two_halves_a_collision_of_three_flows():
     """Three flows over two spines: 2 whole, 1.5 in halves."""
-    fabric = paper_fabric(Numbering(tors=2, spines=2, hosts_per_tor=3))
+    fabric = two_layers(2, 2, 3)
     traffic = job_traffic(np.arange(3), np.arange(3, 6), np.ones(3))
     assert plan(fabric, traffic, router="repair").alpha == pytest.approx(2.0)
     halved = plan(fabric, traffic, router="split", split=2)

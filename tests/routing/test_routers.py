@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from tests.paper_hash import route_paper_ecmp
+from tests.paper_jobs import paper_jobs
 
 from weft.errors import Unsupported
-from weft.interop.routing_jobs import Numbering, paper_fabric
+from weft.fabric.families.clos import two_layers
 from weft.routing.bound import closed_bound
 from weft.routing.plan import plan, route
 from weft.routing.problem import routing_problem
@@ -136,11 +137,10 @@ def spines_of(fabric, routes, kit):
 def test_greedy_chooses_as_its_definition_does(seed, kit):
     draw = np.random.default_rng(seed)
     tors, spines = int(draw.integers(2, 25)), int(draw.integers(1, 7))
-    form = Numbering(tors=tors, spines=spines, hosts_per_tor=spines)
-    whole = paper_fabric(form)
+    whole, hosts = two_layers(tors, spines, spines), tors * spines
     fabric = kit.with_failures(whole, draw, *((0, 0), (0, spines // 2), (3, 0))[seed % 3])
-    leaf_of = np.arange(form.hosts) // form.hosts_per_tor
-    pairs = np.array([draw.choice(form.hosts, 2, replace=False) for _ in range(int(draw.integers(1, 120)))])
+    leaf_of = np.arange(hosts) // spines
+    pairs = np.array([draw.choice(hosts, 2, replace=False) for _ in range(int(draw.integers(1, 120)))])
     pairs = np.array([p for p in pairs.tolist() if kit.up_paths(fabric, *p)]).reshape(-1, 2)
     pairs = np.array([p for p in pairs.tolist() if len(kit.up_paths(fabric, *p)[0]) <= 4]).reshape(-1, 2)
     count = len(pairs)
@@ -155,11 +155,10 @@ def test_greedy_chooses_as_its_definition_does(seed, kit):
 
 
 def test_greedy_walks_the_sets_by_size_then_by_the_text_of_their_key():
-    form = Numbering(tors=12, spines=2, hosts_per_tor=2)
     # sets of one flow each but for what leaves ToR 3: a_3 first, then a_10 before a_2, and b last
     source, target = np.array([4, 20, 6, 7]), np.array([0, 1, 10, 12])
     traffic = job_traffic(source, target, np.ones(4))
-    assert by_leaves(routing_problem(paper_fabric(form), traffic)).tolist() == [2, 3, 0, 1]
+    assert by_leaves(routing_problem(two_layers(12, 2, 2), traffic)).tolist() == [2, 3, 0, 1]
     assert sorted(["b_0", "a_10", "a_2"]) == ["a_10", "a_2", "b_0"]
 
 
@@ -201,11 +200,11 @@ def test_repair_helps_where_greedy_collides(seed, spines_down, kit):
 
 @pytest.mark.parametrize("down", [0, 8])
 @pytest.mark.parametrize(("jobs", "ring"), STATIC)
-def test_static_table_of_the_papers_workloads(jobs, ring, down, workload, spines_down, monkeypatch):
+def test_static_table_of_the_papers_workloads(jobs, ring, down, spines_down, monkeypatch):
     monkeypatch.setitem(ROUTERS, "ecmp", route_paper_ecmp)
     hash_alpha, greedy_alpha, hash_slow, greedy_slow = STATIC[jobs, ring][down > 0]
     for router, alpha, slowdown in (("ecmp", hash_alpha, hash_slow), ("greedy", greedy_alpha, greedy_slow)):
-        found = plan(spines_down(down), workload(jobs, ring), router=router)
+        found = plan(spines_down(down), paper_jobs(jobs, ring), router=router)
         assert found.alpha == alpha
         assert np.mean([job.slowdown for job in found.jobs]) == pytest.approx(slowdown, abs=1e-3)
         assert found.alpha_bound == (2 if down else 1)
@@ -213,10 +212,10 @@ def test_static_table_of_the_papers_workloads(jobs, ring, down, workload, spines
 
 @pytest.mark.parametrize("down", [0, 1, 4, 8])
 @pytest.mark.parametrize("jobs", [1, 2, 3, 5])
-def test_least_congestion_of_the_papers_workloads_with_spines_down(jobs, down, workload, spines_down, kit):
+def test_least_congestion_of_the_papers_workloads_with_spines_down(jobs, down, spines_down, kit):
     least = 2 if down else 1
     for ring in (ring for count, ring in kit.WORKLOADS if count == jobs):
-        traffic = workload(jobs, ring)
+        traffic = paper_jobs(jobs, ring)
         for order in (traffic, *(kit.shuffled(traffic, seed) for seed in range(2))):
             for router in ("edge-coloring", "repair"):
                 found = plan(spines_down(down), order, router=router)
@@ -226,18 +225,18 @@ def test_least_congestion_of_the_papers_workloads_with_spines_down(jobs, down, w
         assert greedy == (2 if down or (jobs, ring) in ((2, 8), (3, 8)) else 1)
 
 
-def test_greedy_on_the_papers_single_jobs_in_any_order(workload, spines_down, kit):
+def test_greedy_on_the_papers_single_jobs_in_any_order(spines_down, kit):
     for ring in (2, 4, 8):
         for seed in range(5):
-            traffic = kit.shuffled(workload(1, ring), seed)
+            traffic = kit.shuffled(paper_jobs(1, ring), seed)
             assert plan(spines_down(0), traffic, router="greedy").alpha == 1
 
 
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])
-def test_one_job_with_spines_down(down, ecmp, workload, spines_down, monkeypatch):
+def test_one_job_with_spines_down(down, ecmp, spines_down, monkeypatch):
     monkeypatch.setitem(ROUTERS, "ecmp", route_paper_ecmp)
     for router, seconds in (("ecmp", ecmp), ("greedy", 2.347), ("edge-coloring", 2.347)):
-        found = plan(spines_down(down), workload(1, 2), router=router)
+        found = plan(spines_down(down), paper_jobs(1, 2), router=router)
         assert found.alpha_bound == 2
         assert found.jobs[0].all_reduce_s == pytest.approx(seconds, abs=1e-3)
         assert found.jobs[0].alone_s == pytest.approx(1.17333, rel=1e-5)

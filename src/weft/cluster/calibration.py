@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -17,17 +17,12 @@ from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
 
 
-def _constant(default: float, unit: str, low: float, high: float, source: str) -> Any:
-    return field(default=default, metadata={"unit": unit, "low": low, "high": high, "source": source})
-
-
-_PUBLIC = "public kernel benchmarks"
-_NCCL = "NCCL's own tuning tables and published nccl-tests results"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Constants between peak and achieved.  ``name`` says for which accelerator and software."""
+    """Constants between peak and achieved.  ``name`` says for which accelerator and software.
+
+    ``data/constants.toml`` has the unit, plausible range, source and meaning of each.
+    """
 
     name: str = "default"
     provenance: Literal["analytic", "calibrated"] = "analytic"
@@ -36,133 +31,61 @@ class Calibration:
     """Whether they are Weft's own, whose errors are known."""
     software: str = "by block"
     """How the software gathers and reduces weights: one of ``SOFTWARES``."""
-    gemm_efficiency: float = _constant(0.85, "of peak", 0.4, 1.0, _PUBLIC)
-    """Share of the matrix peak that a large, well-shaped 16-bit GEMM reaches."""
-    gemm_share: float = _constant(1.0, "ratio", 0.6, 1.1, "cuBLAS release notes: gains between versions")
-    """Throughput of the software's GEMM library over that of the benchmarks."""
-    low_precision_efficiency: float = _constant(0.75, "of peak", 0.3, 1.0, _PUBLIC)
-    """The same for 8 and 4 bits."""
-    attention_efficiency: float = _constant(0.60, "of peak", 0.2, 0.9, "FlashAttention papers, causal training")
-    """Share of the 16-bit peak that the best fused attention kernel reaches on unmasked FLOPs."""
-    attention_share: float = _constant(1.0, "ratio", 0.2, 1.2, "FlashAttention papers: versions 1 to 3, cuDNN")
-    """Speed of the software's fused attention kernel over the accelerator's best."""
-    scan_share: float = _constant(
-        0.3, "ratio", 0.05, 1.5, "assumption: the Triton kernels of mamba_ssm, several passes over chunks and states"
-    )
-    """Speed of the software's state-space scan over its roofline."""
-    routing_overhead: float = _constant(1.0, "ratio", 0.5, 10.0, "traces of token permutation and expert activation")
-    """Traffic of the experts' element-wise steps, over what ``pass_overhead`` makes of the fused ones'."""
-    expert_share: float = _constant(1.0, "ratio", 0.3, 1.0, "grouped GEMMs of public MoE benchmarks")
-    """Throughput of the experts' GEMMs over that of dense ones of the same shape."""
-    reference_power_w: float = _constant(0.0, "W", 0.0, 3000.0, "board power of the runs or benchmarks")
-    """Board power at which the shares of the peak were set; 0: they hold at any."""
-    power_exponent: float = _constant(
-        0.5,
-        "exponent",
-        0.0,
-        1.0,
-        "dynamic power grows with clock x voltage^2: between its first power, at the least voltage, and its cube",
-    )
-    """Matrix throughput falls with this power of the board's limit over the reference."""
-    clock_spread: float = _constant(
-        0.015,
-        "of the clock",
-        0.0,
-        0.1,
-        "Sinha et al., SC22 (arXiv 2208.11035): 8 % between the whiskers of alike accelerators, +-2.7 deviations",
-    )
-    """Standard deviation of the clocks at which boards of one kind stay within their power's limit: all ranks wait for
-    the slowest.  Without effect where no reference power is known."""
-    attention_softmax: float = _constant(
-        64.0, "features", 0.0, 256.0, "FlashAttention-3 (arXiv 2407.08608), figures 5 and 6: widths 64 to 256"
-    )
-    """Features of a head whose products take as long as the score's exponential."""
-    gemm_depth: float = _constant(128.0, "elements of k", 0.0, 1024.0, _PUBLIC)
-    """Depth that a tile's prologue and epilogue cost."""
-    memory_efficiency: float = _constant(0.80, "of peak", 0.5, 0.98, "STREAM-like kernels on HBM")
-    """Share of the HBM peak that memory-bound kernels reach."""
-    pass_overhead: float = _constant(1.0, "ratio", 1.0, 8.0, "unfused element-wise kernels against fused ones")
-    """Traffic of the software's element-wise steps over that of fully fused ones."""
-    norm_overhead: float = _constant(
-        1.0, "ratio", 1.0, 12.0, "norms of separate kernels in 32 bits: a cast, a square, a mean, a root, two products"
-    )
-    """Traffic of the software's norms over that of fused ones, times ``pass_overhead``."""
-    kernel_s: float = _constant(4e-6, "s", 1e-6, 2e-5, _PUBLIC)
-    """Start and drain of one kernel on the device."""
-    launch_s: float = _constant(7e-6, "s", 1e-6, 5e-5, "host time per launched kernel, eager PyTorch")
-    """Host time per kernel: the floor of a phase of many small kernels."""
-    recompute_share: float = _constant(
-        1.0, "of the linear layers", 0.5, 1.1, "PyTorch's checkpoint stops once what is kept is there again"
-    )
-    """Share of a block's linear layers that full recomputation repeats: PyTorch's non-reentrant checkpoint does not
-    repeat the last one, a third of a GPT block's."""
-    launches_per_step: float = _constant(1.0, "kernels", 0.1, 30.0, "traces of the software; below 1: graphs")
-    """Kernels that the software launches for each computation or collective of Weft's list."""
-    scale_up_efficiency: float = _constant(0.78, "of peak", 0.4, 0.98, _NCCL)
-    """Share of the scale-up bandwidth that large ring collectives reach."""
-    scale_up_reduction_efficiency: float = _constant(0.70, "of peak", 0.3, 0.98, _NCCL)
-    """The same for collectives reduced in the switch (NVLS)."""
-    scale_out_efficiency: float = _constant(0.85, "of peak", 0.1, 0.98, _NCCL)
-    """Share of the NIC bandwidth that large collectives and sends reach."""
-    collective_s: float = _constant(1.2e-5, "s", 1e-6, 1e-4, _NCCL)
-    """Launch and synchronisation of one collective."""
-    shard_collectives: float = _constant(1.0, "collectives", 1.0, 32.0, "the software's sharding of weights")
-    """In how many collectives weights at rest in shards (FSDP, ZeRO-3) are gathered, and gradients scattered,
-    per block."""
-    overlap_cost: float = _constant(0.10, "s per hidden s", 0.0, 0.5, "SMs and memory taken by communication kernels")
-    """Compute slowed by each second of collective hidden behind it."""
-    iteration_s: float = _constant(5e-3, "s", 0.0, 3.0, "data loading, loss reduction and logging of an iteration")
-    """Fixed host time per iteration."""
-    optimizer_efficiency: float = _constant(0.75, "of peak", 0.3, 0.98, "fused multi-tensor Adam")
-    """Share of the HBM peak that the optimizer step reaches."""
-    host_efficiency: float = _constant(0.80, "of peak", 0.3, 0.98, "pinned-memory copies")
-    """Share of the path to host memory that offloading reaches."""
-    host_update_Bps: float = _constant(2.0e10, "B/s", 1e9, 2e11, "CPU Adam on one accelerator's share of host memory")
-    """Optimizer state that the host updates per second, per accelerator."""
-    expert_spread: float = _constant(
-        0.0, "of the mean", 0.0, 1.0, "loads of experts under an auxiliary loss; 0 where recipes force balance"
-    )
-    """Standard deviation of an expert's load; a rank's experts average it out, and all wait for the busiest rank."""
-    dispatch_once: float = _constant(0.0, "0 or 1", 0.0, 1.0, "DeepEP and HybridEP against NCCL all-to-alls")
-    """Whether a token that several experts of one domain want is sent to that domain once."""
-    expert_overlap: float = _constant(
-        0.0, "of the time", 0.0, 0.95, "DualPipe, and 1F1B of Megatron-Core: arXiv 2412.19437, section 3.2"
-    )
-    """Share of dispatch and combine that other micro-batches hide."""
-    gradient_dummies: float = _constant(
-        0.0, "0 or 1", 0.0, 1.0, "Transformer Engine since 2.3: get_dummy_wgrad of its module/base.py"
-    )
-    """Whether one 16-bit gradient of each shape of weights is kept, which PyTorch is given where the true one
-    went into the accumulated gradient already."""
-    loss_copies: float = _constant(
-        1.0, "copies", 0.0, 6.0, "Megatron-Core's fused loss: 1; PyTorch's cross_entropy: 3; compiled: a 16-bit one"
-    )
-    """Copies of the logits in 32 bits that are held at once, beside those in 16 bits."""
-    cut_loss_copies: float = _constant(
-        1.0, "copies", 0.0, 6.0, "the same where x cuts the vocabulary; PyTorch's loss_parallel: 4"
-    )
-    """The same where tensor parallelism cuts the vocabulary."""
-    fragmentation: float = _constant(0.03, "of memory in use", 0.0, 0.2, "PyTorch caching allocator")
-    """Memory lost to fragmentation."""
-    reserved_bytes: float = _constant(
-        1.06e9, "bytes", 0.0, 1e10, "CUDA context, libraries and kernels on an H100: NVIDIA/nccl issue 1685"
-    )
-    """Memory that is neither the job's nor its communicators'."""
+    gemm_efficiency: float = 0.85
+    gemm_share: float = 1.0
+    low_precision_efficiency: float = 0.75
+    attention_efficiency: float = 0.60
+    attention_share: float = 1.0
+    scan_share: float = 0.3
+    routing_overhead: float = 1.0
+    expert_share: float = 1.0
+    reference_power_w: float = 0.0
+    power_exponent: float = 0.5
+    clock_spread: float = 0.015
+    attention_softmax: float = 64.0
+    gemm_depth: float = 128.0
+    memory_efficiency: float = 0.80
+    pass_overhead: float = 1.0
+    norm_overhead: float = 1.0
+    kernel_s: float = 4e-6
+    launch_s: float = 7e-6
+    recompute_share: float = 1.0
+    launches_per_step: float = 1.0
+    scale_up_efficiency: float = 0.78
+    scale_up_reduction_efficiency: float = 0.70
+    scale_out_efficiency: float = 0.85
+    collective_s: float = 1.2e-5
+    shard_collectives: float = 1.0
+    overlap_cost: float = 0.10
+    iteration_s: float = 5e-3
+    optimizer_efficiency: float = 0.75
+    host_efficiency: float = 0.80
+    host_update_Bps: float = 2.0e10
+    expert_spread: float = 0.0
+    dispatch_once: float = 0.0
+    expert_overlap: float = 0.0
+    gradient_dummies: float = 0.0
+    loss_copies: float = 1.0
+    cut_loss_copies: float = 1.0
+    fragmentation: float = 0.03
+    reserved_bytes: float = 1.06e9
     measured: Measurements | None = None
     """Times by shape, which count where they fit; the constants count elsewhere."""
 
 
+@cache
 def constants() -> tuple[tuple[str, str, float, float, str], ...]:
     """Name, unit, plausible range and source of each constant."""
-    return tuple(
-        (f.name, f.metadata["unit"], f.metadata["low"], f.metadata["high"], f.metadata["source"])
-        for f in fields(Calibration)
-        if f.metadata
-    )
+    tables = parse_toml(_data("constants.toml"), "constants.toml")
+    return tuple((name, table["unit"], *table["range"], table["source"]) for name, table in tables.items())
 
 
 def _ranges() -> dict[str, tuple[float, float]]:
     return {name: (low, high) for name, _, low, high, _ in constants()}
+
+
+def _data(file: str) -> str:
+    return files("weft.cluster").joinpath("data", file).read_text(encoding="utf-8")
 
 
 SOFTWARES = ("by block", "eager", "fsdp2", "weft.runtime")
@@ -242,8 +165,7 @@ class Tables:
 @cache
 def shipped_tables() -> Tables:
     """The calibration that Weft comes with."""
-    text = files("weft.cluster").joinpath("data", "calibration.toml").read_text(encoding="utf-8")
-    return parse_tables(text, "calibration.toml")
+    return parse_tables(_data("calibration.toml"), "calibration.toml")
 
 
 def stack_names() -> tuple[str, ...]:
@@ -320,9 +242,9 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
     """The shipped constants of an accelerator and a software, with those of a file on top.
 
     TOML has constants and measured times alone, for whatever is estimated, or tables of them by accelerator and
-    ``stack.NAME``.  JSON is a system of SimuMax or of Calculon.
+    ``stack.NAME``.  JSON is a system of Calculon.
     """
-    remedy = "give TOML constants, or a system of SimuMax or Calculon"
+    remedy = "give TOML constants, or a system of Calculon"
     text = read_text(path, largest=CONFIGURATION_BYTES, remedy=remedy)
     values = _of_json(text, path, remedy) if text.lstrip()[:1] == "{" else parse_toml(text, path, remedy=remedy)
     name = Path(path).stem
@@ -336,14 +258,11 @@ def read_calibration(path: str, accelerator: str, stack: str | None = USUAL) -> 
 
 def _of_json(text: str, path: str, remedy: str) -> dict[str, Any]:
     from weft.cluster.calculon import is_system, system_calibration
-    from weft.cluster.simumax import is_simumax, simumax_calibration
 
     values = parse_json(text, path, remedy=remedy)
-    if is_system(values):
-        return system_calibration(values, _ranges(), where=path)
-    if not is_simumax(values):
-        raise BadInput("is JSON, but no system of SimuMax or Calculon", where=path, remedy=remedy)
-    return simumax_calibration(values, _ranges(), where=path)
+    if not is_system(values):
+        raise BadInput("is JSON, but no system of Calculon", where=path, remedy=remedy)
+    return system_calibration(values, _ranges(), where=path)
 
 
 def write_calibration(values: Mapping[str, float], *, source: str, measured: Measurements | None = None) -> str:

@@ -89,12 +89,13 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     """Compare cables as built with a design: which are misplugged, missing or slow, and how to repair them.
 
     >>> import tempfile, weft
+    >>> from weft.interop.point_to_point import HEADINGS
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     plan, there = (f"{folder}/{name}.csv" for name in ("plan", "there"))
     ...     rows = ["gpu1,eth0,leaf1,1,400G", "gpu2,eth0,leaf2,1,400G"]
     ...     for file, built in ((plan, rows), (there, ["gpu1,eth0,leaf2,1,400G", "gpu2,eth0,leaf1,1,100G"])):
     ...         with open(file, "w") as text:
-    ...             print("a_device,a_port,b_device,b_port,speed", *built, sep="\\n", file=text)
+    ...             print(",".join(HEADINGS), *built, sep="\\n", file=text)
     ...     found = weft.check_fabric(there, against=plan)
     >>> [row["remedy"] for row in found.to_dicts()]
     ['exchange the plugs of leaf1 1 and leaf2 1']

@@ -89,11 +89,11 @@ def watch_command(options: WatchOptions, out: WatchOutput) -> None:
     collective (share of its pace alone) before, after and at most. With --routes the first line is the repair of the
     installed routes. With --state a decision is on disk before it is printed.
     """
-    from weft.interop.routing_jobs import paper_fabric
+    from weft.fabric.families.clos import two_layers
     from weft.routing.controller import Controller
 
     hook = None if out.apply is None else Hook(out.apply, push=out.push)
-    fabric = paper_fabric() if options.fabric is None else fabric_file(options.fabric)
+    fabric = two_layers() if options.fabric is None else fabric_file(options.fabric)
     controller = Controller(fabric, seed=options.seed)
     feed = _RouteFeed(controller, options, out, hook)
     if out.state is None:

@@ -67,7 +67,7 @@ class CalibrationOptions(Options):
 
     group = "Machine"
     calibration: str | Calibration | None = option(
-        None, "Measured constants: TOML, or a system of SimuMax or Calculon.", metavar="FILE"
+        None, "Measured constants: TOML, or a system of Calculon.", metavar="FILE"
     )
 
 

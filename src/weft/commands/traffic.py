@@ -116,9 +116,9 @@ def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
     if options.radix != RadixOptions.radix and not (built and cluster):
         raise BadInput("applies to networks of --cluster only", where="--radix", remedy="drop it, or add --cluster")
     if options.fabric is None and cluster is None:
-        from weft.interop.routing_jobs import paper_fabric
+        from weft.fabric.families.clos import two_layers
 
-        return paper_fabric()
+        return two_layers()
     if isinstance(options.fabric, str) and not built:
         return fabric_file(options.fabric, options, cluster=cluster)
     return fabric_of(options.fabric, cluster, options.radix)

@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Ints, ranks
 
 ACCELERATOR, SCALE_UP_SWITCH = "accelerator", "scale-up"
 MOST_NODES, MOST_LINKS = 2_000_000, 8_000_000
+SCALE_UP_LATENCY_S = 0.5e-6
 FASTEST_BPS, SLOWEST_S, MOST_CABLES = 1e15, 1.0, 1_000_000
 LEVEL_ROLES = ("leaf", "spine", "core")
 """Roles of switches by their distance from the accelerators, for formats that do not tell."""
@@ -92,6 +94,45 @@ def assemble(
         domain=domain,
         rail=np.where(np.array(rails) < 0, ranks(domain), rails),
     )
+
+
+def networked(
+    name: str,
+    accelerators: Sequence[tuple[str, str, str]],
+    switches: Sequence[tuple[str, str]],
+    links: Sequence[Cable],
+    *,
+    where: str,
+    scale_up_Bps: float | None = None,
+) -> Fabric:
+    """The fabric of a source that tells who hangs at whom: a switch's role follows from its hops.
+
+    Args:
+        accelerators: name, host and place of each, in rank order; those of a host share a domain.
+        switches: name and place of each.
+        scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the accelerators of a host by
+            a scale-up switch.  Without it they meet in the network only.
+    """
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(host for _, host, _ in accelerators))}
+    nodes = [Node(name=each, role=ACCELERATOR, domain=hosts[host], place=at) for each, host, at in accelerators]
+    index = {each[0]: i for i, each in enumerate([*accelerators, *switches])}
+    pairs = [(index[link.source], index[link.target]) for link in links]
+    hops = levels(range(len(accelerators)), len(index), pairs)
+    nodes += [Node(name=each, role=role_of_level(hops[index[each]]), place=at) for each, at in switches]
+    if scale_up_Bps is None:
+        return assemble(name, nodes, links, where=where)
+    inside = {host: f"scale-up {number} ({host})" for host, number in hosts.items()}
+    nodes += [Node(name=switch, role=SCALE_UP_SWITCH, place="scale-up") for switch in inside.values()]
+    # Accelerators host by host, which is the order of their links.
+    ordered = sorted(accelerators, key=lambda accelerator: hosts[accelerator[1]])
+    within: dict[str, Any] = {
+        "capacity_Bps": scale_up_Bps,
+        "latency_s": SCALE_UP_LATENCY_S,
+        "tier": SCALE_UP,
+        "place": "scale-up",
+    }
+    links = [*links, *(Cable(source=each, target=inside[host], **within) for each, host, _ in ordered)]
+    return assemble(name, nodes, links, where=where)
 
 
 def parts_of_fabric(fabric: Fabric) -> tuple[list[Node], list[Cable]]:

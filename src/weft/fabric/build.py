@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Required, TypedDict
 
 import numpy as np
 
@@ -17,6 +18,19 @@ SWITCH_LATENCY_S = 0.5e-6
 """Latency of a link between switches: a spine adds two of them, 1 us, switch crossings and fibre."""
 
 
+class Ports(TypedDict, total=False):
+    """What every network that hangs accelerators from switches takes.
+
+    ``bandwidth_Bps`` is that of an accelerator's NIC and of every port, per direction; ``scale_up`` are the domains of
+    the accelerators, none by default.  Latencies are of a link to a NIC and of one between switches.
+    """
+
+    bandwidth_Bps: Required[float]
+    scale_up: Dimension | None
+    nic_latency_s: float
+    switch_latency_s: float
+
+
 @dataclass(slots=True, kw_only=True)
 class Builder:
     """Nodes and cables of a fabric to be.  Accelerators are nodes 0, 1, ... in rank order."""
@@ -24,6 +38,9 @@ class Builder:
     name: str
     accelerators: int
     domain_size: int = 1
+    port_Bps: float = 0.0
+    nic_latency_s: float = NIC_LATENCY_S
+    switch_latency_s: float = SWITCH_LATENCY_S
     names: list[str] = field(default_factory=list)
     _count: dict[str, int] = field(default_factory=dict)
     _role: list[Ints] = field(default_factory=list)
@@ -46,6 +63,14 @@ class Builder:
         a, b = (np.repeat(each, cables) for each in np.broadcast_arrays(a, b))
         self._ends.append(np.column_stack([a, b, np.full(a.size, tier)]).astype(np.int64))
         self._figures.append(np.broadcast_to(np.array([capacity_Bps, latency_s], dtype=np.float64), (a.size, 2)))
+
+    def hang(self, members: Ints, switches: Ints) -> None:
+        """A cable from each accelerator to its switch."""
+        self.join(members, switches, capacity_Bps=self.port_Bps, latency_s=self.nic_latency_s, tier=1)
+
+    def link(self, a: Ints, b: Ints, *, tier: int, cables: int = 1) -> None:
+        """``cables`` cables between each two switches."""
+        self.join(a, b, capacity_Bps=self.port_Bps, latency_s=self.switch_latency_s, tier=tier, cables=cables)
 
     def build(self) -> Fabric:
         """The fabric; link ``2 i`` and ``2 i + 1`` are the two directions of one cable."""
@@ -70,8 +95,16 @@ class Builder:
         )
 
 
-def start(name: str, accelerators: int, scale_up: Dimension | None) -> Builder:
-    """A builder with the accelerators and the links inside scale-up domains (none without ``scale_up``)."""
+def start(
+    name: str,
+    accelerators: int,
+    scale_up: Dimension | None = None,
+    *,
+    bandwidth_Bps: float | None = None,
+    nic_latency_s: float = NIC_LATENCY_S,
+    switch_latency_s: float = SWITCH_LATENCY_S,
+) -> Builder:
+    """A builder with the accelerators and the links inside scale-up domains; see ``Ports``."""
     checks.whole(accelerators, f"{name}: accelerators")
     size = scale_up.size if scale_up else 1
     if accelerators % size:
@@ -81,7 +114,14 @@ def start(name: str, accelerators: int, scale_up: Dimension | None) -> Builder:
             where=f"{name}: accelerators",
             remedy=f"use {below or size} or {below + size}" if below else f"use {size}",
         )
-    builder = Builder(name=name, accelerators=accelerators, domain_size=size)
+    builder = Builder(
+        name=name,
+        accelerators=accelerators,
+        domain_size=size,
+        port_Bps=0.0 if bandwidth_Bps is None else checks.positive(bandwidth_Bps, f"{name}: bandwidth"),
+        nic_latency_s=nic_latency_s,
+        switch_latency_s=switch_latency_s,
+    )
     if scale_up:
         members = np.arange(accelerators, dtype=np.int64).reshape(-1, size)
         wire(builder, members, scale_up, tier=SCALE_UP, role="scale-up")

@@ -6,13 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypedDict
+from typing import Any
 
 from weft.cluster.catalogue import RAIL_LATENCY_S
 from weft.cluster.spec import Cluster
 from weft.errors import BadInput, UnknownName
 from weft.fabric import checks
-from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start, wire
+from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Ports, start, wire
 from weft.fabric.dimension import Dimension, from_tier
 from weft.fabric.families import clos, dragonfly, rail, torus
 from weft.fabric.families.clos import Oversubscription
@@ -39,33 +39,17 @@ def hierarchical(dimensions: Sequence[Dimension]) -> Fabric:
     return builder.build()
 
 
-class _Ports(TypedDict):
-    """What every family that hangs accelerators from switches takes."""
-
-    bandwidth_Bps: float
-    scale_up: Dimension
-    nic_latency_s: float
-    switch_latency_s: float
-
-
-class _Tree(_Ports):
-    """What families of tiers of switches take besides."""
-
-    radix: int
-    oversubscription: Oversubscription
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Site:
     """What a cluster fixes, and what the caller chose."""
 
     cluster: Cluster
-    ports: _Ports
+    ports: Ports
     radix: int
     oversubscription: Oversubscription
 
-    def tree(self, *, ports: int = 1) -> _Tree:
-        """``ports`` are those that a switch's port breaks out into."""
+    def tree(self, *, ports: int = 1) -> dict[str, Any]:
+        """Arguments of tiers of switches; ``ports`` are those that a switch's port breaks out into."""
         return {**self.ports, "radix": self.radix * ports, "oversubscription": self.oversubscription}
 
 
@@ -110,7 +94,7 @@ def for_cluster(
     nic_latency_s, switch_latency_s = _latencies(cluster)
     if oversubscription is None:
         oversubscription = max(tier.oversubscription for tier in cluster.tiers[1:])
-    ports: _Ports = {
+    ports: Ports = {
         "bandwidth_Bps": cluster.tiers[1].bandwidth_Bps,
         "scale_up": from_tier(cluster.tiers[0]),
         "nic_latency_s": nic_latency_s,
@@ -169,12 +153,12 @@ def _latencies(cluster: Cluster) -> tuple[float, float]:
 
 def _torus(site: _Site) -> Fabric:
     """A torus of domains per rail; a NIC's bandwidth is divided over the links of a node."""
-    dims = torus.near_cube(site.cluster.count // site.ports["scale_up"].size, 3)
+    dims = torus.near_cube(site.cluster.count // site.cluster.tiers[0].size, 3)
     links = sum(min(2, size - 1) for size in dims)
     return torus.build(
         dims,
         bandwidth_Bps=site.ports["bandwidth_Bps"] / max(1, links),
-        scale_up=site.ports["scale_up"],
+        scale_up=from_tier(site.cluster.tiers[0]),
         latency_s=site.cluster.tiers[1].latency_s,
     )
 

@@ -140,7 +140,7 @@ def bill(
         each = {f"{unit}_per_{part}" for unit in ("usd", "watts") for part in PARTS} - {"watts_per_cable"}
         prices = replace(prices, **{name: getattr(prices, name) / split for name in each})
         radix *= split
-    a, b, cables = cabling(fabric)
+    a, b, cables, rate_Gbps = _cabling(fabric)
     used = np.bincount(a, cables, fabric.nodes) + np.bincount(b, cables, fabric.nodes)
     switch = (np.arange(fabric.nodes) >= fabric.accelerators) & (used > 0)
     count, ports = int(switch.sum()), int(used[switch].sum())
@@ -152,7 +152,6 @@ def bill(
             remedy=f"choose switches with more ports (--radix {used[worst]:.0f})",
         )
     nics = (a < fabric.accelerators) & (b >= fabric.accelerators)
-    rate_Gbps = _rates_Gbps(fabric, a, b, cables)
     bought = np.where(switch, used if radix is None else radix, 0).astype(np.int64)
     return Bill(
         fabric=fabric.name,
@@ -216,29 +215,22 @@ def _rate_lines(category: str, detail: str, rate_Gbps: Floats, counts: Ints, pri
     ]
 
 
-def _rates_Gbps(fabric: Fabric, a: Ints, b: Ints, cables: Ints) -> Floats:
-    """Gb/s of one cable between each pair of nodes of ``cabling``."""
+def _cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints, Floats]:
+    """Per pair of nodes the physical cables of the scale-out network (the larger of the two directions' sums), and the
+    Gb/s of one."""
     outside = fabric.tier != SCALE_UP
-    source, target, capacity = fabric.source[outside], fabric.target[outside], fabric.capacity_Bps[outside]
-    pair = np.searchsorted(
-        a * fabric.nodes + b, np.minimum(source, target) * fabric.nodes + np.maximum(source, target)
-    )
-    up = source < target
-    forth = np.bincount(pair[up], capacity[up], len(a))
-    back = np.bincount(pair[~up], capacity[~up], len(a))
-    return np.asarray(np.round(np.maximum(forth, back) / cables * 8 / 1e9, 3), dtype=np.float64)
+    source, target = fabric.source[outside], fabric.target[outside]
+    ends = np.stack([np.minimum(source, target), np.maximum(source, target)])
+    pairs, of = np.unique(ends, axis=1, return_inverse=True)
+    up = source == ends[0]
 
+    def larger(values: Ints | Floats) -> Floats:
+        forth, back = (np.bincount(of[way], values[outside][way], pairs.shape[1]) for way in (up, ~up))
+        return np.maximum(forth, back)
 
-def cabling(fabric: Fabric) -> tuple[Ints, Ints, Ints]:
-    """Physical cables of the scale-out network per pair of nodes: the larger of the two directions' sums."""
-    outside = fabric.tier != SCALE_UP
-    source, target, cables = fabric.source[outside], fabric.target[outside], fabric.cables[outside]
-    low, high = np.minimum(source, target), np.maximum(source, target)
-    pairs, of = np.unique(np.stack([low, high]), axis=1, return_inverse=True)
-    up = source == low
-    forth = np.bincount(of[up], cables[up], pairs.shape[1])
-    back = np.bincount(of[~up], cables[~up], pairs.shape[1])
-    return pairs[0], pairs[1], np.maximum(forth, back).astype(np.int64)
+    cables = larger(fabric.cables)
+    rate_Gbps = np.round(larger(fabric.capacity_Bps) / cables * 8 / 1e9, 3)
+    return pairs[0], pairs[1], cables.astype(np.int64), rate_Gbps
 
 
 def scale_up_usd(tier: Tier, accelerators: int, prices: Prices) -> float:

@@ -33,7 +33,7 @@ from weft.fabric.spec import SCALE_UP, Fabric, Floats, Ints, Mask
 from weft.fabric.structured import STRUCTURES, structured
 from weft.fabric.traffic import Routes, spans
 
-Mode = Literal["ecmp", "spray", "random", "dimension-order", "minimal", "valiant", "ugal"]
+Mode = Literal["ecmp", "spray", "random", "dimension-order", "ugal"]
 MODES: tuple[Mode, ...] = ("ecmp", "spray", "random", *STRUCTURES)
 
 

@@ -1,16 +1,15 @@
-"""Routes that follow the structure of a network: dimension-order on grids, minimal, Valiant and UGAL on dragonflies.
+"""Routes that follow the structure of a network: dimension-order on tori, UGAL on dragonflies.
 
 Dimension-order (Dally and Seitz 1987): along the first dimension, then the second, the shorter way around; a flow
-between rails first crosses the sender's domain.  Minimal (Kim et al., ISCA 2008; Shpiner et al. 2017): at most one
-global cable, drawn by hash from those between the two groups.  Valiant: by way of a group drawn by hash.  UGAL: flow
-by flow, the Valiant path where flows on the busiest link for its capacity, times links of the path, are fewer than on
-the minimal one.  Each flow has one path.
+between rails first crosses the sender's domain.  UGAL (Kim et al., ISCA 2008; Shpiner et al. 2017): flow by flow, the
+minimal path (at most one global cable, drawn by hash from those between the two groups), or Valiant's by way of a
+group drawn by hash where flows on its busiest link for its capacity, times links of the path, are fewer.  Each flow
+has one path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -28,7 +27,7 @@ from weft.fabric.traffic import Routes, joined, spans
 if TYPE_CHECKING:
     from weft.fabric.paths import Paths
 
-Structure = Literal["dimension-order", "minimal", "valiant", "ugal"]
+Structure = Literal["dimension-order", "ugal"]
 STRUCTURES: tuple[Structure, ...] = get_args(Structure)
 MOST_DIMENSIONS = 22
 
@@ -41,7 +40,7 @@ def structured(paths: Paths, source: Ints, target: Ints, mode: Structure, seed: 
     if mode == "dimension-order":
         result, good = _dimension_order(paths, source[beyond], target[beyond], draw[:, 0])
     else:
-        result, good = _dragonfly(fabric, source[beyond], target[beyond], mode, draw)
+        result, good = _dragonfly(fabric, source[beyond], target[beyond], draw)
     shaped = beyond[good]
     plain = np.setdiff1d(np.arange(len(source)), shaped)
     usual = paths.routes(source[plain], target[plain], seed=seed, key=key[plain])
@@ -77,31 +76,19 @@ class _Links:
         return np.append(self._link, -1)[np.where(end > first, first + (draw >> 31) % np.maximum(end - first, 1), -1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorusGrid:
-    """Domains in a grid, the first dimension varying fastest, a grid a rail."""
-
-    dims: tuple[int, ...]
-    wraps: tuple[bool, ...]
-
-    def coordinates(self, domain: Ints) -> Ints:
-        """Coordinates of domains, a column a dimension."""
-        return np.stack(np.unravel_index(domain, self.dims, order="F"), axis=-1).astype(np.int64)
-
-
-def grid_of(fabric: Fabric) -> TorusGrid:
-    """The grid that the scale-out links of a fabric make, failed ones included."""
+def grid_of(fabric: Fabric) -> tuple[int, ...]:
+    """The sizes of the torus that the scale-out links of a fabric make, failed ones included: domains in a grid, the
+    first dimension varying fastest, a grid a rail."""
     hosts, outside = fabric.accelerators, fabric.tier > SCALE_UP
     domains = int(fabric.domain.max(initial=0)) + 1
     source, target = fabric.source[outside], fabric.target[outside]
-    pairs = np.unique(source * fabric.nodes + target)
+    links = np.unique(source * fabric.nodes + target)
     regular = hosts % domains == 0 and np.array_equal(fabric.domain, np.arange(hosts) // (hosts // domains))
     if regular and (not len(target) or (source.max() < hosts and target.max() < hosts)):
         beside = np.unique(fabric.domain[target[source == 0]]).tolist()
-        for dims, wraps in _grids(domains, frozenset(beside)):
-            result = TorusGrid(dims=dims, wraps=wraps)
-            if np.array_equal(pairs, _keys(result, hosts, fabric.nodes)):
-                return result
+        for dims in _grids(domains, frozenset(beside)):
+            if np.array_equal(links, _keys(dims, hosts, fabric.nodes)):
+                return dims
     raise BadInput(
         "is not a torus, so that it has no dimensions",
         where=f"fabric {fabric.name}: routing",
@@ -109,29 +96,23 @@ def grid_of(fabric: Fabric) -> TorusGrid:
     )
 
 
-def _grids(count: int, beside: frozenset[int]) -> Iterator[tuple[tuple[int, ...], tuple[bool, ...]]]:
-    """Sizes of dimensions, and which of them wrap, that give node 0 of so many those neighbours."""
-
-    def grown(
-        stride: int, dims: tuple[int, ...], wraps: tuple[bool, ...]
-    ) -> Iterator[tuple[tuple[int, ...], tuple[bool, ...]]]:
-        if stride == count:
-            yield dims or (1,), wraps or (False,)
-        if stride not in beside or len(dims) == MOST_DIMENSIONS:
-            return
-        for after in sorted({*beside, count}):
-            size = after // stride
-            if after > stride and after % stride == 0 and count % after == 0:
-                yield from grown(after, (*dims, size), (*wraps, size > 2 and stride * (size - 1) in beside))
-
-    yield from grown(1, (), ())
+def _grids(count: int, beside: frozenset[int], dims: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Sizes of dimensions behind ``dims`` that give node 0 of so many those neighbours."""
+    stride = prod(dims)
+    if stride == count:
+        yield dims or (1,)
+    if stride not in beside or len(dims) == MOST_DIMENSIONS:
+        return
+    for after in sorted({*beside, count}):
+        if after > stride and after % stride == 0 and count % after == 0:
+            yield from _grids(count, beside, (*dims, after // stride))
 
 
-def _keys(grid: TorusGrid, hosts: int, nodes: int) -> Ints:
+def _keys(dims: tuple[int, ...], hosts: int, nodes: int) -> Ints:
     """The links of a grid, as source times ``nodes`` plus target, sorted."""
     keys = [np.zeros(0, dtype=np.int64)]
-    for lines, around in zip(lines_of(hosts, (hosts // prod(grid.dims), *grid.dims))[1:], grid.wraps, strict=True):
-        left, right = pairs("ring" if around else "line", lines.shape[1])
+    for lines in lines_of(hosts, (hosts // prod(dims), *dims))[1:]:
+        left, right = pairs("ring", lines.shape[1])
         a, b = lines[:, left].ravel(), lines[:, right].ravel()
         keys += [a * nodes + b, b * nodes + a]
     return np.sort(np.concatenate(keys))
@@ -142,17 +123,19 @@ def _dimension_order(paths: Paths, source: Ints, target: Ints, draw: Ints) -> tu
     fabric = paths.fabric
     grid, per_domain = grid_of(fabric), fabric.largest_domain
     first = fabric.domain[source] * per_domain + fabric.rail[target]
-    begin, end = grid.coordinates(fabric.domain[source]), grid.coordinates(fabric.domain[target])
-    dims, wraps = np.array(grid.dims), np.array(grid.wraps)
-    ahead = np.where(wraps, (end - begin) % dims, end - begin)
-    back = wraps & (2 * ahead > dims)
-    steps = np.where(back, ahead - dims, ahead)
+    begin, end = (
+        np.stack(np.unravel_index(fabric.domain[ends], grid, order="F"), axis=-1).astype(np.int64)
+        for ends in (source, target)
+    )
+    dims = np.array(grid)
+    ahead = (end - begin) % dims
+    steps = np.where(2 * ahead > dims, ahead - dims, ahead)
     count = np.abs(steps)
     turn = np.repeat(np.arange(count.size), count.ravel())
     flow, axis = np.divmod(turn, max(1, len(dims)))
     step = spans(np.zeros(count.size, dtype=np.int64), count.ravel())
     # On axis k a flow has reached its end in all axes before, and is at its beginning in all behind.
-    stride = np.cumprod([1, *grid.dims[:-1]])
+    stride = np.cumprod([1, *grid[:-1]])
     before = np.cumsum((end - begin) * stride, axis=1) - (end - begin) * stride
     base = fabric.domain[source][flow] + before[flow, axis]
     from_, way = begin[flow, axis], np.sign(steps[flow, axis])
@@ -181,11 +164,8 @@ def _crossing(paths: Paths, source: Ints, first: Ints) -> Routes:
 
 def _after(fabric: Fabric, first: Routes, second: Routes) -> Routes:
     """Paths of one behind those of the other."""
-    lengths = np.column_stack([np.diff(first.indptr), np.diff(second.indptr)])
-    begins = np.column_stack([first.indptr[:-1], second.indptr[:-1] + len(first.links)])
-    taken = spans(begins.ravel(), lengths.ravel())
-    indptr = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))]).astype(np.int64)
-    return _routes(fabric, indptr, np.concatenate([first.links, second.links])[taken])
+    both = joined([first, second]).of(np.arange(2 * len(first)).reshape(2, -1).T.ravel())
+    return _routes(fabric, both.indptr[::2], both.links)
 
 
 class _Groups:
@@ -259,7 +239,7 @@ class _Groups:
         return np.where(many > 0, links[at], -1)
 
 
-def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, draw: Ints) -> tuple[Routes, Ints]:
+def _dragonfly(fabric: Fabric, source: Ints, target: Ints, draw: Ints) -> tuple[Routes, Ints]:
     """Routes of the flows that have a minimal path, and which those are."""
     groups = _Groups(fabric)
     least, joins = _by_way(groups, source, target, [], draw)
@@ -267,7 +247,7 @@ def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, draw
     source, target, least, draw = source[good], target[good], least[good], draw[good]
     a, b = (groups.of[fabric.target[groups.up_nic[end]]] for end in (source, target))
     shortest = _single(fabric, least)
-    if mode == "minimal" or groups.count < 3 or not len(source):
+    if groups.count < 3 or not len(source):
         return shortest, good
     many = groups.count - 1 - (a != b)
     other = draw[:, 5] % many
@@ -277,8 +257,6 @@ def _dragonfly(fabric: Fabric, source: Ints, target: Ints, mode: Structure, draw
     table, joins = _by_way(groups, source, target, [other], draw)
     least = np.pad(least, ((0, 0), (0, table.shape[1] - least.shape[1])), constant_values=-1)
     roundabout = _single(fabric, np.where((joins & (a != b))[:, None], table, least))
-    if mode == "valiant":
-        return roundabout, good
     from weft.fabric import _walk
 
     takes_long = np.zeros(len(source), dtype=np.int64)

@@ -16,10 +16,10 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from weft.errors import BadInput
-from weft.fabric.assemble import ACCELERATOR, SCALE_UP_SWITCH, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.assemble import Cable, networked
 from weft.fabric.spec import SCALE_UP, Fabric
 
-LATENCY_S, SCALE_UP_LATENCY_S = 0.6e-6, 0.5e-6
+LATENCY_S = 0.6e-6
 _HOST = re.compile("accelerator|[gntx]pu|hosts?|servers?|srv|compute|nodes?|workers?|[dh]gx")
 _SWITCH = re.compile("leaf|(?:super)?spine|core|tor|rail|agg|aggregation|switch(?:es)?|sw|router|exit|border|edge")
 _OUT_OF_BAND = re.compile("oob|mgmt|bmc|ipmi|console|pdu")
@@ -127,40 +127,33 @@ def fabric_of(
 
     Args:
         capacity_Bps: of cables that tell none, bytes/s per direction.
-        scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the accelerators of a host by
-            a scale-up switch.  Without it they meet in the network only.
+        scale_up_Bps: see ``networked``.
     """
     _check(wiring, capacity_Bps, where)
     cables, hosts = list(_numbered([cable for cable in wiring.cables if cable.up])), wiring.hosts
-    ends = [cable.ends for cable in cables]
-    ports = dict.fromkeys(end for pair in ends for end in pair if end[0] in hosts)
+    place = {end: cable.place for cable in cables for end in cable.ends}
+    ports = sorted((end for end in place if end.device in hosts), key=lambda end: (natural(end[0]), natural(end[1])))
     times = Counter(device for device, _ in ports)
-    place = {end: c.place for c, pair in zip(cables, ends, strict=True) for end in pair}
     names = {end: end[0] if times[end[0]] == 1 else f"{end[0]}/{end[1]}" for end in ports}
-    order = sorted(ports, key=lambda end: (natural(end[0]), natural(end[1])))
-    domain = {host: i for i, host in enumerate(dict.fromkeys(host for host, _ in order))}
-    nodes = [Node(name=names[end], role=ACCELERATOR, domain=domain[end[0]], place=place[end]) for end in order]
-    joined = [(names.get(a, a[0]), names.get(b, b[0])) for a, b in ends]
-    switches = sorted({end[0] for pair in ends for end in pair} - hosts, key=natural)
-    index = {each: i for i, each in enumerate([*names.values(), *switches])}
-    hops = levels(range(len(names)), len(index), [(index[a], index[b]) for a, b in joined])
-    where_switch = {end[0]: at for end, at in place.items()}
-    nodes += [Node(name=each, role=role_of_level(hops[index[each]]), place=where_switch[each]) for each in switches]
+    switches = {end.device: at for end, at in place.items() if end.device not in hosts}
     links = [
         Cable(
-            source=a,
-            target=b,
+            source=names.get(cable.ends[0], cable.device),
+            target=names.get(cable.ends[1], cable.other),
             capacity_Bps=cable.capacity_Bps or capacity_Bps or 0.0,
             latency_s=LATENCY_S,
             place=cable.place,
         )
-        for cable, (a, b) in zip(cables, joined, strict=True)
+        for cable in cables
     ]
-    if scale_up_Bps is not None:
-        members = {host: [names[end] for end in order if end[0] == host] for host in domain}
-        switches_up, links_up = scale_up(members, scale_up_Bps, SCALE_UP_LATENCY_S)
-        nodes, links = nodes + switches_up, links + links_up
-    return assemble(wiring.name, nodes, links, where=where)
+    return networked(
+        wiring.name,
+        [(names[end], end.device, place[end]) for end in ports],
+        sorted(switches.items(), key=lambda item: natural(item[0])),
+        links,
+        where=where,
+        scale_up_Bps=scale_up_Bps,
+    )
 
 
 def ends_of_accelerators(fabric: Fabric) -> list[DevicePort]:
@@ -269,25 +262,3 @@ def _numbered(cables: Sequence[PortCable]) -> Iterator[PortCable]:
             used[device] += not port
             names.append(port or str(used[device]))
         yield replace(cable, port=names[0], other_port=names[1])
-
-
-def scale_up(
-    hosts: Mapping[str, Sequence[str]], capacity_Bps: float, latency_s: float
-) -> tuple[list[Node], list[Cable]]:
-    """A scale-up switch for every host, and a link from each of its accelerators to the switch."""
-    nodes, links = [], []
-    for number, (host, accelerators) in enumerate(hosts.items()):
-        inside = f"scale-up {number} ({host})"
-        nodes.append(Node(name=inside, role=SCALE_UP_SWITCH, place="scale-up"))
-        links += [
-            Cable(
-                source=accelerator,
-                target=inside,
-                capacity_Bps=capacity_Bps,
-                latency_s=latency_s,
-                tier=SCALE_UP,
-                place="scale-up",
-            )
-            for accelerator in accelerators
-        ]
-    return nodes, links

@@ -19,9 +19,8 @@ LANE_Gbps = {
 }
 """Data rate of an InfiniBand lane: after 8b/10b coding up to QDR, after 64b/66b from FDR10 on, nominal from EDR on."""
 _SPEED = re.compile(r"(\d{1,7})(?:[.p](\d))?\s*(g|gig|m)?base", re.IGNORECASE)
-_WRITTEN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b(?:it)?(?:/s|ps|/sec)?|be?)?", re.IGNORECASE)
+_WRITTEN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([kmgt])(?:i?b(?:it)?(?:/s|ps|/sec)?|be?)?", re.IGNORECASE)
 _LANES = re.compile(r"(?:([1-9]\d?)\s*x\s*-?\s*)?(" + "|".join(LANE_Gbps) + r")(?:\d{2,4})?", re.IGNORECASE)
-SMALLEST_Mbps = 1000
 _MAPPED = re.compile(r'(0x[0-9a-fA-F]{1,16})\s+("?)([^"]+)\2')
 
 
@@ -34,12 +33,8 @@ def speed_Bps(text: str) -> float | None:
     return number * (1e9 if (match[3] or "").lower().startswith("g") else 1e6) / 8
 
 
-def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
-    """Bytes/s of a speed as plans write it: "400G", "400 Gb/s", "NDR", "4xHDR"; None of "", "auto" and "N/A".
-
-    A bare number is in ``unit`` ("m", "g", ...); where the plan says none, in Mb/s from 1,000 on (SONiC's links, UFM's
-    network definition) and in Gb/s below.
-    """
+def written_speed_Bps(text: str, place: str) -> float | None:
+    """Bytes/s of a speed as plans write it: "400G", "400 Gb/s", "NDR", "4xHDR"; None of "", "auto" and "N/A"."""
     text = text.strip()
     if text.lower() in ("", "-", "auto", "n/a", "none", "unknown"):
         return None
@@ -47,12 +42,8 @@ def written_speed_Bps(text: str, place: str, unit: str = "") -> float | None:
         return int(match[1] or 4) * LANE_Gbps[match[2].upper()] * 1e9 / 8
     match = _WRITTEN.fullmatch(text)
     if match is None or float(match[1]) <= 0:
-        base = speed_Bps(text)
-        if base is None:
-            raise BadInput(f"{text[:40]!r} is not a speed", where=place, remedy="write it like 400G")
-        return base
-    prefix = (match[2] or unit).lower() or ("m" if float(match[1]) >= SMALLEST_Mbps else "g")
-    return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[prefix] / 8
+        raise BadInput(f"{text[:40]!r} is not a speed", where=place, remedy="write it like 400G")
+    return float(match[1]) * {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}[match[2].lower()] / 8
 
 
 def device_name(value: object, place: str) -> str:

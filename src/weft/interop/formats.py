@@ -90,7 +90,6 @@ SCHEDULES = _of(
 )
 TRAFFICS = _of(
     "traffic",
-    ("jobs", "job files of the routing paper's code", "interop.routing_jobs:read_jobs", ""),
     ("flows", "flows as CSV", "interop.flow_tables:read_csv", ""),
     ("events", "the arrival of every job, for weft route watch", "interop.events:read_event", ""),
     ("counters", "counters of links as CSV", "interop.counters:read_counters", ""),

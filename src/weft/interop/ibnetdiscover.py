@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import BadInput, InDoubt
-from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.assemble import Cable, networked
 from weft.fabric.spec import Fabric
-from weft.fabric.wiring import LATENCY_S, SCALE_UP_LATENCY_S, PortCable, Wiring, is_any, natural, scale_up, wiring_of
+from weft.fabric.wiring import LATENCY_S, PortCable, Wiring, is_any, natural, wiring_of
 from weft.interop.cabling import LANE_Gbps
 
 LONGEST_LINE = 4000
@@ -141,8 +141,7 @@ def read(
     """The fabric that ``ibnetdiscover`` found; warns (``InDoubt``) of adapters that name no host.
 
     Args:
-        scale_up_Bps: bytes/s per accelerator and direction inside a host; joins the adapters of a host by a
-            scale-up switch.  Without it they meet in the network only.
+        scale_up_Bps: see ``networked``.
         host_map: hosts by the GUIDs of their adapters (``read_host_map``); adapters beside it are of the host that
             they name.
         exclude: patterns of names of adapters that are not accelerators', as those of storage.
@@ -166,24 +165,14 @@ def read(
     if not cables:
         remedy = "run ibnetdiscover on a host whose port is active"
         raise BadInput(f"has no link, and {len(used):,} of its nodes", where=where, remedy=remedy)
-    numbers = {host: i for i, host in enumerate(dict.fromkeys(hosts.values()))}
-    nodes = [
-        Node(name=names[guid], role=ACCELERATOR, domain=numbers[hosts[guid]], place=f"line {used[guid].line}")
-        for guid in adapters
-    ]
-    index = {names[guid]: i for i, guid in enumerate(used)}
-    pairs = [(index[cable.source], index[cable.target]) for cable in cables]
-    hops = levels([index[names[guid]] for guid in adapters], len(index), pairs)
-    nodes += [
-        Node(name=names[guid], role=role_of_level(hops[index[names[guid]]]), place=f"line {device.line}")
-        for guid, device in used.items()
-        if device.kind != "Ca"
-    ]
-    if scale_up_Bps is not None:
-        members = {host: [names[guid] for guid in adapters if hosts[guid] == host] for host in numbers}
-        switches_up, links_up = scale_up(members, scale_up_Bps, SCALE_UP_LATENCY_S)
-        nodes, cables = nodes + switches_up, cables + links_up
-    return assemble("InfiniBand fabric", nodes, cables, where=where)
+    return networked(
+        "InfiniBand fabric",
+        [(names[guid], hosts[guid], f"line {used[guid].line}") for guid in adapters],
+        [(names[guid], f"line {device.line}") for guid, device in used.items() if device.kind != "Ca"],
+        cables,
+        where=where,
+        scale_up_Bps=scale_up_Bps,
+    )
 
 
 def read_wiring(

@@ -23,7 +23,7 @@ from itertools import chain
 import numpy as np
 
 from weft.errors import BadInput, Unsupported
-from weft.fabric.assemble import ACCELERATOR, Cable, Node, assemble, levels, role_of_level
+from weft.fabric.assemble import Cable, levels, networked, role_of_level
 from weft.fabric.checks import components
 from weft.fabric.spec import SCALE_UP, Fabric
 from weft.interop.text.yaml import Value, parse_yaml
@@ -60,16 +60,8 @@ def read(text: str, *, where: str = "topology") -> Fabric:
         raise BadInput(problem, where=f"{where}: {switches[shared].place}", remedy=remedy)
     below = _accelerators_below(switches, where)
     parents = Counter(child for switch in switches.values() for child in switch.children)
-    index = {name: i for i, name in enumerate([*hosts, *switches])}
-    pairs = [(index[a], index[b]) for b, s in switches.items() for a in (*s.nodes, *s.children)]
-    hops = levels(range(len(hosts)), len(index), pairs)
-    nodes = [
-        Node(name=host, role=ACCELERATOR, domain=number, rail=0, place=place)
-        for number, (host, place) in enumerate(hosts.items())
-    ]
     cables = []
     for name, switch in switches.items():
-        nodes.append(Node(name=name, role=role_of_level(hops[index[name]]), place=switch.place))
         ends = [(node, NIC_Bps, 1) for node in switch.nodes]
         for child in switch.children:
             share = below[child] / parents[child]
@@ -78,7 +70,9 @@ def read(text: str, *, where: str = "topology") -> Fabric:
             Cable(source=end, target=name, capacity_Bps=rate, latency_s=LATENCY_S, cables=count, place=switch.place)
             for end, rate, count in ends
         ]
-    return assemble("SLURM topology", nodes, cables, where=where)
+    nodes = [(host, host, place) for host, place in hosts.items()]
+    above = [(name, switch.place) for name, switch in switches.items()]
+    return networked("SLURM topology", nodes, above, cables, where=where)
 
 
 def _conf_rows(text: str, where: str) -> tuple[list[Row], bool, str]:

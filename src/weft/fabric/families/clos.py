@@ -13,14 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric import checks
 from weft.fabric.assemble import LEVEL_ROLES
-from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
-from weft.fabric.dimension import Dimension
+from weft.fabric.build import Builder, Ports, start
 from weft.fabric.spec import Fabric, Ints
 
 MAX_TIERS = 12
@@ -184,22 +184,14 @@ def _shape(radix: int, tiers: int, leaf: tuple[int, int, int], ratios: tuple[flo
 
 
 def wire(
-    builder: Builder,
-    members: Ints,
-    leaf: Ints,
-    form: ClosShape,
-    *,
-    port_Bps: float,
-    roles: tuple[str, str, str] = LEVEL_ROLES,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
+    builder: Builder, members: Ints, leaf: Ints, form: ClosShape, *, roles: tuple[str, str, str] = LEVEL_ROLES
 ) -> None:
     """Add a Clos under which accelerator ``members[i]`` hangs from leaf number ``leaf[i]``.
 
     Switches have the ``roles`` of their tier, beyond the third with its number behind: core-4.
     """
     below = builder.add(roles[0], form.switches[0])
-    builder.join(members, below[leaf], capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
+    builder.hang(members, below[leaf])
     for tier in range(1, form.tiers):
         above = builder.add(roles[tier] if tier < 3 else f"{roles[2]}-{tier + 1}", form.switches[tier])
         unit, position = np.divmod(np.arange(len(below)), form.per_unit[tier - 1])
@@ -207,14 +199,7 @@ def wire(
         first = unit // form.joins[tier] * form.per_unit[tier] + position * group
         each, extra = divmod(form.uplinks[tier - 1], group)
         for columns, cables in ((np.arange(extra), each + 1), (np.arange(extra, group), each)):
-            builder.join(
-                below[:, None],
-                above[first[:, None] + columns],
-                capacity_Bps=port_Bps,
-                latency_s=switch_latency_s,
-                tier=tier + 1,
-                cables=cables,
-            )
+            builder.link(below[:, None], above[first[:, None] + columns], tier=tier + 1, cables=cables)
         below = above
 
 
@@ -222,31 +207,30 @@ def build(
     accelerators: int,
     *,
     radix: int,
-    bandwidth_Bps: float,
     tiers: int | None = None,
     oversubscription: Oversubscription = 1.0,
-    scale_up: Dimension | None = None,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
+    **ports: Unpack[Ports],
 ) -> Fabric:
-    """A fat-tree whose leaves take the accelerators in rank order.
-
-    Args:
-        bandwidth_Bps: of every port, per direction; each accelerator has one.
-        tiers, oversubscription: see ``shape``.
-        scale_up: the domains of the accelerators; none by default.
-    """
-    builder = start("fat-tree", accelerators, scale_up)
-    host = scale_up.size if scale_up is not None else 1
-    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, host=host)
+    """A fat-tree whose leaves take the accelerators in rank order; see ``shape`` and ``Ports``."""
+    builder = start("fat-tree", accelerators, **ports)
+    form = shape(accelerators, radix, tiers=tiers, oversubscription=oversubscription, host=builder.domain_size)
     members = np.arange(accelerators, dtype=np.int64)
-    wire(
-        builder,
-        members,
-        members // form.joins[0],
-        form,
-        port_Bps=checks.positive(bandwidth_Bps, "fat-tree: bandwidth"),
-        nic_latency_s=nic_latency_s,
-        switch_latency_s=switch_latency_s,
+    wire(builder, members, members // form.joins[0], form)
+    return builder.build()
+
+
+def two_layers(leaves: int = 64, spines: int = 32, per_leaf: int = 32) -> Fabric:
+    """Leaves with accelerators in rank order, each joined to each spine once by links of 100 Gb/s without latency: by
+    default the network of arXiv 2503.05324."""
+    members = np.arange(leaves * per_leaf, dtype=np.int64)
+    ports: Ports = {"bandwidth_Bps": 12.5e9, "nic_latency_s": 0.0, "switch_latency_s": 0.0}
+    builder = start(f"{leaves} ToRs x {spines} spines", len(members), **ports)
+    form = ClosShape(
+        radix=max(per_leaf + spines, leaves),
+        units=(leaves, 1),
+        joins=(per_leaf, leaves),
+        per_unit=(1, spines),
+        uplinks=(spines, 0),
     )
+    wire(builder, members, members // per_leaf, form)
     return builder.build()

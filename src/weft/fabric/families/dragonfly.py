@@ -6,72 +6,54 @@ Dragonfly (Kim et al., ISCA 2008): the routers of a group are fully connected.  
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 
 from weft.errors import BadInput
 from weft.fabric import checks
-from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, Builder, start
-from weft.fabric.dimension import Dimension, pairs
-from weft.fabric.spec import Fabric, Ints
+from weft.fabric.build import Ports, start
+from weft.fabric.dimension import pairs
+from weft.fabric.spec import Fabric
 
 LOCAL_TIER, GLOBAL_TIER = 2, 3
 
 
 def build(
-    leaves: int,
-    p: int,
-    h: int,
-    g: int,
-    *,
-    spines: int = 0,
-    bandwidth_Bps: float,
-    accelerators: int,
-    scale_up: Dimension | None = None,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
+    leaves: int, p: int, h: int, g: int, *, spines: int = 0, accelerators: int, **ports: Unpack[Ports]
 ) -> Fabric:
     """Dragonfly(a, p, h, g) of ``leaves`` = a routers a group, or with ``spines`` a dragonfly+ of g groups.
 
     A leaf has p accelerators; a spine, or a router, has h global ports.  Every pair of groups shares the global ports
     of a group over g - 1 cables, spread over its switches in turn; the ports left over stay free.  Accelerators fill
     the leaves in rank order, and the last ones have free ports.
-
-    Args:
-        bandwidth_Bps: of every port, per direction.
     """
     kind, hubs = ("dragonfly+", spines) if spines else ("dragonfly", leaves)
     if g > hubs * h + 1:
         raise BadInput(f"{g} groups exceed the {hubs * h + 1} that the global ports join", where=kind)
     if accelerators > leaves * p * g:
         raise BadInput(f"{accelerators:,} accelerators exceed {leaves * p * g:,} ports", where=kind)
-    builder = start(kind, accelerators, scale_up)
-    port_Bps = checks.positive(bandwidth_Bps, f"{kind}: bandwidth")
+    builder = start(kind, accelerators, **ports)
     checks.cables(g * spines * (leaves + h) if spines else g * leaves * (leaves + h) // 2, kind)
     below = builder.add("leaf" if spines else "router", leaves * g).reshape(g, leaves)
     members = np.arange(accelerators, dtype=np.int64)
-    builder.join(members, below.ravel()[members // p], capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
+    builder.hang(members, below.ravel()[members // p])
     if spines:
         above = builder.add("spine", spines * g).reshape(g, spines)
         left, right = np.repeat(below, spines, axis=1), np.tile(above, (1, leaves))
     else:
         above, (one_end, far_end) = below, pairs("fully-connected", leaves)
         left, right = below[:, one_end], below[:, far_end]
-    builder.join(left.ravel(), right.ravel(), capacity_Bps=port_Bps, latency_s=switch_latency_s, tier=LOCAL_TIER)
-    _join_groups(builder, above, h, port_Bps, switch_latency_s)
+    builder.link(left.ravel(), right.ravel(), tier=LOCAL_TIER)
+    if g > 1:
+        # Global cables: port c of a group, counted over its switches, leads 1 + c % (g - 1) groups on.
+        first, second = pairs("fully-connected", g)
+        turn = np.arange(hubs * h // (g - 1), dtype=np.int64)[:, None] * (g - 1)
+        ahead = second - first
+        near = above[first, (turn + ahead - 1) // h]
+        far = above[second, (turn + g - ahead - 1) // h]
+        builder.link(near.ravel(), far.ravel(), tier=GLOBAL_TIER)
     return builder.build()
-
-
-def _join_groups(builder: Builder, routers: Ints, h: int, port_Bps: float, latency_s: float) -> None:
-    """Global cables: port ``c`` of a group, counted over its routers, leads ``1 + c % (g - 1)`` groups on."""
-    g, a = routers.shape
-    if g == 1:
-        return
-    first, second = pairs("fully-connected", g)
-    turn = np.arange(a * h // (g - 1), dtype=np.int64)[:, None] * (g - 1)
-    ahead = second - first
-    near = routers[first, (turn + ahead - 1) // h]
-    far = routers[second, (turn + g - ahead - 1) // h]
-    builder.join(near.ravel(), far.ravel(), capacity_Bps=port_Bps, latency_s=latency_s, tier=GLOBAL_TIER)
 
 
 def balanced(accelerators: int, radix: int) -> tuple[int, int, int, int]:

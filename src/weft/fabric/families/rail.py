@@ -7,11 +7,12 @@ has its own Clos, or one switch, and nothing joins the rails but the scale-up do
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import numpy as np
 
 from weft.fabric import checks
-from weft.fabric.build import NIC_LATENCY_S, SWITCH_LATENCY_S, start
-from weft.fabric.dimension import Dimension
+from weft.fabric.build import Ports, start
 from weft.fabric.families.clos import ClosShape, Oversubscription, shape, wire
 from weft.fabric.spec import Fabric, Ints
 
@@ -23,13 +24,10 @@ def optimized(
     accelerators: int,
     *,
     radix: int,
-    bandwidth_Bps: float,
-    scale_up: Dimension | None = None,
     planes: int = 1,
     unit: int | None = None,
     oversubscription: Oversubscription = 1.0,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
+    **ports: Unpack[Ports],
 ) -> Fabric:
     """A rail-optimized network (a fat-tree without scale-up domains), or several planes of such that share no switch.
 
@@ -38,26 +36,16 @@ def optimized(
 
     Args:
         radix: ports of a switch, each of ``bandwidth_Bps / planes``.
-        bandwidth_Bps: of an accelerator's NIC over all planes, per direction.
         unit: domains of a scalable unit, by default as many as a leaf has ports down; where all domains fill less
             than half a leaf, it takes several rails.
         oversubscription: of each plane, see ``clos.shape``.
     """
     kind = "rail-optimized" if planes == 1 else "multi-plane"
-    port_Bps = checks.positive(bandwidth_Bps, f"{kind}: bandwidth") / planes
-    builder = start(kind if planes <= 2 else f"{kind}-{planes}", accelerators, scale_up)
-    domain_size = scale_up.size if scale_up else 1
-    form, leaf = _leaves_by_rail(accelerators, domain_size, radix, unit, oversubscription, kind)
+    builder = start(kind if planes <= 2 else f"{kind}-{planes}", accelerators, **ports)
+    builder.port_Bps /= planes
+    form, leaf = _leaves_by_rail(accelerators, builder.domain_size, radix, unit, oversubscription, kind)
     for _ in range(planes):
-        wire(
-            builder,
-            np.arange(accelerators, dtype=np.int64),
-            leaf,
-            form,
-            port_Bps=port_Bps,
-            nic_latency_s=nic_latency_s,
-            switch_latency_s=switch_latency_s,
-        )
+        wire(builder, np.arange(accelerators, dtype=np.int64), leaf, form)
     return builder.build()
 
 
@@ -81,44 +69,24 @@ def _leaves_by_rail(
     return form, everyone // domain_size // (form.joins[0] // per_leaf) * rails + everyone % domain_size // per_leaf
 
 
-def only(
-    accelerators: int,
-    *,
-    radix: int,
-    bandwidth_Bps: float,
-    scale_up: Dimension,
-    oversubscription: Oversubscription = 1.0,
-    nic_latency_s: float = NIC_LATENCY_S,
-    switch_latency_s: float = SWITCH_LATENCY_S,
-) -> Fabric:
+def only(accelerators: int, *, radix: int, oversubscription: Oversubscription = 1.0, **ports: Unpack[Ports]) -> Fabric:
     """A rail-only network; several rails share a switch where they fit on one, which then joins them.
 
     Args:
         oversubscription: of each rail's Clos, see ``clos.shape``.
     """
-    port_Bps = checks.positive(bandwidth_Bps, "rail-only: bandwidth")
     checks.whole(radix, "rail-only: radix", low=2, high=2**16)
-    builder = start("rail-only", accelerators, scale_up)
-    rails = np.arange(accelerators, dtype=np.int64).reshape(-1, scale_up.size).T
+    builder = start("rail-only", accelerators, **ports)
+    rails = np.arange(accelerators, dtype=np.int64).reshape(-1, builder.domain_size).T
     count, length = rails.shape
     if 1 < length <= radix:
         per_switch = radix // length
         switches = builder.add("rail", -(-count // per_switch))
-        above = np.repeat(switches[np.arange(count) // per_switch][:, None], length, axis=1)
-        builder.join(rails, above, capacity_Bps=port_Bps, latency_s=nic_latency_s, tier=1)
+        builder.hang(rails, np.repeat(switches[np.arange(count) // per_switch][:, None], length, axis=1))
     elif length > 1:
         form = shape(length, radix, oversubscription=oversubscription, where="rail-only")
         checks.cables(count * (length + sum(form.switches) * radix), "rail-only")
-        leaf = np.arange(length, dtype=np.int64) // form.joins[0]
         for rail in rails:
-            wire(
-                builder,
-                rail,
-                leaf,
-                form,
-                port_Bps=port_Bps,
-                roles=("rail", "rail-spine", "rail-core"),
-                nic_latency_s=nic_latency_s,
-                switch_latency_s=switch_latency_s,
-            )
+            leaf = np.arange(length, dtype=np.int64) // form.joins[0]
+            wire(builder, rail, leaf, form, roles=("rail", "rail-spine", "rail-core"))
     return builder.build()

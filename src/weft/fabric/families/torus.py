@@ -1,4 +1,4 @@
-"""Tori, and grids that do not wrap: accelerators joined to their neighbours, without switches."""
+"""Tori: accelerators joined to their neighbours in a grid, without switches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ LATENCY_S = 2.7e-6
 
 
 def build(
-    dims: Sequence[int],
-    *,
-    bandwidth_Bps: float,
-    wrap: bool | Sequence[bool] = True,
-    scale_up: Dimension | None = None,
-    latency_s: float = LATENCY_S,
+    dims: Sequence[int], *, bandwidth_Bps: float, scale_up: Dimension | None = None, latency_s: float = LATENCY_S
 ) -> Fabric:
-    """A torus, or a line in the dimensions that do not wrap; two nodes of a dimension share one link.
+    """A torus; two nodes of a dimension share one link.
 
     With scale-up domains of K, the nodes of the grid are the domains, and each rail has a separate grid.
 
@@ -38,16 +33,12 @@ def build(
         raise BadInput("no dimensions", where="torus: dims", remedy="give at least one")
     for size in dims:
         checks.whole(size, "torus: dims")
-    wraps = (wrap,) * len(dims) if isinstance(wrap, bool) else tuple(wrap)
-    if len(wraps) != len(dims):
-        raise BadInput(f"{len(wraps)} values for {len(dims)} dimensions", where="torus: wrap")
     checks.positive(bandwidth_Bps, "torus: bandwidth")
     rails = scale_up.size if scale_up else 1
     count = checks.whole(prod(dims) * rails, "torus: accelerators")
     builder = start("torus", count, scale_up)
-    for lines, around in zip(lines_of(count, (rails, *dims))[1:], wraps, strict=True):
-        size = lines.shape[1]
-        left, right = pairs("ring" if around else "line", size)
+    for lines in lines_of(count, (rails, *dims))[1:]:
+        left, right = pairs("ring", lines.shape[1])
         ends = lines[:, left].ravel(), lines[:, right].ravel()
         builder.join(*ends, capacity_Bps=bandwidth_Bps, latency_s=latency_s, tier=1)
     return builder.build()
