@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.paper_jobs import paper_jobs
 
 from weft.fabric.assemble import Cable, Node, assemble
 from weft.routing import routers
