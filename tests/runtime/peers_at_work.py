@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from weft.layout.spec import Layout
 from weft.runtime.checkpoints import checkpoint
+from weft.runtime.convert.parallelize import gather_state_dict
 from weft.runtime.convert.roles import Normal, Transposed, Vocabulary
-from weft.runtime.convert.state_dict import gather_state_dict
 from weft.runtime.run.optimizer import AdamSettings, Optimizer
 
 SIZES = [(32, 64), (16, 128), (2, 256)]

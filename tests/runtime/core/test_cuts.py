@@ -17,9 +17,8 @@ from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.core.cuts import TensorCut  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.split import Split, marked  # noqa: E402
+from weft.runtime.core.split import Split, TensorCut, marked  # noqa: E402
 
 PLAN = {"up": Normal(), "down": Transposed()}
 DRAWS = SimpleNamespace(trains=False)

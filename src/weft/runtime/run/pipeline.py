@@ -247,7 +247,6 @@ class StagePasses:
         layout = machine.grid.layout
         own = machine.grid.coordinates["pipeline"]
         self._machine, self._loss, self._count = machine, loss, micro_batches
-        self._group = machine.grid.group("pipeline")
         machine.later.collects = layout.schedule.splits_backward
         passes = orders(layout, micro_batches)
         forward = [[op for op in order if op.what == "forward"] for order in passes]
@@ -352,7 +351,8 @@ class StagePasses:
         self._sent.extend(self._under_way(dist.isend, message.contiguous(), rank))
 
     def _under_way(self, kind: Callable[..., Any], message: Tensor, rank: int | None) -> list[dist.Work]:
-        return dist.batch_isend_irecv([dist.P2POp(kind, message, group=self._group, group_peer=rank)])
+        group = self._machine.grid.group("pipeline")
+        return dist.batch_isend_irecv([dist.P2POp(kind, message, group=group, group_peer=rank)])
 
 
 def _rows_shared(machine: Machine) -> bool:
