@@ -82,6 +82,17 @@ def read_text(
     return text
 
 
+@contextmanager
+def refused(what: str, where: str, remedy: str | None = None) -> Iterator[None]:
+    """Inside, what the system refuses is bad input: ``what`` cannot be done ("cannot be written"), and why."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{what}: {error.strerror or error}", where=where, remedy=remedy) from None
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     with writing(path) as file:

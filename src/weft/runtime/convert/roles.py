@@ -26,7 +26,7 @@ from torch.nn import functional
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
 from weft.runtime.core.beneath import in_backward, tree_flatten, tree_unflatten
-from weft.runtime.core.collectives import moved
+from weft.runtime.core.collectives import all_parts, moved, own_part
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, Replicated
 from weft.runtime.core.split import Draws, Split, TensorCut, marked, plain
@@ -642,7 +642,7 @@ class Converted(nn.Module):
             return input
         if input.shape[self.features_at] != cast(int, self.takes) * size:
             return input
-        return own_part(self.machine, plain(input), axis, self.features_at)
+        return own_part(self.machine.collectives, plain(input), axis, self.features_at)
 
     def _says_axes(self) -> bool:
         """Whether its output is to know that it is split."""
@@ -720,29 +720,6 @@ class Converted(nn.Module):
         )
 
 
-def own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
-    """This rank's part along a dimension of what ranks along an axis hold alike; gradients are gathered."""
-    return moved(
-        values, lambda every: _own_part(machine, every, axis, dim), lambda part: _all_parts(machine, part, axis, dim)
-    )
-
-
-def all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
-    """The inverse; ranks along the axis have the same gradient of the result."""
-    return moved(
-        values, lambda part: _all_parts(machine, part, axis, dim), lambda every: _own_part(machine, every, axis, dim)
-    )
-
-
-def _own_part(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
-    return values.chunk(machine.grid.size(axis), dim)[machine.grid.index(axis)].contiguous()
-
-
-def _all_parts(machine: Machine, values: Tensor, axis: str, dim: int) -> Tensor:
-    parts = machine.collectives.all_gather(values.movedim(dim, 0), axis).wait()
-    return parts.movedim(0, dim).contiguous()
-
-
 class Gathered:
     """Puts together what is split over ranks; the first passes tell what is, and over which axis.
 
@@ -764,8 +741,8 @@ class Gathered:
         leaves, structure = tree_flatten(values)
         if any(isinstance(leaf, Split) for leaf in leaves) or trains not in self.places:
             self.places[trains] = [self._place(leaf) for leaf in leaves]
-        pairs = zip(leaves, self.places[trains], strict=True)
-        whole = [leaf if at is None else all_parts(self.machine, plain(leaf), *at[:2]) for leaf, at in pairs]
+        calls, pairs = self.machine.collectives, zip(leaves, self.places[trains], strict=True)
+        whole = [leaf if at is None else all_parts(calls, plain(leaf), *at[:2]) for leaf, at in pairs]
         return tree_unflatten(whole, structure)
 
     def _place(self, leaf: Any) -> tuple[str, int, int] | None:
@@ -802,7 +779,7 @@ class WholeAmongParts:
         axis, dim, size = place
         if out.ndim < -dim or out.shape[dim] != size:
             return out
-        part = own_part(self._gathered.machine, plain(out), axis, dim)
+        part = own_part(self._gathered.machine.collectives, plain(out), axis, dim)
         if not self._draws.parts:
             return part
         return marked(part, self._draws, axis, cut=TensorCut(frozenset({part.ndim + dim})), origin=self._name)
