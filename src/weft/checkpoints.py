@@ -89,9 +89,8 @@ def check_free(folder: Path, after: int | None) -> None:
     if after is None:
         raise BadInput("holds checkpoints already", where=str(folder), remedy="give --resume, or another folder")
     listing = ", ".join(later[:_SHOWN]) + (f" and {len(later) - _SHOWN} more" if len(later) > _SHOWN else "")
-    raise BadInput(
-        f"holds {listing}, later than step {after}", where=str(folder), remedy="give another --out, or move them away"
-    )
+    remedy = "give another --out, or move them away"
+    raise BadInput(f"holds {listing}, later than step {after}", where=str(folder), remedy=remedy)
 
 
 def last_checkpoint(folder: Path) -> Path:
@@ -107,6 +106,5 @@ def check_checkpoint(folder: Path) -> None:
     if os.path.isfile(folder / STATE):
         return
     names = ", ".join(map(str, whole_folders(folder) or whole_folders(folder.parent)))
-    raise BadInput(
-        "is not a checkpoint", where=str(folder), remedy=f"there are {names}" if names else "check the path"
-    )
+    remedy = f"there are {names}" if names else "check the path"
+    raise BadInput("is not a checkpoint", where=str(folder), remedy=remedy)

@@ -43,7 +43,7 @@ def read_bytes(
     except FileNotFoundError:
         raise BadInput("no such file", where=where, remedy=remedy) from None
     except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        reason = getattr(error, "strerror", None) or error
         raise BadInput(f"cannot be read: {reason}", where=where, remedy=remedy) from None
     if len(raw) > largest:
         size = f"{largest // 10**6} MB" if largest >= 10**6 else f"{largest:,} bytes"
@@ -82,6 +82,17 @@ def read_text(
     return text
 
 
+@contextmanager
+def refused(what: str, where: str) -> Iterator[None]:
+    """Inside, what the system refuses is bad input: ``what`` cannot be done ("cannot be written"), and why."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise BadInput(f"{what}: {error.strerror or error}", where=where) from None
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     with writing(path) as file:
@@ -96,7 +107,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     the name is.  What is not a plain file (a pipe, a device) is written as it comes.
     """
     target = _target(path)
-    try:
+    with refused("cannot be written", os.fspath(path)):
         if target.exists() and not target.is_file():
             with target.open("wb") as file:
                 yield file
@@ -114,10 +125,6 @@ def writing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
                 os.unlink(name)
             raise
         sync_folder(target.parent)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=os.fspath(path)) from None
 
 
 def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
@@ -130,7 +137,7 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
     target = _target(folder)
     if os.path.exists(target) and not target.is_dir():
         raise BadInput("is not a folder", where=where, remedy="name a new folder")
-    try:
+    with refused("cannot be written", where):
         for path in sorted(target.rglob("*")) if target.exists() else ():
             if not path.is_dir() and path.relative_to(target).as_posix() not in files:
                 problem = f"holds {path.relative_to(target).as_posix()}, which is not among the files to write"
@@ -151,8 +158,6 @@ def write_folder(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> 
             sync_folder(target.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror or error}", where=where) from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -51,7 +51,7 @@ NOT_READERS = {
     "runtime.convert.prepare.Step.load": "checkpoint.load",
     "runtime.convert.prepare.Step.load_state_dict": "takes tensors",
     "runtime.checkpoints.checkpoint.load": "read_state and read_index, then bytes with checksums",
-    "runtime.convert.state_dict.load_state_dict": "takes tensors in memory",
+    "runtime.convert.parallelize.load_state_dict": "takes tensors in memory",
     "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "commands.train.parse_ranks": "takes values of an option",
     "model.huggingface.read_text_part": "gives a table to read_details and check_model",

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weft.layout.spec import Layout
-from weft.runtime.convert.parallelize import easy_plan, parallelize
+from weft.runtime.convert.parallelize import easy_plan, gather_state_dict, load_state_dict, parallelize
 from weft.runtime.convert.roles import Normal, Transposed
-from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
 from weft.runtime.core.machine import Machine, Precision
 from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings

@@ -128,11 +128,19 @@ class Stream:
     def wait_stream(self, other: Stream) -> None:
         self.all.hear(self.name, self.all.clock(other.name), "stream")
 
-    def record_event(self) -> Counter[str]:
-        return Counter(self.all.clock(self.name))
+    def record_event(self) -> Event:
+        return Event(self.all, Counter(self.all.clock(self.name)))
 
-    def wait_event(self, event: Counter[str]) -> None:
-        self.all.hear(self.name, event, "event")
+
+@dataclass(frozen=True)
+class Event:
+    """What a stream had heard of."""
+
+    all: Streams
+    clock: Counter[str]
+
+    def wait(self) -> None:
+        self.all.hear(self.all.current, self.clock, "event")
 
 
 @dataclass(frozen=True)

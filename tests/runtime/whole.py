@@ -24,7 +24,9 @@ MODELS = {
 
 
 def job_of(model):
-    return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
+    """Of a model, or of its name."""
+    model = MODELS[model] if isinstance(model, str) else model
+    return Job(model=model, recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision="fp32"))
 
 
 def without_widths(issues):
@@ -36,7 +38,7 @@ def without_widths(issues):
 
 def step(layout, model):
     """This rank's errors, what it issued, and parameters that no rank has a gradient of."""
-    run = Run(layout, MODELS[model])
+    run = Run(layout, model)
     errors = {} if layout.pipeline > 1 else {"logits": run.logits_error()}
     with run.machine.collectives.logged() as log:
         loss = run.step()
@@ -50,8 +52,9 @@ def step(layout, model):
 
 def check(ranks, layout, model):
     """Numbers are the serial model's; issued, traced and predicted are equal."""
-    found = ranks.run(step, layout, model)
     job = job_of(model)
+    found = ranks.run(step, layout, job.model)
+    assert sum("loss" in errors for errors, *_ in found) == layout.stage_ranks, "the ranks of one stage know it"
     print(
         {name: max(errors.get(name, 0.0) for errors, *_ in found) for name in ("logits", "loss", "gradients", "norm")}
     )

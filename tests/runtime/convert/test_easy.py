@@ -139,20 +139,14 @@ def test_plan_cuts_linear_layers_and_keeps_the_rest():
 
 def padded(layout):
     """Blocks of 15 weights over z."""
-    return errors(layout, Case(make=linear(5, 6, bias=True), shape=(16, 5)))
+    case = Case(make=linear(5, 6, bias=True), shape=(16, 5))
+    assert_states(layout, case)
+    return errors(layout, case)
 
 
 @pytest.mark.parametrize("layout", [Layout(z=8), Layout(x=2, z=4, zero=1)], ids=str)
 def test_weights_that_do_not_divide_over_z(ranks, layout):
     assert max(max(found.values()) for found in ranks.run(padded, layout)) < 1e-12
-
-
-def padded_states(layout):
-    assert_states(layout, Case(make=linear(5, 6, bias=True), shape=(16, 5)))
-
-
-def test_states_of_weights_that_do_not_divide_over_z(ranks):
-    ranks.run(padded_states, Layout(z=8))
 
 
 def test_a_layer_in_two_places_stays_whole():

@@ -22,9 +22,8 @@ from torch.nn import functional  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, parallelize  # noqa: E402
+from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, gather_state_dict, load_state_dict, parallelize  # noqa: E402  # noqa: E402
 from weft.runtime.convert.roles import Head, Heads, Norm, Normal, Positions, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402

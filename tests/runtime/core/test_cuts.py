@@ -13,13 +13,12 @@ from ranks import grid_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as f  # noqa: E402
 
-from weft.errors import BadInput, Unsupported  # noqa: E402
+from weft.errors import Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.convert.parallelize import parallelize  # noqa: E402
 from weft.runtime.convert.roles import Head, Normal, Transposed, Vocabulary  # noqa: E402
-from weft.runtime.core.cuts import TensorCut  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.split import Split, marked  # noqa: E402
+from weft.runtime.core.split import Split, TensorCut, marked  # noqa: E402
 
 PLAN = {"up": Normal(), "down": Transposed()}
 DRAWS = SimpleNamespace(trains=False)
@@ -349,17 +348,6 @@ def test_models_are_followed_in_the_first_pass_of_training_and_of_evaluation(ran
         assert seen == ["Split", "Tensor", "Split", "Tensor"]
 
 
-def wrong_roles(layout):
-    machine = Machine.of(grid_of(layout), precision=Precision.of("fp64"))
-    model = parallelize(
-        nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).double(), machine, {"0": Normal(), "1": Normal()}
-    )
-    with pytest.raises(
-        BadInput, match="1: takes features split over y, but those of 0 are split along dimension 1 over x"
-    ):
-        model(torch.ones(2, 4, dtype=torch.float64))
-
-
 class Loss(nn.Module):
     """A model that makes a loss of its own logits."""
 
@@ -379,8 +367,3 @@ def own_losses(layout):
 
 def test_losses_of_split_logits_are_refused(ranks):
     ranks.run(own_losses, Layout(x=2, y=2, data=2))
-
-
-def test_roles_that_do_not_follow_each_other_are_refused(ranks):
-    """Shapes do not tell where x is y."""
-    ranks.run(wrong_roles, Layout(x=2, y=2, data=2))

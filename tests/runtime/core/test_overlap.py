@@ -94,32 +94,6 @@ class Stage:
         return told
 
 
-def test_the_next_weights_are_gathered_while_this_one_computes():
-    """As many as are stated: the last of six is begun one use later."""
-    stage = Stage(GATHERS_AHEAD + 2, replace(OFF, all_gather=True))
-    names = [weight.name for weight in stage.weights]
-    order = [0, *range(len(names) - 1, 0, -1)]
-    names = [names[index] for index in order]
-    for step in range(2):
-        with stage.overlap.step():
-            stage.forward(order)
-        alone = [e for name in names for e in (f"start gather {name}", f"wait gather {name}", f"use 0{name}")]
-        if step == 0:
-            assert stage.told() == alone, "the first step learns the order"
-    used = [[f"wait gather {name}", f"use 0{name}"] for name in names]
-    begun = [f"start gather {name}" for name in names]
-    assert stage.told() == [*begun[:-1], *used[0], begun[-1], *(event for two in used[1:] for event in two)]
-
-
-def test_a_weight_that_is_asked_for_twice_is_gathered_twice():
-    """Backward passes come back to weights that are still ahead; what is begun is what is asked for."""
-    stage = Stage(3, replace(OFF, all_gather=True))
-    for _ in range(3):
-        with stage.overlap.step():
-            stage.forward([0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0])
-        assert sum(event.startswith("start") for event in stage.told()) == 12
-
-
 def test_what_needs_no_gathering_is_cast_once_a_step():
     """In micro-batches, forward and backward; anew in the next step, and ahead of its use."""
     stage = Stage(3, Switches())
@@ -136,19 +110,6 @@ def test_what_needs_no_gathering_is_cast_once_a_step():
             f"use {version}{name}" for name in "abccba" * 2
         ]
     assert told[:3] == ["start gather a", "start gather b", "start gather c"]
-
-
-def test_gradients_are_scattered_while_earlier_layers_compute():
-    count = SCATTER_USES + 2
-    stage = Stage(count, replace(OFF, reduce_scatter=True))
-    with stage.overlap.step():
-        for weight in stage.weights:
-            stage.overlap.scatter(weight, f"d{weight.name}")
-        early = [weight.gradients for weight in stage.weights]
-        assert sum(map(len, early)) == 2, "no more than so many are under way"
-    starts = [event for event in stage.events[: SCATTER_USES + 1] if event.startswith("start")]
-    assert len(starts) == SCATTER_USES + 1, "none is waited for before"
-    assert [weight.gradients for weight in stage.weights] == [[f"d{w.name}"] for w in stage.weights]
 
 
 def test_gradients_that_nobody_else_has_are_added_at_once():
@@ -181,18 +142,6 @@ def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
     with stage.overlap.step():
         stage.forward([0])
     assert f"start gather {missed}" in stage.told(), "the order is that of the last step"
-
-
-def test_the_cache_lasts_one_step():
-    stage = Stage(2, Switches(weight_cache=True))
-    for version in range(3):
-        for weight in stage.weights:
-            weight.version = version
-        with stage.overlap.step():
-            stage.forward([0, 1, 1, 0])
-        told = stage.told()
-        assert sum(event.startswith("start") for event in told) == 2
-        assert [event for event in told if event.startswith("use")] == [f"use {version}{name}" for name in "abba"]
 
 
 def test_outside_a_step_all_is_done_at_once():
@@ -303,32 +252,12 @@ def trained(layout, model, modes, count):
     return found
 
 
-def assert_same_bits(found):
-    for told in found:
-        assert all(steps == told["off"] for steps in told.values())
-        assert len({loss for loss, _ in told["off"]}) == 3
-        assert len({hashed for _, hashed in told["off"]}) == 3
-
-
-@pytest.mark.parametrize(
-    ("grid", "switches"),
-    [
-        ((2, 2, 2, 1), {"micro_batches": 2}),
-        pytest.param(
-            (2, 1, 2, 2), {"micro_batches": 1, "sequence_parallel": True, "recompute": "full"}, marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_every_mode_gives_the_same_bits(ranks, grid, switches):
-    """Weights change between the steps: one that was kept too long would show."""
-    layout = layout_of(grid, **switches)
-    assert_same_bits(ranks.run(trained, layout, models.gpt(layers=1), list(MODES), 3))
-
-
-@pytest.mark.slow
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("model", "grid", "switches"),
     [
+        (models.gpt(layers=1), (2, 2, 2, 1), {}),
+        (models.gpt(layers=1), (2, 1, 2, 2), {"micro_batches": 1, "sequence_parallel": True, "recompute": "full"}),
         (models.gpt(tied=True), (1, 1, 4, 2), {"recompute": "selective", "zero": 0}),
         (models.gpt(), (1, 2, 2, 2), {"recompute": "full", "recompute_layers": 1}),
         (models.llama(), (4, 1, 2, 1), {"sequence_parallel": True}),
@@ -339,8 +268,12 @@ def test_every_mode_gives_the_same_bits(ranks, grid, switches):
         (models.llama(), (1, 1, 1, 8), {}),
     ],
 )
-def test_every_mode_gives_the_same_bits_on_more_grids(ranks, model, grid, switches):
-    assert_same_bits(ranks.run(trained, layout_of(grid, **switches), model, list(MODES), 3))
+def test_every_mode_gives_the_same_bits(ranks, model, grid, switches):
+    """Weights change between the steps: one that was kept too long would show."""
+    for told in ranks.run(trained, layout_of(grid, **switches), model, list(MODES), 3):
+        assert all(steps == told["off"] for steps in told.values())
+        assert len({loss for loss, _ in told["off"]}) == 3
+        assert len({hashed for _, hashed in told["off"]}) == 3
 
 
 class Watched(Collectives):

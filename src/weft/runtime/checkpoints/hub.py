@@ -20,7 +20,7 @@ from torch import Tensor
 
 from weft.documents import parse_json
 from weft.errors import BadInput, Unsupported
-from weft.files import read_text, write_text, writing
+from weft.files import read_text, refused, write_text, writing
 from weft.model.huggingface import read_config, read_text_part
 from weft.model.spec import Attention, MixtureOfExperts, Model
 from weft.runtime.checkpoints.checkpoint import MOMENTS, FolderReader, TensorEntry, raw_bytes, read_index, read_state
@@ -324,11 +324,9 @@ def export_hub(
 
 
 def _make_empty(target: Path) -> None:
-    try:
+    with refused("cannot be written", str(target)):
         target.mkdir(parents=True, exist_ok=True)
         full = any(target.iterdir())
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(target)) from None
     if full:
         raise BadInput("the folder is not empty", where=str(target), remedy="name a new one")
 

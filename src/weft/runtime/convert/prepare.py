@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 from warnings import warn
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -26,10 +27,16 @@ from weft.layout.text import format_degrees, parse_layout
 from weft.model.job import Job
 from weft.model.resolve import resolve_job
 from weft.runtime.checkpoints import checkpoint
-from weft.runtime.convert.converted import Gathered
-from weft.runtime.convert.parallelize import GPT2_PLAN, LLAMA_PLAN, easy_plan, matched, parallelize
-from weft.runtime.convert.roles import Easy, Head, Role, Whole, is_layer, undivided
-from weft.runtime.convert.state_dict import gather_state_dict, load_state_dict
+from weft.runtime.convert.parallelize import (
+    GPT2_PLAN,
+    LLAMA_PLAN,
+    easy_plan,
+    gather_state_dict,
+    load_state_dict,
+    matched,
+    parallelize,
+)
+from weft.runtime.convert.roles import Easy, Gathered, Head, Role, Whole, is_layer, undivided
 from weft.runtime.core.beneath import tree_leaves, tree_map_only
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import Machine, Precision
@@ -96,7 +103,7 @@ def prepare(
         return _built_in(model, degrees, micro_batch, optimizer, precision, compile)
     if precision is None:
         precision = "fp64" if any(one.dtype == torch.float64 for one in model.parameters()) else "fp32"
-    machine = Machine.of(Grid.of(degrees, _device()), precision=Precision.of(precision))
+    machine = Machine.of(_grid(degrees), precision=Precision.of(precision))
     roles = _roles(model, machine, plan)
     easy = all(isinstance(role, Easy | Whole) for role in roles.values())
     vocabulary = _vocabulary(model, roles)
@@ -152,7 +159,9 @@ class Step:
                 loss or the norm of the gradients is not finite.
         """
         rows = self._own(batch)
-        total = self._summed(self._passes.train(self._flat, rows))
+        with self._flat.step(rows.micro_batches, loss=self._passes.reduction):
+            total = self._passes.run(rows, trains=True)
+        total = self._summed(total)
         if isinstance(self.optimizer, Optimizer):
             self.optimizer.step(total)
         else:
@@ -167,7 +176,7 @@ class Step:
         self._modules.eval()
         try:
             with torch.no_grad():
-                return float(self._summed(self._passes.evaluate(rows)))
+                return float(self._summed(self._passes.run(rows, trains=False)))
         finally:
             self._modules.train(trains)
 
@@ -307,19 +316,12 @@ class _Passes:
 
     def __init__(self, model: nn.Module, machine: Machine, loss: str | LossFunction, vocabulary: int | None) -> None:
         self._model, self._machine, self._loss, self._vocabulary = model, machine, loss, vocabulary
+        self.reduction: Literal["mean", "sum"] = "mean" if callable(loss) else "sum"
         if callable(loss):
             _check_mean(loss, vocabulary)
 
-    def train(self, flat: Flat, rows: _Rows) -> Tensor:
-        """Both ways; this rank's share of the batch's loss."""
-        with flat.step(rows.micro_batches, loss="mean" if callable(self._loss) else "sum"):
-            return self._run(rows, trains=True)
-
-    def evaluate(self, rows: _Rows) -> Tensor:
-        """Without gradients."""
-        return self._run(rows, trains=False)
-
-    def _run(self, rows: _Rows, *, trains: bool) -> Tensor:
+    def run(self, rows: _Rows, *, trains: bool) -> Tensor:
+        """This rank's share of the batch's loss; with gradients, or forward alone."""
         share, total = self._share(rows), torch.zeros((), dtype=self._machine.precision.wide)
         total = total.to(self._machine.grid.device)
         for inputs, targets in rows.parts():
@@ -376,17 +378,13 @@ class _Stages:
 
     def __init__(self, machine: Machine, stages: nn.ModuleList, sequence: int) -> None:
         self._machine, self._stages, self._sequence = machine, stages, sequence
+        self.reduction: Literal["mean", "sum"] = "sum"
         self._made: dict[tuple[int, int], StepPasses] = {}
 
-    def train(self, flat: Flat, rows: _Rows) -> Tensor:
-        """Both ways; this rank's share of the batch's loss."""
+    def run(self, rows: _Rows, *, trains: bool) -> Tensor:
+        """As of ``_Passes``."""
         passes, tokens = self._passes(rows), self._tokens(rows)
-        with flat.step(rows.micro_batches, loss="sum"):
-            return passes.run(*tokens)
-
-    def evaluate(self, rows: _Rows) -> Tensor:
-        """Without gradients."""
-        return self._passes(rows).evaluate(*self._tokens(rows))
+        return passes.run(*tokens) if trains else passes.evaluate(*tokens)
 
     def _tokens(self, rows: _Rows) -> tuple[Tensor, Tensor]:
         for what, ids in (("inputs", rows.inputs), ("targets", rows.targets)):
@@ -425,7 +423,7 @@ def _built_in(
     job = resolve_job(source) if isinstance(source, str) else source
     rows = layout.dp * (micro_batch or 1) * 2 * layout.pipeline
     check_trainable(replace(job, recipe=replace(job.recipe, global_batch=rows)), layout)
-    grid = Grid.of(layout, _device())
+    grid = _grid(layout)
     machine = Machine.of(grid, precision=Precision.of(precision or job.recipe.precision))
     stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
     seed = torch.tensor([torch.initial_seed() % 2**62 if grid.rank == 0 else 0], device=grid.device)
@@ -459,6 +457,20 @@ def _join() -> None:
             dist.destroy_process_group()
 
     atexit.register(leave)
+
+
+def _grid(layout: Layout) -> Grid:
+    """A rank's grid, which lets go of its groups before the process leaves them: what scripts keep lives longer."""
+    grid = Grid.of(layout, _device())
+    known = ref(grid)
+
+    def leave() -> None:
+        kept = known()
+        if kept is not None:
+            kept.leave()
+
+    atexit.register(leave)
+    return grid
 
 
 def _device() -> torch.device:

@@ -13,9 +13,10 @@ or one twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +25,11 @@ from torch.nn import functional
 
 from weft.errors import BadInput, Unsupported
 from weft.layout.spec import Layout
-from weft.runtime.convert.converted import Converted, ModuleSite, Stored
-from weft.runtime.core.collectives import moved
+from weft.runtime.core.beneath import in_backward, tree_flatten, tree_unflatten
+from weft.runtime.core.collectives import all_parts, moved, own_part
 from weft.runtime.core.machine import Machine
 from weft.runtime.core.parameters import EVERY_ROW, Replicated
+from weft.runtime.core.split import Draws, Split, TensorCut, marked, plain
 from weft.runtime.layers.linear import Conv4D, Kind, Layer4D, Linear4D, Pair
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D, positions_table
@@ -213,9 +215,9 @@ Role = Normal | Transposed | Vocabulary | Positions | Head | Norm | Heads | Easy
 # What takes their places --------------------------------------------------------------------------
 
 
-def _split(site: ModuleSite, plain: PlainLinear | PlainConvolution, outputs: tuple[int, ...], kind: Kind) -> Converted:
+def _split(site: ModuleSite, plain: PlainLayer, outputs: tuple[int, ...], kind: Kind) -> Converted:
     """A layer between features that are split over y and features that are split over x."""
-    layer: Layer4D = plain.built(site, outputs, kind, bias=plain.bias)
+    layer = plain.built(site, outputs, kind, bias=plain.bias)
     return Converted(
         site,
         layer,
@@ -317,46 +319,18 @@ EPSILONS = ("eps", "variance_epsilon", "epsilon")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainLinear:
-    """A plain linear layer."""
+class PlainLayer:
+    """A plain linear layer or convolution, and what makes a rank's part of it."""
 
     inputs: int
     outputs: int
     bias: bool
+    make: Callable[..., Layer4D] = Linear4D
     stored: Stored | None = None
-    features_at = -1
+    features_at: int = -1
 
-    def built(self, site: ModuleSite, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Linear4D:
-        return Linear4D(site.machine, site.name, self.inputs, outputs, kind=kind, bias=bias)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainConvolution:
-    """A plain convolution."""
-
-    inputs: int
-    outputs: int
-    bias: bool
-    stored: Stored
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    features_at = -3
-
-    def built(self, site: ModuleSite, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Conv4D:
-        return Conv4D(
-            site.machine,
-            site.name,
-            self.inputs,
-            outputs,
-            self.kernel,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            kind=kind,
-            bias=bias,
-        )
+    def built(self, site: ModuleSite, outputs: tuple[int, ...], kind: Kind, *, bias: bool) -> Layer4D:
+        return self.make(site.machine, site.name, self.inputs, outputs, kind=kind, bias=bias)
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -381,11 +355,11 @@ def undivided(module: nn.Module, layout: Layout) -> str | None:
     return None
 
 
-def layer_of(site: ModuleSite, role: str) -> PlainLinear | PlainConvolution:
+def layer_of(site: ModuleSite, role: str) -> PlainLayer:
     return convolution_of(site) if type(site.module) is nn.Conv2d else linear_of(site, role)
 
 
-def convolution_of(site: ModuleSite) -> PlainConvolution:
+def convolution_of(site: ModuleSite) -> PlainLayer:
     module = site.module
     assert isinstance(module, nn.Conv2d)
     _check_own(site, ("weight",), optional=("bias",))
@@ -394,24 +368,23 @@ def convolution_of(site: ModuleSite) -> PlainConvolution:
     if isinstance(module.padding, str) or module.padding_mode != "zeros":
         given = f"padding = {module.padding!r}, padding_mode = {module.padding_mode!r}"
         site.refuse(f"has {given}", "give the zeros to add on each side as numbers")
-    return PlainConvolution(
+    shape = {name: getattr(module, name) for name in ("stride", "padding", "dilation")}
+    return PlainLayer(
         inputs=module.in_channels,
         outputs=module.out_channels,
         bias=module.bias is not None,
+        make=partial(Conv4D, kernel=cast(Pair, module.kernel_size), **shape),
         stored=Stored(tuple(module.weight.shape)),
-        kernel=cast(Pair, module.kernel_size),
-        stride=cast(Pair, module.stride),
-        padding=cast(Pair, module.padding),
-        dilation=cast(Pair, module.dilation),
+        features_at=-3,
     )
 
 
-def linear_of(site: ModuleSite, role: str) -> PlainLinear:
+def linear_of(site: ModuleSite, role: str) -> PlainLayer:
     module = site.module
     if type(module) is nn.Linear:
         _check_own(site, ("weight",), optional=("bias",))
         outputs, inputs = site.parameter("weight").shape
-        return PlainLinear(inputs=inputs, outputs=outputs, bias=module.bias is not None)
+        return PlainLayer(inputs=inputs, outputs=outputs, bias=module.bias is not None)
     if site.kind != "Conv1D":
         more = "" if role == "Head" else ", nn.Conv2d"
         site.mistyped(role, f"nn.Linear{more} and Hugging Face's Conv1D")
@@ -425,7 +398,7 @@ def linear_of(site: ModuleSite, role: str) -> PlainLinear:
     values["weight"][:, 0] += torch.arange(float(inputs))
     ramp = torch.linspace(-1.0, 1.0, inputs).expand(1, inputs)
     _check_computes(site, values, ramp, ramp @ values["weight"] + values["bias"], "x @ weight + bias")
-    return PlainLinear(inputs=inputs, outputs=outputs, bias=True, stored=Stored((inputs, outputs), flipped=True))
+    return PlainLayer(inputs=inputs, outputs=outputs, bias=True, stored=Stored((inputs, outputs), flipped=True))
 
 
 def table_of(site: ModuleSite, role: str) -> tuple[int, int, int | None]:
@@ -548,3 +521,281 @@ def whole_part(size: int, by: int, what: str, site: ModuleSite) -> int:
     if by < 1 or size % by:
         site.refuse(f"{what}: {size} / {by} is not whole")
     return size // by
+
+
+# In the model ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModuleSite:
+    """A module to convert.
+
+    Attributes:
+        name: in the model.
+        parent: the module that holds it.
+        built: what has been converted before, by name.
+    """
+
+    machine: Machine
+    name: str
+    module: nn.Module
+    parent: nn.Module
+    built: Mapping[str, Converted]
+
+    @property
+    def kind(self) -> str:
+        return type(self.module).__name__
+
+    def refuse(self, what: str, remedy: str | None = None) -> NoReturn:
+        """What cannot be converted as it is."""
+        raise Unsupported(what, where=self.name, remedy=remedy)
+
+    def mistyped(self, role: str, wanted: str) -> NoReturn:
+        """The plan gives the module a role that it cannot have."""
+        raise BadInput(
+            f"is of class {self.kind}, which {role}() does not convert",
+            where=self.name,
+            remedy=f"{role}() converts {wanted}, and no subclass of these",
+        )
+
+    def parameter(self, name: str) -> nn.Parameter:
+        return cast(nn.Parameter, getattr(self.module, name))
+
+
+class Converted(nn.Module):
+    """Stands in for a plain module: takes and gives tensors of this rank's features.
+
+    Args:
+        layer: works on rows.
+        takes: features that ``layer`` takes; None where it takes ids.
+        gives: features to keep of the rows that ``layer`` gives; all by default.
+        stream: the whole residual stream's features, which the layer takes or gives.
+        easy: it takes all features of different rows on each rank.
+        features_at: the dimension of features, counted from the last; earlier ones become rows.
+        stored: how the plain module stores its matrix, where not as (outputs, inputs).
+        tied: the module whose matrix this one shares.
+        splits: the axes over which features of its output are split.
+        fused: parts of its output, each of which is split by itself.
+
+    Attributes:
+        draws: of the model, where its tensors are to know over which axes they are split; None in compiled blocks,
+            which draw one mask for all ranks and check nothing.
+    """
+
+    draws: Draws | None = None
+
+    def __init__(
+        self,
+        site: ModuleSite,
+        layer: nn.Module,
+        *,
+        takes: int | None,
+        stream: int,
+        gives: int | None = None,
+        easy: bool = False,
+        features_at: int = -1,
+        stored: Stored | None = None,
+        tied: str | None = None,
+        splits: tuple[str, ...] = (),
+        fused: int = 1,
+    ) -> None:
+        super().__init__()
+        self.machine, self.name, self.layer = site.machine, site.name, layer
+        self.takes, self.gives, self.stream, self.easy = takes, gives, stream, easy
+        self.features_at, self.stored, self.tied, self.splits, self.fused = features_at, stored, tied, splits, fused
+        self._known = False
+        self.train(site.module.training)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (as plain modules call it)
+        """Apply the layer to ids, or to features of this rank.
+
+        Raises:
+            BadInput: the features are not this rank's share, or in easy mode not all.
+        """
+        return self._applied(input) if getattr(self.layer, "is_whole", False) else self._communicated(input)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _communicated(self, input: Tensor) -> Tensor:  # noqa: A002
+        return self._applied(input)
+
+    def _applied(self, input: Tensor) -> Tensor:  # noqa: A002
+        leading, one = input.shape, torch.Size()
+        if self.takes is not None:
+            input = self._share(input)  # noqa: A001
+            self._check_features(input.shape)
+            self._check_cut(input)
+            leading, one = input.shape[: self.features_at], input.shape[self.features_at :]
+        rows = self.machine.last.made("rows", input, self.features_at, lambda: plain(input).reshape(-1, *one))
+        out = self.layer(rows)[:, : self.gives]
+        result = cast(Tensor, out.reshape(*leading, *out.shape[1:]))
+        if self._says_axes():
+            self._check_known(isinstance(input, Split))
+            cut = TensorCut(frozenset({result.ndim + self.features_at}), self.fused)
+            result = marked(result, cast(Draws, self.draws), *self.splits, cut=cut, origin=self.name)
+        return result
+
+    def _share(self, input: Tensor) -> Tensor:  # noqa: A002
+        """This rank's features of a tensor that has all of them, as the batch has."""
+        axis = "y" if self.easy else getattr(self.layer, "over_in", "y")
+        size = 1 if self.easy else self.machine.grid.size(axis)
+        if size == 1 or input.ndim < -self.features_at or (isinstance(input, Split) and input.cut is not None):
+            return input
+        if input.shape[self.features_at] != cast(int, self.takes) * size:
+            return input
+        return own_part(self.machine.collectives, plain(input), axis, self.features_at)
+
+    def _says_axes(self) -> bool:
+        """Whether its output is to know that it is split."""
+        return self.draws is not None and self.draws.parts and self.machine.grid.size(*self.splits) > 1
+
+    def _check_known(self, known: bool) -> None:
+        """Refuse to compute again with other masks: saved by hooks, tensors forget what they know."""
+        if not in_backward():
+            self._known = known
+        elif self._known and not known:
+            raise Unsupported(
+                "what it takes is not known to be split when it is computed again, so that other masks would be drawn",
+                where=self.name,
+                remedy="set recompute of the layout instead of checkpoints within checkpoints or within hooks",
+            )
+
+    def _check_features(self, shape: torch.Size) -> None:
+        """Refuse what does not have the features that the layer takes."""
+        if len(shape) < -self.features_at:
+            wanted = f"(..., {self.takes}{', height, width' if self.features_at == -3 else ''})"
+            raise BadInput(f"got the shape {tuple(shape)}, but it takes {wanted}", where=self.name)
+        result = shape[self.features_at]
+        if result == self.takes:
+            return
+        if self.easy:
+            raise BadInput(f"got {result} features, but it takes {self.takes}", where=self.name)
+        raise BadInput(
+            f"got {result} features, but a rank's share is {self.takes}",
+            where=self.name,
+            remedy="check the roles around it, and sizes that the model's code writes out (Heads)",
+        )
+
+    def _check_cut(self, input: Tensor) -> None:  # noqa: A002
+        """Refuse features that are split in another way than the layer takes them."""
+        over, cut = getattr(self.layer, "over_in", "y"), input.cut if isinstance(input, Split) else None
+        if not isinstance(input, Split) or cut is None:
+            return
+        if input.axes != {over} or input.ndim + self.features_at not in cut.dims or cut.fused > 1:
+            what = f"dimension {min(cut.dims)} over {' and '.join(sorted(input.axes))}" + " in parts" * (cut.fused > 1)
+            raise BadInput(
+                f"takes features split over {over}, but those of {input.origin} are split along {what}",
+                where=self.name,
+                remedy="check the roles of both",
+            )
+
+    @property
+    def weight(self) -> NoReturn:
+        """No rank has the plain module's."""
+        self._refuse_whole("weight")
+
+    @property
+    def bias(self) -> NoReturn:
+        """No rank has it either."""
+        self._refuse_whole("bias")
+
+    def _refuse_whole(self, key: str) -> NoReturn:
+        raise Unsupported(
+            "is cut over the grid, and no tensor of this rank",
+            where=f"{self.name}.{key}",
+            remedy="read it in the state_dict() of the step that prepare returned",
+        )
+
+    def _save_to_state_dict(self, *args: object) -> NoReturn:
+        raise Unsupported(
+            "holds pieces, which torch's state_dict() cannot name",
+            where=self.name,
+            remedy="call state_dict() of the step that prepare returned",
+        )
+
+    def _load_from_state_dict(self, *args: object) -> NoReturn:
+        raise Unsupported(
+            "holds pieces, which torch's load_state_dict() cannot fill",
+            where=self.name,
+            remedy="call load_state_dict() of the step that prepare returned",
+        )
+
+
+class Gathered:
+    """Puts together what is split over ranks; the first passes tell what is, and over which axis.
+
+    Attributes:
+        places: by whether it is a pass of training: of each tensor the axis, the dimension counted from the last, and
+            the size of all parts; None of what is not split.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.places: dict[bool, list[tuple[str, int, int] | None]] = {}
+
+    def take(self, trains: bool, values: Any) -> Any:
+        """The same values, whole.
+
+        Raises:
+            Unsupported: parts that lie in more than one place.
+        """
+        leaves, structure = tree_flatten(values)
+        if any(isinstance(leaf, Split) for leaf in leaves) or trains not in self.places:
+            self.places[trains] = [self._place(leaf) for leaf in leaves]
+        calls, pairs = self.machine.collectives, zip(leaves, self.places[trains], strict=True)
+        whole = [leaf if at is None else all_parts(calls, plain(leaf), *at[:2]) for leaf, at in pairs]
+        return tree_unflatten(whole, structure)
+
+    def _place(self, leaf: Any) -> tuple[str, int, int] | None:
+        if not isinstance(leaf, Split) or leaf.cut is None:
+            return None
+        dims = [dim for dim in leaf.cut.dims if leaf.shape[dim] > 1] or [max(leaf.cut.dims)]
+        if leaf.cut.fused > 1 or len(leaf.axes) > 1 or len(dims) > 1:
+            raise Unsupported(
+                "gives parts of its features, which cannot be put together",
+                where=leaf.origin,
+                remedy="take Transposed() for the layer, Head() for logits, or easy mode",
+            )
+        axis = next(iter(leaf.axes))
+        return axis, dims[0] - leaf.ndim, leaf.shape[dims[0]] * self.machine.grid.size(axis)
+
+
+class WholeAmongParts:
+    """Lets a module that stays whole take all features where others are split, and give its own where it gives as
+    many."""
+
+    def __init__(self, machine: Machine, name: str, draws: Draws) -> None:
+        self._gathered, self._name, self._draws = Gathered(machine), name, draws
+
+    def take(self, module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+        """What the module is called with."""
+        given, named = self._gathered.take(module.training, (given, named))
+        return given, named
+
+    def give(self, module: nn.Module, _: Any, out: Any) -> Any:
+        """What others take of it."""
+        place = next((at for at in self._gathered.places[module.training] if at is not None), None)
+        if place is None or not isinstance(out, Tensor) or (isinstance(out, Split) and out.cut is not None):
+            return out
+        axis, dim, size = place
+        if out.ndim < -dim or out.shape[dim] != size:
+            return out
+        part = own_part(self._gathered.machine.collectives, plain(out), axis, dim)
+        if not self._draws.parts:
+            return part
+        return marked(part, self._draws, axis, cut=TensorCut(frozenset({part.ndim + dim})), origin=self._name)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A plain parameter's shape; ``flipped``: it is (inputs, outputs), where Weft holds (outputs, inputs)."""
+
+    shape: tuple[int, ...]
+    flipped: bool = False
+
+    def whole(self, plain: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A plain parameter in the shape in which Weft holds it."""
+        return (plain.t() if self.flipped else plain).reshape(shape)
+
+    def plain(self, whole: Tensor) -> Tensor:
+        """The inverse."""
+        return (whole.t() if self.flipped else whole).reshape(self.shape).contiguous()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any, Protocol, TypeVar, cast
 
@@ -278,6 +279,25 @@ class _Moved(Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return ctx.back(gradients[0]), None, None
+
+
+def own_part(calls: Collectives, values: Tensor, axis: str, dim: int = 0) -> Tensor:
+    """This rank's part along a dimension of what ranks along an axis hold alike; gradients are gathered."""
+    return moved(values, partial(_part, calls, axis, dim), partial(_parts, calls, axis, dim))
+
+
+def all_parts(calls: Collectives, values: Tensor, axis: str, dim: int = 0) -> Tensor:
+    """The inverse; ranks along the axis have the same gradient of the result."""
+    return moved(values, partial(_parts, calls, axis, dim), partial(_part, calls, axis, dim))
+
+
+def _part(calls: Collectives, axis: str, dim: int, every: Tensor) -> Tensor:
+    part = every.chunk(calls.grid.size(axis), dim)[calls.grid.index(axis)]
+    return part.clone(memory_format=torch.contiguous_format)  # a view would keep all of them
+
+
+def _parts(calls: Collectives, axis: str, dim: int, part: Tensor) -> Tensor:
+    return calls.all_gather(part.movedim(dim, 0), axis).wait().movedim(0, dim).contiguous()
 
 
 T = TypeVar("T")

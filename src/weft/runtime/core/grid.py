@@ -114,6 +114,11 @@ class Grid:
         made: dist.ProcessGroup = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
         return made
 
+    def leave(self) -> None:
+        """Refer to no process group any more: gloo's threads are to end with their groups, before the interpreter."""
+        self._groups.clear()
+        self.world = self.ends = None
+
     def join_ends(self) -> None:
         """Make the group of the first and the last pipeline stage, which share a tied embedding.
 

@@ -59,18 +59,6 @@ class Switches:
         return replace(cls(), all_reduce=False, reduce_scatter=False, all_gather=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A place in the queue."""
-
-    device: Any
-    event: Any
-
-    def wait(self) -> None:
-        """What computation queues from here on begins after it."""
-        self.device.current_stream().wait_event(self.event)
-
-
 class SideQueue:
     """A queue of the device beside that of computation, for collectives and casts around them; the CPU has none.
 
@@ -101,9 +89,9 @@ class SideQueue:
         with self._device.stream(self._stream):
             yield
 
-    def done(self) -> Done | None:
-        """What was queued until now."""
-        return None if self._stream is None else Done(self._device, self._stream.record_event())
+    def done(self) -> Any:
+        """The event of what was queued until now: what computation queues once it is waited for begins behind it."""
+        return None if self._stream is None else self._stream.record_event()
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,20 +412,16 @@ class Initial:
         (top, left), (height, width) = offsets, sizes
         for row in range(top // TILE, -(-(top + height) // TILE)):
             for column in range(left // TILE, -(-(left + width) // TILE)):
-                self._draw(name, row, column, values, top, left)
+                first, start = max(row * TILE, top), max(column * TILE, left)
+                last, stop = min((row + 1) * TILE, top + height), min((column + 1) * TILE, left + width)
+                values[first - top : last - top, start - left : stop - left] = self._tile(name, row, column)[
+                    first - row * TILE : last - row * TILE, start - column * TILE : stop - column * TILE
+                ]
         return values * scale
 
-    def _draw(self, name: str, row: int, column: int, values: Tensor, top: int, left: int) -> None:
-        """Copy the part of one tile that lies in a rectangle at (top, left)."""
+    def _tile(self, name: str, row: int, column: int) -> Tensor:
         digest = blake2b(f"{self._seed}:{name}:{row}:{column}".encode(), digest_size=7).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest))
-        tile = torch.randn(TILE, TILE, generator=generator)
-        height, width = values.shape
-        first, start = max(row * TILE, top), max(column * TILE, left)
-        last, stop = min((row + 1) * TILE, top + height), min((column + 1) * TILE, left + width)
-        values[first - top : last - top, start - left : stop - left] = tile[
-            first - row * TILE : last - row * TILE, start - column * TILE : stop - column * TILE
-        ]
+        return torch.randn(TILE, TILE, generator=torch.Generator().manual_seed(int.from_bytes(digest)))
 
 
 def initialize(held: list[Holding], model: Model, seed: int) -> None:

@@ -7,7 +7,7 @@ activations, residuals and attention between such layers are compiled.  Where no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -129,19 +129,15 @@ def _passed(block: nn.Module, machine: Machine, *given: Any, **named: Any) -> An
 # Blocks, and recomputation -----------------------------------------------------------------------
 
 
-def blocks_of(model: nn.Module, layers: Collection[nn.Module]) -> list[nn.Module]:
+def blocks_of(module: nn.Module, layers: Collection[nn.Module]) -> list[nn.Module]:
     """What the outermost lists of modules hold that has some layers inside: the blocks of a model, in order."""
-    return list(_blocks(model, layers))
-
-
-def _blocks(module: nn.Module, layers: Collection[nn.Module]) -> Iterator[nn.Module]:
+    blocks: list[nn.Module] = []
     for child in module.children():
-        if not isinstance(child, nn.ModuleList):
-            yield from _blocks(child, layers)
-            continue
-        for one in child:
-            if any(part in layers for part in one.modules() if part is not one):
-                yield one
+        if isinstance(child, nn.ModuleList):
+            blocks += [one for one in child if any(part in layers for part in one.modules() if part is not one)]
+        else:
+            blocks += blocks_of(child, layers)
+    return blocks
 
 
 class Recomputed:

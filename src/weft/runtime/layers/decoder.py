@@ -263,6 +263,7 @@ class Decoder4D(nn.Module):
         if details.document_end is not None:
             _check_documents(machine)
         self.machine, self.model, self.stage = machine, model, stage
+        self.first, self.last = stage.first, stage.last
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
         self.sequence, self._whole_sequence = len(self._places), sequence
         self.embedding = Embedding4D(machine, "embedding", model.vocab, model.hidden) if stage.first else None
@@ -323,14 +324,6 @@ class Decoder4D(nn.Module):
         like = rows.new_empty(0, dtype=self.machine.precision.compute)
         self._seen = {core: core.seen(self._whole_sequence, like, documents) for core in self._cores}
         return self._seen
-
-    @property
-    def first(self) -> bool:
-        return self.stage.first
-
-    @property
-    def last(self) -> bool:
-        return self.stage.last
 
     def takes(self, micro_batch: int) -> Tensor:
         """What a micro-batch is to this stage, without values (``weft.runtime.run.pipeline.StageModule``)."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -60,16 +61,14 @@ def copied(rows: Tensor, order: Tensor, times: int = 1) -> Tensor:
 
 def to_tokens(machine: Machine, rows: Tensor) -> Tensor:
     """Rows (tokens, features / y) to the rows that this rank routes, with all features."""
-    if machine.grid.size("y") == 1:
-        return rows
-    return moved(rows, lambda some: _to_tokens(machine, some), lambda some: _to_features(machine, some))
+    there, back = partial(_to_tokens, machine), partial(_to_features, machine)
+    return moved(rows, there, back) if machine.grid.size("y") > 1 else rows
 
 
 def to_features(machine: Machine, rows: Tensor) -> Tensor:
     """The way back."""
-    if machine.grid.size("y") == 1:
-        return rows
-    return moved(rows, lambda some: _to_features(machine, some), lambda some: _to_tokens(machine, some))
+    there, back = partial(_to_features, machine), partial(_to_tokens, machine)
+    return moved(rows, there, back) if machine.grid.size("y") > 1 else rows
 
 
 def _to_tokens(machine: Machine, rows: Tensor) -> Tensor:

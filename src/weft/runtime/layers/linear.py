@@ -255,49 +255,41 @@ class _Product(Function):
     def forward(ctx: Any, rows: Tensor, shard: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
         ctx.layer, ctx.joint = layer, joint
         ctx.save_for_backward(rows)
-        return _multiplied(rows, layer, joint)
+        if joint is not None:
+            joint.enter()
+        whole = layer.gather_rows(rows).wait()
+        return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Steps 4 to 6; the gradient of rows, where it is wanted and goes to no joint."""
         (rows,) = ctx.saved_tensors
-        return _gradients(gradients[0], rows, ctx.layer, ctx.joint, wanted=ctx.needs_input_grad[0]), None, None, None
+        layer: Layer4D = ctx.layer
+        machine, switches = layer.machine, layer.machine.overlap.switches
+        machine.last.forget()
+        gradient = layer.gather_gradient(gradients[0])
+        again = None if machine.later.collects else layer.gather_rows(rows)
+        if again is not None and not switches.all_reduce:
+            again.wait()
 
+        def scatter() -> None:
+            layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
 
-def _multiplied(rows: Tensor, layer: Layer4D, joint: Joint | None) -> Tensor:
-    """Steps 1 to 3."""
-    if joint is not None:
-        joint.enter()
-    whole = layer.gather_rows(rows).wait()
-    return layer.sum_output(layer.product(whole, layer.weight.gather().to(rows.dtype)))
-
-
-def _gradients(given: Tensor, rows: Tensor, layer: Layer4D, joint: Joint | None, *, wanted: bool) -> Tensor | None:
-    """Steps 4 to 6: the gradient of rows, where it is wanted and goes to no joint."""
-    machine = layer.machine
-    machine.last.forget()
-    gradient = layer.gather_gradient(given)
-    again = None if machine.later.collects else layer.gather_rows(rows)
-    if again is not None and not machine.overlap.switches.all_reduce:
-        again.wait()
-
-    def scatter() -> None:
-        layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
-
-    outputs, behind = machine.grid.size(layer.over_out), machine.overlap.switches.reduce_scatter
-    scatter_first = weight_gradient_first(outputs, machine.grid.size(*machine.grid.shard), overlap_reduce=behind)
-    if scatter_first:
-        machine.later.do(scatter)
-    partial = None
-    if wanted:
-        weight = layer.weight.gather().to(gradient.dtype)
-        partial = layer.input_gradient(gradient, weight, rows.shape[1:])
-        if joint is not None:
-            joint.add(partial)
-            partial = None
-    if not scatter_first:
-        machine.later.do(scatter)
-    return partial
+        outputs, shards = machine.grid.size(layer.over_out), machine.grid.size(*machine.grid.shard)
+        scatter_first = weight_gradient_first(outputs, shards, overlap_reduce=switches.reduce_scatter)
+        if scatter_first:
+            machine.later.do(scatter)
+        partial = None
+        if ctx.needs_input_grad[0]:
+            weight = layer.weight.gather().to(gradient.dtype)
+            partial = layer.input_gradient(gradient, weight, rows.shape[1:])
+            if ctx.joint is not None:
+                ctx.joint.add(partial)
+                partial = None
+        if not scatter_first:
+            machine.later.do(scatter)
+        return partial, None, None, None
 
 
 Pair = tuple[int, int]

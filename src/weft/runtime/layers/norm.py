@@ -73,56 +73,36 @@ class _Normalize(Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> Tensor:
-        out, scale, around = _normalized(rows, gain, bias, norm)
+        wide = rows.to(norm.machine.precision.wide)
+        around: list[Tensor] = []
+        if norm.centred:
+            mean, square = _moments(norm, wide)
+            around.append(mean.to(wide.dtype).unsqueeze(1))
+        else:
+            square = _mean(norm, [wide.square().sum(1)])[0]
+        scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
         ctx.norm = norm
         ctx.save_for_backward(rows, gain, scale, *around)
-        return out
+        out = _normed(wide, scale, around) * gain
+        return (out if bias is None else out + bias).to(rows.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         rows, gain, scale, *around = ctx.saved_tensors
-        _, for_gain, for_bias, _ = ctx.needs_input_grad
-        return *_slopes(gradients[0], rows, gain, scale, around, ctx.norm, (for_gain, for_bias)), None
-
-
-def _normalized(rows: Tensor, gain: Tensor, bias: Tensor | None, norm: Norm4D) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The norm; what each row was multiplied by; with LayerNorm the means that were taken off."""
-    wide = rows.to(norm.machine.precision.wide)
-    around: list[Tensor] = []
-    if norm.centred:
-        mean, square = _moments(norm, wide)
-        around.append(mean.to(wide.dtype).unsqueeze(1))
-    else:
-        square = _mean(norm, [wide.square().sum(1)])[0]
-    scale = (square + norm.epsilon).rsqrt().to(wide.dtype).unsqueeze(1)
-    out = _normed(wide, scale, around) * gain
-    return (out if bias is None else out + bias).to(rows.dtype), scale, around
-
-
-def _slopes(
-    gradient: Tensor,
-    rows: Tensor,
-    gain: Tensor,
-    scale: Tensor,
-    around: Sequence[Tensor],
-    norm: Norm4D,
-    wanted: tuple[bool, bool],
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Gradients of rows, and where they are wanted of gain and bias."""
-    wide = gradient.to(scale.dtype)
-    normed = _normed(rows.to(scale.dtype), scale, around)
-    for_gain = (wide * normed).sum(0).to(gain.dtype) if wanted[0] else None
-    for_bias = wide.sum(0).to(gain.dtype) if wanted[1] else None
-    wide = wide * gain
-    sums = [(wide * normed).sum(1)]
-    if norm.centred:
-        sums.append(wide.sum(1))
-    means = _mean(norm, sums)
-    slope = wide.addcmul_(normed, means[0].unsqueeze(1), value=-1.0)
-    if norm.centred:
-        slope.sub_(means[1].unsqueeze(1))
-    return slope.mul_(scale).to(rows.dtype), for_gain, for_bias
+        norm, (_, gain_wanted, bias_wanted, _) = ctx.norm, ctx.needs_input_grad
+        wide, normed = gradients[0].to(scale.dtype), _normed(rows.to(scale.dtype), scale, around)
+        for_gain = (wide * normed).sum(0).to(gain.dtype) if gain_wanted else None
+        for_bias = wide.sum(0).to(gain.dtype) if bias_wanted else None
+        wide = wide * gain
+        sums = [(wide * normed).sum(1)]
+        if norm.centred:
+            sums.append(wide.sum(1))
+        means = _mean(norm, sums)
+        slope = wide.addcmul_(normed, means[0].unsqueeze(1), value=-1.0)
+        if norm.centred:
+            slope.sub_(means[1].unsqueeze(1))
+        return slope.mul_(scale).to(rows.dtype), for_gain, for_bias, None
 
 
 def _normed(wide: Tensor, scale: Tensor, around: Sequence[Tensor]) -> Tensor:

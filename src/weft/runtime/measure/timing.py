@@ -38,7 +38,7 @@ from weft.layout.measured import (
 )
 from weft.layout.spec import Layout
 from weft.model import job
-from weft.runtime.core.collectives import Collectives
+from weft.runtime.core.collectives import Collectives, Pending
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Precision
 from weft.runtime.run.ranks import local_ranks, run_ranks
@@ -193,11 +193,8 @@ def _samples(clock: Stopwatch, sizes: tuple[int, ...]) -> tuple[Sample, ...]:
 def _collective(calls: Collectives, axis: str, kind: MeasuredKind, own: int, ranks: int) -> Callable[[], object]:
     """A call of the collective with ``own`` elements of the full buffer for each rank."""
     values = _empty(own if kind == "all-gather" else own * ranks, torch.float32, calls.grid).zero_()
-    if kind == "all-reduce":
-        return lambda: calls.all_reduce(values, axis).wait()
-    if kind == "all-gather":
-        return lambda: calls.all_gather(values, axis).wait()
-    return lambda: calls.reduce_scatter(values, axis).wait()
+    of: Callable[..., Pending] = getattr(calls, kind.replace("-", "_"))
+    return lambda: of(values, axis).wait()
 
 
 def _empty(elements: int, kind: torch.dtype, grid: Grid, *, pinned: bool = False) -> Tensor:

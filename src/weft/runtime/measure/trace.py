@@ -71,9 +71,8 @@ def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0)
     Raises:
         BadInput: no such rank, or ``torch.distributed`` is in use.
     """
-    counting = _Counting()
     with on_fake_ranks(layout, rank) as grid:
-        counting.know(grid)
+        counting = _Counting(grid)
         with counting:
             step(grid)
     return counting.found
@@ -151,18 +150,13 @@ def bare_step(job: Job, machine: Machine) -> Callable[[], None]:
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations of c10d by the axes of their group."""
 
-    def __init__(self) -> None:
+    def __init__(self, grid: Grid) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: Counter[Issue] = Counter()
-        self._grid: Grid | None = None
-
-    def know(self, grid: Grid) -> None:
-        """Learn which group lies along which axes."""
         self._grid = grid
 
     def _axes_of(self, group: dist.ProcessGroup) -> tuple[str, ...]:
         grid = self._grid
-        assert grid is not None
         if grid.ends is not None and group.group_name == grid.ends.group_name:
             return ("pipeline",)
         routed = (SEQUENCE, *((axis,) for axis in EXPERT_GROUPS)) if grid.routes else ()
@@ -175,7 +169,7 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.namespace == "c10d" and self._grid is not None:
+        if func.namespace == "c10d":
             self._count(func.overloadpacket.__name__, args)
         return func(*args, **(kwargs or {}))
 

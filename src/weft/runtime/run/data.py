@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.errors import BadInput, MissingExtra
-from weft.files import read_text
+from weft.files import read_text, refused
 from weft.runtime.core.collectives import from_first_rank
 from weft.runtime.core.grid import Grid
 
@@ -97,10 +97,8 @@ def byte_corpus(path: str | os.PathLike[str]) -> Corpus:
     """
     where = os.fspath(path)
     _check_file(Path(path), where)
-    try:
+    with refused("cannot be read", where):
         tokens = np.memmap(path, dtype=np.uint8, mode="r")
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     return Corpus(tokens=tokens, vocabulary=256, where=where)
 
 
@@ -258,13 +256,11 @@ def _mixed(hashed: Words, part: np.uint64 | Words) -> Words:
 
 
 def _check_file(path: Path, where: str) -> None:
-    try:
+    with refused("cannot be read", where):
         if not os.path.isfile(path):
             what = "is not a file" if os.path.exists(path) else "no such file"
             raise BadInput(what, where=where, remedy="check the path")
         size = path.stat().st_size
-    except OSError as error:
-        raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
     if size == 0:
         raise BadInput("is empty", where=where, remedy="give a text")
 

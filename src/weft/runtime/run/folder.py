@@ -21,7 +21,7 @@ from torch import Tensor
 
 from weft.checkpoints import remove_old, remove_partial
 from weft.errors import BadInput, MissingExtra
-from weft.files import read_text, write_text
+from weft.files import read_text, refused, write_text
 from weft.runtime.checkpoints import checkpoint
 from weft.runtime.checkpoints.checkpoint import Json, Piece
 from weft.runtime.run.ranks import BACKENDS
@@ -41,21 +41,17 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         BadInput: another run has the folder, or it cannot be written.
     """
-    try:
+    with refused("cannot be written", str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(folder)) from None
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with refused("cannot be written", str(folder)):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                remedy = "end it, or give another folder"
+                raise BadInput("another run writes there", where=str(folder), remedy=remedy) from None
             remove_partial(folder)
-        except BlockingIOError:
-            raise BadInput(
-                "another run writes there", where=str(folder), remedy="end it, or give another folder"
-            ) from None
-        except OSError as error:
-            raise BadInput(f"cannot be written: {error.strerror}", where=str(folder)) from None
         yield
     finally:
         os.close(handle)
@@ -72,15 +68,13 @@ def metrics_file(path: Path, after: int) -> Iterator[IO[str]]:
         BadInput: it cannot be written, or holds something else.
     """
     kept = _kept(path, after) if os.path.isfile(path) else ""
-    try:
+    with refused("cannot be written", str(path)):
         path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.exists(path) and not os.path.isfile(path):
             file = path.open("w", encoding="utf-8")
         else:
             write_text(path, kept)
             file = path.open("a", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(path)) from None
     try:
         yield file
     finally:
@@ -94,13 +88,9 @@ def write_record(file: IO[str], record: Mapping[str, Any]) -> None:
     Raises:
         BadInput: it cannot be written.
     """
-    try:
+    with refused("cannot be written", str(file.name)):
         file.write(json.dumps(dict(record), allow_nan=False) + "\n")
         file.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=str(file.name)) from None
 
 
 @contextmanager
@@ -112,11 +102,10 @@ def tensorboard_log(folder: str, after: int) -> Iterator[Callable[[Mapping[str, 
         MissingExtra: TensorBoard is not installed.
     """
     try:
-        writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=folder, purge_step=after + 1)
+        with refused("cannot be written", folder):
+            writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(log_dir=folder, purge_step=after + 1)
     except ImportError:
         raise MissingExtra("--tensorboard", "tensorboard") from None
-    except OSError as error:
-        raise BadInput(f"cannot be written: {error.strerror}", where=folder) from None
 
     def tell(record: Mapping[str, Any]) -> None:
         numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and name != "step"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
-from math import cos, inf, isfinite, pi
+from math import cos, isfinite, pi
 from typing import Any
 
 import torch
@@ -38,15 +38,13 @@ class AdamSettings:
     def __post_init__(self) -> None:
         if not isinstance(self.betas, tuple | list) or len(self.betas) != 2:
             raise BadInput(f"betas = {self.betas!r}", where="optimizer", remedy="give two numbers")
-        _within("rate", self.rate, above=0.0)
+        for name in ("rate", "epsilon", "clip"):
+            if name != "clip" or self.clip is not None:
+                _check(name, getattr(self, name), lambda value: value > 0, "above 0 and finite")
         for beta in self.betas:
-            _within("betas", beta, least=0.0, below=1.0)
-        _within("epsilon", self.epsilon, above=0.0)
-        _within("weight_decay", self.weight_decay, least=0.0)
-        _within("warmup", self.warmup, least=0, kind=int)
-        _within("steps", self.steps, least=0, kind=int)
-        if self.clip is not None:
-            _within("clip", self.clip, above=0.0)
+            _check("betas", beta, lambda value: 0 <= value < 1, "at least 0 and below 1")
+        for name, kind in (("weight_decay", float), ("warmup", int), ("steps", int)):
+            _check(name, getattr(self, name), lambda value: value >= 0, "at least 0 and finite", kind)
 
     def rate_at(self, step: int) -> float:
         """Learning rate of a step, from 0."""
@@ -68,23 +66,15 @@ class AdamSettings:
         return result
 
 
-def _within(
-    name: str,
-    value: object,
-    *,
-    least: float = -inf,
-    above: float = -inf,
-    below: float = inf,
-    kind: type[int | float] = float,
+def _check(
+    name: str, value: Any, holds: Callable[[float], bool], wanted: str, kind: type[int] | type[float] = float
 ) -> None:
-    """Refuse values that are not numbers or out of range; NaN and infinity always are."""
+    """Refuse what is no number of its kind, not finite or out of range."""
     if not isinstance(value, int | kind) or isinstance(value, bool):
-        wanted = "a whole number" if kind is int else "a number"
-        raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {wanted}")
-    if not (least <= value and above < value < below):
-        low = f"at least {least:g}" if least > -inf else f"above {above:g}"
-        high = f"below {below:g}" if below < inf else "finite"
-        raise BadInput(f"{name} = {value} is out of range", where="optimizer", remedy=f"choose {low} and {high}")
+        number = "a whole number" if kind is int else "a number"
+        raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {number}")
+    if not (isfinite(value) and holds(value)):
+        raise BadInput(f"{name} = {value} is out of range", where="optimizer", remedy=f"choose {wanted}")
 
 
 def check_finite(what: str, value: float, step: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -20,9 +19,8 @@ from weft.errors import BadInput
 from weft.layout.spec import Layout
 from weft.layout.stages import Op, model_chunks, orders, stage_of
 from weft.model.spec import Model
-from weft.runtime.core.collectives import moved
+from weft.runtime.core.collectives import all_parts, own_part
 from weft.runtime.core.machine import Machine
-from weft.runtime.core.placement import share
 from weft.runtime.layers.decoder import Decoder4D, Details, Stage, recomputed_blocks
 from weft.runtime.layers.experts import Experts4D
 
@@ -247,7 +245,6 @@ class StagePasses:
         layout = machine.grid.layout
         own = machine.grid.coordinates["pipeline"]
         self._machine, self._loss, self._count = machine, loss, micro_batches
-        self._group = machine.grid.group("pipeline")
         machine.later.collects = layout.schedule.splits_backward
         passes = orders(layout, micro_batches)
         forward = [[op for op in order if op.what == "forward"] for order in passes]
@@ -298,11 +295,12 @@ class StagePasses:
         chunk = self._chunks[op.chunk]
         stage = chunk.stage
         given = inputs[op.micro_batch] if stage.first else self._taken(op).requires_grad_(trains)
-        made = stage(given if chunk.before is None else _arrived(self._machine, given))
+        shared, calls = _rows_shared(self._machine), self._machine.collectives
+        made = stage(all_parts(calls, given, "x") if shared and chunk.before is not None else given)
         if stage.last:
             made = self._loss(made, targets[op.micro_batch])
-        elif chunk.behind is not None:
-            made = _leaving(self._machine, made)
+        elif shared and chunk.behind is not None:
+            made = own_part(calls, made, "x")
         if trains:
             self._between[op] = given, made
         if not stage.last:
@@ -352,31 +350,13 @@ class StagePasses:
         self._sent.extend(self._under_way(dist.isend, message.contiguous(), rank))
 
     def _under_way(self, kind: Callable[..., Any], message: Tensor, rank: int | None) -> list[dist.Work]:
-        return dist.batch_isend_irecv([dist.P2POp(kind, message, group=self._group, group_peer=rank)])
+        group = self._machine.grid.group("pipeline")
+        return dist.batch_isend_irecv([dist.P2POp(kind, message, group=group, group_peer=rank)])
 
 
 def _rows_shared(machine: Machine) -> bool:
-    """Whether ranks along x have the same rows between stages."""
+    """Whether ranks along x have the same rows between stages, of which each sends its share."""
     return machine.grid.size("x") > 1 and not machine.rows_cut
-
-
-def _arrived(machine: Machine, rows: Tensor) -> Tensor:
-    """Rows gathered over x; all ranks have the same gradient, of which each keeps its share."""
-    return moved(rows, partial(_every_row, machine), partial(_own_rows, machine)) if _rows_shared(machine) else rows
-
-
-def _leaving(machine: Machine, rows: Tensor) -> Tensor:
-    """This rank's share of the rows; the gradient is gathered."""
-    return moved(rows, partial(_own_rows, machine), partial(_every_row, machine)) if _rows_shared(machine) else rows
-
-
-def _every_row(machine: Machine, rows: Tensor) -> Tensor:
-    return machine.collectives.all_gather(rows, "x").wait()
-
-
-def _own_rows(machine: Machine, rows: Tensor) -> Tensor:
-    start, stop = share(rows.shape[0], machine.grid.size("x"), machine.grid.index("x"))
-    return rows[start:stop].clone()
 
 
 def _sent(machine: Machine, rows: Tensor) -> Tensor:

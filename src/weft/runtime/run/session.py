@@ -17,6 +17,7 @@ from torch import Tensor
 from weft.checkpoints import last_checkpoint, set_aside, whole_folders
 from weft.codec import Range, decode, encode
 from weft.errors import BadInput
+from weft.files import refused
 from weft.layout.check import check_trainable
 from weft.layout.mesh import ROWS
 from weft.layout.spec import Layout
@@ -365,8 +366,6 @@ def _checkpoints(root: Path) -> list[Path]:
 
 
 def _set_aside(damaged: list[Path]) -> None:
-    try:
-        for folder in damaged:
+    for folder in damaged:
+        with refused("cannot be renamed", str(folder)):
             set_aside(folder)
-    except OSError as error:
-        raise BadInput(f"cannot be renamed: {error.strerror}", where=str(error.filename)) from None
