@@ -35,12 +35,12 @@ def printed(blocks, width: int = 100) -> str:
 def test_no_column_is_cut_off_without_a_word(width):
     long = "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,recompute=full,recompute_layers=2,sp,order=x/z/data"
     columns = [
-        Column(heading="side", cells=[long, "tp=8"], left=True),
-        Column(heading=f"{long},pp=1", cells=["1 s", "2 s"]),
-        Column(heading="spare", cells=["a", "b"], drop=1),
-        Column(heading="MFU", cells=["43.6%", "40.0%"]),
+        Column("side", [long, "tp=8"], left=True),
+        Column(f"{long},pp=1", ["1 s", "2 s"]),
+        Column("spare", ["a", "b"], drop=1),
+        Column("MFU", ["43.6%", "40.0%"]),
     ]
-    heading, first, second, *rest = printed([Table(columns)], width).splitlines()
+    heading, first, second, *rest = printed([Table(*columns)], width).splitlines()
     assert max(map(len, (heading, first, second))) <= width
     assert "MFU" in heading
     assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]

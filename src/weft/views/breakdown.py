@@ -147,12 +147,12 @@ def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> I
     ordered = sorted(sensitivities, key=lambda one: (one.iteration_s, one.change))
     seconds = [one.iteration_s - estimate.iteration_s for one in ordered]
     columns = [
-        Column(heading="change", cells=[words.printable(one.change) for one in ordered], left=True),
-        Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in ordered]),
-        Column(heading="difference", cells=[_signed(value) for value in seconds]),
-        Column(heading="speed", cells=[f"x{one.speedup:.3f}" for one in ordered], drop=1),
+        Column("change", [words.printable(one.change) for one in ordered], left=True),
+        Column("iteration", [format_seconds(one.iteration_s) for one in ordered]),
+        Column("difference", [_signed(value) for value in seconds]),
+        Column("speed", [f"x{one.speedup:.3f}" for one in ordered], drop=1),
     ]
-    yield Table(columns)
+    yield Table(*columns)
 
 
 def _signed(seconds: float) -> str:
@@ -162,9 +162,9 @@ def _signed(seconds: float) -> str:
 def _parts(parts: Sequence[Part], whole: float, values: Sequence[str], labels: dict[str, str]) -> Iterator[Block]:
     shares = [part.value / whole for part in parts]
     columns = [
-        Column(heading="", cells=[labels[part.name] for part in parts], left=True),
-        Column(heading="", cells=values),
-        Column(heading="", cells=[f"{share:.1%}" for share in shares]),
-        Column(heading="", shares=shares, room=60, drop=1, left=True),
+        Column("", [labels[part.name] for part in parts], left=True),
+        Column("", values),
+        Column("", [f"{share:.1%}" for share in shares]),
+        Column("", shares=shares, room=60, drop=1, left=True),
     ]
-    yield Table(columns)
+    yield Table(*columns)

@@ -38,7 +38,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     if verbose and tables:
         yield Heading("Dimensions, inner to outer")
     if verbose or not tables:
-        yield Table(_dimension_columns(outcome))
+        yield Table(*_dimension_columns(outcome))
     if outcome.provision.too_slow and not verbose:
         yield Paragraph(_bottleneck(outcome.provision), indent=2)
     for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
@@ -50,7 +50,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
             f" {time_words(outcome.ideal_s)} (every dimension always busy, without latency)",
             indent=2,
         )
-        yield Table(_order_columns(timed.schedule))
+        yield Table(*_order_columns(timed.schedule))
         yield from _provision(outcome.provision)
 
 
@@ -120,16 +120,12 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
     seconds = [*(run.time_s for run in shown.values()), *limits.values()]
     blank = [""] * len(limits)
     yield Table(
-        [
-            Column(heading="policy", cells=[*shown, *limits], values=[*shown, *blank], left=True),
-            Column(heading="chunks", cells=[*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
-            Column(heading="time", cells=times_words(seconds), front=True),
-            Column(heading="speedup", cells=[f"{first_s / value:.2f}x" for value in seconds], drop=2),
-            Column(
-                heading="utilization", cells=[*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1
-            ),
-            Column(heading="over the bound", cells=[over_words(value, outcome.bound_s) for value in seconds]),
-        ]
+        Column("policy", [*shown, *limits], values=[*shown, *blank], left=True),
+        Column("chunks", [*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
+        Column("time", times_words(seconds), front=True),
+        Column("speedup", [f"{first_s / value:.2f}x" for value in seconds], drop=2),
+        Column("utilization", [*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1),
+        Column("over the bound", [over_words(value, outcome.bound_s) for value in seconds]),
     )
     yield Paragraph("bound: no schedule of chunks over these dimensions is faster", indent=2)
 
@@ -137,11 +133,11 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
 def _counts(outcome: ScheduleResult, *, verbose: bool) -> Iterator[Block]:
     result = list(outcome.counts.values())
     names = [name for name in result[0] if verbose or name in USUAL]
-    columns = [Column(heading="policy", cells=names, left=True)]
+    columns = [Column("policy", names, left=True)]
     for i, (count, policies) in enumerate(outcome.counts.items()):
         cells = [f"{policies[name].utilization:.1%}" for name in names]
-        columns.append(Column(heading=counted(count, "chunk"), cells=cells, drop=i))
-    yield Table(columns)
+        columns.append(Column(counted(count, "chunk"), cells, drop=i))
+    yield Table(*columns)
     yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks", indent=2)
 
 
@@ -151,15 +147,15 @@ def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
     count = len(dimensions)
     sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
     return [
-        Column(heading="#", cells=[str(i + 1) for i in range(count)]),
-        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
-        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
-        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
-        Column(heading="step", cells=[f"{dimension.latency_s * 1e6:.3g} us" for dimension in dimensions], drop=2),
-        Column(heading="algorithm", cells=outcome.algorithms(), left=True),
-        Column(heading="sent", cells=[bytes_words(value) for value in sent]),
-        Column(heading="busy", cells=[f"{share:.1%}" for share in busy]),
-        Column(heading="idle", cells=times_words(timed.idle_s.tolist()), drop=1),
+        Column("#", [str(i + 1) for i in range(count)]),
+        Column("kind", [dimension.kind for dimension in dimensions], left=True),
+        Column("size", [f"{dimension.size:,}" for dimension in dimensions]),
+        Column("bandwidth", [format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
+        Column("step", [f"{dimension.latency_s * 1e6:.3g} us" for dimension in dimensions], drop=2),
+        Column("algorithm", outcome.algorithms(), left=True),
+        Column("sent", [bytes_words(value) for value in sent]),
+        Column("busy", [f"{share:.1%}" for share in busy]),
+        Column("idle", times_words(timed.idle_s.tolist()), drop=1),
     ]
 
 
@@ -189,11 +185,7 @@ def _order_columns(schedule: Schedule) -> list[Column]:
         words.append(f"{len(rest)} more")
         chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
         shares.append(f"{sum(share for *_, share in rest):.1%}")
-    return [
-        Column(heading="dimensions in turn", cells=words, left=True),
-        Column(heading="chunks", cells=chunks),
-        Column(heading="bytes", cells=shares),
-    ]
+    return [Column("dimensions in turn", words, left=True), Column("chunks", chunks), Column("bytes", shares)]
 
 
 def order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:

@@ -33,7 +33,7 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     """
     yield Paragraph(comparison_verdict(result), style="bold")
     yield Blank()
-    yield Table(_sides(result))
+    yield Table(*_sides(result))
     alike = len({side.job.recipe for side in result.sides}) == 1
     for letter, side in zip(ascii_uppercase, result.sides, strict=False):
         recipe = "" if alike else f", {recipe_words(side.job.recipe)}"
@@ -93,16 +93,16 @@ def _sides(result: Comparison) -> list[Column]:
     memory = [format_bytes(side.estimate.memory_bytes) + ("" if side.estimate.fits else " !") for side in sides]
     mfu = [side.estimate.mfu * side.estimate.iteration_s / side.iteration_s for side in sides]
     return [
-        Column(heading="side", cells=names, left=True),
-        Column(heading="accelerators", cells=counts, drop=2),
-        Column(heading="per step", cells=[format_seconds(side.iteration_s) for side in sides]),
-        Column(heading="tokens/s", cells=[format_count(side.tokens_per_s) for side in sides], drop=3),
-        Column(heading="time over A", cells=[f"{ratio:.3f}" for ratio in ratios]),
-        Column(heading="MFU", cells=[f"{share:.1%}" for share in mfu]),
-        Column(heading="memory", cells=memory),
-        Column(heading="training", cells=[format_seconds(run.training_s) for run in runs]),
-        Column(heading="cost", cells=["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
-        Column(heading="energy", cells=[f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
+        Column("side", names, left=True),
+        Column("accelerators", counts, drop=2),
+        Column("per step", [format_seconds(side.iteration_s) for side in sides]),
+        Column("tokens/s", [format_count(side.tokens_per_s) for side in sides], drop=3),
+        Column("time over A", [f"{ratio:.3f}" for ratio in ratios]),
+        Column("MFU", [f"{share:.1%}" for share in mfu]),
+        Column("memory", memory),
+        Column("training", [format_seconds(run.training_s) for run in runs]),
+        Column("cost", ["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
+        Column("energy", [f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
     ]
 
 
@@ -162,12 +162,10 @@ def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str
     differences = [_signed(change.difference if abs(change.difference) > least else 0.0, form) for change in rows]
     parts = [PART_LABELS[change.part] for change in rows]
     yield Table(
-        [
-            Column(heading="part", cells=[*parts, "in all"], left=True),
-            Column(heading="A", cells=[*(_value(change.before, least, form) for change in rows), form(sums[0])]),
-            Column(heading=letter, cells=[*(_value(change.after, least, form) for change in rows), form(sums[1])]),
-            Column(heading="difference", cells=[*differences, _signed(sums[1] - sums[0], form)]),
-        ]
+        Column("part", [*parts, "in all"], left=True),
+        Column("A", [*(_value(change.before, least, form) for change in rows), form(sums[0])]),
+        Column(letter, [*(_value(change.after, least, form) for change in rows), form(sums[1])]),
+        Column("difference", [*differences, _signed(sums[1] - sums[0], form)]),
     )
     explained = zip(rows, parts, differences, strict=True)
     for change, part, text in sorted(explained, key=lambda row: -abs(row[0].difference)):

@@ -115,8 +115,8 @@ def ranking(plan: Plan) -> Iterator[Block]:
     shared = [column for column in columns if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in columns if column not in shared]
     marks = ["=" if tie.tied else "" for tie in plan.ties]
-    ties = [Column(heading="tie", cells=marks, left=True, front=True)] if len(set(marks)) > 1 else []
-    yield Table([*degrees(estimates), *varying, *results(estimates, ties)])
+    ties = [Column("tie", marks, left=True, front=True)] if len(set(marks)) > 1 else []
+    yield Table(*degrees(estimates), *varying, *results(estimates, ties))
     if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
         yield Paragraph(f"All have {facts}.", indent=2)
 
@@ -124,11 +124,11 @@ def ranking(plan: Plan) -> Iterator[Block]:
 def degrees(estimates: Sequence[Estimate]) -> list[Column]:
     """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
     ranks = Column(
-        heading="#",
-        cells=[str(rank) for rank in range(1, len(estimates) + 1)],
+        "#",
+        [str(rank) for rank in range(1, len(estimates) + 1)],
         values=[format_layout(estimate.layout) for estimate in estimates],
     )
-    degrees = [Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
+    degrees = [Column(short, [str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 
 
@@ -136,24 +136,24 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
     """What layouts are beside their degrees; narrow tables drop them last, so that rows can be reproduced."""
     layouts = [one.layout for one in estimates]
     return [
-        Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=5),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=6, left=True),
+        Column("mbs", [str(layout.micro_batch) for layout in layouts], drop=1),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("zero", [words.zero_words(layout) for layout in layouts], drop=5),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column("options", [words.option_words(one) for one in layouts], drop=6, left=True),
     ]
 
 
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
     """Time, MFU, memory and losses of layouts; ``ties`` come after the time."""
     return [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates], front=True),
+        Column("time", [format_seconds(one.iteration_s) for one in estimates], front=True),
         *ties,
-        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates], front=True),
-        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=8),
-        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
-        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=7, left=True),
-        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
+        Column("MFU", [f"{one.mfu:.1%}" for one in estimates], front=True),
+        Column("TF/s", [f"{one.model_tflops:.0f}" for one in estimates], drop=8),
+        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
+        Column("largest losses", [_losses(one, 2) for one in estimates], drop=7, left=True),
+        Column("tokens/s", [f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]
 
 
@@ -176,7 +176,7 @@ def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block
     close = [one for one in estimates if one.iteration_s <= 2 * fastest]
     chosen = thinned(close, most)
     yield Heading("Less memory for more time")
-    yield Table(_trade(chosen, fastest))
+    yield Table(*_trade(chosen, fastest))
     text = (
         f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
         " those beyond twice the shortest time are left out."
@@ -187,14 +187,14 @@ def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block
 def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
     layouts = [one.layout for one in estimates]
     return [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
-        Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
-        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
-        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
-        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
-        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=4, left=True),
+        Column("time", [format_seconds(one.iteration_s) for one in estimates]),
+        Column("slower", [f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
+        Column("memory", [format_bytes(one.memory_bytes) for one in estimates]),
+        Column("layout", [format_degrees(one) for one in layouts], left=True),
+        Column("mbs", [str(one.micro_batch) for one in layouts], drop=1),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=2, left=True),
+        Column("options", [words.option_words(one) for one in layouts], drop=4, left=True),
     ]
 
 
@@ -220,7 +220,7 @@ def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[B
     """The fastest layout on a network, the layouts that were simulated, and what was proved."""
     yield Paragraph(words.plan_verdict(plan), style="bold")
     yield Blank()
-    yield Table(_network_columns(plan))
+    yield Table(*_network_columns(plan))
     yield Paragraph(proof_sentence(plan), indent=2, hang=2)
     yield Paragraph(_choice_sentence(plan), indent=2, hang=2)
     yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "To copy")
@@ -257,15 +257,15 @@ def _network_columns(plan: NetworkPlan) -> list[Column]:
     layouts = [one.layout for one in plan.layouts]
     orders = [_order_words(one) for one in layouts]
     columns = [
-        Column(heading="#", cells=[str(rank) for rank in range(1, len(layouts) + 1)]),
-        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
-        Column(heading="order", cells=orders, left=True, drop=5),
-        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=2),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="simulated", cells=[format_seconds(seconds) for seconds in plan.simulated_s]),
-        Column(heading="closed form", cells=[format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
-        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
+        Column("#", [str(rank) for rank in range(1, len(layouts) + 1)]),
+        Column("layout", [format_degrees(one) for one in layouts], left=True),
+        Column("order", orders, left=True, drop=5),
+        Column("mbs", [str(one.micro_batch) for one in layouts], drop=2),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column("simulated", [format_seconds(seconds) for seconds in plan.simulated_s]),
+        Column("closed form", [format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
+        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
     ]
     return [
         column

@@ -30,9 +30,9 @@ def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
     yield Paragraph(plan_verdict(report), style="bold")
     yield Blank()
     if report.compared:
-        yield Table(_routers([*report.compared, plan]))
+        yield Table(*_routers([*report.compared, plan]))
         yield Heading("Jobs")
-    yield Table(_jobs(plan, _worst_jobs(plan, verbose=verbose)))
+    yield Table(*_jobs(plan, _worst_jobs(plan, verbose=verbose)))
     yield from _rest(plan, verbose=verbose)
     if plan.alpha > 1 + NOTICEABLE:
         busiest = int(np.argmax(plan.load))
@@ -86,25 +86,21 @@ def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     kinds = (("installed", installed), ("repaired", result.repaired), (f"new plan ({replanned.router})", replanned))
     plans = [plan for _, plan in kinds]
     yield Table(
-        [
-            Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
-            Column(heading="flows that move", cells=[f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
-            Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
-            Column(
-                heading=f"slowest {best.objective}",
-                cells=[f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
-                meaning="share of its pace alone",
-            ),
-            Column(heading=f"mean {best.objective}", cells=[f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
-        ]
+        Column("routes", [name for name, _ in kinds] + ["best possible"], left=True),
+        Column("flows that move", [f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
+        Column("congestion", [f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
+        Column(
+            f"slowest {best.objective}",
+            [f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
+            meaning="share of its pace alone",
+        ),
+        Column(f"mean {best.objective}", [f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
     )
     yield Heading("Slowdown of jobs")
     shown = _worst_jobs(installed, verbose=verbose)
     yield Table(
-        [
-            Column(heading="job", cells=[installed.jobs[job].job for job in shown], left=True),
-            *(Column(heading=name, cells=[f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
-        ]
+        Column("job", [installed.jobs[job].job for job in shown], left=True),
+        *(Column(name, [f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
     )
     yield from _rest(installed, verbose=verbose)
     yield _setting(installed)
@@ -144,35 +140,30 @@ def _setting(plan: RoutePlan) -> Paragraph:
 def _routers(plans: Sequence[RoutePlan]) -> list[Column]:
     mean = [float(np.mean([job.slowdown for job in plan.jobs])) for plan in plans]
     return [
-        Column(heading="router", cells=[plan.router for plan in plans], left=True),
+        Column("router", [plan.router for plan in plans], left=True),
         Column(
-            heading="congestion",
-            cells=[f"{plan.alpha:g}" for plan in plans],
-            meaning="demand over capacity of the busiest link",
+            "congestion", [f"{plan.alpha:g}" for plan in plans], meaning="demand over capacity of the busiest link"
         ),
-        Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
-        Column(heading="worst", cells=[f"{_slowest(plan):.3f}" for plan in plans]),
-        Column(
-            heading="slowest all-reduce",
-            cells=[format_seconds(max(job.all_reduce_s for job in plan.jobs)) for plan in plans],
-        ),
+        Column("mean slowdown", [f"{value:.3f}" for value in mean]),
+        Column("worst", [f"{_slowest(plan):.3f}" for plan in plans]),
+        Column("slowest all-reduce", [format_seconds(max(job.all_reduce_s for job in plan.jobs)) for plan in plans]),
     ]
 
 
 def _jobs(plan: RoutePlan, shown: Sequence[int]) -> list[Column]:
     jobs = [plan.jobs[job] for job in shown]
     return [
-        Column(heading="job", cells=[job.job for job in jobs], left=True),
-        Column(heading="flows", cells=[f"{job.flows:,}" for job in jobs], drop=1),
+        Column("job", [job.job for job in jobs], left=True),
+        Column("flows", [f"{job.flows:,}" for job in jobs], drop=1),
         Column(
-            heading="slowdown",
-            cells=[f"{job.slowdown:.3f}" for job in jobs],
+            "slowdown",
+            [f"{job.slowdown:.3f}" for job in jobs],
             meaning="time of communication over that without collisions (alone)",
         ),
-        Column(heading="all-reduce", cells=[format_seconds(job.all_reduce_s) for job in jobs]),
-        Column(heading="alone", cells=[format_seconds(job.alone_s) for job in jobs]),
-        Column(heading="iteration", cells=[format_seconds(job.iteration_s) for job in jobs]),
-        Column(heading="alone", cells=[format_seconds(job.alone_iteration_s) for job in jobs]),
+        Column("all-reduce", [format_seconds(job.all_reduce_s) for job in jobs]),
+        Column("alone", [format_seconds(job.alone_s) for job in jobs]),
+        Column("iteration", [format_seconds(job.iteration_s) for job in jobs]),
+        Column("alone", [format_seconds(job.alone_iteration_s) for job in jobs]),
     ]
 
 
@@ -186,11 +177,9 @@ def _links(plan: RoutePlan) -> Iterator[Block]:
     order = order[plan.load[order] > 0]
     yield Heading("Busiest links")
     yield Table(
-        [
-            Column(heading="link", cells=[fabric.link_name(i) for i in order], left=True),
-            Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
-            Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
-            Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),
-            Column(heading="reaches", cells=[format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
-        ]
+        Column("link", [fabric.link_name(i) for i in order], left=True),
+        Column("load", [f"{plan.load[i]:.3g}" for i in order]),
+        Column("flows", [f"{flows[i]:,}" for i in order]),
+        Column("bytes a round", [format_bytes(float(carried[i])) for i in order]),
+        Column("reaches", [format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
     )

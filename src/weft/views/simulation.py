@@ -35,25 +35,21 @@ def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[
     yield Blank()
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
     yield Table(
-        [
-            Column(heading="flow", cells=[str(flow) for flow in late]),
-            Column(heading="from", cells=[str(traffic.source[flow]) for flow in late]),
-            Column(heading="to", cells=[str(traffic.target[flow]) for flow in late]),
-            Column(heading="bytes", cells=[format_si(traffic.bytes[flow], "B") for flow in late]),
-            Column(heading="ends", cells=[f"{result.completion_s[flow]:.6f} s" for flow in late]),
-            Column(heading="bottleneck link", cells=[str(result.bottleneck[flow]) for flow in late]),
-        ]
+        Column("flow", [str(flow) for flow in late]),
+        Column("from", [str(traffic.source[flow]) for flow in late]),
+        Column("to", [str(traffic.target[flow]) for flow in late]),
+        Column("bytes", [format_si(traffic.bytes[flow], "B") for flow in late]),
+        Column("ends", [f"{result.completion_s[flow]:.6f} s" for flow in late]),
+        Column("bottleneck link", [str(result.bottleneck[flow]) for flow in late]),
     )
     if len(traffic) > SHOWN:
         yield Paragraph(f"the slowest {SHOWN} flows (--format json lists all)", indent=2, style="dim")
     if verbose:
         yield Heading("Busiest links")
         yield Table(
-            [
-                Column(heading="link", cells=[str(link) for link in order]),
-                Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in order]),
-                Column(heading="busy", cells=[f"{busy[link]:.1%}" for link in order]),
-            ]
+            Column("link", [str(link) for link in order]),
+            Column("carried", [format_si(result.link_bytes[link], "B") for link in order]),
+            Column("busy", [f"{busy[link]:.1%}" for link in order]),
         )
 
 
@@ -70,7 +66,7 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     yield Paragraph(iteration_verdict(report), style="bold")
     yield Blank()
     if rows := [row for row in result.collectives if row.used or verbose]:
-        yield Table(_collective_columns(rows, grid=report.layout.y > 1))
+        yield Table(*_collective_columns(rows, grid=report.layout.y > 1))
     if report.slow:
         yield Paragraph(f"Slow: {', '.join(report.slow)} (the closed form has no slow ranks)", indent=2, hang=2)
     if report.failed:
@@ -121,16 +117,14 @@ def _details(report: IterationReport) -> Iterator[Block]:
     yield from subject(report.job, report.cluster)
     yield Heading("Bytes by tier")
     yield Table(
-        [
-            Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
-            Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
-            Column(heading="carried", cells=[format_si(tier.bytes, "B") for tier in result.tiers]),
-            Column(
-                heading="reached",
-                cells=[f"{tier.reached:.1%}" for tier in result.tiers],
-                meaning="share of the links' speed, as measured or as the transport leaves",
-            ),
-        ]
+        Column("tier", [tier_name(tier.tier) for tier in result.tiers], left=True),
+        Column("links", [f"{tier.links:,}" for tier in result.tiers]),
+        Column("carried", [format_si(tier.bytes, "B") for tier in result.tiers]),
+        Column(
+            "reached",
+            [f"{tier.reached:.1%}" for tier in result.tiers],
+            meaning="share of the links' speed, as measured or as the transport leaves",
+        ),
     )
     yield Paragraph(
         f"{format_si(result.cross_rail_bytes, 'B')} between different rails of different domains", indent=2
@@ -151,20 +145,18 @@ def _axes(row: CollectiveRow, *, grid: bool) -> str:
 
 def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Column]:
     return [
-        Column(heading="axis", cells=[_axes(row, grid=grid) for row in rows], left=True),
-        Column(heading="collective", cells=[f"{row.kind} ({row.algorithm})" for row in rows], left=True),
-        Column(heading="bytes", cells=[format_si(row.bytes, "B") for row in rows]),
-        Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=2),
-        Column(heading="groups", cells=[f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
-        Column(heading="alone", cells=[format_seconds(row.alone_s) for row in rows], meaning="one group"),
+        Column("axis", [_axes(row, grid=grid) for row in rows], left=True),
+        Column("collective", [f"{row.kind} ({row.algorithm})" for row in rows], left=True),
+        Column("bytes", [format_si(row.bytes, "B") for row in rows]),
+        Column("calls", [f"{row.calls:,.0f}" for row in rows], drop=2),
+        Column("groups", [f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
+        Column("alone", [format_seconds(row.alone_s) for row in rows], meaning="one group"),
         Column(
-            heading="together",
-            cells=[format_seconds(row.everybody_s) for row in rows],
-            meaning="all groups of the axis at once",
+            "together", [format_seconds(row.everybody_s) for row in rows], meaning="all groups of the axis at once"
         ),
-        Column(heading="slowdown", cells=[f"x{row.slowdown:.2f}" for row in rows]),
-        Column(heading="closed form", cells=[format_seconds(row.closed_form_s) for row in rows], drop=3),
-        Column(heading="bottleneck", cells=[", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
+        Column("slowdown", [f"x{row.slowdown:.2f}" for row in rows]),
+        Column("closed form", [format_seconds(row.closed_form_s) for row in rows], drop=3),
+        Column("bottleneck", [", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
     ]
 
 
@@ -191,16 +183,11 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
     yield Paragraph(workload_verdict(result, policy), style="bold")
     yield Blank()
     yield Table(
-        [
-            Column(heading="policy", cells=list(runs), left=True),
-            Column(heading="iteration", cells=[format_seconds(run.iteration_s) for run in runs.values()]),
-            Column(heading="computation", cells=[format_seconds(run.compute_s) for run in runs.values()]),
-            Column(heading="exposed communication", cells=[format_seconds(run.exposed_s) for run in runs.values()]),
-            Column(
-                heading="speedup",
-                cells=[f"{ratio(baseline.iteration_s, run.iteration_s):.3f}x" for run in runs.values()],
-            ),
-        ]
+        Column("policy", list(runs), left=True),
+        Column("iteration", [format_seconds(run.iteration_s) for run in runs.values()]),
+        Column("computation", [format_seconds(run.compute_s) for run in runs.values()]),
+        Column("exposed communication", [format_seconds(run.exposed_s) for run in runs.values()]),
+        Column("speedup", [f"{ratio(baseline.iteration_s, run.iteration_s):.3f}x" for run in runs.values()]),
     )
     yield Paragraph("ideal: every collective has all bandwidth of its dimensions, without latency", indent=2)
     calls = [task.communication for task in workload.tasks if task.communication is not None]
@@ -213,17 +200,15 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
         return
     yield Heading("Dimensions, busy share of the iteration")
     columns = [
-        Column(heading="#", cells=[str(i + 1) for i in range(len(dimensions))]),
-        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
-        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
-        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
+        Column("#", [str(i + 1) for i in range(len(dimensions))]),
+        Column("kind", [dimension.kind for dimension in dimensions], left=True),
+        Column("size", [f"{dimension.size:,}" for dimension in dimensions]),
+        Column("bandwidth", [format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
     ]
     for name, run in runs.items():
         if name != "ideal":
-            columns.append(
-                Column(heading=name, cells=[f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s])
-            )
-    yield Table(columns)
+            columns.append(Column(name, [f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s]))
+    yield Table(*columns)
 
 
 def workload_verdict(result: WorkloadResult, policy: str) -> str:

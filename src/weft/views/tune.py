@@ -88,16 +88,12 @@ def _notes(result: Tuning) -> Iterator[str]:
 
 def _table(changes: list[LayoutChange]) -> Table:
     return Table(
-        [
-            Column(heading="change", cells=[_settings(change) for change in changes], left=True),
-            Column(heading="step", cells=[format_seconds(change.iteration_s) for change in changes]),
-            Column(heading="faster", cells=[f"{change.speedup:.2f}x" for change in changes]),
-            Column(
-                heading="interval", cells=["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2
-            ),
-            Column(heading="GiB", cells=[f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
-            _reached(changes),
-        ]
+        Column("change", [_settings(change) for change in changes], left=True),
+        Column("step", [format_seconds(change.iteration_s) for change in changes]),
+        Column("faster", [f"{change.speedup:.2f}x" for change in changes]),
+        Column("interval", ["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2),
+        Column("GiB", [f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
+        _reached(changes),
     )
 
 
@@ -105,7 +101,7 @@ def _reached(changes: list[LayoutChange]) -> Column:
     """How to get to each change: by flags of the run's file, or by its layout."""
     flags = any(change.flags for change in changes)
     cells = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
-    return Column(heading="flags" if flags else "layout", cells=cells, drop=3, left=True)
+    return Column("flags" if flags else "layout", cells, drop=3, left=True)
 
 
 def _settings(change: LayoutChange) -> str:
