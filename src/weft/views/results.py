@@ -119,9 +119,9 @@ def _plan_chart(plan: Any, *, pareto: bool = False) -> Chart:
 
 
 def _estimate_chart(report: Any) -> Chart:
-    from weft.views.charts.layouts import estimate_chart
+    from weft.views.charts.layouts import breakdown_chart
 
-    return estimate_chart(report.estimate, f"{report.job.model.name} on {report.cluster.name}")
+    return breakdown_chart([report.estimate], title=f"{report.job.model.name} on {report.cluster.name}")
 
 
 def _schedule_chart(result: Any, *, chunks: int | None = None) -> Chart:
