@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -60,8 +60,7 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
         verbose: add other policies, hosts by unit, loads of links, the search and all assumptions.
     """
     site, choice = result.site, result.best.choice
-    yield Paragraph(arrangement_verdict(result), style="bold")
-    yield Blank()
+    yield from headline(arrangement_verdict(result))
     yield Table(*_jobs(result))
     text = result.clock.objective.text
     partial = [name for name in result.policies if name not in ("hashed", "arrange")]

@@ -5,7 +5,7 @@ A view is a function of a result that yields blocks in reading order.  No view k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -112,3 +112,15 @@ class Copied:
 
 
 Block = Paragraph | Heading | Fact | Blank | Table | Figure | Copied
+
+
+def headline(text: str) -> Iterator[Block]:
+    """The answer in a sentence, apart from what follows."""
+    yield Paragraph(text, style="bold")
+    yield Blank()
+
+
+def notes(lines: Iterable[str], style: Style = "") -> Iterator[Block]:
+    """What to know of an answer, a line each."""
+    for line in lines:
+        yield Paragraph(line, indent=2, hang=2, style=style)

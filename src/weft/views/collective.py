@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.collectives.schedules.provision import Provision
-from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
+from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
-from weft.views.files.timeline import Counter, Slice, write_trace
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
+from weft.views.files import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -28,8 +28,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         verbose: add every policy, the dimensions, the orders of chunks, and what the bandwidths are worth.
     """
     timed = outcome.timed
-    yield Paragraph(schedule_verdict(outcome), style="bold")
-    yield Blank()
+    yield from headline(schedule_verdict(outcome))
     tables = outcome.others is not None or bool(outcome.counts)
     if outcome.others is not None:
         yield from _comparison(outcome, outcome.others, verbose=verbose)
@@ -41,8 +40,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         yield Table(*_dimension_columns(outcome))
     if outcome.provision.too_slow and not verbose:
         yield Paragraph(_bottleneck(outcome.provision), indent=2)
-    for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)), style="dim")
     if verbose:
         yield Heading("Schedule")
         yield Paragraph(
@@ -228,7 +226,7 @@ def _bottleneck(result: Provision) -> str:
 
 
 def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
-    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
+    """Every stage of every chunk on its dimension, for ui.perfetto.dev."""
     stages, chart, dimensions = timed.stages, timed.chart, timed.schedule.request.dimensions
     names = [f"dimension {i + 1} ({dimension.kind} {dimension.size})" for i, dimension in enumerate(dimensions)]
     columns = (stages.dimension, stages.kind, stages.chunk, chart.admitted_s, chart.end_s)
@@ -242,11 +240,4 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
         )
         for dimension, kind, chunk, begin_s, end_s in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    shares = activity(timed)
-    step_s = timed.time_s / shares.shape[1]
-    counters = [
-        Counter(process=name, name="busy (share)", time_s=at * step_s, values={"share": float(share)})
-        for name, row in zip(names, shares, strict=True)
-        for at, share in enumerate(row)
-    ]
-    write_trace(path, slices, counters)
+    write_trace(path, slices)

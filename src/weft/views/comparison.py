@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recipe_words, straddling
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline
+from weft.views.words import PARTS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
     from weft.search.comparison import Change, Comparison, Difference, Side
 
-NETWORK_LABEL = "contention on the network"
-PART_LABELS = TIME_LABELS | MEMORY_LABELS | {"network_s": NETWORK_LABEL}
-"""What each part of a comparison is called."""
 NOTHING = 1e-6
 """Differences below this share of the larger side's total count as zero."""
 LONGEST = 24
 """Longest label, in characters, beside a side's letter in the table."""
-PARTS = 3
+MOST_PARTS = 3
 """Parts that the line of a difference names."""
 
 
@@ -31,8 +28,7 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     Args:
         verbose: add every part of time and memory, with the reasons of differences and where a break-even was sought.
     """
-    yield Paragraph(comparison_verdict(result), style="bold")
-    yield Blank()
+    yield from headline(comparison_verdict(result))
     yield Table(*_sides(result))
     alike = len({side.job.recipe for side in result.sides}) == 1
     for letter, side in zip(ascii_uppercase, result.sides, strict=False):
@@ -125,8 +121,8 @@ def _summary(difference: Difference) -> str:
     """The speed of a side against the first, the parts that differ most, and its break-evens."""
     total = max(sum(change.before for change in difference.time), sum(change.after for change in difference.time))
     worth = [change for change in difference.time if abs(change.difference) > WORTH * total]
-    largest = sorted(worth, key=lambda change: -abs(change.difference))[:PARTS]
-    parts = ", ".join(f"{PART_LABELS[part.part]} {_signed(part.difference, format_seconds)}" for part in largest)
+    largest = sorted(worth, key=lambda change: -abs(change.difference))[:MOST_PARTS]
+    parts = ", ".join(f"{PARTS[part.part].label} {_signed(part.difference, format_seconds)}" for part in largest)
     text = _faster(difference) + (f": {parts}" if parts else "")
     turns = [f"{turn.figure} {turn.value}" for turn in difference.turns if turn.factor is not None]
     return text + (f". Break-even: {'; '.join(turns)}" if turns else "")
@@ -160,7 +156,7 @@ def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str
     least = NOTHING * total
     rows = [change for change in changes if max(abs(change.before), abs(change.after)) > least]
     differences = [_signed(change.difference if abs(change.difference) > least else 0.0, form) for change in rows]
-    parts = [PART_LABELS[change.part] for change in rows]
+    parts = [PARTS[change.part].label for change in rows]
     yield Table(
         Column("part", [*parts, "in all"], left=True),
         Column("A", [*(_value(change.before, least, form) for change in rows), form(sums[0])]),

@@ -11,7 +11,7 @@ from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -135,8 +135,7 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
     Args:
         kind: of the network where it was built for a cluster, else "".
     """
-    yield Paragraph(network_verdict(fabric, bill, kind), style="bold")
-    yield Blank()
+    yield from headline(network_verdict(fabric, bill, kind))
     counts = [(role, f"{len(fabric.nodes_of(role)):,}") for role in fabric.roles]
     yield rows_grid(("nodes", "count"), counts, left=("nodes",))
     yield Blank()
@@ -177,8 +176,7 @@ def bill_view(bill: Bill) -> Iterator[Block]:
     """What the network costs to buy and to power, and its parts."""
     prices, rows = bill.prices, bill.to_dicts()
     totals = f"${bill.usd:,.0f} {_contents(bill)}, {bill.watts / 1e3:,.1f} kW"
-    yield Paragraph(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more", style="bold")
-    yield Blank()
+    yield from headline(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more")
     yield Table(
         Column("part", [row["part"] for row in rows], left=True),
         Column("count", [f"{row['count']:,}" for row in rows]),

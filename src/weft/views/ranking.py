@@ -10,9 +10,8 @@ from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Heading, Paragraph, Table
-from weft.views.breakdown import bound, memory, subject, time
-from weft.views.training import training_view
+from weft.views.blocks import Block, Column, Copied, Fact, Heading, Paragraph, Table, headline, notes
+from weft.views.breakdown import bound, memory, subject, time, training_view
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -40,17 +39,14 @@ def plan_view(
         command: shows one layout of the plan, with its ``--layout``.
         enough: the smallest cluster of the kind on which something fits, where nothing does.
     """
-    yield Paragraph(words.plan_verdict(plan), style="bold")
-    yield Blank()
+    yield from headline(words.plan_verdict(plan))
     if plan.layouts:
         yield from ranking(plan)
-        for line in _notes(plan):
-            yield Paragraph(line, indent=2, hang=2)
+        yield from notes(_notes(plan))
         yield Copied(f"{command} --layout {format_layout(plan.layouts[0].layout)}", "Details")
     elif enough:
         yield Paragraph(enough, indent=2)
-    for line in words.setting(plan.job, plan.cluster, plan.stack):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes(words.setting(plan.job, plan.cluster, plan.stack), style="dim")
     if pareto and plan.pareto:
         yield from frontier(plan.pareto)
     if verbose:
@@ -164,7 +160,7 @@ def _degree(estimate: Estimate, name: str) -> int:
 
 def _losses(estimate: Estimate, most: int) -> str:
     losses = words.largest_losses(estimate, most)
-    return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
+    return ", ".join(f"{words.PARTS[name].short} {share:.0%}" for name, share in losses) or "none"
 
 
 def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block]:
@@ -218,14 +214,13 @@ def rejected(plan: Plan) -> Iterator[Block]:
 
 def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[Block]:
     """The fastest layout on a network, the layouts that were simulated, and what was proved."""
-    yield Paragraph(words.plan_verdict(plan), style="bold")
-    yield Blank()
+    yield from headline(words.plan_verdict(plan))
     yield Table(*_network_columns(plan))
     yield Paragraph(proof_sentence(plan), indent=2, hang=2)
     yield Paragraph(_choice_sentence(plan), indent=2, hang=2)
     yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "To copy")
-    for line in (f"On {plan.fabric}, {crossing(plan.routing)}", *words.setting(plan.job, plan.cluster, plan.stack)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    setting = words.setting(plan.job, plan.cluster, plan.stack)
+    yield from notes((f"On {plan.fabric}, {crossing(plan.routing)}", *setting), style="dim")
     if verbose:
         yield from _details(plan)
     yield from _first_run(plan)

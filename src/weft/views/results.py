@@ -31,7 +31,7 @@ VIEWS = {
     "Estimate": "breakdown.layout_view",
     "EstimateReport": "breakdown.estimate_view",
     "Fitted": "validation.fit_view",
-    "GoodputReport": "training.goodput_view",
+    "GoodputReport": "breakdown.goodput_view",
     "IterationReport": "simulation.iteration_view",
     "NetworkPlan": "ranking.network_plan_view",
     "Plan": "ranking.plan_view",

@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
-from weft.views.files.timeline import Slice, write_trace
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, notes, rows_grid
+from weft.views.files import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -27,12 +27,10 @@ def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[
     """When a scenario ends, its slowest flows, and with ``verbose`` its busiest links."""
     result, traffic, busy = report.result, report.traffic, report.utilization
     order = np.argsort(-busy, kind="stable")[:SHOWN]
-    yield Paragraph(
+    yield from headline(
         f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
-        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time.",
-        style="bold",
+        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time."
     )
-    yield Blank()
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
     yield Table(
         Column("flow", [str(flow) for flow in late]),
@@ -63,8 +61,7 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     from weft.views.words import setting
 
     result = report.result
-    yield Paragraph(iteration_verdict(report), style="bold")
-    yield Blank()
+    yield from headline(iteration_verdict(report))
     if rows := [row for row in result.collectives if row.used or verbose]:
         yield Table(*_collective_columns(rows, grid=report.layout.y > 1))
     if report.slow:
@@ -72,8 +69,7 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     if report.failed:
         yield Paragraph(f"Failed: {', '.join(report.failed)} (the closed form has no failures)", indent=2, hang=2)
     where = f"{report.fabric.name}, {crossing(result.routing)}; layout {format_layout(report.layout)}"
-    for line in (f"On {where}", *setting(report.job, report.cluster)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((f"On {where}", *setting(report.job, report.cluster)), style="dim")
     if verbose:
         yield from _details(report)
 
@@ -180,8 +176,7 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
 
     runs, dimensions, baseline = result.runs, result.dimensions, result.first
     workload = baseline.workload
-    yield Paragraph(workload_verdict(result, policy), style="bold")
-    yield Blank()
+    yield from headline(workload_verdict(result, policy))
     yield Table(
         Column("policy", list(runs), left=True),
         Column("iteration", [format_seconds(run.iteration_s) for run in runs.values()]),
@@ -194,8 +189,7 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
     sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
     shape = " x ".join(str(dimension.size) for dimension in dimensions)
     setting = f"{workload.name} over {shape}: {counted(len(calls), 'collective')} of {sent} in all"
-    for line in (setting, *(f"Assumed: {note}" for note in result.every_assumption)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((setting, *(f"Assumed: {note}" for note in result.every_assumption)), style="dim")
     if not verbose:
         return
     yield Heading("Dimensions, busy share of the iteration")

@@ -9,7 +9,7 @@ from weft.layout.spec import word_of
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Paragraph, Table
+from weft.views.blocks import Block, Column, Copied, Paragraph, Table, headline, notes
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
     Args:
         verbose: add where the time of the run's own layout should go.
     """
-    yield Paragraph(verdict(result), style="bold")
-    yield Blank()
+    yield from headline(verdict(result))
     if result.changes:
         yield _table(sorted(result.changes, key=lambda change: (len(change.settings), -change.speedup)))
         best = result.changes[0]
@@ -36,10 +35,8 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
             if flags:
                 yield Paragraph(f"{title} in your file: {' '.join(flags)}", indent=2, hang=2)
         yield Copied(f"--layout {format_layout(best.estimate.layout)}", "Its layout")
-    for line in _notes(result):
-        yield Paragraph(line, indent=2, hang=2)
-    for line in words.setting(result.job, result.cluster, result.stack):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes(_notes(result))
+    yield from notes(words.setting(result.job, result.cluster, result.stack), style="dim")
     if verbose:
         yield from time(result.expected, title="Expected time of the run's own layout")
 

@@ -15,7 +15,7 @@ from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
 from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
 from weft.views.words import printable
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def validation_view(result: Validation, *, shipped: bool = False, verbose: bool 
         shipped: the runs and constants are those that Weft comes with, fitted to each other.
         verbose: show the last two as tables, not in a line each.
     """
-    yield Paragraph(validation_verdict(result, shipped=shipped), style="bold")
-    yield Blank()
+    yield from headline(validation_verdict(result, shipped=shipped))
     names = ("family", "runs", "predicted", "mean", "median", "bias", "worst", "rank corr.", "memory")
     families = [family.family for family in result.families]
     grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
@@ -151,12 +150,10 @@ def fit_view(result: Fitted) -> Iterator[Block]:
     means = [_mean(errors) for errors in (fitted, by_family, by_kind)]
     rows.append(("mean over families", "", means[0], means[1], "", "", "", means[2]))
     runs = counted(len(result.fit.seconds), "run")
-    yield Paragraph(
+    yield from headline(
         f"Mean error {means[1]} for a source left out of the fit, {means[0]} fitted"
-        f" ({len(result.fit.values)} constants, {runs})",
-        style="bold",
+        f" ({len(result.fit.values)} constants, {runs})"
     )
-    yield Blank()
     yield rows_grid(COLUMNS, rows, left=("family",))
     yield Paragraph(
         "Left out: predicted with constants fitted without the run's source, or without it and all runs of its kind"
@@ -195,8 +192,7 @@ def traced_view(result: Traced) -> Iterator[Block]:
         rows.append((row["kind"], row["phase"], shape, row.get("precision", ""), f"{row['calls']:,}", *times))
     total_s = sum(row["seconds"] * row["calls"] for row in result.to_dicts())
     source = printable(result.source)
-    yield Paragraph(f"{counted(len(rows), 'kernel')} in {source}: {format_seconds(total_s)} in all", style="bold")
-    yield Blank()
+    yield from headline(f"{counted(len(rows), 'kernel')} in {source}: {format_seconds(total_s)} in all")
     names = ("kernel", "phase", "shape", "precision", "calls", "median", "in all")
     yield rows_grid(names, rows, left=names[:4])
 
@@ -208,8 +204,7 @@ def described_view(result: Described, *, verbose: bool = False) -> Iterator[Bloc
         verbose: add each collective and product as it was measured, and the fits to them.
     """
     measured = result.measured
-    yield Paragraph(_machine_verdict(result), style="bold")
-    yield Blank()
+    yield from headline(_machine_verdict(result))
     if measured.axes:
         yield _tiers(result)
         yield Blank()

@@ -28,15 +28,20 @@ from weft.views.charts import layouts as comparison
 from weft.views.charts.charts import LINE, bounds, data, embedded, finished, ink_on, rendered, spread
 from weft.views.charts.designs import design_chart
 from weft.views.charts.layouts import breakdown_chart, pareto_chart
-from weft.views.charts.palette import GRID, INK, PAPER, TIME_COLOURS, scheme_css
-from weft.views.words import TIME_LABELS
+from weft.views.charts.palette import GRID, INK, PAPER, scheme_css
+from weft.views.words import PARTS
 
+TIME_COLOURS = {part.colour for part in PARTS.values() if part.short}
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     items = drawn(breakdown_chart(small_plan, top=3))
-    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") in set(TIME_COLOURS.values())]
+    bars = [
+        item
+        for item in items
+        if item.kind == "rect" and item.look.get("fill") in {part.colour for part in PARTS.values() if part.short}
+    ]
     best = small_plan.layouts[0]
     first = min(bar.y for bar in bars)
     left = min(bar.x for bar in bars)
@@ -44,9 +49,9 @@ def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     times = [part for part in best.time if part.value]
     scale = (stack[-1].x + stack[-1].look["width"] - left) / best.iteration_s
     assert [bar.look["width"] for bar in stack] == pytest.approx([scale * part.value for part in times])
-    assert [bar.look["fill"] for bar in stack] == [TIME_COLOURS[part.name] for part in times]
+    assert [bar.look["fill"] for bar in stack] == [PARTS[part.name].colour for part in times]
     assert all(a.x + a.look["width"] == pytest.approx(b.x) for a, b in pairwise(stack))
-    legend = [TIME_LABELS[part.name] for part in times]
+    legend = [PARTS[part.name].label for part in times]
     entries = [item for item in items if item.kind == "text" and item.words in legend]
     assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
     words = [item.words for item in items if item.kind == "text"]
@@ -246,7 +251,7 @@ def luminance(colour):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colour", sorted(set(TIME_COLOURS.values())))
+@pytest.mark.parametrize("colour", sorted(TIME_COLOURS))
 def test_words_on_bars_can_be_read(colour):
     """A contrast of 4.5 to 1 (WCAG 2.2, AA)."""
     light = luminance(colour)

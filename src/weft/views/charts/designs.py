@@ -158,7 +158,7 @@ def _over(across: str, study: DesignStudy) -> Chart:
         scale=alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False),
         axis=alt.Axis(values=places, format=",d", grid=False),
     )
-    look = {"color": colours("line", lines, orient="right", symbolType="circle"), "x": x}
+    look: dict[str, Any] = {"color": colours("line", lines, orient="right", symbolType="circle"), "x": x}
     told_of = tooltip(line="network", at=across.replace("_", " "), time="time", money="cost", power="power")
     plots = []
     for name, title in (("speed", "million tokens per second"), ("cost", f"cost of the network ({words})")):

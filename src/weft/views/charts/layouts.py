@@ -10,12 +10,10 @@ import altair as alt
 from weft.errors import BadInput
 from weft.layout.text import format_degrees
 from weft.units import format_bytes, format_count, format_seconds
-from weft.views.charts.charts import Chart, data, finished, ink_on, linear, margin_labels, titled, tooltip
-from weft.views.charts.charts import colours as shaded
-from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
-from weft.views.comparison import PART_LABELS
+from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear, margin_labels, titled, tooltip
+from weft.views.charts.palette import GRID, INK, MUTED, PAPER
 from weft.views.ranking import thinned
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recompute_words, schedule_words
+from weft.views.words import PARTS, WORTH, recompute_words, schedule_words
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -60,8 +58,6 @@ def _time(estimates: Sequence[Estimate]) -> Chart:
         parts=[[(part.name, part.value) for part in one.time] for one in estimates],
         ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
         marks=(),
-        colours=TIME_COLOURS,
-        labels=TIME_LABELS,
         title="time of an iteration (s)",
         unit="s",
         width=_TIME,
@@ -73,8 +69,6 @@ def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
         parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
         ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
         marks=[one.capacity_bytes / 2**30 for one in estimates],
-        colours=MEMORY_COLOURS,
-        labels=MEMORY_LABELS,
         title="memory of the fullest stage (GiB)",
         unit="GiB",
         width=width,
@@ -113,8 +107,6 @@ def _bars(
     parts: Sequence[Sequence[tuple[str, float]]],
     ends: Sequence[str],
     marks: Sequence[float],
-    colours: dict[str, str],
-    labels: dict[str, str],
     title: str,
     unit: str,
     width: int,
@@ -134,21 +126,21 @@ def _bars(
                 rows.append(
                     {
                         "row": i,
-                        "part": labels[name],
+                        "part": PARTS[name].label,
                         "begin": begin,
                         "end": end,
                         "middle": (begin + end) / 2,
                         "share": share,
                         "value": f"{value:.3g} {unit}",
                         "words": share if wide else "",
-                        "ink": ink_on(colours[name]),
+                        "ink": ink_on(PARTS[name].colour),
                     }
                 )
     used = {row["part"] for row in rows}
-    order = [name for name, _ in parts[0] if labels[name] in used]
+    order = [name for name, _ in parts[0] if PARTS[name].label in used]
     x = alt.X("begin:Q", title=title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
-    names, shades = [labels[name] for name in order], [colours[name] for name in order]
-    colour = shaded("part", names, shades, orient="bottom", columns=2, direction="vertical")
+    names, shades = [PARTS[name].label for name in order], [PARTS[name].colour for name in order]
+    colour = colours("part", names, shades, orient="bottom", columns=2, direction="vertical")
     parts_chart = alt.Chart(data(rows))
     told = tooltip(part="part", value="value", share="share")
     bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
@@ -238,7 +230,7 @@ def _difference(first: str, difference: Difference) -> Chart:
     """The bars of one side: the first's time, every part that differs, the side's time."""
     before, after = (sum(getattr(one, name) for one in difference.time) for name in ("before", "after"))
     worth = [one for one in difference.time if abs(one.difference) > WORTH * max(before, after)]
-    steps = [(PART_LABELS[one.part], one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
+    steps = [(PARTS[one.part].label, one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
     rest = after - before - sum(value for _, value in steps)
     if abs(rest) > 1e-6 * max(before, after):
         steps.append(("all other parts", rest))
