@@ -27,11 +27,9 @@ from typing import Any
 import bench
 
 from weft.commands import points as verbs
-from weft.studies.kept import StudyState
-from weft.studies.points import Points
-from weft.studies.run import BATCH_S, StudyRun
+from weft.studies.run import BATCH_S, StudyRun, StudyState
 from weft.studies.runners import runner
-from weft.studies.study import study_from_dict
+from weft.studies.study import Points, study_from_dict
 
 STUDY = Path(__file__).parents[1] / "examples" / "studies" / "simulations.toml"
 WARM = {"model": ["gpt2-124m"], "cluster": ["h100-8"], "batch": [64], "seed": list(range(8))}

@@ -17,12 +17,10 @@ from typing import Any
 
 import bench
 
-from weft.studies.kept import StudyState
-from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import StudyRun
+from weft.studies.run import StudyRun, StudyState
 from weft.studies.runners import runner
-from weft.studies.study import AxisKind, Computation, study_from_dict
+from weft.studies.study import AxisKind, Computation, Points, study_from_dict
 from weft.units import parse_whole
 
 WORKERS = 2
@@ -53,7 +51,7 @@ def timed(name: str, count: int, workers: int, folder: str) -> tuple[float, floa
     try:
         for number, one in enumerate((warm, document)):
             begin = time.perf_counter()
-            points = Points(study_from_dict(one, computation), limit=10**7)
+            points = Points(study_from_dict(one, computation))
             kept = StudyState(Path(folder, f"{name}-{workers}-{number}"))
             run = StudyRun(points=points, kept=kept, compute="sweep:compute")
             run.go(chosen)

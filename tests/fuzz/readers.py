@@ -622,7 +622,7 @@ def computation_of_verbs() -> Any:
 
 def sweep_of_state(raw: bytes, folder: Path) -> object:
     """Results of a state that notes a damaged study."""
-    kept = called("studies.kept.StudyState")(folder, {"version": "1"})
+    kept = called("studies.run.StudyState")(folder, {"version": "1"})
     try:
         kept.note("last", raw.decode("utf-8", "replace"))
     finally:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from weft.errors import BadInput
-from weft.studies.kept import StudyState
+from weft.studies.run import StudyState
 from weft.studies.runners import RayRunner, Runner, runner
 
 HERE = Path(__file__).parent

@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 
 from weft.errors import BadInput
-from weft.studies.kept import FILE, StudyState
-from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import StudyRun
+from weft.studies.run import FILE, StudyRun, StudyState
 from weft.studies.runners import Here, Processes, Runner
-from weft.studies.study import study_from_dict
+from weft.studies.study import Points, study_from_dict
 from weft.studies.work import Answer, PointBatch, answer
 
 FOLDER = Path(__file__).parent

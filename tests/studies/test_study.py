@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
-from weft.studies.points import Points
-from weft.studies.study import study_from_dict
+from weft.studies.study import Points, study_from_dict
 
 
-def points(limit: int = 10**6, **fields: Any) -> Points:
+def points(**fields: Any) -> Points:
     import trivial
 
     document = {"schema": "weft.study/1", "compute": "sum"} | fields
-    return Points(study_from_dict(document, trivial.computation), limit=limit)
+    return Points(study_from_dict(document, trivial.computation))
 
 
 def values(found: Points) -> list[tuple[Any, ...]]:
@@ -69,7 +68,7 @@ def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
         ({"axes": {"a": [1]}, "skip": [{"a": 1}]}, "all points are skipped"),
         ({"axes": {"a": [1]}, "skip": [{}]}, "skip: has no axes"),
         ({"axes": {"a": [1]}, "skipp": []}, "did you mean skip"),
-        ({"axes": {"a": list(range(1, 12)), "b": list(range(1, 12))}, "limit": 100}, "121 points are more than 100"),
+        ({"axes": {"a": list(range(1, 1002)), "b": list(range(1, 1001))}}, "1,001,000 points are more than 1,000,000"),
     ],
 )
 def test_bad_studies_are_refused(fields: dict[str, Any], problem: str) -> None:

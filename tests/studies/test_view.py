@@ -7,8 +7,8 @@ import pytest
 import weft
 from weft.commands.sweep import open_sweep
 from weft.errors import BadInput
-from weft.studies.kept import StudyState
 from weft.studies.result import chosen, filtered
+from weft.studies.run import StudyState
 
 COLUMNS = ("usd", "name", "failed")
 ROWS = [

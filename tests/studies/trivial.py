@@ -16,12 +16,10 @@ from typing import Any
 
 from weft.errors import BadInput
 from weft.files import write_text
-from weft.studies.kept import StudyState
-from weft.studies.points import Points
 from weft.studies.result import Sweep
-from weft.studies.run import StudyRun
+from weft.studies.run import StudyRun, StudyState
 from weft.studies.runners import Runner, runner
-from weft.studies.study import AxisKind, Computation, study_from_dict
+from weft.studies.study import AxisKind, Computation, Points, study_from_dict
 from weft.units import parse_whole
 
 

@@ -36,7 +36,7 @@ def test_tables_of_a_section_have_names_of_their_own():
 
 
 def test_rows_lead_to_their_own_pages_where_there_are_any():
-    grid = Table([Column(heading="#", cells=["1", "all"], values=["tp=2", ""])])
+    grid = Table(Column("#", ["1", "all"], values=["tp=2", ""]))
     assert to_html([grid], lambda value: f"/plan?layout={value}").count("<a ") == 1
     assert "<a " not in to_html([grid])
     assert "<tr>" in to_html([rows_grid(("a",), [])])

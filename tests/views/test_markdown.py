@@ -31,8 +31,8 @@ def test_every_kind_of_block_has_its_markdown():
 
 
 def test_names_do_not_act():
-    columns = [Column(heading=HOSTILE, cells=[HOSTILE])]
-    made = to_markdown(HOSTILE, [Heading(HOSTILE), Fact(HOSTILE, HOSTILE), Paragraph(HOSTILE), Table(columns)])
+    columns = [Column(HOSTILE, [HOSTILE])]
+    made = to_markdown(HOSTILE, [Heading(HOSTILE), Fact(HOSTILE, HOSTILE), Paragraph(HOSTILE), Table(*columns)])
     assert "<script>" not in made
     inert = r"&lt;script&gt;x&lt;/script&gt; \| \`a\` \*b\* \[c\](d) \!\[e\](f) \@g \#1 \# h"
     assert made.count(inert) == 7

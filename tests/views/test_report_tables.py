@@ -16,13 +16,11 @@ from weft.layout.text import DEGREES, format_degrees, format_layout, parse_layou
 from weft.search.design import ComponentFailure
 from weft.units import format_seconds
 from weft.views.blocks import Column, Table
-from weft.views.breakdown import estimate_view
-from weft.views.charts.palette import MEMORY_COLOURS, TIME_COLOURS
+from weft.views.breakdown import estimate_view, training_view
 from weft.views.design import design_view, failure_words, purchase
 from weft.views.ranking import plan_view, thinned
 from weft.views.terminal import print_blocks
-from weft.views.training import training_view
-from weft.views.words import MEANINGS, MEMORY_LABELS, SHORT_TIME_LABELS, TIME_LABELS
+from weft.views.words import MEANINGS, PARTS
 
 
 def printed(blocks, width: int = 100) -> str:
@@ -35,12 +33,12 @@ def printed(blocks, width: int = 100) -> str:
 def test_no_column_is_cut_off_without_a_word(width):
     long = "tp=2,pp=4,dp=8,mbs=1,vpp=2,schedule=interleaved,zero=1,recompute=full,recompute_layers=2,sp,order=x/z/data"
     columns = [
-        Column(heading="side", cells=[long, "tp=8"], left=True),
-        Column(heading=f"{long},pp=1", cells=["1 s", "2 s"]),
-        Column(heading="spare", cells=["a", "b"], drop=1),
-        Column(heading="MFU", cells=["43.6%", "40.0%"]),
+        Column("side", [long, "tp=8"], left=True),
+        Column(f"{long},pp=1", ["1 s", "2 s"]),
+        Column("spare", ["a", "b"], drop=1),
+        Column("MFU", ["43.6%", "40.0%"]),
     ]
-    heading, first, second, *rest = printed([Table(columns)], width).splitlines()
+    heading, first, second, *rest = printed([Table(*columns)], width).splitlines()
     assert max(map(len, (heading, first, second))) <= width
     assert "MFU" in heading
     assert re.split(" {2,}", first)[-2:] == ["1 s", "43.6%"]
@@ -105,7 +103,7 @@ def test_estimate_lists_parts_and_sensitivities(small_plan):
     report = EstimateReport(job=job, cluster=cluster, estimate=best, sensitivities=what_if)
     text = printed(estimate_view(report), 80)
     for part in best.time:
-        assert (TIME_LABELS[part.name] in text) == (part.value > 0)
+        assert (PARTS[part.name].label in text) == (part.value > 0)
     for one in what_if:
         assert one.change in text
     assert '"exposed"' in text
@@ -138,10 +136,9 @@ def test_consoles_without_blocks_get_ascii(small_plan):
 
 
 def test_every_part_has_words_and_colours():
-    assert set(TIME_LABELS) == set(SHORT_TIME_LABELS) == set(TIME_COLOURS) == set(TIME_PARTS)
-    assert set(MEMORY_LABELS) == set(MEMORY_COLOURS) == set(MEMORY_PARTS)
+    assert set(PARTS) == {*TIME_PARTS, *MEMORY_PARTS, "network_s"}
     assert set(MEANINGS) == {short for short, _ in DEGREES}
-    assert len(set(TIME_COLOURS.values())) == len(TIME_PARTS)
+    assert len({PARTS[name].colour for name in TIME_PARTS}) == len(TIME_PARTS)
 
 
 def test_a_design_begins_with_what_to_buy():

@@ -8,7 +8,7 @@ from itertools import pairwise
 from weft.fabric.families import clos
 from weft.routing.controller import Decision, Gain, Move
 from weft.routing.telemetry import LinkChange
-from weft.views.route_decisions import change_lines, decision_line, decision_to_json, heading_line
+from weft.views.route import change_lines, decision_line, decision_to_json, heading_line
 
 FABRIC = clos.build(8, radix=4, bandwidth_Bps=1e9, tiers=2)
 LINKS = {

@@ -18,13 +18,10 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 def blocks(name):
     """Each kind of block, with a name in all of its texts."""
-    columns = [
-        Column(heading=name, cells=[name, "b"], meaning=name, left=True, values=[name, ""]),
-        Column(heading="tp", cells=["2", name]),
-    ]
-    bars = [Column(heading=name, cells=[name]), Column(heading="", cells=[name]), Column(heading="", shares=[0.5])]
+    columns = [Column(name, [name, "b"], meaning=name, left=True, values=[name, ""]), Column("tp", ["2", name])]
+    bars = [Column(name, [name]), Column("", [name]), Column("", shares=[0.5])]
     return [
-        *(Paragraph(name), Fact(name, name), Blank(), Heading(name, top=True), Table(columns), Table(bars)),
+        *(Paragraph(name), Fact(name, name), Blank(), Heading(name, top=True), Table(*columns), Table(*bars)),
         *(Figure("<svg></svg>", name), Copied(name, name)),
     ]
 

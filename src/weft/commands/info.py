@@ -66,13 +66,11 @@ def _models(word: str | None) -> Iterator[Block]:
     batches = [f"{recipe.global_batch:,} x {recipe.sequence:,}" if recipe else "-" for recipe in recipes]
     yield Paragraph(f"{counted(len(chosen), 'model')}; any Hugging Face config.json works too", style="bold")
     yield Table(
-        [
-            Column(heading="model", cells=chosen, left=True),
-            Column(heading="parameters", cells=[format_count(entry.model.parameters) for entry in entries]),
-            Column(heading="batch x sequence", cells=batches),
-            Column(heading="precision", cells=[recipe.precision if recipe else "-" for recipe in recipes], left=True),
-            Column(heading="source", cells=[entry.source for entry in entries], left=True, drop=1),
-        ]
+        Column("model", chosen, left=True),
+        Column("parameters", [format_count(entry.model.parameters) for entry in entries]),
+        Column("batch x sequence", batches),
+        Column("precision", [recipe.precision if recipe else "-" for recipe in recipes], left=True),
+        Column("source", [entry.source for entry in entries], left=True, drop=1),
     )
 
 
@@ -95,15 +93,13 @@ def _clusters(word: str | None) -> Iterator[Block]:
     if chips:
         flops = [max(chip.bf16_flops, chip.fp16_flops) for chip in chips]
         yield Table(
-            [
-                Column(heading="accelerator", cells=chosen, left=True),
-                Column(heading="16-bit", cells=[format_si(value, "FLOP/s") for value in flops]),
-                Column(heading="memory GiB", cells=[f"{chip.memory_bytes / 2**30:.1f}" for chip in chips]),
-                Column(heading="memory", cells=[format_si(chip.memory_Bps, "B/s") for chip in chips], drop=2),
-                Column(heading="domain", cells=[f"{chip.scale_up_size:,}" for chip in chips]),
-                Column(heading="scale-up", cells=[format_si(chip.scale_up_Bps, "B/s") for chip in chips]),
-                Column(heading="NIC", cells=[format_si(chip.nic_Bps, "B/s") for chip in chips], drop=1),
-            ]
+            Column("accelerator", chosen, left=True),
+            Column("16-bit", [format_si(value, "FLOP/s") for value in flops]),
+            Column("memory GiB", [f"{chip.memory_bytes / 2**30:.1f}" for chip in chips]),
+            Column("memory", [format_si(chip.memory_Bps, "B/s") for chip in chips], drop=2),
+            Column("domain", [f"{chip.scale_up_size:,}" for chip in chips]),
+            Column("scale-up", [format_si(chip.scale_up_Bps, "B/s") for chip in chips]),
+            Column("NIC", [format_si(chip.nic_Bps, "B/s") for chip in chips], drop=1),
         )
         yield Paragraph(
             "Domain: accelerators joined by scale-up links. Speeds: per accelerator and direction.", indent=2
@@ -130,11 +126,9 @@ def _frameworks(name: str | None) -> Iterator[Block]:
     sources = [str(tables[f"stack.{framework}"]["source"]) for framework in chosen]
     yield Paragraph(f"{counted(len(chosen), 'framework')} for --stack", style="bold")
     yield Table(
-        [
-            Column(heading="framework", cells=chosen, left=True),
-            Column(heading="title", cells=titles, left=True),
-            Column(heading="source of its constants", cells=sources, left=True, drop=1),
-        ]
+        Column("framework", chosen, left=True),
+        Column("title", titles, left=True),
+        Column("source of its constants", sources, left=True, drop=1),
     )
 
 

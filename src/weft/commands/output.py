@@ -188,7 +188,7 @@ def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> N
         deliver(result.to_json(), out.output)
     elif out.form == "csv":
         from weft.results import columns_of
-        from weft.views.files.csv_out import rows_to_csv
+        from weft.views.files import rows_to_csv
 
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)

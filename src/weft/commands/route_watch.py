@@ -117,7 +117,7 @@ class _RouteFeed:
 
     def run(self, store: Store | None, done: int) -> None:
         """Decide on all events."""
-        from weft.views.route_decisions import heading_line
+        from weft.views.route import heading_line
 
         if self.out.form == "table":
             click.echo(heading_line())
@@ -186,7 +186,7 @@ class _RouteFeed:
 
     def _tell(self, event: Event, decision: Decision, store: Store | None) -> None:
         """Push a decision, keep it, print it."""
-        from weft.views.route_decisions import change_lines, decision_line, decision_to_json
+        from weft.views.route import change_lines, decision_line, decision_to_json
 
         fabric = self.controller.whole
         push: str | None = None

@@ -59,7 +59,7 @@ _RECORDS = {
     "prices": "fabric.cost:Prices",
     "route": "routing.report:RouteReport",
     "route-audit": "routing.audit:RouteAudit",
-    "route-decision": "views.route_decisions:DecisionLine",
+    "route-decision": "views.route:DecisionLine",
     "schedule": "collectives.schedules.result:ScheduleResult",
     "selftest": "commands.selftest:Selftest",
     "simulate": "simulation.iteration.result:IterationReport simulation.flows.scenario:ScenarioReport",

@@ -131,11 +131,9 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     from weft.codec import table_of
     from weft.commands.points import computation
     from weft.documents import parse_json
-    from weft.studies.kept import FILE, StudyState
-    from weft.studies.points import Points
     from weft.studies.result import Sweep
-    from weft.studies.run import Counts
-    from weft.studies.study import study_from_dict
+    from weft.studies.run import FILE, Counts, StudyState
+    from weft.studies.study import Points, study_from_dict
 
     where = os.fspath(folder)
     if not os.path.isfile(Path(folder, FILE)):
@@ -160,9 +158,8 @@ def _run(
     study: Any, options: SweepOptions, stack: ExitStack, progress: Callable[[Counts], object] | None
 ) -> tuple[StudyRun, str | None]:
     """The run with its state, which ``stack`` closes, and the folder to remove afterwards."""
-    from weft.studies.kept import StudyState
-    from weft.studies.points import Points
-    from weft.studies.run import StudyRun
+    from weft.studies.run import StudyRun, StudyState
+    from weft.studies.study import Points
     from weft.studies.work import version
 
     read = _study(study, options)
@@ -292,7 +289,7 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 def show_results(folder: str, options: ShowOptions) -> None:
     """Show the results in the folder of --state."""
     from weft.studies.result import chosen, filtered
-    from weft.views.files.csv_out import rows_to_csv
+    from weft.views.files import rows_to_csv
     from weft.views.study import show_view, telling
 
     check_chart(options.chart)
@@ -332,15 +329,14 @@ def _check_output(path: str | None) -> None:
         )
     check_file(path, "--output")
     if suffix == ".parquet":
-        from weft.views.files.parquet_out import check_parquet
+        from weft.views.files import check_parquet
 
         check_parquet("--output")
 
 
 def _write(result: Sweep, path: str) -> None:
     """The rows as a file, as they come from the disk."""
-    from weft.views.files.csv_out import write_csv
-    from weft.views.files.parquet_out import write_parquet
+    from weft.views.files import write_csv, write_parquet
 
     with writing(path) as file:
         if Path(path).suffix.lower() == ".parquet":

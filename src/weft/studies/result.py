@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import weakref
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -15,9 +14,8 @@ from numpy.typing import NDArray
 
 from weft.errors import BadInput, UnknownName
 from weft.results import Result
-from weft.studies.kept import StudyState
-from weft.studies.points import Points
-from weft.studies.run import Counts
+from weft.studies.run import Counts, StudyState
+from weft.studies.study import Points
 
 OUTCOME = ("failure", "message")
 """Columns of failures, between the axes and the figures."""
@@ -63,11 +61,6 @@ class Sweep(Result):
                     result[name] = _wider(result.get(name, type(None)), type(value))
             self._columns = {name: str if kind is type(None) else kind for name, kind in result.items()}
         return self._columns
-
-    def failures(self) -> dict[str, int]:
-        """How many points failed, by code."""
-        codes = (row.get("failure") for row in self._kept.rows(self._keys) if row is not None)
-        return dict(sorted(Counter(code for code in codes if code).items()))
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows, each with all columns."""

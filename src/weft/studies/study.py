@@ -1,18 +1,23 @@
-"""Study files (``weft.study/1``): which command is computed at which points."""
+"""Study files (``weft.study/1``): which command is computed at which points, and the points in order."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, log, prod
 from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from weft.codec import Document, Range, decode
 from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
-from weft.files import CONFIGURATION_BYTES, read_text
+from weft.files import CONFIGURATION_BYTES, read_bytes, read_text
 
 SCHEMA = "weft.study/1"
 Value = str | int | float | bool
@@ -197,3 +202,77 @@ def _skip(
     if not result:
         raise BadInput("has no axes", where=where, remedy='write it like { fabric = "fat-tree", radix = [32, 64] }')
     return result
+
+
+KEY_BYTES = 16
+MOST_POINTS = 1_000_000
+"""Of a study, with skipped ones."""
+
+
+class Points:
+    """The points of a study; the last axis changes fastest.
+
+    Attributes:
+        study: the study.
+        columns: names of its axes in results.
+        files: digest of each file that a value names.
+
+    Args:
+        files: earlier digests; by default those of the files as they are.
+
+    Raises:
+        BadInput: no point or too many.
+    """
+
+    def __init__(self, study: Study, *, files: Mapping[str, str] | None = None) -> None:
+        self.study = study
+        self.columns = tuple(axis.kind.column for axis in study.axes)
+        raw = prod(len(axis.values) for axis in study.axes)
+        if raw > MOST_POINTS:
+            problem = f"{raw:,} points are more than {MOST_POINTS:,}"
+            raise BadInput(problem, where=study.name, remedy="take values out")
+        named = [value for axis in study.axes if axis.kind.file for value in axis.values]
+        if files is None:
+            existing = [name for name in named if isinstance(name, str) and os.path.isfile(name)]
+            files = {name: hashlib.sha256(read_bytes(name, where=name)).hexdigest() for name in existing}
+        self.files = dict(files)
+        self._kept: NDArray[np.int64] = np.arange(raw, dtype=np.int64)
+        if study.skip:
+            points = [self._values(number) for number in range(raw)]
+            self._kept = np.flatnonzero(
+                [
+                    not any(all(point[place] in values for place, values in skip.items()) for skip in study.skip)
+                    for point in points
+                ]
+            )
+        if not len(self._kept):
+            raise BadInput("all points are skipped", where=f"{study.name}: skip", remedy="skip fewer")
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __getitem__(self, number: int) -> tuple[Value, ...]:
+        """The values of a point, one an axis."""
+        return self._values(int(self._kept[number]))
+
+    def table(self, number: int) -> dict[str, Value]:
+        """The values of a point by column."""
+        return dict(zip(self.columns, self[number], strict=True))
+
+    def keys(self, version: str) -> NDArray[np.void]:
+        """The hash of everything that each result depends on; equal points of two studies have the same."""
+        same = {"version": version, "compute": self.study.computation.name}
+        result = bytearray()
+        for number in range(len(self)):
+            values = self.table(number)
+            files = {name: self.files[text] for name, text in values.items() if text in self.files}
+            text = json.dumps(same | {"values": values, "files": files}, sort_keys=True)
+            result += hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
+        return np.frombuffer(bytes(result), dtype=f"V{KEY_BYTES}")
+
+    def _values(self, raw: int) -> tuple[Value, ...]:
+        result = []
+        for axis in reversed(self.study.axes):
+            raw, index = divmod(raw, len(axis.values))
+            result.append(axis.values[index])
+        return tuple(reversed(result))

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.arrangement.schedule import LinkLoads, link_loads
 from weft.units import counted, format_seconds
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -60,9 +60,8 @@ def arrangement_view(result: Arrangement, *, verbose: bool = False) -> Iterator[
         verbose: add other policies, hosts by unit, loads of links, the search and all assumptions.
     """
     site, choice = result.site, result.best.choice
-    yield Paragraph(arrangement_verdict(result), style="bold")
-    yield Blank()
-    yield Table(_jobs(result))
+    yield from headline(arrangement_verdict(result))
+    yield Table(*_jobs(result))
     text = result.clock.objective.text
     partial = [name for name in result.policies if name not in ("hashed", "arrange")]
     if words := ", ".join(f"{text(result.policies[name].score)} ({POLICY_WORDS[name]})" for name in partial):
@@ -107,31 +106,29 @@ def _jobs(result: Arrangement) -> list[Column]:
     rows, given = result.to_dicts(), result.policies["hashed"].slowdown.tolist()
     timed = [
         Column(
-            heading="offset",
-            cells=[format_seconds(row["offset_s"]) for row in rows],
-            meaning="how much later a job's steps begin",
+            "offset", [format_seconds(row["offset_s"]) for row in rows], meaning="how much later a job's steps begin"
         ),
         Column(
-            heading="class",
-            cells=[str(row["class"]) for row in rows],
+            "class",
+            [str(row["class"]) for row in rows],
             meaning="traffic class of the switches; the highest number goes first",
         ),
     ]
     return [
-        Column(heading="job", cells=[row["name"] for row in rows], left=True),
-        Column(heading="hosts", cells=[_hosts(row["hosts"].split()) for row in rows], left=True, drop=2),
-        Column(heading="layout", cells=[row["layout_text"] for row in rows], left=True, drop=3),
-        Column(heading="per step", cells=[format_seconds(row["iteration_s"]) for row in rows], front=True),
+        Column("job", [row["name"] for row in rows], left=True),
+        Column("hosts", [_hosts(row["hosts"].split()) for row in rows], left=True, drop=2),
+        Column("layout", [row["layout_text"] for row in rows], left=True, drop=3),
+        Column("per step", [format_seconds(row["iteration_s"]) for row in rows], front=True),
         Column(
-            heading="slowdown",
-            cells=[f"{row['slowdown']:.4f}" for row in rows],
+            "slowdown",
+            [f"{row['slowdown']:.4f}" for row in rows],
             meaning="step time over that of the job alone on a 1:1 network",
             front=True,
         ),
-        Column(heading="as given", cells=[f"{slowdown:.4f}" for slowdown in given], drop=1),
+        Column("as given", [f"{slowdown:.4f}" for slowdown in given], drop=1),
         *(column for column in timed if len(set(column.cells)) > 1),
-        Column(heading="bound", cells=[format_seconds(row["bound_s"]) for row in rows], drop=4),
-        Column(heading="bound by", cells=[row["bound_by"] for row in rows], left=True, drop=4),
+        Column("bound", [format_seconds(row["bound_s"]) for row in rows], drop=4),
+        Column("bound by", [row["bound_by"] for row in rows], left=True, drop=4),
     ]
 
 
@@ -145,13 +142,11 @@ def _details(result: Arrangement) -> Iterator[Block]:
     text, names = result.clock.objective.text, list(result.policies)
     slowdowns = [result.policies[name].slowdown for name in names]
     yield Table(
-        [
-            Column(heading="policy", cells=names, left=True),
-            Column(heading="objective", cells=[text(result.policies[name].score) for name in names]),
-            Column(heading="mean", cells=[f"{float(slowdown.mean()):.4f}" for slowdown in slowdowns]),
-            Column(heading="worst", cells=[f"{float(slowdown.max()):.4f}" for slowdown in slowdowns]),
-            Column(heading="choice", cells=[POLICY_WORDS[name] for name in names], left=True, drop=1),
-        ]
+        Column("policy", names, left=True),
+        Column("objective", [text(result.policies[name].score) for name in names]),
+        Column("mean", [f"{float(slowdown.mean()):.4f}" for slowdown in slowdowns]),
+        Column("worst", [f"{float(slowdown.max()):.4f}" for slowdown in slowdowns]),
+        Column("choice", [POLICY_WORDS[name] for name in names], left=True, drop=1),
     )
     yield from _seats(result)
     yield from _loads(result)
@@ -230,11 +225,11 @@ def _seats(result: Arrangement) -> Iterator[Block]:
     count = {(row["unit"], row["job"]): row["hosts"] for row in rows}
     jobs = [*(job.name for job in result.site.jobs), "free", "down"]
     shown = [job for job in jobs if any((unit, job) in count for unit in units)]
-    columns = [Column(heading="unit", cells=[str(unit) for unit in units[:SHOWN]])]
+    columns = [Column("unit", [str(unit) for unit in units[:SHOWN]])]
     for at, job in enumerate(shown):
         cells = [str(count.get((unit, job), "·")) for unit in units[:SHOWN]]
-        columns.append(Column(heading=job, cells=cells, drop=at if at else 0))
-    yield Table(columns)
+        columns.append(Column(job, cells, drop=at if at else 0))
+    yield Table(*columns)
     if len(units) > SHOWN:
         yield Paragraph(f"... and {len(units) - SHOWN:,} more units (--format json has all hosts)")
 
@@ -245,12 +240,10 @@ def _loads(result: Arrangement) -> Iterator[Block]:
         return
     yield Heading("Busiest links (mean share of capacity; before: hosts as given, ECMP)")
     yield Table(
-        [
-            Column(heading="link", cells=[str(row["link"]) for row in rows], left=True),
-            Column(heading="tier", cells=[str(row["tier"]) for row in rows], drop=2),
-            Column(heading="before", cells=[f"{row['before']:.1%}" for row in rows]),
-            Column(heading="jobs", cells=[str(row["jobs_before"]) for row in rows], drop=1),
-            Column(heading="after", cells=[f"{row['after']:.1%}" for row in rows]),
-            Column(heading="jobs", cells=[str(row["jobs_after"]) for row in rows], drop=1),
-        ]
+        Column("link", [str(row["link"]) for row in rows], left=True),
+        Column("tier", [str(row["tier"]) for row in rows], drop=2),
+        Column("before", [f"{row['before']:.1%}" for row in rows]),
+        Column("jobs", [str(row["jobs_before"]) for row in rows], drop=1),
+        Column("after", [f"{row['after']:.1%}" for row in rows]),
+        Column("jobs", [str(row["jobs_after"]) for row in rows], drop=1),
     )

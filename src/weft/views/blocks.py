@@ -5,8 +5,8 @@ A view is a function of a result that yields blocks in reading order.  No view k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Blank:
     """A blank line of a terminal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of a grid.
 
@@ -67,6 +67,7 @@ class Column:
 
     heading: str
     cells: Sequence[str] = ()
+    _: KW_ONLY
     drop: int = 0
     left: bool = False
     shares: Sequence[float] = ()
@@ -81,20 +82,17 @@ class Column:
         return max(len(text) for text in (self.heading, *self.cells))
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
     """A table, a row on each line."""
 
-    columns: Sequence[Column]
-    indent: int = field(default=2, kw_only=True)
+    def __init__(self, *columns: Column) -> None:
+        self.columns = columns
 
 
 def rows_grid(names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = ()) -> Table:
     """A grid from its rows; the columns in ``left`` hold texts."""
     cells = zip(*rows, strict=True) if rows else [()] * len(names)
-    return Table(
-        [Column(heading=name, cells=texts, left=name in left) for name, texts in zip(names, cells, strict=True)]
-    )
+    return Table(*[Column(name, texts, left=name in left) for name, texts in zip(names, cells, strict=True)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +112,15 @@ class Copied:
 
 
 Block = Paragraph | Heading | Fact | Blank | Table | Figure | Copied
+
+
+def headline(text: str) -> Iterator[Block]:
+    """The answer in a sentence, apart from what follows."""
+    yield Paragraph(text, style="bold")
+    yield Blank()
+
+
+def notes(lines: Iterable[str], style: Style = "") -> Iterator[Block]:
+    """What to know of an answer, a line each."""
+    for line in lines:
+        yield Paragraph(line, indent=2, hang=2, style=style)

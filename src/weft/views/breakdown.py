@@ -1,4 +1,4 @@
-"""One estimate for people: its time and memory part by part, its bound, and what the hardware is worth."""
+"""One estimate for people: its parts, its bound, what the hardware is worth, and a whole training run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Fact, Heading, Paragraph, Table
-from weft.views.training import training_view
+from weft.views.blocks import Blank, Block, Column, Fact, Heading, Paragraph, Table, notes, rows_grid
 
 if TYPE_CHECKING:
     from weft.cluster.spec import Cluster
     from weft.estimation.report import EstimateReport, Sensitivity
-    from weft.estimation.result import Estimate, Part
+    from weft.estimation.result import Estimate, Part, TrainingRun
     from weft.model.job import Job
+    from weft.search.goodput import GoodputReport
 
 
 def estimate_view(
@@ -29,8 +29,7 @@ def estimate_view(
     """
     estimate = result.estimate
     yield Paragraph(words.estimate_verdict(estimate, fitting), style="bold")
-    for line in _notes(result):
-        yield Paragraph(line, indent=2, hang=2)
+    yield from notes(_notes(result))
     yield from time(estimate)
     yield from memory(estimate)
     if result.sensitivities:
@@ -112,7 +111,7 @@ def time(estimate: Estimate, *, title: str = "Time") -> Iterator[Block]:
     """The parts of the iteration, those of zero left out, and exposed communication in all."""
     yield Heading(f"{title}: {format_seconds(estimate.iteration_s)} per iteration")
     parts = [part for part in estimate.time if part.value > 0]
-    yield from _parts(parts, estimate.iteration_s, [format_seconds(part.value) for part in parts], words.TIME_LABELS)
+    yield from _parts(parts, estimate.iteration_s, [format_seconds(part.value) for part in parts])
     exposed = sum(part.value for part in estimate.time if part.name in words.COMMUNICATION)
     text = f"Exposed communication in all: {exposed / estimate.iteration_s:.1%}. {words.EXPOSED}"
     yield Paragraph(text, indent=2, style="dim")
@@ -124,9 +123,7 @@ def memory(estimate: Estimate) -> Iterator[Block]:
     stage = f" on pipeline stage {estimate.fullest_stage}, the fullest" if estimate.layout.pp > 1 else ""
     yield Heading(f"Memory: {used} of {capacity}{stage}")
     parts = [part for part in estimate.memory if part.value > 0]
-    yield from _parts(
-        parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts], words.MEMORY_LABELS
-    )
+    yield from _parts(parts, estimate.capacity_bytes, [format_bytes(part.value) for part in parts])
 
 
 def bound(estimate: Estimate) -> Iterator[Block]:
@@ -147,24 +144,54 @@ def sensitivities(estimate: Estimate, sensitivities: Sequence[Sensitivity]) -> I
     ordered = sorted(sensitivities, key=lambda one: (one.iteration_s, one.change))
     seconds = [one.iteration_s - estimate.iteration_s for one in ordered]
     columns = [
-        Column(heading="change", cells=[words.printable(one.change) for one in ordered], left=True),
-        Column(heading="iteration", cells=[format_seconds(one.iteration_s) for one in ordered]),
-        Column(heading="difference", cells=[_signed(value) for value in seconds]),
-        Column(heading="speed", cells=[f"x{one.speedup:.3f}" for one in ordered], drop=1),
+        Column("change", [words.printable(one.change) for one in ordered], left=True),
+        Column("iteration", [format_seconds(one.iteration_s) for one in ordered]),
+        Column("difference", [_signed(value) for value in seconds]),
+        Column("speed", [f"x{one.speedup:.3f}" for one in ordered], drop=1),
     ]
-    yield Table(columns)
+    yield Table(*columns)
 
 
 def _signed(seconds: float) -> str:
     return f"{'-' if seconds < 0 else '+'}{format_seconds(abs(seconds))}"
 
 
-def _parts(parts: Sequence[Part], whole: float, values: Sequence[str], labels: dict[str, str]) -> Iterator[Block]:
+def _parts(parts: Sequence[Part], whole: float, values: Sequence[str]) -> Iterator[Block]:
     shares = [part.value / whole for part in parts]
     columns = [
-        Column(heading="", cells=[labels[part.name] for part in parts], left=True),
-        Column(heading="", cells=values),
-        Column(heading="", cells=[f"{share:.1%}" for share in shares]),
-        Column(heading="", shares=shares, room=60, drop=1, left=True),
+        Column("", [words.PARTS[part.name].label for part in parts], left=True),
+        Column("", values),
+        Column("", [f"{share:.1%}" for share in shares]),
+        Column("", shares=shares, room=60, drop=1, left=True),
     ]
-    yield Table(columns)
+    yield Table(*columns)
+
+
+def training_view(run: TrainingRun) -> Iterator[Block]:
+    """One training run in a sentence."""
+    parts = [f"{format_count(run.tokens)} tokens in {_days(run.expected_s)}"]
+    if run.failures is not None:
+        lost, goodput = _days(run.expected_s - run.training_s), f"goodput {run.failures.goodput:.1%}"
+        parts[0] += f", of which failures and checkpoints take {lost} ({goodput}; failures: {run.failures.source})"
+    if run.usd is not None:
+        parts.append(f"${_large(run.usd)} at ${run.usd_per_accelerator_hour:g} per GPU-hour")
+    parts.append(f"{_large(run.energy_mwh)} MWh")
+    yield Blank()
+    yield Fact("Run:", ", ".join(parts))
+
+
+def goodput_view(report: GoodputReport) -> Iterator[Block]:
+    """A training run under failures: its goodput, days and cost, and what each class of failures costs."""
+    days = f"{_days(report.run.expected_s)} for {_days(report.run.training_s)} of training"
+    yield Paragraph(f"Goodput {report.goodput:.1%}: {days}", style="bold")
+    yield from training_view(report.run)
+    rows = report.to_dicts()
+    yield rows_grid(tuple(rows[0]), [[words.told(name, value) for name, value in row.items()] for row in rows])
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days" if seconds >= 86400 else format_seconds(seconds)
+
+
+def _large(value: float) -> str:
+    return format_count(value) if value >= 1e6 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

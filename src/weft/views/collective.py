@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.collectives.schedules.result import Provision
-from weft.collectives.schedules.timing import TimedSchedule, activity, per_dimension
+from weft.collectives.schedules.timing import TimedSchedule, per_dimension
 from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_bytes, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
-from weft.views.files.timeline import Counter, Slice, write_trace
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
+from weft.views.files import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.collectives.schedules.chunks import Schedule
@@ -28,8 +28,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
         verbose: add every policy, the dimensions, the orders of chunks, and what the bandwidths are worth.
     """
     timed = outcome.timed
-    yield Paragraph(schedule_verdict(outcome), style="bold")
-    yield Blank()
+    yield from headline(schedule_verdict(outcome))
     tables = outcome.others is not None or bool(outcome.counts)
     if outcome.others is not None:
         yield from _comparison(outcome, outcome.others, verbose=verbose)
@@ -38,11 +37,10 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     if verbose and tables:
         yield Heading("Dimensions, inner to outer")
     if verbose or not tables:
-        yield Table(_dimension_columns(outcome))
+        yield Table(*_dimension_columns(outcome))
     if outcome.provision.too_slow and not verbose:
         yield Paragraph(_bottleneck(outcome.provision), indent=2)
-    for line in (_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((_setting(timed), *(f"Assumed: {note}" for note in outcome.every_assumption)), style="dim")
     if verbose:
         yield Heading("Schedule")
         yield Paragraph(
@@ -50,7 +48,7 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
             f" {time_words(outcome.ideal_s)} (every dimension always busy, without latency)",
             indent=2,
         )
-        yield Table(_order_columns(timed.schedule))
+        yield Table(*_order_columns(timed.schedule))
         yield from _provision(outcome.provision)
 
 
@@ -120,16 +118,12 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
     seconds = [*(run.time_s for run in shown.values()), *limits.values()]
     blank = [""] * len(limits)
     yield Table(
-        [
-            Column(heading="policy", cells=[*shown, *limits], values=[*shown, *blank], left=True),
-            Column(heading="chunks", cells=[*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
-            Column(heading="time", cells=times_words(seconds), front=True),
-            Column(heading="speedup", cells=[f"{first_s / value:.2f}x" for value in seconds], drop=2),
-            Column(
-                heading="utilization", cells=[*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1
-            ),
-            Column(heading="over the bound", cells=[over_words(value, outcome.bound_s) for value in seconds]),
-        ]
+        Column("policy", [*shown, *limits], values=[*shown, *blank], left=True),
+        Column("chunks", [*(f"{len(run.schedule):,}" for run in shown.values()), *blank], drop=3),
+        Column("time", times_words(seconds), front=True),
+        Column("speedup", [f"{first_s / value:.2f}x" for value in seconds], drop=2),
+        Column("utilization", [*(f"{run.utilization:.1%}" for run in shown.values()), *blank], drop=1),
+        Column("over the bound", [over_words(value, outcome.bound_s) for value in seconds]),
     )
     yield Paragraph("bound: no schedule of chunks over these dimensions is faster", indent=2)
 
@@ -137,11 +131,11 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
 def _counts(outcome: ScheduleResult, *, verbose: bool) -> Iterator[Block]:
     result = list(outcome.counts.values())
     names = [name for name in result[0] if verbose or name in USUAL]
-    columns = [Column(heading="policy", cells=names, left=True)]
+    columns = [Column("policy", names, left=True)]
     for i, (count, policies) in enumerate(outcome.counts.items()):
         cells = [f"{policies[name].utilization:.1%}" for name in names]
-        columns.append(Column(heading=counted(count, "chunk"), cells=cells, drop=i))
-    yield Table(columns)
+        columns.append(Column(counted(count, "chunk"), cells, drop=i))
+    yield Table(*columns)
     yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks", indent=2)
 
 
@@ -151,15 +145,15 @@ def _dimension_columns(outcome: ScheduleResult) -> list[Column]:
     count = len(dimensions)
     sent, busy = per_dimension(stages, stages.sent_bytes, count), timed.dimension_utilization
     return [
-        Column(heading="#", cells=[str(i + 1) for i in range(count)]),
-        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
-        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
-        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
-        Column(heading="step", cells=[f"{dimension.latency_s * 1e6:.3g} us" for dimension in dimensions], drop=2),
-        Column(heading="algorithm", cells=outcome.algorithms(), left=True),
-        Column(heading="sent", cells=[bytes_words(value) for value in sent]),
-        Column(heading="busy", cells=[f"{share:.1%}" for share in busy]),
-        Column(heading="idle", cells=times_words(timed.idle_s.tolist()), drop=1),
+        Column("#", [str(i + 1) for i in range(count)]),
+        Column("kind", [dimension.kind for dimension in dimensions], left=True),
+        Column("size", [f"{dimension.size:,}" for dimension in dimensions]),
+        Column("bandwidth", [format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
+        Column("step", [f"{dimension.latency_s * 1e6:.3g} us" for dimension in dimensions], drop=2),
+        Column("algorithm", outcome.algorithms(), left=True),
+        Column("sent", [bytes_words(value) for value in sent]),
+        Column("busy", [f"{share:.1%}" for share in busy]),
+        Column("idle", times_words(timed.idle_s.tolist()), drop=1),
     ]
 
 
@@ -189,11 +183,7 @@ def _order_columns(schedule: Schedule) -> list[Column]:
         words.append(f"{len(rest)} more")
         chunks.append(f"{sum(count for _, _, count, _ in rest):,}")
         shares.append(f"{sum(share for *_, share in rest):.1%}")
-    return [
-        Column(heading="dimensions in turn", cells=words, left=True),
-        Column(heading="chunks", cells=chunks),
-        Column(heading="bytes", cells=shares),
-    ]
+    return [Column("dimensions in turn", words, left=True), Column("chunks", chunks), Column("bytes", shares)]
 
 
 def order_words(order: Sequence[int], gather: Sequence[int] | None) -> str:
@@ -236,7 +226,7 @@ def _bottleneck(result: Provision) -> str:
 
 
 def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
-    """Every stage of every chunk on its dimension, and how busy the dimensions are, for ui.perfetto.dev."""
+    """Every stage of every chunk on its dimension, for ui.perfetto.dev."""
     stages, chart, dimensions = timed.stages, timed.chart, timed.schedule.request.dimensions
     names = [f"dimension {i + 1} ({dimension.kind} {dimension.size})" for i, dimension in enumerate(dimensions)]
     columns = (stages.dimension, stages.kind, stages.chunk, chart.admitted_s, chart.end_s)
@@ -250,11 +240,4 @@ def write_schedule_timeline(path: str, timed: TimedSchedule) -> None:
         )
         for dimension, kind, chunk, begin_s, end_s in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    shares = activity(timed)
-    step_s = timed.time_s / shares.shape[1]
-    counters = [
-        Counter(process=name, name="busy (share)", time_s=at * step_s, values={"share": float(share)})
-        for name, row in zip(names, shares, strict=True)
-        for at, share in enumerate(row)
-    ]
-    write_trace(path, slices, counters)
+    write_trace(path, slices)

@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 from weft.layout.text import format_layout
 from weft.units import format_bytes, format_count, format_seconds, listed
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recipe_words, straddling
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline
+from weft.views.words import PARTS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
     from weft.search.comparison import Change, Comparison, Difference, Side
 
-NETWORK_LABEL = "contention on the network"
-PART_LABELS = TIME_LABELS | MEMORY_LABELS | {"network_s": NETWORK_LABEL}
-"""What each part of a comparison is called."""
 NOTHING = 1e-6
 """Differences below this share of the larger side's total count as zero."""
 LONGEST = 24
 """Longest label, in characters, beside a side's letter in the table."""
-PARTS = 3
+MOST_PARTS = 3
 """Parts that the line of a difference names."""
 
 
@@ -31,9 +28,8 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     Args:
         verbose: add every part of time and memory, with the reasons of differences and where a break-even was sought.
     """
-    yield Paragraph(comparison_verdict(result), style="bold")
-    yield Blank()
-    yield Table(_sides(result))
+    yield from headline(comparison_verdict(result))
+    yield Table(*_sides(result))
     alike = len({side.job.recipe for side in result.sides}) == 1
     for letter, side in zip(ascii_uppercase, result.sides, strict=False):
         recipe = "" if alike else f", {recipe_words(side.job.recipe)}"
@@ -93,16 +89,16 @@ def _sides(result: Comparison) -> list[Column]:
     memory = [format_bytes(side.estimate.memory_bytes) + ("" if side.estimate.fits else " !") for side in sides]
     mfu = [side.estimate.mfu * side.estimate.iteration_s / side.iteration_s for side in sides]
     return [
-        Column(heading="side", cells=names, left=True),
-        Column(heading="accelerators", cells=counts, drop=2),
-        Column(heading="per step", cells=[format_seconds(side.iteration_s) for side in sides]),
-        Column(heading="tokens/s", cells=[format_count(side.tokens_per_s) for side in sides], drop=3),
-        Column(heading="time over A", cells=[f"{ratio:.3f}" for ratio in ratios]),
-        Column(heading="MFU", cells=[f"{share:.1%}" for share in mfu]),
-        Column(heading="memory", cells=memory),
-        Column(heading="training", cells=[format_seconds(run.training_s) for run in runs]),
-        Column(heading="cost", cells=["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
-        Column(heading="energy", cells=[f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
+        Column("side", names, left=True),
+        Column("accelerators", counts, drop=2),
+        Column("per step", [format_seconds(side.iteration_s) for side in sides]),
+        Column("tokens/s", [format_count(side.tokens_per_s) for side in sides], drop=3),
+        Column("time over A", [f"{ratio:.3f}" for ratio in ratios]),
+        Column("MFU", [f"{share:.1%}" for share in mfu]),
+        Column("memory", memory),
+        Column("training", [format_seconds(run.training_s) for run in runs]),
+        Column("cost", ["-" if run.usd is None else f"${format_count(run.usd)}" for run in runs]),
+        Column("energy", [f"{run.energy_mwh:,.0f} MWh" for run in runs], drop=1),
     ]
 
 
@@ -125,8 +121,8 @@ def _summary(difference: Difference) -> str:
     """The speed of a side against the first, the parts that differ most, and its break-evens."""
     total = max(sum(change.before for change in difference.time), sum(change.after for change in difference.time))
     worth = [change for change in difference.time if abs(change.difference) > WORTH * total]
-    largest = sorted(worth, key=lambda change: -abs(change.difference))[:PARTS]
-    parts = ", ".join(f"{PART_LABELS[part.part]} {_signed(part.difference, format_seconds)}" for part in largest)
+    largest = sorted(worth, key=lambda change: -abs(change.difference))[:MOST_PARTS]
+    parts = ", ".join(f"{PARTS[part.part].label} {_signed(part.difference, format_seconds)}" for part in largest)
     text = _faster(difference) + (f": {parts}" if parts else "")
     turns = [f"{turn.figure} {turn.value}" for turn in difference.turns if turn.factor is not None]
     return text + (f". Break-even: {'; '.join(turns)}" if turns else "")
@@ -160,14 +156,12 @@ def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str
     least = NOTHING * total
     rows = [change for change in changes if max(abs(change.before), abs(change.after)) > least]
     differences = [_signed(change.difference if abs(change.difference) > least else 0.0, form) for change in rows]
-    parts = [PART_LABELS[change.part] for change in rows]
+    parts = [PARTS[change.part].label for change in rows]
     yield Table(
-        [
-            Column(heading="part", cells=[*parts, "in all"], left=True),
-            Column(heading="A", cells=[*(_value(change.before, least, form) for change in rows), form(sums[0])]),
-            Column(heading=letter, cells=[*(_value(change.after, least, form) for change in rows), form(sums[1])]),
-            Column(heading="difference", cells=[*differences, _signed(sums[1] - sums[0], form)]),
-        ]
+        Column("part", [*parts, "in all"], left=True),
+        Column("A", [*(_value(change.before, least, form) for change in rows), form(sums[0])]),
+        Column(letter, [*(_value(change.after, least, form) for change in rows), form(sums[1])]),
+        Column("difference", [*differences, _signed(sums[1] - sums[0], form)]),
     )
     explained = zip(rows, parts, differences, strict=True)
     for change, part, text in sorted(explained, key=lambda row: -abs(row[0].difference)):

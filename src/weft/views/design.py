@@ -31,7 +31,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
     yield from defaults(study.assumptions)
     if study.designs:
         yield Heading(f"Networks with {study.radix}-port switches, {study.prices.name} prices")
-        yield Table(_columns(study))
+        yield Table(*_columns(study))
         up = _UP if any(one.scale_up_usd for one in study.designs) else ""
         bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
         simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
@@ -43,7 +43,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         yield from _instead(study)
     if any(one.failures for one in study.designs):
         yield Heading("One component fails")
-        yield Table(_failure_columns(study.designs))
+        yield Table(*_failure_columns(study.designs))
         yield Paragraph(
             "affected: accelerators or links at the component; stranded: accelerators without any way left to"
             " the others, so that the job cannot run on all; else the iteration with traffic going around.",
@@ -51,7 +51,7 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         )
     if any(one.after for one in study.designs):
         yield Heading("A whole run, failures counted")
-        yield Table(_after_columns(study.designs))
+        yield Table(*_after_columns(study.designs))
         yield Paragraph(
             "spares: hosts, as many as cost least; accelerators: their hours at their price, which may have a network"
             f" in it; network: the share that the run uses up of the price of its {study.prices.contents}.",
@@ -133,32 +133,30 @@ def _columns(study: DesignStudy) -> list[Column]:
     batches, domains = ({getattr(one, name) for one in rows} for name in ("global_batch", "domain"))
     columns = [
         Column(
-            heading="network",
-            cells=[f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)],
-            left=True,
+            "network", [f"{'*' if i in study.pareto else ' '} {one.kind}" for i, one in enumerate(rows)], left=True
         ),
-        Column(heading="domain", cells=[str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
-        Column(heading="switches", cells=[f"{one.bill.switches:,}" for one in rows]),
-        Column(heading="optics", cells=[f"{one.bill.transceivers:,}" for one in rows], drop=3),
-        Column(heading="k$ out", cells=[f"{one.bill.usd / 1e3:,.0f}" for one in rows], front=True),
-        Column(heading="kW", cells=[f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
-        Column(heading="closed form", cells=[format_seconds(one.closed_form_s) for one in rows], drop=1),
-        Column(heading="tok/s/$", cells=[rate_words(one.tokens_per_s_usd) for one in rows]),
+        Column("domain", [str(one.domain) for one in rows], drop=5 if len(domains) == 1 else 0),
+        Column("switches", [f"{one.bill.switches:,}" for one in rows]),
+        Column("optics", [f"{one.bill.transceivers:,}" for one in rows], drop=3),
+        Column("k$ out", [f"{one.bill.usd / 1e3:,.0f}" for one in rows], front=True),
+        Column("kW", [f"{one.bill.watts / 1e3:,.0f}" for one in rows], drop=2),
+        Column("closed form", [format_seconds(one.closed_form_s) for one in rows], drop=1),
+        Column("tok/s/$", [rate_words(one.tokens_per_s_usd) for one in rows]),
     ]
     if any(one.scale_up_usd for one in rows):
         cells = [f"{one.scale_up_usd / 1e3:,.0f}" if one.scale_up_usd else "-" for one in rows]
-        columns.insert(5, Column(heading="k$ up", cells=cells))
+        columns.insert(5, Column("k$ up", cells))
     if _simulated(study):
         name = "hashed" if _sprayed(study) else "simulated"
-        columns.insert(-1, Column(heading=name, cells=[_seconds(one.simulated_s) for one in rows], front=True))
+        columns.insert(-1, Column(name, [_seconds(one.simulated_s) for one in rows], front=True))
     if _sprayed(study):
-        columns.insert(-1, Column(heading="sprayed", cells=[_seconds(one.sprayed_s) for one in rows], front=True))
+        columns.insert(-1, Column("sprayed", [_seconds(one.sprayed_s) for one in rows], front=True))
     if any(one.one_domain_s for one in rows):
-        columns.append(Column(heading="1 domain", cells=[_longer(one.over_one_domain) for one in rows]))
+        columns.append(Column("1 domain", [_longer(one.over_one_domain) for one in rows]))
     if _simulated(study):
-        columns.append(Column(heading="beyond leaf", cells=[_bytes(one.spine_bytes) for one in rows], drop=4))
+        columns.append(Column("beyond leaf", [_bytes(one.spine_bytes) for one in rows], drop=4))
     if len(batches) > 1:
-        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
+        columns.insert(2, Column("batch", [f"{one.global_batch:,}" for one in rows]))
     return columns
 
 
@@ -166,17 +164,17 @@ def _instead(study: DesignStudy) -> Iterator[Block]:
     rows = study.instead
     yield Heading(f"In place of {study.against}; $: {study.prices.contents}")
     columns = [
-        Column(heading="network", cells=[one.kind for one in rows], left=True),
-        Column(heading="domain", cells=[str(one.domain) for one in rows]),
-        Column(heading="switches", cells=[_less(one.switches_saved) for one in rows]),
-        Column(heading="optics", cells=[_less(one.transceivers_saved) for one in rows]),
-        Column(heading="$ out", cells=[_less(one.usd_saved_share) for one in rows]),
-        Column(heading="k$ saved", cells=[f"{one.usd_saved / 1e3:,.0f}" for one in rows]),
-        Column(heading="iteration", cells=[_longer(one.longer) for one in rows]),
+        Column("network", [one.kind for one in rows], left=True),
+        Column("domain", [str(one.domain) for one in rows]),
+        Column("switches", [_less(one.switches_saved) for one in rows]),
+        Column("optics", [_less(one.transceivers_saved) for one in rows]),
+        Column("$ out", [_less(one.usd_saved_share) for one in rows]),
+        Column("k$ saved", [f"{one.usd_saved / 1e3:,.0f}" for one in rows]),
+        Column("iteration", [_longer(one.longer) for one in rows]),
     ]
     if len({one.global_batch for one in rows}) > 1:
-        columns.insert(2, Column(heading="batch", cells=[f"{one.global_batch:,}" for one in rows]))
-    yield Table(columns)
+        columns.insert(2, Column("batch", [f"{one.global_batch:,}" for one in rows]))
+    yield Table(*columns)
 
 
 def _less(saved: float | None) -> str:
@@ -204,29 +202,28 @@ def _layouts(study: DesignStudy) -> Iterator[Block]:
 def _failure_columns(designs: Sequence[Design]) -> list[Column]:
     rows = [(one, failure) for one in designs for failure in one.failures]
     return [
-        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
-        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
-        Column(heading="failed", cells=[failure.component for _, failure in rows], left=True),
-        Column(heading="affected", cells=[str(failure.affected) for _, failure in rows], drop=1),
-        Column(heading="stranded", cells=[str(failure.stranded) for _, failure in rows]),
-        Column(heading="iteration", cells=[_seconds(failure.iteration_s) for _, failure in rows]),
-        Column(heading="slowdown", cells=[_slowdown(failure) for _, failure in rows]),
+        Column("network", [one.kind for one, _ in rows], left=True),
+        Column("domain", [str(one.domain) for one, _ in rows]),
+        Column("failed", [failure.component for _, failure in rows], left=True),
+        Column("affected", [str(failure.affected) for _, failure in rows], drop=1),
+        Column("stranded", [str(failure.stranded) for _, failure in rows]),
+        Column("iteration", [_seconds(failure.iteration_s) for _, failure in rows]),
+        Column("slowdown", [_slowdown(failure) for _, failure in rows]),
     ]
 
 
 def _after_columns(designs: Sequence[Design]) -> list[Column]:
     rows = [(one, one.after) for one in designs if one.after]
     return [
-        Column(heading="network", cells=[one.kind for one, _ in rows], left=True),
-        Column(heading="domain", cells=[str(one.domain) for one, _ in rows]),
-        Column(heading="goodput", cells=[f"{after.goodput:.2%}" for _, after in rows]),
-        Column(heading="spares", cells=[f"{after.spares:,}" for _, after in rows], drop=1),
-        Column(heading="time", cells=[format_seconds(after.expected_s) for _, after in rows]),
-        Column(heading="accelerators", cells=[_money(after.run_usd, after.network_usd) for _, after in rows]),
-        Column(heading="network", cells=[f"${format_count(after.network_usd)}" for _, after in rows]),
+        Column("network", [one.kind for one, _ in rows], left=True),
+        Column("domain", [str(one.domain) for one, _ in rows]),
+        Column("goodput", [f"{after.goodput:.2%}" for _, after in rows]),
+        Column("spares", [f"{after.spares:,}" for _, after in rows], drop=1),
+        Column("time", [format_seconds(after.expected_s) for _, after in rows]),
+        Column("accelerators", [_money(after.run_usd, after.network_usd) for _, after in rows]),
+        Column("network", [f"${format_count(after.network_usd)}" for _, after in rows]),
         Column(
-            heading="tokens/$",
-            cells=["-" if one.tokens_per_usd is None else format_count(one.tokens_per_usd) for _, one in rows],
+            "tokens/$", ["-" if one.tokens_per_usd is None else format_count(one.tokens_per_usd) for _, one in rows]
         ),
     ]
 

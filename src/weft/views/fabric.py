@@ -11,7 +11,7 @@ from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
@@ -51,11 +51,9 @@ def wiring_view(report: WiringReport) -> Iterator[Block]:
         counts = [(kind, report.counts[kind]) for kind in KINDS if report.counts[kind]]
         yield Blank()
         yield Table(
-            [
-                Column(heading="finding", cells=[kind for kind, _ in counts], left=True),
-                Column(heading="count", cells=[f"{count:,}" for _, count in counts]),
-                Column(heading="meaning", cells=[_MEANING[kind] for kind, _ in counts], left=True, drop=1),
-            ]
+            Column("finding", [kind for kind, _ in counts], left=True),
+            Column("count", [f"{count:,}" for _, count in counts]),
+            Column("meaning", [_MEANING[kind] for kind, _ in counts], left=True, drop=1),
         )
         yield Heading("Repairs (make the exchanges in this order)")
         yield _repairs(result.findings[:MOST_ROWS])
@@ -74,13 +72,11 @@ def wiring_view(report: WiringReport) -> Iterator[Block]:
 
 def _repairs(findings: Sequence[Finding]) -> Table:
     return Table(
-        [
-            Column(heading="finding", cells=[finding.kind for finding in findings], left=True),
-            Column(heading="repair", cells=[finding.remedy for finding in findings], left=True),
-            Column(heading="leads to", cells=[finding.leads_to_end or "" for finding in findings], left=True, drop=2),
-            Column(heading="designed", cells=[finding.designed_end or "" for finding in findings], left=True, drop=1),
-            Column(heading="speed", cells=[_speeds(finding) for finding in findings], drop=3),
-        ]
+        Column("finding", [finding.kind for finding in findings], left=True),
+        Column("repair", [finding.remedy for finding in findings], left=True),
+        Column("leads to", [finding.leads_to_end or "" for finding in findings], left=True, drop=2),
+        Column("designed", [finding.designed_end or "" for finding in findings], left=True, drop=1),
+        Column("speed", [_speeds(finding) for finding in findings], drop=3),
     )
 
 
@@ -139,8 +135,7 @@ def fabric_view(fabric: Fabric, bill: Bill, kind: str) -> Iterator[Block]:
     Args:
         kind: of the network where it was built for a cluster, else "".
     """
-    yield Paragraph(network_verdict(fabric, bill, kind), style="bold")
-    yield Blank()
+    yield from headline(network_verdict(fabric, bill, kind))
     counts = [(role, f"{len(fabric.nodes_of(role)):,}") for role in fabric.roles]
     yield rows_grid(("nodes", "count"), counts, left=("nodes",))
     yield Blank()
@@ -158,13 +153,13 @@ def _links(fabric: Fabric) -> Table:
     tiers = sorted(set(fabric.tier.tolist()))
     rows = [fabric.tier == tier for tier in tiers]
     columns = [
-        Column(heading="links of tier", cells=[tier_name(tier) for tier in tiers], left=True),
-        Column(heading="count", cells=[f"{int(row.sum()):,}" for row in rows]),
-        Column(heading="each", cells=[_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
+        Column("links of tier", [tier_name(tier) for tier in tiers], left=True),
+        Column("count", [f"{int(row.sum()):,}" for row in rows]),
+        Column("each", [_range(fabric.capacity_Bps[row], "B/s") for row in rows]),
     ]
     if not fabric.up.all():
-        columns.append(Column(heading="down", cells=[f"{int((row & ~fabric.up).sum()):,}" for row in rows]))
-    return Table(columns)
+        columns.append(Column("down", [f"{int((row & ~fabric.up).sum()):,}" for row in rows]))
+    return Table(*columns)
 
 
 def _range(values: Floats, unit: str) -> str:
@@ -181,18 +176,15 @@ def bill_view(bill: Bill) -> Iterator[Block]:
     """What the network costs to buy and to power, and its parts."""
     prices, rows = bill.prices, bill.to_dicts()
     totals = f"${bill.usd:,.0f} {_contents(bill)}, {bill.watts / 1e3:,.1f} kW"
-    yield Paragraph(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more", style="bold")
-    yield Blank()
+    yield from headline(f"{_subject(bill)}: {totals}; spares ${bill.spares_usd:,.0f} more")
     yield Table(
-        [
-            Column(heading="part", cells=[row["part"] for row in rows], left=True),
-            Column(heading="count", cells=[f"{row['count']:,}" for row in rows]),
-            Column(heading="spares", cells=[f"{row['spares']:,}" for row in rows]),
-            Column(heading="$ each", cells=[_dollars(row["usd_each"]) for row in rows]),
-            Column(heading="$ with spares", cells=[_dollars(row["usd"]) for row in rows]),
-            Column(heading="kW", cells=[f"{row['watts'] / 1e3:,.1f}" for row in rows]),
-            Column(heading="detail", cells=[row["detail"] for row in rows], left=True, drop=1),
-        ]
+        Column("part", [row["part"] for row in rows], left=True),
+        Column("count", [f"{row['count']:,}" for row in rows]),
+        Column("spares", [f"{row['spares']:,}" for row in rows]),
+        Column("$ each", [_dollars(row["usd_each"]) for row in rows]),
+        Column("$ with spares", [_dollars(row["usd"]) for row in rows]),
+        Column("kW", [f"{row['watts'] / 1e3:,.1f}" for row in rows]),
+        Column("detail", [row["detail"] for row in rows], left=True, drop=1),
     )
     date = f" ({prices.date})" if prices.date else ""
     yield Paragraph(f"Prices: {prices.name}, {prices.source}{date}", indent=2, hang=2, style="dim")

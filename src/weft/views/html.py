@@ -63,9 +63,9 @@ def sections(blocks: Iterable[Block], link: Callable[[str], str] | None = None) 
             case Table(columns=columns):
                 tables = sum(kind == "table" for kind, _ in parts)
                 name = f"{result[-1].name or 'first'}-table{tables or ''}"
-                columns, same = _ordered(columns)
-                rows = list(_rows(columns, link))
-                parts.append(("table", {"name": name, "columns": columns, "rows": rows, "same": same}))
+                ordered, same = _ordered(columns)
+                rows = list(_rows(ordered, link))
+                parts.append(("table", {"name": name, "columns": ordered, "rows": rows, "same": same}))
             case Figure(chart=chart):
                 drawing, title, subtitle = _drawn(chart)
                 if drawing and len(drawing) <= room:

@@ -10,9 +10,8 @@ from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
 from weft.units import counted, format_bytes, format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Fact, Heading, Paragraph, Table
-from weft.views.breakdown import bound, memory, subject, time
-from weft.views.training import training_view
+from weft.views.blocks import Block, Column, Copied, Fact, Heading, Paragraph, Table, headline, notes
+from weft.views.breakdown import bound, memory, subject, time, training_view
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -40,17 +39,14 @@ def plan_view(
         command: shows one layout of the plan, with its ``--layout``.
         enough: the smallest cluster of the kind on which something fits, where nothing does.
     """
-    yield Paragraph(words.plan_verdict(plan), style="bold")
-    yield Blank()
+    yield from headline(words.plan_verdict(plan))
     if plan.layouts:
         yield from ranking(plan)
-        for line in _notes(plan):
-            yield Paragraph(line, indent=2, hang=2)
+        yield from notes(_notes(plan))
         yield Copied(f"{command} --layout {format_layout(plan.layouts[0].layout)}", "Details")
     elif enough:
         yield Paragraph(enough, indent=2)
-    for line in words.setting(plan.job, plan.cluster, plan.stack):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes(words.setting(plan.job, plan.cluster, plan.stack), style="dim")
     if pareto and plan.pareto:
         yield from frontier(plan.pareto)
     if verbose:
@@ -115,8 +111,8 @@ def ranking(plan: Plan) -> Iterator[Block]:
     shared = [column for column in columns if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in columns if column not in shared]
     marks = ["=" if tie.tied else "" for tie in plan.ties]
-    ties = [Column(heading="tie", cells=marks, left=True, front=True)] if len(set(marks)) > 1 else []
-    yield Table([*degrees(estimates), *varying, *results(estimates, ties)])
+    ties = [Column("tie", marks, left=True, front=True)] if len(set(marks)) > 1 else []
+    yield Table(*degrees(estimates), *varying, *results(estimates, ties))
     if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
         yield Paragraph(f"All have {facts}.", indent=2)
 
@@ -124,11 +120,11 @@ def ranking(plan: Plan) -> Iterator[Block]:
 def degrees(estimates: Sequence[Estimate]) -> list[Column]:
     """Rank and degrees of layouts, without the degrees that are 1 in all of them."""
     ranks = Column(
-        heading="#",
-        cells=[str(rank) for rank in range(1, len(estimates) + 1)],
+        "#",
+        [str(rank) for rank in range(1, len(estimates) + 1)],
         values=[format_layout(estimate.layout) for estimate in estimates],
     )
-    degrees = [Column(heading=short, cells=[str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
+    degrees = [Column(short, [str(_degree(one, name)) for one in estimates]) for short, name in DEGREES]
     return [ranks, *(column for column in degrees if set(column.cells) != {"1"})]
 
 
@@ -136,24 +132,24 @@ def settings(estimates: Sequence[Estimate]) -> list[Column]:
     """What layouts are beside their degrees; narrow tables drop them last, so that rows can be reproduced."""
     layouts = [one.layout for one in estimates]
     return [
-        Column(heading="mbs", cells=[str(layout.micro_batch) for layout in layouts], drop=1),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="zero", cells=[words.zero_words(layout) for layout in layouts], drop=5),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=6, left=True),
+        Column("mbs", [str(layout.micro_batch) for layout in layouts], drop=1),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("zero", [words.zero_words(layout) for layout in layouts], drop=5),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column("options", [words.option_words(one) for one in layouts], drop=6, left=True),
     ]
 
 
 def results(estimates: Sequence[Estimate], ties: Sequence[Column]) -> list[Column]:
     """Time, MFU, memory and losses of layouts; ``ties`` come after the time."""
     return [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates], front=True),
+        Column("time", [format_seconds(one.iteration_s) for one in estimates], front=True),
         *ties,
-        Column(heading="MFU", cells=[f"{one.mfu:.1%}" for one in estimates], front=True),
-        Column(heading="TF/s", cells=[f"{one.model_tflops:.0f}" for one in estimates], drop=8),
-        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
-        Column(heading="largest losses", cells=[_losses(one, 2) for one in estimates], drop=7, left=True),
-        Column(heading="tokens/s", cells=[f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
+        Column("MFU", [f"{one.mfu:.1%}" for one in estimates], front=True),
+        Column("TF/s", [f"{one.model_tflops:.0f}" for one in estimates], drop=8),
+        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in estimates], front=True),
+        Column("largest losses", [_losses(one, 2) for one in estimates], drop=7, left=True),
+        Column("tokens/s", [f"{one.tokens_per_s:,.0f}" for one in estimates], drop=9),
     ]
 
 
@@ -164,7 +160,7 @@ def _degree(estimate: Estimate, name: str) -> int:
 
 def _losses(estimate: Estimate, most: int) -> str:
     losses = words.largest_losses(estimate, most)
-    return ", ".join(f"{words.SHORT_TIME_LABELS[name]} {share:.0%}" for name, share in losses) or "none"
+    return ", ".join(f"{words.PARTS[name].short} {share:.0%}" for name, share in losses) or "none"
 
 
 def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block]:
@@ -176,7 +172,7 @@ def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block
     close = [one for one in estimates if one.iteration_s <= 2 * fastest]
     chosen = thinned(close, most)
     yield Heading("Less memory for more time")
-    yield Table(_trade(chosen, fastest))
+    yield Table(*_trade(chosen, fastest))
     text = (
         f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
         " those beyond twice the shortest time are left out."
@@ -187,14 +183,14 @@ def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block
 def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
     layouts = [one.layout for one in estimates]
     return [
-        Column(heading="time", cells=[format_seconds(one.iteration_s) for one in estimates]),
-        Column(heading="slower", cells=[f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
-        Column(heading="memory", cells=[format_bytes(one.memory_bytes) for one in estimates]),
-        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
-        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=1),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=2, left=True),
-        Column(heading="options", cells=[words.option_words(one) for one in layouts], drop=4, left=True),
+        Column("time", [format_seconds(one.iteration_s) for one in estimates]),
+        Column("slower", [f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
+        Column("memory", [format_bytes(one.memory_bytes) for one in estimates]),
+        Column("layout", [format_degrees(one) for one in layouts], left=True),
+        Column("mbs", [str(one.micro_batch) for one in layouts], drop=1),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=2, left=True),
+        Column("options", [words.option_words(one) for one in layouts], drop=4, left=True),
     ]
 
 
@@ -218,14 +214,13 @@ def rejected(plan: Plan) -> Iterator[Block]:
 
 def network_plan_view(plan: NetworkPlan, *, verbose: bool = False) -> Iterator[Block]:
     """The fastest layout on a network, the layouts that were simulated, and what was proved."""
-    yield Paragraph(words.plan_verdict(plan), style="bold")
-    yield Blank()
-    yield Table(_network_columns(plan))
+    yield from headline(words.plan_verdict(plan))
+    yield Table(*_network_columns(plan))
     yield Paragraph(proof_sentence(plan), indent=2, hang=2)
     yield Paragraph(_choice_sentence(plan), indent=2, hang=2)
     yield Copied(f"--layout {format_layout(plan.layouts[0].layout)}", "To copy")
-    for line in (f"On {plan.fabric}, {crossing(plan.routing)}", *words.setting(plan.job, plan.cluster, plan.stack)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    setting = words.setting(plan.job, plan.cluster, plan.stack)
+    yield from notes((f"On {plan.fabric}, {crossing(plan.routing)}", *setting), style="dim")
     if verbose:
         yield from _details(plan)
     yield from _first_run(plan)
@@ -257,15 +252,15 @@ def _network_columns(plan: NetworkPlan) -> list[Column]:
     layouts = [one.layout for one in plan.layouts]
     orders = [_order_words(one) for one in layouts]
     columns = [
-        Column(heading="#", cells=[str(rank) for rank in range(1, len(layouts) + 1)]),
-        Column(heading="layout", cells=[format_degrees(one) for one in layouts], left=True),
-        Column(heading="order", cells=orders, left=True, drop=5),
-        Column(heading="mbs", cells=[str(one.micro_batch) for one in layouts], drop=2),
-        Column(heading="schedule", cells=[words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column(heading="recompute", cells=[words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column(heading="simulated", cells=[format_seconds(seconds) for seconds in plan.simulated_s]),
-        Column(heading="closed form", cells=[format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
-        Column(heading="mem GiB", cells=[f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
+        Column("#", [str(rank) for rank in range(1, len(layouts) + 1)]),
+        Column("layout", [format_degrees(one) for one in layouts], left=True),
+        Column("order", orders, left=True, drop=5),
+        Column("mbs", [str(one.micro_batch) for one in layouts], drop=2),
+        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
+        Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
+        Column("simulated", [format_seconds(seconds) for seconds in plan.simulated_s]),
+        Column("closed form", [format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
+        Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
     ]
     return [
         column

@@ -31,7 +31,7 @@ VIEWS = {
     "Estimate": "breakdown.layout_view",
     "EstimateReport": "breakdown.estimate_view",
     "Fitted": "validation.fit_view",
-    "GoodputReport": "training.goodput_view",
+    "GoodputReport": "breakdown.goodput_view",
     "IterationReport": "simulation.iteration_view",
     "NetworkPlan": "ranking.network_plan_view",
     "Plan": "ranking.plan_view",
@@ -119,9 +119,9 @@ def _plan_chart(plan: Any, *, pareto: bool = False) -> Chart:
 
 
 def _estimate_chart(report: Any) -> Chart:
-    from weft.views.charts.layouts import estimate_chart
+    from weft.views.charts.layouts import breakdown_chart
 
-    return estimate_chart(report.estimate, f"{report.job.model.name} on {report.cluster.name}")
+    return breakdown_chart([report.estimate], title=f"{report.job.model.name} on {report.cluster.name}")
 
 
 def _schedule_chart(result: Any, *, chunks: int | None = None) -> Chart:

@@ -1,14 +1,20 @@
-"""Route plans and audits for people."""
+"""Route plans and audits for people, and decisions of the route controller, one a line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from weft.codec import Document, encode
+from weft.fabric.spec import Fabric, ranks
+from weft.routing.controller import Decision, Move
+from weft.routing.telemetry import Kind
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline
 
 if TYPE_CHECKING:
     from weft.fabric.spec import Ints
@@ -26,12 +32,11 @@ _NAMES = {"auto": "Planned routes", "ecmp": "Hashed ECMP", "spray": "Packet spra
 def plan_view(report: RouteReport, *, verbose: bool = False) -> Iterator[Block]:
     """How good the routes are, what they mean for the jobs, and with ``verbose`` the proof and the busiest links."""
     plan = report.plan
-    yield Paragraph(plan_verdict(report), style="bold")
-    yield Blank()
+    yield from headline(plan_verdict(report))
     if report.compared:
-        yield Table(_routers([*report.compared, plan]))
+        yield Table(*_routers([*report.compared, plan]))
         yield Heading("Jobs")
-    yield Table(_jobs(plan, _worst_jobs(plan, verbose=verbose)))
+    yield Table(*_jobs(plan, _worst_jobs(plan, verbose=verbose)))
     yield from _rest(plan, verbose=verbose)
     if plan.alpha > 1 + NOTICEABLE:
         busiest = int(np.argmax(plan.load))
@@ -77,31 +82,26 @@ def _slowdown(plan: RoutePlan) -> str:
 def audit_view(result: RouteAudit, *, verbose: bool = False) -> Iterator[Block]:
     """How good installed routes are, beside those after few moves and those of a new plan."""
     installed = result.installed
-    yield Paragraph(audit_verdict(result), style="bold")
-    yield Blank()
+    yield from headline(audit_verdict(result))
     replanned, best = result.replanned, installed.efficiency
     kinds = (("installed", installed), ("repaired", result.repaired), (f"new plan ({replanned.router})", replanned))
     plans = [plan for _, plan in kinds]
     yield Table(
-        [
-            Column(heading="routes", cells=[name for name, _ in kinds] + ["best possible"], left=True),
-            Column(heading="flows that move", cells=[f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
-            Column(heading="congestion", cells=[f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
-            Column(
-                heading="slowest collective",
-                cells=[f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
-                meaning="share of its pace alone",
-            ),
-            Column(heading="mean collective", cells=[f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
-        ]
+        Column("routes", [name for name, _ in kinds] + ["best possible"], left=True),
+        Column("flows that move", [f"{len(result.moved(plan)):,}" for plan in plans] + [""]),
+        Column("congestion", [f"{plan.alpha:g}" for plan in plans] + [f"{installed.alpha_bound:g}"]),
+        Column(
+            "slowest collective",
+            [f"{plan.efficiency.value:.1%}" for plan in plans] + [f"{best.bound:.1%}"],
+            meaning="share of its pace alone",
+        ),
+        Column("mean collective", [f"{plan.efficiency.mean:.1%}" for plan in plans] + [""]),
     )
     yield Heading("Slowdown of jobs")
     shown = _worst_jobs(installed, verbose=verbose)
     yield Table(
-        [
-            Column(heading="job", cells=[installed.jobs[job].job for job in shown], left=True),
-            *(Column(heading=name, cells=[f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
-        ]
+        Column("job", [installed.jobs[job].job for job in shown], left=True),
+        *(Column(name, [f"{plan.jobs[job].slowdown:.3f}" for job in shown]) for name, plan in kinds),
     )
     yield from _rest(installed, verbose=verbose)
     yield _setting(installed)
@@ -141,35 +141,30 @@ def _setting(plan: RoutePlan) -> Paragraph:
 def _routers(plans: Sequence[RoutePlan]) -> list[Column]:
     mean = [float(np.mean([job.slowdown for job in plan.jobs])) for plan in plans]
     return [
-        Column(heading="router", cells=[plan.router for plan in plans], left=True),
+        Column("router", [plan.router for plan in plans], left=True),
         Column(
-            heading="congestion",
-            cells=[f"{plan.alpha:g}" for plan in plans],
-            meaning="demand over capacity of the busiest link",
+            "congestion", [f"{plan.alpha:g}" for plan in plans], meaning="demand over capacity of the busiest link"
         ),
-        Column(heading="mean slowdown", cells=[f"{value:.3f}" for value in mean]),
-        Column(heading="worst", cells=[f"{_slowest(plan):.3f}" for plan in plans]),
-        Column(
-            heading="slowest all-reduce",
-            cells=[format_seconds(max(job.all_reduce_s for job in plan.jobs)) for plan in plans],
-        ),
+        Column("mean slowdown", [f"{value:.3f}" for value in mean]),
+        Column("worst", [f"{_slowest(plan):.3f}" for plan in plans]),
+        Column("slowest all-reduce", [format_seconds(max(job.all_reduce_s for job in plan.jobs)) for plan in plans]),
     ]
 
 
 def _jobs(plan: RoutePlan, shown: Sequence[int]) -> list[Column]:
     jobs = [plan.jobs[job] for job in shown]
     return [
-        Column(heading="job", cells=[job.job for job in jobs], left=True),
-        Column(heading="flows", cells=[f"{job.flows:,}" for job in jobs], drop=1),
+        Column("job", [job.job for job in jobs], left=True),
+        Column("flows", [f"{job.flows:,}" for job in jobs], drop=1),
         Column(
-            heading="slowdown",
-            cells=[f"{job.slowdown:.3f}" for job in jobs],
+            "slowdown",
+            [f"{job.slowdown:.3f}" for job in jobs],
             meaning="time of communication over that without collisions (alone)",
         ),
-        Column(heading="all-reduce", cells=[format_seconds(job.all_reduce_s) for job in jobs]),
-        Column(heading="alone", cells=[format_seconds(job.alone_s) for job in jobs]),
-        Column(heading="iteration", cells=[format_seconds(job.iteration_s) for job in jobs]),
-        Column(heading="alone", cells=[format_seconds(job.alone_iteration_s) for job in jobs]),
+        Column("all-reduce", [format_seconds(job.all_reduce_s) for job in jobs]),
+        Column("alone", [format_seconds(job.alone_s) for job in jobs]),
+        Column("iteration", [format_seconds(job.iteration_s) for job in jobs]),
+        Column("alone", [format_seconds(job.alone_iteration_s) for job in jobs]),
     ]
 
 
@@ -183,11 +178,138 @@ def _links(plan: RoutePlan) -> Iterator[Block]:
     order = order[plan.load[order] > 0]
     yield Heading("Busiest links")
     yield Table(
-        [
-            Column(heading="link", cells=[fabric.link_name(i) for i in order], left=True),
-            Column(heading="load", cells=[f"{plan.load[i]:.3g}" for i in order]),
-            Column(heading="flows", cells=[f"{flows[i]:,}" for i in order]),
-            Column(heading="bytes a round", cells=[format_bytes(float(carried[i])) for i in order]),
-            Column(heading="reaches", cells=[format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
-        ]
+        Column("link", [fabric.link_name(i) for i in order], left=True),
+        Column("load", [f"{plan.load[i]:.3g}" for i in order]),
+        Column("flows", [f"{flows[i]:,}" for i in order]),
+        Column("bytes a round", [format_bytes(float(carried[i])) for i in order]),
+        Column("reaches", [format_si(8 * fabric.capacity_Bps[i], "b/s") for i in order]),
     )
+
+
+_COLUMNS = ("#", "time", "event", "flows", "placed", "moved", "cut", "before", "after", "at most")
+_WIDTHS = (3, 8, 12, 6, 6, 5, 3, 6, 6, 7)
+
+
+def heading_line() -> str:
+    """The names of the columns; before, after and at most are paces of the slowest group against its pace alone."""
+    return _line(list(_COLUMNS))
+
+
+def decision_line(decision: Decision) -> str:
+    """A decision under those names."""
+    cells = [
+        str(decision.number),
+        format_seconds(decision.time_s) if decision.time_s else "0 s",
+        decision.kind,
+        f"{decision.flows:,}",
+        f"{decision.placed:,}",
+        f"{decision.moved:,}",
+        f"{decision.cut:,}",
+        "-" if decision.gain.before is None else f"{decision.gain.before:.1%}",
+        f"{decision.gain.after:.1%}",
+        f"{decision.gain.bound:.1%}",
+    ]
+    return _line(cells)
+
+
+def change_lines(decision: Decision, fabric: Fabric) -> list[str]:
+    """Links that measurements changed, a line each."""
+    words = {
+        "avoided": "{ends} loses {value:.2g} of its packets: avoided",
+        "kept": "{ends} loses {value:.2g} of its packets: kept, because no other path leads there",
+        "back": "{ends} no longer loses packets: used again",
+        "beyond": "{ends} carries unknown traffic of {value:.1%} of its capacity: left to it",
+        "released": "{ends} no longer carries unknown traffic",
+    }
+    result = []
+    for change in decision.changes:
+        arrow = " -> " if change.kind in ("beyond", "released") else " - "
+        ends = arrow.join(fabric.names[node] for node in change.ends)
+        result.append(words[change.kind].format(ends=ends, value=change.value))
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedLink:
+    """A change of a link between two nodes, from measurements."""
+
+    ends: tuple[str, ...]
+    kind: Kind
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedFlow:
+    """A flow's path and its path before, by the names of nodes and the number of each hop among parallel links."""
+
+    job: str
+    collective: str
+    source: str
+    target: str
+    queue_pair: int
+    path: tuple[str, ...]
+    old_path: tuple[str, ...]
+    links: tuple[int, ...]
+    old_links: tuple[int, ...]
+    new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionLine(Document):
+    """A decision with names of nodes; ``push`` is the outcome of carrying it out."""
+
+    SCHEMA = "weft.route-decision/1"
+    DOCUMENT = """
+        number=decision.number time_s=decision.time_s event=decision.kind routes=decision.how flows=decision.flows
+        placed=decision.placed moved=decision.moved cut=decision.cut alpha=decision.alpha
+        alpha_bound=decision.alpha_bound efficiency=decision.gain changes push? moves"""
+
+    decision: Decision
+    fabric: Fabric
+    push: Literal["none", "dry-run", "applied", "rolled-back"] | None = None
+
+    @property
+    def changes(self) -> tuple[ChangedLink, ...]:
+        names = self.fabric.names
+        return tuple(
+            ChangedLink(ends=tuple(names[node] for node in one.ends), kind=one.kind, value=one.value)
+            for one in self.decision.changes
+        )
+
+    @property
+    def moves(self) -> tuple[MovedFlow, ...]:
+        fabric = self.fabric
+        names, beside = fabric.names, ranks(fabric.source * fabric.nodes + fabric.target)
+
+        def path(move: Move, links: Sequence[int]) -> tuple[str, ...]:
+            return (names[move.flow[2]], *(names[fabric.target[link]] for link in links))
+
+        return tuple(
+            MovedFlow(
+                job=move.flow[0],
+                collective=move.flow[1],
+                source=names[move.flow[2]],
+                target=names[move.flow[3]],
+                queue_pair=move.flow[4],
+                path=path(move, move.path),
+                old_path=path(move, move.old) if move.old else (),
+                links=tuple(beside[list(move.path)].tolist()),
+                old_links=tuple(beside[list(move.old)].tolist()),
+                new=move.new,
+            )
+            for move in self.decision.moves
+        )
+
+
+def decision_to_json(decision: Decision, fabric: Fabric, *, push: Any = None) -> str:
+    """A decision as one line of JSON of schema ``weft.route-decision/1``, with the outcome of its ``push``."""
+    line = DecisionLine(decision=decision, fabric=fabric, push=push)
+    return json.dumps({"schema": line.SCHEMA} | encode(line), allow_nan=False)
+
+
+def _line(cells: list[str]) -> str:
+    padded = [
+        cell.ljust(width) if at == _COLUMNS.index("event") else cell.rjust(width)
+        for at, (cell, width) in enumerate(zip(cells, _WIDTHS, strict=True))
+    ]
+    return "  ".join(padded).rstrip()

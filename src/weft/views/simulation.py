@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.layout.text import format_layout
 from weft.units import counted, format_bytes, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
-from weft.views.files.timeline import Slice, write_trace
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, notes, rows_grid
+from weft.views.files import Slice, write_trace
 
 if TYPE_CHECKING:
     from weft.simulation.flows.scenario import ScenarioReport
@@ -27,33 +27,27 @@ def scenario_view(report: ScenarioReport, *, verbose: bool = False) -> Iterator[
     """When a scenario ends, its slowest flows, and with ``verbose`` its busiest links."""
     result, traffic, busy = report.result, report.traffic, report.utilization
     order = np.argsort(-busy, kind="stable")[:SHOWN]
-    yield Paragraph(
+    yield from headline(
         f"{counted(len(traffic), 'flow')} over {counted(len(report.capacity_Bps), 'link')} end after"
-        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time.",
-        style="bold",
+        f" {format_seconds(result.makespan_s)}; link {order[0]} is the busiest, {busy[order[0]]:.0%} of the time."
     )
-    yield Blank()
     late = np.argsort(-result.completion_s, kind="stable")[:SHOWN]
     yield Table(
-        [
-            Column(heading="flow", cells=[str(flow) for flow in late]),
-            Column(heading="from", cells=[str(traffic.source[flow]) for flow in late]),
-            Column(heading="to", cells=[str(traffic.target[flow]) for flow in late]),
-            Column(heading="bytes", cells=[format_si(traffic.bytes[flow], "B") for flow in late]),
-            Column(heading="ends", cells=[f"{result.completion_s[flow]:.6f} s" for flow in late]),
-            Column(heading="bottleneck link", cells=[str(result.bottleneck[flow]) for flow in late]),
-        ]
+        Column("flow", [str(flow) for flow in late]),
+        Column("from", [str(traffic.source[flow]) for flow in late]),
+        Column("to", [str(traffic.target[flow]) for flow in late]),
+        Column("bytes", [format_si(traffic.bytes[flow], "B") for flow in late]),
+        Column("ends", [f"{result.completion_s[flow]:.6f} s" for flow in late]),
+        Column("bottleneck link", [str(result.bottleneck[flow]) for flow in late]),
     )
     if len(traffic) > SHOWN:
         yield Paragraph(f"the slowest {SHOWN} flows (--format json lists all)", indent=2, style="dim")
     if verbose:
         yield Heading("Busiest links")
         yield Table(
-            [
-                Column(heading="link", cells=[str(link) for link in order]),
-                Column(heading="carried", cells=[format_si(result.link_bytes[link], "B") for link in order]),
-                Column(heading="busy", cells=[f"{busy[link]:.1%}" for link in order]),
-            ]
+            Column("link", [str(link) for link in order]),
+            Column("carried", [format_si(result.link_bytes[link], "B") for link in order]),
+            Column("busy", [f"{busy[link]:.1%}" for link in order]),
         )
 
 
@@ -67,17 +61,15 @@ def iteration_view(report: IterationReport, *, verbose: bool = False) -> Iterato
     from weft.views.words import setting
 
     result = report.result
-    yield Paragraph(iteration_verdict(report), style="bold")
-    yield Blank()
+    yield from headline(iteration_verdict(report))
     if rows := [row for row in result.collectives if row.used or verbose]:
-        yield Table(_collective_columns(rows, grid=report.layout.y > 1))
+        yield Table(*_collective_columns(rows, grid=report.layout.y > 1))
     if report.slow:
         yield Paragraph(f"Slow: {', '.join(report.slow)} (the closed form has no slow ranks)", indent=2, hang=2)
     if report.failed:
         yield Paragraph(f"Failed: {', '.join(report.failed)} (the closed form has no failures)", indent=2, hang=2)
     where = f"{report.fabric.name}, {crossing(result.routing)}; layout {format_layout(report.layout)}"
-    for line in (f"On {where}", *setting(report.job, report.cluster)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((f"On {where}", *setting(report.job, report.cluster)), style="dim")
     if verbose:
         yield from _details(report)
 
@@ -121,16 +113,14 @@ def _details(report: IterationReport) -> Iterator[Block]:
     yield from subject(report.job, report.cluster)
     yield Heading("Bytes by tier")
     yield Table(
-        [
-            Column(heading="tier", cells=[tier_name(tier.tier) for tier in result.tiers], left=True),
-            Column(heading="links", cells=[f"{tier.links:,}" for tier in result.tiers]),
-            Column(heading="carried", cells=[format_si(tier.bytes, "B") for tier in result.tiers]),
-            Column(
-                heading="reached",
-                cells=[f"{tier.reached:.1%}" for tier in result.tiers],
-                meaning="share of the links' speed, as measured or as the transport leaves",
-            ),
-        ]
+        Column("tier", [tier_name(tier.tier) for tier in result.tiers], left=True),
+        Column("links", [f"{tier.links:,}" for tier in result.tiers]),
+        Column("carried", [format_si(tier.bytes, "B") for tier in result.tiers]),
+        Column(
+            "reached",
+            [f"{tier.reached:.1%}" for tier in result.tiers],
+            meaning="share of the links' speed, as measured or as the transport leaves",
+        ),
     )
     yield Paragraph(
         f"{format_si(result.cross_rail_bytes, 'B')} between different rails of different domains", indent=2
@@ -151,20 +141,18 @@ def _axes(row: CollectiveRow, *, grid: bool) -> str:
 
 def _collective_columns(rows: Sequence[CollectiveRow], *, grid: bool) -> list[Column]:
     return [
-        Column(heading="axis", cells=[_axes(row, grid=grid) for row in rows], left=True),
-        Column(heading="collective", cells=[f"{row.kind} ({row.algorithm})" for row in rows], left=True),
-        Column(heading="bytes", cells=[format_si(row.bytes, "B") for row in rows]),
-        Column(heading="calls", cells=[f"{row.calls:,.0f}" for row in rows], drop=2),
-        Column(heading="groups", cells=[f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
-        Column(heading="alone", cells=[format_seconds(row.alone_s) for row in rows], meaning="one group"),
+        Column("axis", [_axes(row, grid=grid) for row in rows], left=True),
+        Column("collective", [f"{row.kind} ({row.algorithm})" for row in rows], left=True),
+        Column("bytes", [format_si(row.bytes, "B") for row in rows]),
+        Column("calls", [f"{row.calls:,.0f}" for row in rows], drop=2),
+        Column("groups", [f"{row.groups:,} x {row.size:,}" for row in rows], drop=1),
+        Column("alone", [format_seconds(row.alone_s) for row in rows], meaning="one group"),
         Column(
-            heading="together",
-            cells=[format_seconds(row.everybody_s) for row in rows],
-            meaning="all groups of the axis at once",
+            "together", [format_seconds(row.everybody_s) for row in rows], meaning="all groups of the axis at once"
         ),
-        Column(heading="slowdown", cells=[f"x{row.slowdown:.2f}" for row in rows]),
-        Column(heading="closed form", cells=[format_seconds(row.closed_form_s) for row in rows], drop=3),
-        Column(heading="bottleneck", cells=[", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
+        Column("slowdown", [f"x{row.slowdown:.2f}" for row in rows]),
+        Column("closed form", [format_seconds(row.closed_form_s) for row in rows], drop=3),
+        Column("bottleneck", [", ".join(row.bottlenecks[:1]) or "-" for row in rows], drop=4, left=True),
     ]
 
 
@@ -188,42 +176,33 @@ def workload_view(result: WorkloadResult, policy: str = "weft", *, verbose: bool
 
     runs, dimensions, baseline = result.runs, result.dimensions, result.first
     workload = baseline.workload
-    yield Paragraph(workload_verdict(result, policy), style="bold")
-    yield Blank()
+    yield from headline(workload_verdict(result, policy))
     yield Table(
-        [
-            Column(heading="policy", cells=list(runs), left=True),
-            Column(heading="iteration", cells=[format_seconds(run.iteration_s) for run in runs.values()]),
-            Column(heading="computation", cells=[format_seconds(run.compute_s) for run in runs.values()]),
-            Column(heading="exposed communication", cells=[format_seconds(run.exposed_s) for run in runs.values()]),
-            Column(
-                heading="speedup",
-                cells=[f"{ratio(baseline.iteration_s, run.iteration_s):.3f}x" for run in runs.values()],
-            ),
-        ]
+        Column("policy", list(runs), left=True),
+        Column("iteration", [format_seconds(run.iteration_s) for run in runs.values()]),
+        Column("computation", [format_seconds(run.compute_s) for run in runs.values()]),
+        Column("exposed communication", [format_seconds(run.exposed_s) for run in runs.values()]),
+        Column("speedup", [f"{ratio(baseline.iteration_s, run.iteration_s):.3f}x" for run in runs.values()]),
     )
     yield Paragraph("ideal: every collective has all bandwidth of its dimensions, without latency", indent=2)
     calls = [task.communication for task in workload.tasks if task.communication is not None]
     sent = format_bytes(sum(call.bytes for call in calls), least=1.0)
     shape = " x ".join(str(dimension.size) for dimension in dimensions)
     setting = f"{workload.name} over {shape}: {counted(len(calls), 'collective')} of {sent} in all"
-    for line in (setting, *(f"Assumed: {note}" for note in result.every_assumption)):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes((setting, *(f"Assumed: {note}" for note in result.every_assumption)), style="dim")
     if not verbose:
         return
     yield Heading("Dimensions, busy share of the iteration")
     columns = [
-        Column(heading="#", cells=[str(i + 1) for i in range(len(dimensions))]),
-        Column(heading="kind", cells=[dimension.kind for dimension in dimensions], left=True),
-        Column(heading="size", cells=[f"{dimension.size:,}" for dimension in dimensions]),
-        Column(heading="bandwidth", cells=[format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
+        Column("#", [str(i + 1) for i in range(len(dimensions))]),
+        Column("kind", [dimension.kind for dimension in dimensions], left=True),
+        Column("size", [f"{dimension.size:,}" for dimension in dimensions]),
+        Column("bandwidth", [format_si(dimension.bandwidth_Bps, "B/s") for dimension in dimensions]),
     ]
     for name, run in runs.items():
         if name != "ideal":
-            columns.append(
-                Column(heading=name, cells=[f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s])
-            )
-    yield Table(columns)
+            columns.append(Column(name, [f"{ratio(busy, run.iteration_s, 0.0):.1%}" for busy in run.busy_s]))
+    yield Table(*columns)
 
 
 def workload_verdict(result: WorkloadResult, policy: str) -> str:

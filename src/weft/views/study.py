@@ -121,10 +121,10 @@ class StudyReport:
 
     def _grid(self, names: Sequence[str], rows: Rows) -> Table:
         return Table(
-            [
+            *[
                 Column(
-                    heading=printable(column_words(name)),
-                    cells=[printable(told(name, row.get(name))) for row in rows],
+                    printable(column_words(name)),
+                    [printable(told(name, row.get(name))) for row in rows],
                     left=self.columns.get(name) not in (int, float),
                 )
                 for name in names
@@ -245,11 +245,9 @@ def rows_view(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> Iterator[
         values = [row.get(name) for row in rows]
         cells = [told(name, value) for value in values]
         text = all(isinstance(value, str | None) for value in values)
-        columns.append(
-            Column(heading=column_words(name), cells=cells, drop=100 if name == _LEAST else place, left=text)
-        )
+        columns.append(Column(column_words(name), cells, drop=100 if name == _LEAST else place, left=text))
     yield Blank()
-    yield Table(columns)
+    yield Table(*columns)
 
 
 def telling(rows: Sequence[dict[str, Any]], axes: Collection[str]) -> list[str]:

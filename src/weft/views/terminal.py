@@ -17,8 +17,8 @@ from rich.text import Text
 from weft.errors import printable
 from weft.views.blocks import Blank, Block, Column, Copied, Fact, Heading, Paragraph, Table
 
-GAP = 2
-"""Blanks between columns."""
+GAP, INDENT = 2, 2
+"""Blanks between columns, and before the first."""
 MIN_WIDTH = 40
 PIPED_WIDTH = 110
 FILE_WIDTH = 110
@@ -84,13 +84,13 @@ def _print_grid(console: Console, grid: Table, wide: bool | None) -> None:
     """The columns that fit (``wide``: all), each row on one line; the longest texts are shortened where the rest does
     not fit."""
     columns = [_drawn(console, column) if column.shares else column for column in grid.columns]
-    room = console.width - grid.indent
+    room = console.width - INDENT
     fitting = columns if wide else _fitting(columns, room)
     shown = columns if wide else _shortened(fitting, room)
     if any(column.heading for column in shown):
-        _print_row(console, shown, [column.heading for column in shown], grid.indent, "bold")
+        _print_row(console, shown, [column.heading for column in shown], "bold")
     for row in zip(*(column.cells for column in shown), strict=True):
-        _print_row(console, shown, row, grid.indent, "")
+        _print_row(console, shown, row)
     if hidden := [column.heading for column in columns if column.heading and column not in fitting]:
         remedy = "a wider terminal shows them" if wide is None else "use --wide"
         text = f"Hidden columns: {', '.join(hidden)} ({remedy})"
@@ -107,12 +107,12 @@ def _drawn(console: Console, column: Column) -> Column:
     return replace(column, cells=bars, shares=())
 
 
-def _print_row(console: Console, columns: Sequence[Column], cells: Sequence[str], indent: int, style: str) -> None:
+def _print_row(console: Console, columns: Sequence[Column], cells: Sequence[str], style: str = "") -> None:
     padded = [
         cell.ljust(column.width) if column.left else cell.rjust(column.width)
         for column, cell in zip(columns, cells, strict=True)
     ]
-    _print_raw(console, (" " * indent + (" " * GAP).join(padded)).rstrip(), style)
+    _print_raw(console, (" " * INDENT + (" " * GAP).join(padded)).rstrip(), style)
 
 
 def _shortened(columns: list[Column], width: int) -> list[Column]:

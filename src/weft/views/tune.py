@@ -10,7 +10,7 @@ from weft.layout.spec import word_of
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Copied, Heading, Paragraph, Table
+from weft.views.blocks import Block, Column, Copied, Heading, Paragraph, Table, headline, notes
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
     Args:
         verbose: add where the time of the run's own layout should go.
     """
-    yield Paragraph(verdict(result), style="bold")
-    yield Blank()
+    yield from headline(verdict(result))
     if result.changes:
         yield _table(sorted(result.changes, key=lambda change: (len(change.settings), -change.speedup)))
         best = result.changes[0]
@@ -38,10 +37,8 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
             if flags:
                 yield Paragraph(f"{title} in your file: {' '.join(flags)}", indent=2, hang=2)
         yield Copied(f"--layout {format_layout(best.estimate.layout)}", "Its layout")
-    for line in _notes(result):
-        yield Paragraph(line, indent=2, hang=2)
-    for line in words.setting(result.job, result.cluster, result.stack):
-        yield Paragraph(line, indent=2, hang=2, style="dim")
+    yield from notes(_notes(result))
+    yield from notes(words.setting(result.job, result.cluster, result.stack), style="dim")
     if verbose:
         yield from time(result.expected, title="Expected time of the run's own layout")
 
@@ -90,16 +87,12 @@ def _notes(result: Tuning) -> Iterator[str]:
 
 def _table(changes: list[LayoutChange]) -> Table:
     return Table(
-        [
-            Column(heading="change", cells=[_settings(change) for change in changes], left=True),
-            Column(heading="step", cells=[format_seconds(change.iteration_s) for change in changes]),
-            Column(heading="faster", cells=[f"{change.speedup:.2f}x" for change in changes]),
-            Column(
-                heading="interval", cells=["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2
-            ),
-            Column(heading="GiB", cells=[f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
-            _reached(changes),
-        ]
+        Column("change", [_settings(change) for change in changes], left=True),
+        Column("step", [format_seconds(change.iteration_s) for change in changes]),
+        Column("faster", [f"{change.speedup:.2f}x" for change in changes]),
+        Column("interval", ["{:.2f} to {:.2f}".format(*change.interval) for change in changes], drop=2),
+        Column("GiB", [f"{change.estimate.memory_bytes / 2**30:.1f}" for change in changes], drop=1),
+        _reached(changes),
     )
 
 
@@ -107,7 +100,7 @@ def _reached(changes: list[LayoutChange]) -> Column:
     """How to get to each change: by flags of the run's file, or by its layout."""
     flags = any(change.flags for change in changes)
     cells = [" ".join(change.flags) if flags else format_layout(change.estimate.layout) for change in changes]
-    return Column(heading="flags" if flags else "layout", cells=cells, drop=3, left=True)
+    return Column("flags" if flags else "layout", cells, drop=3, left=True)
 
 
 def _settings(change: LayoutChange) -> str:
@@ -134,12 +127,10 @@ def gap_view(gap: StepGap) -> Iterator[Block]:
         else f"{title} (mean of {len(gap.sources)} ranks)"
     )
     yield Table(
-        [
-            Column(heading="part", cells=[part.name for part in gap.parts], left=True),
-            Column(heading="traced", cells=[format_seconds(part.measured_s) for part in gap.parts]),
-            Column(heading="expected", cells=[format_seconds(part.expected_s) for part in gap.parts]),
-            Column(heading="lost", cells=[f"{part.lost_s / gap.step_s:+.1%}" for part in gap.parts]),
-        ]
+        Column("part", [part.name for part in gap.parts], left=True),
+        Column("traced", [format_seconds(part.measured_s) for part in gap.parts]),
+        Column("expected", [format_seconds(part.expected_s) for part in gap.parts]),
+        Column("lost", [f"{part.lost_s / gap.step_s:+.1%}" for part in gap.parts]),
     )
     kinds = ", ".join(
         f"{name} {format_seconds(seconds)}" for name, seconds in zip(COMPUTATIONS, gap.kinds, strict=True)

@@ -15,7 +15,7 @@ from weft.units import counted, format_bytes, format_seconds, format_si
 from weft.validation.fit import Fitted
 from weft.validation.summary import APART, INDENT, Errors, PredictedRun, Validation
 from weft.views import words
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, rows_grid
+from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
 from weft.views.words import printable
 
 if TYPE_CHECKING:
@@ -52,13 +52,12 @@ def validation_view(result: Validation, *, shipped: bool = False, verbose: bool 
         shipped: the runs and constants are those that Weft comes with, fitted to each other.
         verbose: show the last two as tables, not in a line each.
     """
-    yield Paragraph(validation_verdict(result, shipped=shipped), style="bold")
-    yield Blank()
+    yield from headline(validation_verdict(result, shipped=shipped))
     names = ("family", "runs", "predicted", "mean", "median", "bias", "worst", "rank corr.", "memory")
     families = [family.family for family in result.families]
     grid = rows_grid(names, [*map(_cells, result.families), _cells(result.pooled)], left=("family",))
     columns = [replace(column, drop=_DROPS.get(column.heading, 0)) for column in grid.columns]
-    yield Table([replace(columns[0], values=[*families, ""]), *columns[1:]])
+    yield Table(replace(columns[0], values=[*families, ""]), *columns[1:])
     fitted = "by constants fitted to these runs; " if shipped else ""
     yield Paragraph(
         f"Errors of the time of a step, {fitted}mean and median without sign, bias with it (-: predicted too fast);"
@@ -151,12 +150,10 @@ def fit_view(result: Fitted) -> Iterator[Block]:
     means = [_mean(errors) for errors in (fitted, by_family, by_kind)]
     rows.append(("mean over families", "", means[0], means[1], "", "", "", means[2]))
     runs = counted(len(result.fit.seconds), "run")
-    yield Paragraph(
+    yield from headline(
         f"Mean error {means[1]} for a source left out of the fit, {means[0]} fitted"
-        f" ({len(result.fit.values)} constants, {runs})",
-        style="bold",
+        f" ({len(result.fit.values)} constants, {runs})"
     )
-    yield Blank()
     yield rows_grid(COLUMNS, rows, left=("family",))
     yield Paragraph(
         "Left out: predicted with constants fitted without the run's source, or without it and all runs of its kind"
@@ -195,8 +192,7 @@ def traced_view(result: Traced) -> Iterator[Block]:
         rows.append((row["kind"], row["phase"], shape, row.get("precision", ""), f"{row['calls']:,}", *times))
     total_s = sum(row["seconds"] * row["calls"] for row in result.to_dicts())
     source = printable(result.source)
-    yield Paragraph(f"{counted(len(rows), 'kernel')} in {source}: {format_seconds(total_s)} in all", style="bold")
-    yield Blank()
+    yield from headline(f"{counted(len(rows), 'kernel')} in {source}: {format_seconds(total_s)} in all")
     names = ("kernel", "phase", "shape", "precision", "calls", "median", "in all")
     yield rows_grid(names, rows, left=names[:4])
 
@@ -208,8 +204,7 @@ def described_view(result: Described, *, verbose: bool = False) -> Iterator[Bloc
         verbose: add each collective and product as it was measured, and the fits to them.
     """
     measured = result.measured
-    yield Paragraph(_machine_verdict(result), style="bold")
-    yield Blank()
+    yield from headline(_machine_verdict(result))
     if measured.axes:
         yield _tiers(result)
         yield Blank()
@@ -261,13 +256,11 @@ def _rates(result: Described) -> Table:
 def _tiers(result: Described) -> Table:
     axes = result.network.axes
     return Table(
-        [
-            Column(heading="axis", cells=[words.axis_words((axis.axis,)) for axis in axes], left=True),
-            Column(heading="ranks", cells=[f"{axis.ranks:,}" for axis in axes]),
-            Column(heading="latency of a hop", cells=[format_seconds(axis.latency_s) for axis in axes]),
-            Column(heading="bandwidth", cells=[format_si(axis.achieved_Bps, "B/s") for axis in axes]),
-            Column(heading="worst residual", cells=[f"{axis.worst:.0%}" for axis in axes]),
-        ]
+        Column("axis", [words.axis_words((axis.axis,)) for axis in axes], left=True),
+        Column("ranks", [f"{axis.ranks:,}" for axis in axes]),
+        Column("latency of a hop", [format_seconds(axis.latency_s) for axis in axes]),
+        Column("bandwidth", [format_si(axis.achieved_Bps, "B/s") for axis in axes]),
+        Column("worst residual", [f"{axis.worst:.0%}" for axis in axes]),
     )
 
 
@@ -291,28 +284,24 @@ def _axis(result: Described, axis: str) -> Iterator[Block]:
     first = [i == 0 or samples[i - 1].kind != one.kind for i, one in enumerate(samples)]
     kinds = [one.kind if new else "" for one, new in zip(samples, first, strict=True)]
     yield Table(
-        [
-            Column(heading="collective", cells=kinds, left=True),
-            Column(heading="size", cells=[format_bytes(one.bytes, least=1.0) for one in samples]),
-            Column(heading="time", cells=[format_seconds(one.seconds) for one in samples]),
-            Column(heading="algbw", cells=[format_si(one.bytes / one.seconds, "B/s") for one in samples]),
-            Column(heading="busbw", cells=[format_si(result.bus_Bps(one), "B/s") for one in samples]),
-            Column(heading="fit", cells=fits, drop=1),
-        ]
+        Column("collective", kinds, left=True),
+        Column("size", [format_bytes(one.bytes, least=1.0) for one in samples]),
+        Column("time", [format_seconds(one.seconds) for one in samples]),
+        Column("algbw", [format_si(one.bytes / one.seconds, "B/s") for one in samples]),
+        Column("busbw", [format_si(result.bus_Bps(one), "B/s") for one in samples]),
+        Column("fit", fits, drop=1),
     )
 
 
 def _fits(result: Described) -> Iterator[Block]:
     yield Heading("Fits: time = latency + bytes that a ring sends / bandwidth")
     yield Table(
-        [
-            Column(heading="axis", cells=[words.axis_words((line.axis,)) for line in result.lines], left=True),
-            Column(heading="collective", cells=[line.kind for line in result.lines], left=True),
-            Column(heading="latency", cells=[format_seconds(line.latency_s) for line in result.lines]),
-            Column(heading="bandwidth", cells=[format_si(line.Bps, "B/s") for line in result.lines]),
-            Column(heading="r2", cells=[f"{line.r2:.3f}" for line in result.lines], drop=1),
-            Column(heading="worst residual", cells=[f"{line.worst:.0%}" for line in result.lines]),
-        ]
+        Column("axis", [words.axis_words((line.axis,)) for line in result.lines], left=True),
+        Column("collective", [line.kind for line in result.lines], left=True),
+        Column("latency", [format_seconds(line.latency_s) for line in result.lines]),
+        Column("bandwidth", [format_si(line.Bps, "B/s") for line in result.lines]),
+        Column("r2", [f"{line.r2:.3f}" for line in result.lines], drop=1),
+        Column("worst residual", [f"{line.worst:.0%}" for line in result.lines]),
     )
 
 
@@ -324,13 +313,11 @@ def _products(result: Described) -> Iterator[Block]:
     peaks = result.cluster.accelerator
     shares = [one.achieved_flops / peaks.peak_flops(one.precision) for one in products]
     yield Table(
-        [
-            Column(heading="precision", cells=names, left=True),
-            *(Column(heading=side, cells=[f"{getattr(one, side):,}" for one in products]) for side in ("m", "n", "k")),
-            Column(heading="time", cells=[format_seconds(one.seconds) for one in products]),
-            Column(heading="achieved", cells=[format_si(one.achieved_flops, "FLOP/s") for one in products]),
-            Column(heading="of the best", cells=[f"{share:.0%}" for share in shares], drop=1),
-        ]
+        Column("precision", names, left=True),
+        *(Column(side, [f"{getattr(one, side):,}" for one in products]) for side in ("m", "n", "k")),
+        Column("time", [format_seconds(one.seconds) for one in products]),
+        Column("achieved", [format_si(one.achieved_flops, "FLOP/s") for one in products]),
+        Column("of the best", [f"{share:.0%}" for share in shares], drop=1),
     )
     made = result.kernels
     yield Paragraph(

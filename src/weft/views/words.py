@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.estimation.trust import best_published
 from weft.layout.mesh import straddling as straddling_axes
@@ -18,53 +18,42 @@ if TYPE_CHECKING:
     from weft.model.job import Job, Recipe
     from weft.search.ranking import Advice, Plan
 
-TIME_LABELS = {
-    "forward_s": "forward compute",
-    "backward_s": "backward compute",
-    "recompute_s": "recomputed forward",
-    "tensor_s": "tensor-parallel communication",
-    "context_s": "context-parallel communication",
-    "expert_s": "expert all-to-all",
-    "weights_s": "FSDP gather and scatter",
-    "stage_send_s": "pipeline sends",
-    "bubble_s": "pipeline bubble (idle)",
-    "data_s": "data-parallel synchronisation",
-    "optimizer_s": "optimizer step",
-    "offload_s": "offload to host memory",
-    "host_s": "host work per iteration",
-}
-"""What each part of the iteration time is called."""
 
-SHORT_TIME_LABELS = {
-    "forward_s": "forward",
-    "backward_s": "backward",
-    "recompute_s": "recompute",
-    "tensor_s": "tp",
-    "context_s": "cp",
-    "expert_s": "ep",
-    "weights_s": "fsdp",
-    "stage_send_s": "sends",
-    "bubble_s": "bubble",
-    "data_s": "dp",
-    "optimizer_s": "optimizer",
-    "offload_s": "offload",
-    "host_s": "host",
+class PartWords(NamedTuple):
+    """What a part of time or memory is called, its colour in charts, and its name where room is scarce."""
+
+    label: str
+    colour: str = ""
+    short: str = ""
+
+
+PARTS = {
+    "forward_s": PartWords("forward compute", "#0072b2", "forward"),
+    "backward_s": PartWords("backward compute", "#56b4e9", "backward"),
+    "recompute_s": PartWords("recomputed forward", "#6450a8", "recompute"),
+    "tensor_s": PartWords("tensor-parallel communication", "#e69f00", "tp"),
+    "context_s": PartWords("context-parallel communication", "#d55e00", "cp"),
+    "expert_s": PartWords("expert all-to-all", "#882255", "ep"),
+    "weights_s": PartWords("FSDP gather and scatter", "#f0e442", "fsdp"),
+    "stage_send_s": PartWords("pipeline sends", "#cc79a7", "sends"),
+    "bubble_s": PartWords("pipeline bubble (idle)", "#b0b7bf", "bubble"),
+    "data_s": PartWords("data-parallel synchronisation", "#009e73", "dp"),
+    "optimizer_s": PartWords("optimizer step", "#44aa99", "optimizer"),
+    "offload_s": PartWords("offload to host memory", "#999933", "offload"),
+    "host_s": PartWords("host work per iteration", "#6e7781", "host"),
+    "network_s": PartWords("contention on the network"),
+    "weights_bytes": PartWords("weights", "#0072b2"),
+    "gradients_bytes": PartWords("gradients", "#56b4e9"),
+    "optimizer_bytes": PartWords("optimizer state", "#44aa99"),
+    "activations_bytes": PartWords("activations", "#e69f00"),
+    "buffers_bytes": PartWords("communication and loss buffers", "#cc79a7"),
+    "communicators_bytes": PartWords("NCCL communicators", "#999933"),
+    "reserve_bytes": PartWords("reserve and fragmentation", "#b0b7bf"),
 }
-"""The same where room is scarce."""
+"""By the names of the parts in ``Estimate`` and ``Comparison``."""
 
 COMMUNICATION = ("tensor_s", "context_s", "expert_s", "weights_s", "stage_send_s", "data_s", "offload_s")
 """Parts that count exposed communication only."""
-
-MEMORY_LABELS = {
-    "weights_bytes": "weights",
-    "gradients_bytes": "gradients",
-    "optimizer_bytes": "optimizer state",
-    "activations_bytes": "activations",
-    "buffers_bytes": "communication and loss buffers",
-    "communicators_bytes": "NCCL communicators",
-    "reserve_bytes": "reserve and fragmentation",
-}
-"""What each part of the memory is called."""
 
 WORTH = 0.005
 """Share of a time below which a difference of parts is not explained."""
@@ -300,7 +289,7 @@ def _lead(first: Estimate, second: Estimate) -> str:
     parts = [(a.name, a.value - b.value) for a, b in zip(first.time, second.time, strict=True)]
     largest = sorted(parts, key=lambda part: -abs(part[1]))[:3]
     shown = [
-        f"{TIME_LABELS[name]} {'-' if value < 0 else '+'}{format_seconds(abs(value))}"
+        f"{PARTS[name].label} {'-' if value < 0 else '+'}{format_seconds(abs(value))}"
         for name, value in largest
         if abs(value) > WORTH * second.iteration_s
     ]

@@ -575,7 +575,7 @@ def answer(form: PageRequest, *, progress: Progress = None) -> str:
 
 def file(form: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
     """Name, type and content of a file of a page."""
-    from weft.views.files.csv_out import rows_to_csv
+    from weft.views.files import rows_to_csv
 
     page = PAGES[form.path]
     computed = _result(page, form, progress)

@@ -4,10 +4,10 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -26,17 +26,22 @@ from weft.search.design import DesignTerms, design
 from weft.units import format_seconds
 from weft.views.charts import layouts as comparison
 from weft.views.charts.charts import LINE, bounds, data, embedded, finished, ink_on, rendered, spread
-from weft.views.charts.designs import _nested, design_chart
-from weft.views.charts.layouts import breakdown_chart, estimate_chart, pareto_chart
-from weft.views.charts.palette import GRID, INK, PAPER, TIME_COLOURS, scheme_css
-from weft.views.words import TIME_LABELS
+from weft.views.charts.designs import design_chart
+from weft.views.charts.layouts import breakdown_chart, pareto_chart
+from weft.views.charts.palette import GRID, INK, PAPER, scheme_css
+from weft.views.words import PARTS
 
+TIME_COLOURS = {part.colour for part in PARTS.values() if part.short}
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     items = drawn(breakdown_chart(small_plan, top=3))
-    bars = [item for item in items if item.kind == "rect" and item.look.get("fill") in set(TIME_COLOURS.values())]
+    bars = [
+        item
+        for item in items
+        if item.kind == "rect" and item.look.get("fill") in {part.colour for part in PARTS.values() if part.short}
+    ]
     best = small_plan.layouts[0]
     first = min(bar.y for bar in bars)
     left = min(bar.x for bar in bars)
@@ -44,9 +49,9 @@ def test_bars_are_to_scale_and_stacked_as_the_legend_says(small_plan, drawn):
     times = [part for part in best.time if part.value]
     scale = (stack[-1].x + stack[-1].look["width"] - left) / best.iteration_s
     assert [bar.look["width"] for bar in stack] == pytest.approx([scale * part.value for part in times])
-    assert [bar.look["fill"] for bar in stack] == [TIME_COLOURS[part.name] for part in times]
+    assert [bar.look["fill"] for bar in stack] == [PARTS[part.name].colour for part in times]
     assert all(a.x + a.look["width"] == pytest.approx(b.x) for a, b in pairwise(stack))
-    legend = [TIME_LABELS[part.name] for part in times]
+    legend = [PARTS[part.name].label for part in times]
     entries = [item for item in items if item.kind == "text" and item.words in legend]
     assert [item.words for item in sorted(entries, key=lambda item: (item.x, item.y))] == legend
     words = [item.words for item in items if item.kind == "text"]
@@ -102,18 +107,11 @@ def test_studies_of_domains_and_batches_have_a_point_a_design(drawn, domains, ba
     items = drawn(chart)
     tokens = sorted(one.global_batch * 4096 / one.closed_form_s / 1e6 for one in study.designs)
     assert len(study.designs) == 3 * max(1, len(domains)) * max(1, len(batches))
-    sizes: dict[int, list[Any]] = {80: [], 60: [], 45: []}
-    for one in marks(items, "symbol"):
-        sizes[one.look["size"] if one.look["size"] in sizes else 60].append(one)
+    circles = marks(items, "symbol")
     costs = [one.total_usd if domains else one.bill.usd for one in study.designs]
     trade = 0 if batches else len({(usd, one.closed_form_s) for usd, one in zip(costs, study.designs, strict=True)})
-    names = 3 * max(1, len(batches) if domains else 1)
-    assert {size: len(found) for size, found in sizes.items()} == {
-        80: trade,
-        60: 2 * len(study.designs),
-        45: 2 * names,
-    }
-    speeds = sizes[60][: len(study.designs)]
+    assert Counter(one.look["size"] for one in circles) == Counter({80: trade, 60: 2 * len(study.designs)})
+    speeds = [one for one in circles if one.look["size"] == 60][: len(study.designs)]
     low, high = bounds(tokens)
     full = 260 / (high - low)
     lowest = max(item.y for item in speeds)
@@ -133,7 +131,7 @@ def test_one_domain_is_a_dashed_line_at_its_speed(drawn):
     items = drawn(design_chart(lined))
     (rule,) = {item.y for item in dashed(items)}
     speeds = [one.tokens_per_s for one in study.designs]
-    circles = [item.y for item in marks(items, "symbol") if item.look["size"] not in (80, 45)][: len(speeds)]
+    circles = [item.y for item in marks(items, "symbol") if item.look["size"] == 60][: len(speeds)]
     above = (max(circles) - rule) / (max(circles) - min(circles))
     whole = study.job.recipe.tokens / whole_s
     assert above == pytest.approx((whole - min(speeds)) / (max(speeds) - min(speeds)))
@@ -157,30 +155,6 @@ def test_waterfalls_go_from_one_side_to_the_other(drawn):
     }
     before, after = wide[comparison.WHOLE]
     assert after - before == pytest.approx(sum(wide[comparison.SLOWER]) - sum(wide[comparison.FASTER]))
-
-
-def test_an_estimate_goes_from_its_bound_to_its_time(small_plan, drawn):
-    one = small_plan.best
-    items = drawn(estimate_chart(one, "llama"))
-    seconds = {part.name: part.value for part in one.time}
-    base = [item for item in items if item.kind == "rect" and item.look.get("fill") == comparison.WHOLE]
-    bound, total = base
-    per_second = total.look["width"] / one.iteration_s
-    assert bound.look["width"] == pytest.approx(per_second * one.lower_bound_s)
-    steps = [item for item in items if item.kind == "rect" and bound.y < item.y < total.y]
-    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - one.lower_bound_s
-    expected = [compute, *(value for value in seconds.values() if value > 0)]
-    assert [step.look["width"] for step in steps] == pytest.approx([per_second * abs(value) for value in expected])
-    assert steps[-1].x + steps[-1].look["width"] == pytest.approx(total.x + total.look["width"])
-    whisker = next(item for item in items if item.kind == "rule" and item.look.get("strokeWidth") == 1.5)
-    half = per_second * one.iteration_s * one.error.error
-    assert whisker.x - total.x == pytest.approx(total.look["width"] - half)
-    assert abs(whisker.look["x2"] - whisker.look["x"]) == pytest.approx(2 * half)
-    assert not [
-        item
-        for item in drawn(estimate_chart(replace(one, error=None)))
-        if item.kind == "rule" and item.look.get("strokeWidth") == 1.5
-    ]
 
 
 def test_ties_are_a_band(small_plan, drawn):
@@ -277,7 +251,7 @@ def luminance(colour):
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-@pytest.mark.parametrize("colour", sorted(set(TIME_COLOURS.values())))
+@pytest.mark.parametrize("colour", sorted(TIME_COLOURS))
 def test_words_on_bars_can_be_read(colour):
     """A contrast of 4.5 to 1 (WCAG 2.2, AA)."""
     light = luminance(colour)
@@ -302,16 +276,6 @@ def test_many_rows_are_drawn():
     rows = data({"x": i, "y": i % 7} for i in range(6000))
     chart = finished(altair.layer(altair.Chart(rows).mark_circle().encode(x="x:Q", y="y:Q")), "many", "rows")
     assert rendered(chart, ".svg").count(b"circle") >= 6000
-
-
-def test_lines_that_coincide_are_nested() -> None:
-    below = [("a", 8, 0.0), ("a", 16, 50.0), ("b", 8, 0.0), ("b", 16, 51.0), ("c", 8, 0.0), ("c", 16, 99.0)]
-    widths, areas = _nested(below)
-    assert widths["a"] > widths["b"] == widths["c"], "c leaves b at its second place"
-    first, second = ([areas[i] for i in at] for at in ((0, 2, 4), (1, 3, 5)))
-    assert first == sorted(first, reverse=True)
-    assert len(set(first)) == 3
-    assert second[0] > second[1] == second[2]
 
 
 DRAWS = """import resource, sys

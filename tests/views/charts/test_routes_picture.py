@@ -1,4 +1,4 @@
-"""Routes on their fabric: links have the colours of their loads, routers one scale, blocks a frame."""
+"""Routes on their fabric: links have the colours of their loads, routers one scale."""
 
 import xml.etree.ElementTree as ET
 from itertools import pairwise
@@ -6,22 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from weft.fabric.assemble import levels
-from weft.fabric.dimension import Dimension
-from weft.fabric.families import clos, dragonfly, rail
+from weft.fabric.families import clos
 from weft.routing.plan import plan
 from weft.routing.traffic import job_traffic
-from weft.views.charts.fabric import LOAD_COLOURS, LOAD_STEPS, blocks, fabric_svg, routes_svg
+from weft.views.charts.fabric import LOAD_COLOURS, LOAD_STEPS, fabric_svg, routes_svg
 from weft.views.charts.palette import DARK, FAILED, INK, alone, scheme_css
 
 SVG = "{http://www.w3.org/2000/svg}"
-DOMAIN = Dimension(kind="switch", size=8, bandwidth_Bps=450e9)
-
-
-def rows(fabric):
-    outside = fabric.tier > 0
-    pairs = list(zip(fabric.source[outside].tolist(), fabric.target[outside].tolist(), strict=True))
-    return np.array(levels(range(fabric.accelerators), fabric.nodes, pairs))
 
 
 @pytest.fixture(scope="module")
@@ -65,33 +56,6 @@ def test_pictures_of_routers_lie_one_under_the_other(routed):
     assert spans[-1][1] <= int(root.get("height"))
     assert max(int(one.get("width")) for one in root.findall(f"{SVG}svg")) == int(root.get("width"))
     assert routes_svg(routed) == routes_svg(routed)
-
-
-def test_blocks_are_groups_and_pods():
-    groups = dragonfly.build(4, 2, 2, 9, bandwidth_Bps=50e9, accelerators=72)
-    found = blocks(groups, rows(groups))
-    assert [len(one) for one in found] == [4] * 9
-    tree = clos.build(128, radix=8, bandwidth_Bps=50e9, tiers=3)
-    pods = blocks(tree, rows(tree))
-    assert len(pods) == 8
-    assert all({tree.roles[role] for role in tree.role[one]} == {"leaf", "spine"} for one in pods)
-    whole = clos.build(64, radix=16, bandwidth_Bps=50e9)
-    for none in (whole, rail.optimized(64, radix=16, bandwidth_Bps=50e9, scale_up=DOMAIN)):
-        assert blocks(none, rows(none)) == []
-
-
-def test_frames_hold_their_switches_and_stand_apart():
-    fabric = dragonfly.build(4, 2, 2, 9, bandwidth_Bps=50e9, accelerators=72, scale_up=DOMAIN)
-    root = ET.fromstring(fabric_svg(fabric))
-    frames = [one for one in root.iter(f"{SVG}rect") if one.get("fill") == "none"]
-    spans = sorted((float(one.get("x")), float(one.get("x")) + float(one.get("width"))) for one in frames)
-    assert len(spans) == 9
-    assert all(a[1] < b[0] for a, b in pairwise(spans))
-    routers = [one for one in root.iter(f"{SVG}rect") if (one.findtext(f"{SVG}title") or "").startswith("router")]
-    assert len(routers) == 36
-    held = [sum(a < float(one.get("x")) + float(one.get("width")) / 2 < b for one in routers) for a, b in spans]
-    assert held == [4] * 9
-    assert "in 9 groups" in "".join(root.itertext())
 
 
 def test_a_file_follows_the_viewers_scheme():

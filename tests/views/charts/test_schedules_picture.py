@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 pytest.importorskip("altair")
@@ -9,7 +10,6 @@ pytest.importorskip("altair")
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import request
 from weft.collectives.schedules.policies import beside, compare, schedule
-from weft.collectives.schedules.timing import busy_intervals
 from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension
 from weft.views.charts.charts import bounds, rendered
@@ -25,6 +25,20 @@ WIDTH = 760
 
 def asked(kind="all-reduce"):
     return request(kind, 64e6, NETWORK)
+
+
+def busy_intervals(timed, dimension):
+    """Begins and ends of the spans in which a dimension moves bytes, in order and apart."""
+    stages = timed.stages.dimension == dimension
+    latency = timed.stages.latency_s[stages] if timed.active is None else 0.0
+    begin, end = timed.chart.moving_s[stages], timed.chart.end_s[stages] - latency
+    order = np.argsort(begin, kind="stable")
+    # Sorted by begin, a span ends before the next one if no earlier span reaches further: the running maximum says so.
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    if not len(begin):
+        return begin, end
+    apart = begin[1:] > end[:-1]
+    return begin[np.concatenate([[True], apart])], end[np.concatenate([apart, [True]])]
 
 
 @pytest.mark.slow_but(1)

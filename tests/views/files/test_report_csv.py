@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.layout.text import KEYS
-from weft.views.files.csv_out import neutral, rows_to_csv
+from weft.views.files import neutral, rows_to_csv
 
 
 def rows(text: str) -> list[dict[str, str]]:

@@ -104,35 +104,3 @@ def time_schedule(schedule: Schedule, *, rule: QueueRule = "fifo", active: Activ
     chart = play(passages, count, rule=rule, active=limit, ranks=schedule.ranks)
     ranks = order_of(chart, passages, count) if schedule.ranks is None else schedule.ranks
     return TimedSchedule(schedule=schedule, stages=stages, chart=chart, ranks=ranks, rule=rule, active=limit)
-
-
-BINS = 200
-
-
-def busy_intervals(timed: TimedSchedule, dimension: int) -> tuple[Floats, Floats]:
-    """Begins and ends of the spans in which a dimension moves bytes, in order and apart."""
-    stages = timed.stages.dimension == dimension
-    latency = timed.stages.latency_s[stages] if timed.active is None else 0.0
-    begin, end = timed.chart.moving_s[stages], timed.chart.end_s[stages] - latency
-    order = np.argsort(begin, kind="stable")
-    # Sorted by begin, a span ends before the next one if no earlier span reaches further: the running maximum says so.
-    begin, end = begin[order], np.maximum.accumulate(end[order])
-    if not len(begin):
-        return begin, end
-    apart = begin[1:] > end[:-1]
-    return begin[np.concatenate([[True], apart])], end[np.concatenate([apart, [True]])]
-
-
-def activity(timed: TimedSchedule, *, bins: int = BINS) -> Floats:
-    """Share of each of ``bins`` equal spans in which a dimension moves bytes, shape (dimensions, bins)."""
-    edges = np.linspace(0.0, timed.time_s, bins + 1)
-    result = np.zeros((len(timed.schedule.request.dimensions), bins))
-    for dimension in range(len(result)):
-        begin, end = busy_intervals(timed, dimension)
-        # Busy time before each edge, by running sums of the spans; differences are the bins.
-        length = np.concatenate([[0.0], np.cumsum(end - begin)])
-        at = np.searchsorted(begin, edges, side="right") - 1
-        inside = np.clip(edges - begin[at], 0.0, (end - begin)[at]) if len(begin) else 0.0
-        so_far = np.where(at >= 0, length[at] + inside, 0.0)
-        result[dimension] = np.diff(so_far) / np.maximum(np.diff(edges), 1e-300)
-    return result

@@ -191,7 +191,7 @@ def _loads(result: Arrangement) -> Chart:
     colour = colours("side", sides, [COLOURS[5], COLOURS[0]], orient="top")
     told = [*tooltip(link="link", jobs="jobs"), alt.Tooltip("share:Q", title="load", format=".1%")]
     layers = [
-        *margin_labels(named, labels, "rank", "share", (0, 1, _LOADS_HEIGHT)),
+        *margin_labels(named, labels, "rank", "share", (0, 1, _LOADS_HEIGHT), _WIDTH - 380),
         alt.Chart(data(rows)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=colour),
         alt.Chart(data(named)).mark_circle(size=40, opacity=1).encode(x=x, y=y, color=colour, tooltip=told),
     ]

@@ -194,13 +194,19 @@ def ink_on(colour: str) -> str:
 
 
 def margin_labels(
-    rows: Sequence[dict[str, Any]], labels: Sequence[str], x: str, y: str, scale_y: tuple[float, float, float]
+    rows: Sequence[dict[str, Any]],
+    labels: Sequence[str],
+    x: str,
+    y: str,
+    scale_y: tuple[float, float, float],
+    width: float,
 ) -> list[alt.Chart]:
     """A label for every point, in a column right of the plot from top to bottom, each with a line to its point.
 
     Args:
         rows: the points; ``x`` and ``y`` name their fields.
         scale_y: lowest and highest value of the axis, and its pixels.
+        width: pixels of the plot.
     """
     low, high, height = scale_y
     pixel = (high - low) / height
@@ -210,7 +216,7 @@ def margin_labels(
         rows[i] | {"label": labels[i], "label_at": high - down * pixel} for i, down in zip(order, downs, strict=True)
     ]
     base = alt.Chart(data(placed))
-    edge = alt.value({"expr": "width + 10"})
+    edge = alt.value(width + 10)
     lines = base.mark_rule(color=GRID, strokeWidth=1).encode(x=f"{x}:Q", y=f"{y}:Q", x2=edge, y2="label_at:Q")
     text = base.mark_text(align="left", dx=4).encode(x=edge, y="label_at:Q", text="label:N")
     return [lines, text]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf, pi
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -18,7 +17,6 @@ from weft.views.charts.charts import (
     finished,
     linear,
     margin_labels,
-    spread,
     titled,
     tooltip,
 )
@@ -31,8 +29,6 @@ _WIDTH, _HEIGHT = 640, 420
 _HALF, _LOW = 330, 260
 """Width and height of a plot over sizes or batches."""
 _FRONTIER, _OTHERS = "no other is both cheaper and faster", "another is cheaper or faster, and in neither worse"
-_RIM = 3.0
-"""Pixels by which a line is wider than one that covers it."""
 
 
 def design_chart(study: DesignStudy) -> Chart:
@@ -123,34 +119,38 @@ def _trade(study: DesignStudy) -> Chart:
     marks = alt.Chart(data(points[::-1])).mark_circle(size=80, opacity=1)
     height = max(_HEIGHT, LINE * len(points))
     labels = [f"{row['names']}: {row['told']}" for row in points]
-    layers = margin_labels(points, labels, "cost", "seconds", (low, high, height))
+    layers = margin_labels(points, labels, "cost", "seconds", (low, high, height), _WIDTH)
     drawn = [*layers, line.encode(x=x, y=y), marks.encode(x=x, y=y, color=colour, tooltip=told_of)]
     return alt.layer(*drawn).properties(width=_WIDTH, height=height)
 
 
 def _over(across: str, study: DesignStudy) -> Chart:
-    """Speed and cost over domain sizes or batches: a line a network (and batch), its name at the end."""
+    """Speed and cost over domain sizes or batches: a line a network (and batch)."""
     unit, words = _unit(study)
     several = across == "domain" and len({one.global_batch for one in study.designs}) > 1
-    rows = [
+    names = [f"{one.kind}, batch {one.global_batch:,}" if several else one.kind for one in study.designs]
+    lines = list(dict.fromkeys(names))
+    # Lines that coincide are nested: what is drawn later is narrower.
+    wide = {line: 2.0 + 1.5 * min(later, 4) for later, line in enumerate(reversed(lines))}
+    rows: list[dict[str, Any]] = [
         {
             "at": getattr(one, across),
-            "line": f"{one.kind}, batch {one.global_batch:,}" if several else one.kind,
+            "line": name,
+            "wide": wide[name],
             "speed": one.tokens_per_s / 1e6,
             "cost": _usd(one, study) / unit,
             "time": format_seconds(_seconds(one)),
             "money": f"${_usd(one, study):,.0f}",
             "power": f"{one.bill.watts / 1e3:,.1f} kW",
         }
-        for one in study.designs
+        for one, name in zip(study.designs, names, strict=True)
     ]
-    lines = list(dict.fromkeys(row["line"] for row in rows))
-    speeds = {
+    rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
+    whole = {
         one.global_batch: one.tokens_per_s * one.iteration_s / one.one_domain_s / 1e6
         for one in study.designs
         if one.one_domain_s and across == "domain"
     }
-    whole = list(speeds.values())
     places = sorted({row["at"] for row in rows})
     x = alt.X(
         "at:Q",
@@ -158,35 +158,17 @@ def _over(across: str, study: DesignStudy) -> Chart:
         scale=alt.Scale(type="log", base=2, domain=[places[0] / 1.15, places[-1] * 1.15], nice=False),
         axis=alt.Axis(values=places, format=",d", grid=False),
     )
-    colour = colours("line", lines)
+    look: dict[str, Any] = {"color": colours("line", lines, orient="right", symbolType="circle"), "x": x}
     told_of = tooltip(line="network", at=across.replace("_", " "), time="time", money="cost", power="power")
-    rows.sort(key=lambda row: (lines.index(row["line"]), row["at"]))
     plots = []
-    for name, title in (("speed", "million tokens per second"), ("cost", f"{_cost(study)} ({words})")):
-        low, high = bounds([row[name] for row in rows] + (whole if name == "speed" else []))
+    for name, title in (("speed", "million tokens per second"), ("cost", f"cost of the network ({words})")):
+        dashed = list(whole.values()) if name == "speed" else []
+        low, high = bounds([row[name] for row in rows] + dashed)
         y = alt.Y(f"{name}:Q", title=titled(title, low), scale=linear(low, high), axis=alt.Axis(tickCount=6))
-        height = max(_LOW, LINE * len(lines))
-        last = sorted(
-            ((high - row[name]) / (high - low) * height, row["line"]) for row in rows if row["at"] == places[-1]
-        )
-        downs = spread([down for down, _ in last], height)
-        ends = data({"line": line, "down": down} for (_, line), down in zip(last, downs, strict=True))
-        end = alt.Chart(ends).encode(
-            y=alt.Y("down:Q", axis=None, scale=alt.Scale(domain=[0, height], range=[0, height]))
-        )
-        wide, sizes = _nested([(row["line"], row["at"], row[name] / (high - low) * height) for row in rows])
-        drawn_rows = (row | {"size": size, "wide": wide[row["line"]]} for row, size in zip(rows, sizes, strict=True))
-        base = alt.Chart(data(drawn_rows)).encode(x=x, y=y, color=colour, tooltip=told_of)
-        width, size = (alt.StrokeWidth("wide:Q", scale=None), alt.Size("size:Q", scale=None))
-        marks = [base.mark_line().encode(strokeWidth=width), base.mark_circle(opacity=1).encode(size=size)]
-        if name == "speed" and whole:
-            marks += _one_domain(whole, y)
-        drawn = alt.layer(*marks)
-        names = alt.layer(
-            end.mark_circle(size=45, opacity=1).encode(x=alt.value(_HALF + 8), color=colour),
-            end.mark_text(align="left").encode(x=alt.value(_HALF + 16), text="line:N"),
-        )
-        plots.append(alt.layer(drawn, names).resolve_scale(y="independent").properties(width=_HALF, height=height))
+        base = alt.Chart(data(rows)).encode(y=y, tooltip=told_of, **look)
+        marks = [base.mark_line().encode(strokeWidth=alt.StrokeWidth("wide:Q", scale=None))]
+        marks += [base.mark_circle(size=60, opacity=1), *(_one_domain(dashed, y) if dashed else [])]
+        plots.append(alt.layer(*marks).properties(width=_HALF, height=_LOW))
     return alt.hconcat(*plots, spacing=24)
 
 
@@ -198,26 +180,3 @@ def _one_domain(speeds: list[float], y: alt.Y) -> list[alt.Chart]:
         base.mark_rule(strokeDash=[5, 4], color=MUTED, strokeWidth=1.5),
         words.encode(x=alt.value(0), text="words:N"),
     ]
-
-
-def _nested(points: list[tuple[str, float, float]]) -> tuple[dict[str, float], list[float]]:
-    """Widths of lines, and areas of points, of which what is drawn later leaves a rim to see where both coincide.
-
-    Args:
-        points: line, place along the axis, and pixels along the other, in the order in which they are drawn.
-    """
-    heights: dict[str, dict[float, float]] = {}
-    for line, at, pixels in points:
-        heights.setdefault(line, {})[at] = pixels
-    names = list(heights)
-    # Of each line and each that is drawn later, the places where both are less than three pixels apart.
-    over = {
-        name: [
-            {at for at, pixels in heights[name].items() if abs(heights[later].get(at, inf) - pixels) < 3}
-            for later in names[i + 1 :]
-        ]
-        for i, name in enumerate(names)
-    }
-    widths = {name: 2.0 + _RIM * sum(len(shared) > 1 for shared in over[name]) for name in names}
-    radii = [4.4 + _RIM / 2 * sum(at in shared for shared in over[name]) for name, at, _ in points]
-    return widths, [pi * radius**2 for radius in radii]

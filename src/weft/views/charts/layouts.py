@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import altair as alt
 
 from weft.errors import BadInput
-from weft.layout.text import format_degrees, format_layout
+from weft.layout.text import format_degrees
 from weft.units import format_bytes, format_count, format_seconds
-from weft.views.charts.charts import Chart, data, finished, ink_on, linear, margin_labels, titled, tooltip
-from weft.views.charts.charts import colours as shaded
-from weft.views.charts.palette import GRID, INK, MEMORY_COLOURS, MUTED, PAPER, TIME_COLOURS
-from weft.views.comparison import PART_LABELS
+from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear, margin_labels, titled, tooltip
+from weft.views.charts.palette import GRID, INK, MUTED, PAPER
 from weft.views.ranking import thinned
-from weft.views.words import MEMORY_LABELS, TIME_LABELS, WORTH, recompute_words, schedule_words
+from weft.views.words import PARTS, WORTH, recompute_words, schedule_words
 
 if TYPE_CHECKING:
     from weft.estimation.result import Estimate
@@ -60,8 +58,6 @@ def _time(estimates: Sequence[Estimate]) -> Chart:
         parts=[[(part.name, part.value) for part in one.time] for one in estimates],
         ends=[f"{format_seconds(one.iteration_s)}, MFU {one.mfu:.0%}" for one in estimates],
         marks=(),
-        colours=TIME_COLOURS,
-        labels=TIME_LABELS,
         title="time of an iteration (s)",
         unit="s",
         width=_TIME,
@@ -73,35 +69,10 @@ def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
         parts=[[(part.name, part.value / 2**30) for part in one.memory] for one in estimates],
         ends=[f"{one.memory_bytes / 2**30:.1f} of {format_bytes(one.capacity_bytes)}" for one in estimates],
         marks=[one.capacity_bytes / 2**30 for one in estimates],
-        colours=MEMORY_COLOURS,
-        labels=MEMORY_LABELS,
         title="memory of the fullest stage (GiB)",
         unit="GiB",
         width=width,
     )
-
-
-def estimate_chart(result: Estimate, title: str = "") -> Chart:
-    """From the lower bound to the time of an iteration, part by part, and the memory.
-
-    Computation comes first: what the kernels take beyond the bound (less than the bound, where the network sets it).
-
-    Args:
-        title: model and cluster.
-    """
-    seconds = {part.name: part.value for part in result.time}
-    compute = seconds.pop("forward_s") + seconds.pop("backward_s") - result.lower_bound_s
-    words = "forward and backward compute, " + ("beyond the bound" if compute >= 0 else "less than the bound")
-    steps = [_Step(words, compute, TIME_COLOURS["forward_s"])]
-    steps += [_Step(TIME_LABELS[name], value, TIME_COLOURS[name]) for name, value in seconds.items() if value > 0]
-    bound = _Step("lower bound: arithmetic or network at peak", result.lower_bound_s, WHOLE)
-    error = None if result.error is None else result.error.error
-    fall = _waterfall(bound, steps, f"an iteration, MFU {result.mfu:.0%}", error=error)
-    memory = _memory([result], _TIME)
-    chart = alt.vconcat(fall, memory, spacing=24).resolve_scale(color="independent", x="independent", y="independent")
-    heading = f"{title}: from the lower bound to the time" if title else "From the lower bound to the time"
-    known = "" if error is None else f"; line at the end: +-{error:.0%}, the error of similar runs"
-    return finished(chart, heading, f"{format_layout(result.layout)}; communication: its exposed part only{known}")
 
 
 def _tied(plan: Plan, shown: int) -> list[int]:
@@ -136,8 +107,6 @@ def _bars(
     parts: Sequence[Sequence[tuple[str, float]]],
     ends: Sequence[str],
     marks: Sequence[float],
-    colours: dict[str, str],
-    labels: dict[str, str],
     title: str,
     unit: str,
     width: int,
@@ -157,21 +126,21 @@ def _bars(
                 rows.append(
                     {
                         "row": i,
-                        "part": labels[name],
+                        "part": PARTS[name].label,
                         "begin": begin,
                         "end": end,
                         "middle": (begin + end) / 2,
                         "share": share,
                         "value": f"{value:.3g} {unit}",
                         "words": share if wide else "",
-                        "ink": ink_on(colours[name]),
+                        "ink": ink_on(PARTS[name].colour),
                     }
                 )
     used = {row["part"] for row in rows}
-    order = [name for name, _ in parts[0] if labels[name] in used]
+    order = [name for name, _ in parts[0] if PARTS[name].label in used]
     x = alt.X("begin:Q", title=title, scale=linear(0, limit), axis=alt.Axis(tickCount=5, grid=False))
-    names, shades = [labels[name] for name in order], [colours[name] for name in order]
-    colour = shaded("part", names, shades, orient="bottom", columns=2, direction="vertical")
+    names, shades = [PARTS[name].label for name in order], [PARTS[name].colour for name in order]
+    colour = colours("part", names, shades, orient="bottom", columns=2, direction="vertical")
     parts_chart = alt.Chart(data(rows))
     told = tooltip(part="part", value="value", share="share")
     bars = parts_chart.mark_bar(height=_BAR, yOffset=6, stroke=PAPER, strokeWidth=0.7).encode(
@@ -222,7 +191,7 @@ def pareto_chart(plan: Plan) -> Chart:
     layers = [
         *_tied_times(tied, low, high),
         *margin_labels(
-            named, [str(row["layout"]) for row in named], "seconds", "memory", (0, 1.08 * capacity, height)
+            named, [str(row["layout"]) for row in named], "seconds", "memory", (0, 1.08 * capacity, height), width
         ),
         limit.mark_rule(color="#d55e00", strokeDash=[6, 4], strokeWidth=1.5),
         limit.mark_text(align="right", dy=-8, color="#d55e00").encode(
@@ -261,7 +230,7 @@ def _difference(first: str, difference: Difference) -> Chart:
     """The bars of one side: the first's time, every part that differs, the side's time."""
     before, after = (sum(getattr(one, name) for one in difference.time) for name in ("before", "after"))
     worth = [one for one in difference.time if abs(one.difference) > WORTH * max(before, after)]
-    steps = [(PART_LABELS[one.part], one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
+    steps = [(PARTS[one.part].label, one.difference) for one in sorted(worth, key=lambda one: -abs(one.difference))]
     rest = after - before - sum(value for _, value in steps)
     if abs(rest) > 1e-6 * max(before, after):
         steps.append(("all other parts", rest))
@@ -277,33 +246,24 @@ class _Step(NamedTuple):
     colour: str
 
 
-def _waterfall(first: _Step, steps: Sequence[_Step], last: str, *, error: float | None = None) -> Chart:
-    """The first total, every step, and the total that they lead to.
-
-    Args:
-        error: of the last total, as a share of it; drawn as a bar.
-    """
+def _waterfall(first: _Step, steps: Sequence[_Step], last: str) -> Chart:
+    """The first total, every step, and the total that they lead to."""
     rows = [_bar(first.name, 0.0, first.seconds, first.colour, format_seconds(first.seconds))]
     at = first.seconds
     for name, seconds, colour in steps:
-        rows.append(
-            _bar(name, at, at + seconds, colour, f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}")
-        )
+        words = f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
+        rows.append(_bar(name, at, at + seconds, colour, words))
         at += seconds
     rows.append(_bar(last, 0.0, at, WHOLE, format_seconds(at)))
     for number, row in enumerate(rows):
         row["row"] = number
     changing = [end for row in rows[1:-1] for end in (row["begin"], row["end"])] or [first.seconds]
-    lowest, longest = min(changing), max(*changing, first.seconds, at)
-    spread = [] if error is None else [at * (1 - error), at * (1 + error)]
+    least, longest = min(changing), max(*changing, first.seconds, at)
     # Totals begin off the chart where differences are small beside them, so that the differences can be seen.
-    least = min([lowest, *spread])
     low = max(0.0, least - 0.6 * (longest - least)) if least > CUT * longest else 0.0
     for row in (rows[0], rows[-1]):
         row["begin"] = low
-    rows[-1]["right"] = max([at, *spread])
-    high = max(longest, rows[-1]["right"])
-    high += 0.14 * (high - low)
+    high = longest + 0.14 * (longest - low)
     y = alt.Y("row:O", sort=[row["row"] for row in rows], axis=None)
     x = alt.X("begin:Q", title=titled("seconds", low), scale=linear(low, high), axis=alt.Axis(tickCount=6))
     base = alt.Chart(data(rows))
@@ -315,9 +275,6 @@ def _waterfall(first: _Step, steps: Sequence[_Step], last: str, *, error: float 
     links = [{"row": i, "next": i + 1, "at": rows[i]["end"]} for i in range(len(rows) - 1)]
     rules = alt.Chart(data(links)).mark_rule(color=MUTED, strokeWidth=0.8)
     layers = [rules.encode(x="at:Q", y=y, y2="next:O"), bars, names, words]
-    if spread:
-        bar = alt.Chart(data([{"row": rows[-1]["row"], "low": spread[0], "high": spread[1]}]))
-        layers.append(bar.mark_rule(color=INK, strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y))
     return alt.layer(*layers).properties(width=_TIME, height=_LANE * len(rows))
 
 

@@ -19,32 +19,6 @@ COLOURS = (
 )
 """Okabe and Ito's colours, then P. Tol's: colour-blind readers tell neighbours apart, on light and dark."""
 
-TIME_COLOURS = {
-    "forward_s": "#0072b2",
-    "backward_s": "#56b4e9",
-    "recompute_s": "#6450a8",
-    "tensor_s": "#e69f00",
-    "context_s": "#d55e00",
-    "expert_s": "#882255",
-    "weights_s": "#f0e442",
-    "stage_send_s": "#cc79a7",
-    "bubble_s": "#b0b7bf",
-    "data_s": "#009e73",
-    "optimizer_s": "#44aa99",
-    "offload_s": "#999933",
-    "host_s": "#6e7781",
-}
-MEMORY_COLOURS = {
-    "weights_bytes": "#0072b2",
-    "gradients_bytes": "#56b4e9",
-    "optimizer_bytes": "#44aa99",
-    "activations_bytes": "#e69f00",
-    "buffers_bytes": "#cc79a7",
-    "communicators_bytes": "#999933",
-    "reserve_bytes": "#b0b7bf",
-}
-"""Colours of the parts of a layout's time and memory, by their names in ``Estimate``."""
-
 
 def scheme_css() -> str:
     """Rules of a style sheet that exchange a picture's light colours where the viewer prefers a dark scheme."""

@@ -1,1 +1,0 @@
-"""Results as files: JSON, CSV and timelines."""
