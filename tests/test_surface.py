@@ -81,28 +81,28 @@ def commands(group: click.Group = cli, above: str = "") -> dict[str, click.Comma
 
 SURFACE = """
 plan: cluster model --as --attention --axis-order --batch --budget --calibration --chart --fabric --failures
-    --fix --format --max --memory-margin --order --output --pareto --placement --policy --precision --radix
+    --fix --format --max --memory-margin --order --output --placement --policy --precision --radix
     --reduce-bf16 --routing --runnable --sequence --space --stack --tokens --top --usd-per-hour --variants
     --verbose --wide
-estimate: names --as --attention --batch --calibration --chart --failures --format --launch --layout
+estimate: cluster model --as --attention --batch --calibration --chart --failures --format --layout
     --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --tokens
     --usd-per-hour --verbose --vocab --wide
-tune: names --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
+tune: cluster model --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
     --stack --verbose --wide
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour --verbose --wide
-design: names --against --batch --batches --chart --fabrics --failures --format --layout --network-life
+design: cluster model --against --batch --batches --chart --fabrics --failures --format --layout --network-life
     --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
     --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
-simulate: names --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
+simulate: cluster model --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
     --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
     --timeline --verbose --wide
 train:
 train export: file folder --config --dtype --to
-train run: names --arrangement --background-save --batch --calibration --check-replicas --clip --cluster
+train run: model --arrangement --background-save --batch --calibration --clip --cluster
     --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
     --eval-every --expert-balance --from --job --keep --layout --no-overlap --out --plan --precision
-    --profile --profile-ranks --profile-steps --rank --rate --reduce-bf16 --restart --restart-layout
+    --profile --rank --rate --reduce-bf16 --restart --restart-layout
     --resume --resume-from --save-every --seed --sequence --start-at --steps --tensorboard --timeout
     --tokenizer --warmup --weight-cache
 serve: --open --port --state
@@ -112,7 +112,7 @@ fabric check: as_built --against --cluster --exclude --format --host-map --hosts
     --output --plan --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
-schedule: names --active --algorithms --calibration --chart --chunk-counts --chunks --cluster --compare
+schedule: collective size --active --algorithms --calibration --chart --chunk-counts --chunks --cluster --compare
     --dims --export --format --groups --layout --order --output --plan --policy --system --timeline
     --verbose --wide --workload
 route:
@@ -127,7 +127,7 @@ route watch: --apply --counters --events --fabric --format --push --routes --see
 arrange: site --budget --chart --format --output --seed --verbose --wide
 sweep:
 sweep run: study --axis --clusters --compute --dry-run --models --output --state --wide --workers
-sweep show: folder --chart --colour --columns --facet --format --output --where --wide --x --y
+sweep show: folder --chart --colour --facet --format --output --where --wide --x --y
 launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 report: subject --format --output
 bench:

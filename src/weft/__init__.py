@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from weft.commands.arrange import arrange
     from weft.commands.compare import compare
     from weft.commands.design import design
-    from weft.commands.estimate import estimate
+    from weft.commands.estimate import estimate, goodput
     from weft.commands.fabric import bill_of_materials, check_fabric
-    from weft.commands.goodput import goodput
     from weft.commands.plan import plan
     from weft.commands.read import read, read_plan
     from weft.commands.report import make_report
@@ -51,6 +50,7 @@ _HOME = {
     "bill_of_materials": "weft.commands.fabric",
     "calibrate": "weft.commands.validate",
     "check_fabric": "weft.commands.fabric",
+    "goodput": "weft.commands.estimate",
     "make_report": "weft.commands.report",
     "read_cluster": "weft.cluster.files",
     "read_plan": "weft.commands.read",

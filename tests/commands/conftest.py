@@ -28,3 +28,17 @@ def weft(capsys: pytest.CaptureFixture[str]) -> Run:
         return code, out, err
 
     return run
+
+
+@pytest.fixture
+def refused(weft: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Runs what is refused: exit code 2 and one line, which is returned; where the call is wrong, below the usage."""
+
+    def run(*arguments: str) -> str:
+        code, out, err = weft(*arguments)
+        assert (code, out) == (2, ""), err
+        usage, error, problem = err.partition("Error: ")
+        assert usage.startswith("Usage: ") or (not usage and problem.count("\n") == 1)
+        return error + problem
+
+    return run

@@ -92,51 +92,16 @@ BAD = {
     "maximum of a switch": (("plan", "gpt2", "h100-8", "--max", "zero=1"), "no maximum"),
     "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
     "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
-    "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "cannot be written"),
+    "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "folder"),
     "plan missing": (("estimate", "--plan", "no.json"), "no such file"),
     "unknown code": (("info", "codes", "does-not-fitt"), "did you mean"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_code_2(weft: Run, name: str) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(refused: Callable[..., str], name: str) -> None:
     arguments, message = BAD[name]
-    code, out, err = weft(*arguments)
-    assert code == 2
-    assert err.startswith("Error: ")
-    assert err.count("\n") == 1
-    assert message in err
-    assert out == ""
-
-
-BROKEN_FILES = {
-    "empty": b"",
-    "binary": bytes(range(256)),
-    "not an object": b"[1, 2]",
-    "nested": b"[" * 100_000,
-    "nan": b'{"model_type": "llama", "hidden_size": NaN}',
-    "missing key": b'{"model_type": "llama", "hidden_size": 64}',
-    "huge": b'{"model_type": "llama", "hidden_size": 1' + b"0" * 400 + b"}",
-    "unknown type": b'{"model_type": "lstm"}',
-}
-
-
-@pytest.mark.parametrize("name", BROKEN_FILES)
-@pytest.mark.parametrize("role", ["model", "cluster", "run", "plan"])
-def test_broken_files(weft: Run, tmp_path, name: str, role: str) -> None:
-    path = tmp_path / ("cluster.toml" if role == "cluster" else "config.json")
-    path.write_bytes(BROKEN_FILES[name])
-    arguments = {
-        "model": ("plan", str(path), "h100-8"),
-        "cluster": ("plan", "gpt2", str(path)),
-        "run": ("estimate", "gpt2", "h100-8", "--run", str(path)),
-        "plan": ("estimate", "--plan", str(path)),
-    }[role]
-    code, out, err = weft(*arguments)
-    assert (code, out) == (2, "") or (role, name) == ("run", "nan")
-    if code:
-        assert err.startswith("Error: ")
-        assert err.count("\n") == 1
+    assert message in refused(*arguments)
 
 
 @given(st.text(max_size=30), st.sampled_from(["--layout", "--fix", "--max", "--tokens", "--memory-margin"]))
@@ -144,14 +109,6 @@ def test_junk_options_never_crash(weft: Run, text: str, option: str) -> None:
     verb = "estimate" if option == "--layout" else "plan"
     code, _, _ = weft(verb, "gpt2", "h100-8", f"{option}={text}")
     assert code in (0, 2, 3)
-
-
-def test_nothing_is_half_written(weft: Run, tmp_path) -> None:
-    target = tmp_path / "plan.json"
-    target.write_text("old")
-    assert weft("plan", "gpt2", "h100-12", "--format", "json", "-o", str(target))[0] == 2
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("verb", [(), ("route",)])
@@ -172,10 +129,8 @@ def test_without_arguments_the_help_is_shown_whole(weft: Run, verb: tuple[str, .
         (("info",), "For example: weft info models [WORD]"),
     ],
 )
-def test_a_wrong_call_says_what_to_write(weft: Run, words: tuple[str, ...], hint: str) -> None:
-    code, out, err = weft(*words)
-    assert (code, out) == (2, "")
-    assert hint in err
+def test_a_wrong_call_says_what_to_write(refused: Callable[..., str], words: tuple[str, ...], hint: str) -> None:
+    assert hint in refused(*words)
 
 
 def test_help_of_a_command_groups_its_options(weft: Run) -> None:
@@ -185,15 +140,13 @@ def test_help_of_a_command_groups_its_options(weft: Run) -> None:
     assert headings == ["Search:", "Job:", "Run:", "Network:", "Machine:", "Output:", "Options:"]
 
 
-def test_a_file_of_another_kind_is_called_so(weft: Run) -> None:
+def test_a_file_of_another_kind_is_called_so(refused: Callable[..., str]) -> None:
     examples = Path(__file__).parents[2] / "examples"
     for verb, file, words in (
         ("arrange", "study.toml", "schema: 'weft.study/1' should be 'weft.site/1'"),
         ("sweep", "site.toml", "schema: 'weft.site/1' should be 'weft.study/1'"),
     ):
-        code, out, err = weft(verb, str(examples / file))
-        assert (code, out) == (2, "")
-        assert words in err
+        assert words in refused(verb, str(examples / file))
 
 
 def test_an_estimate_above_what_anybody_measured_says_so(weft: Run) -> None:

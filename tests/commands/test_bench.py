@@ -102,8 +102,5 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
         pytest.param(("--ranks", "999999"), "are too many for", marks=needs_torch),
     ],
 )
-def test_bad_input_is_one_line(weft: Run, arguments: tuple[str, ...], message: str) -> None:
-    code, out, err = weft("bench", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert len(err.splitlines()) == 1
+def test_bad_input_is_one_line(refused: Callable[..., str], arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused("bench", *arguments)

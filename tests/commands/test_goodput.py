@@ -40,11 +40,7 @@ def test_failures_are_counted_without_being_asked_for(weft: Run) -> None:
         ((*SMALL, "--tokens", "1T", "--policy", "hope"), "policy"),
         ((*SMALL, "--tokens", "1T", "--failures", "5y", "--policy", "shrink"), "needs classes of failures"),
         (("plan", "gpt2", "a100-8", "--policy", "shrink"), "needs --tokens"),
-        (("goodput", "gpt2", "a100-8", "--tokens", "1T"), "is now weft estimate --layout ... --tokens"),
     ],
 )
-def test_refusals(weft: Run, arguments: tuple[str, ...], told: str) -> None:
-    code, out, err = weft(*arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("Error: ")
-    assert told in err
+def test_refusals(refused: Callable[..., str], arguments: tuple[str, ...], told: str) -> None:
+    assert told in refused(*arguments)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.commands import installation
+from weft.commands import info as installation
 from weft.solvers import maxmin
 
 Run = Callable[..., tuple[int, str, str]]

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import pytest
+from jsonschema import Draft202012Validator as Validator
 
 import weft
 from weft.commands.app import cli
@@ -140,12 +141,16 @@ def test_every_result_has_a_view():
     assert set(re.findall(r"^class (\w+)\((?:Result|Plan)\)", sources, re.M)) - set(VIEWS) == {"Selftest", "Trained"}
 
 
-def test_documents_are_json_and_begin_with_their_schema(results):
-    for found in results.values():
-        document = found.to_dict()
-        assert found.SCHEMA == "" or next(iter(document)) == "schema"
-        assert json.loads(found.to_json()) == json.loads(json.dumps(document))
-        assert found.to_json().isascii()
+@pytest.mark.parametrize("name", MAKERS)
+def test_documents_are_json_begin_with_their_schema_and_obey_it(results, name):
+    found, document = results[name], results[name].to_dict()
+    assert json.loads(found.to_json()) == json.loads(json.dumps(document))
+    assert found.to_json().isascii()
+    if found.SCHEMA:
+        assert next(iter(document)) == "schema"
+        validator, document = Validator(weft.schema(found.SCHEMA)), json.loads(found.to_json())
+        assert [f"{one.json_path}: {one.message[:200]}" for one in validator.iter_errors(document)] == []
+        assert not validator.is_valid(document | {"unknown": 1})
 
 
 def test_rows_are_a_table(results):

@@ -11,7 +11,7 @@ from rich.console import Console
 import weft
 from weft.commands.compare import CompareOptions
 from weft.commands.design import DesignOptions
-from weft.commands.goodput import GoodputOptions
+from weft.commands.estimate import GoodputOptions
 from weft.commands.networks import ROUTING, ROUTINGS
 from weft.commands.plan import PlanOptions
 from weft.commands.simulate import SimulateOptions

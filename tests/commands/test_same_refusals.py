@@ -99,28 +99,19 @@ def raised(function, *arguments, **options) -> str:
 
 
 @pytest.mark.parametrize("layout", BAD_LAYOUTS)
-@pytest.mark.parametrize("verb", ["estimate", "design"])
-def test_layouts(verb, layout):
-    message = raised(getattr(weft, verb), "llama-2-7b", "h100-64", layout=layout)
-    assert message == told(verb, "llama-2-7b", "h100-64", "--layout", layout)
-
-
-@pytest.mark.parametrize("layout", BAD_LAYOUTS)
-def test_layouts_of_scheduled_jobs(layout):
+def test_layouts(layout):
+    for verb in ("estimate", "design"):
+        message = raised(getattr(weft, verb), "llama-2-7b", "h100-64", layout=layout)
+        assert message == told(verb, "llama-2-7b", "h100-64", "--layout", layout)
     message = raised(weft.schedule, workload="llama-2-7b", cluster="h100-64", layout=layout)
     assert message == told("schedule", "--workload", "llama-2-7b", "--cluster", "h100-64", "--layout", layout)
 
 
-@pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
-def test_options_of_estimate(options):
-    message = raised(weft.estimate, "llama-2-7b", "h100-64", "x=8", **options)
-    assert message == told("estimate", "llama-2-7b", "h100-64", "--layout", "x=8", *flags(options))
-
-
-@pytest.mark.parametrize("options", PLAN_OPTIONS, ids=str)
-def test_options_of_plan(options):
-    message = raised(weft.plan, "llama-2-7b", "h100-64", **options)
-    assert message == told("plan", "llama-2-7b", "h100-64", *flags(options))
+@pytest.mark.parametrize("options", [*({"layout": "x=8"} | one for one in BAD_OPTIONS), *PLAN_OPTIONS], ids=str)
+def test_options(options):
+    verb = "estimate" if "layout" in options else "plan"
+    message = raised(getattr(weft, verb), "llama-2-7b", "h100-64", **options)
+    assert message == told(verb, "llama-2-7b", "h100-64", *flags(options))
 
 
 @pytest.mark.parametrize(

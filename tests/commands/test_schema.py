@@ -7,13 +7,12 @@ import json
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator as Validator
 
 import weft
-from weft.commands.schema import TITLES
+from weft.commands.schema import SCHEMAS
 from weft.errors import MissingExtra, UnknownName
 from weft.results import Result
 
@@ -32,23 +31,6 @@ def audited() -> Result:
 
     found = weft.route(generate="BLOOM:2,GPT_3:2", router="ecmp").plan
     return audit(found.fabric, found.traffic, found.routes)
-
-
-MADE = {
-    "plan": lambda: weft.plan("gpt2-124m", "a100-8", top=2, tokens=1e9),
-    "estimate": lambda: weft.estimate("gpt2-124m", "a100-8", layout="dp=8"),
-    "comparison": lambda: weft.compare("gpt2-124m", "a100-8", "h100-8"),
-    "goodput": lambda: weft.goodput("llama-3.1-8b", "h100-64", layout="tp=8", tokens="1T"),
-    "design": lambda: weft.design("llama-3.1-8b", "h100-64", layout="tp=8", no_simulate=True, no_failures=True),
-    "bill-of-materials": lambda: weft.bill_of_materials("h100-64", kind="fat-tree", radix=16),
-    "schedule": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
-    "tune": lambda: weft.tune("gpt2-124m", "a100-8", "dp=8", measured="10%"),
-    "simulate": lambda: weft.simulate("llama-3.1-8b", "h100-64", layout="tp=8"),
-    "route": lambda: weft.route(generate="BLOOM:2,GPT_3:2"),
-    "arrangement": lambda: weft.arrange(str(ROOT / "examples" / "two-jobs.toml"), budget=1),
-    "route-audit": audited,
-    "sweep": lambda: weft.sweep(models="gpt2-124m", clusters="a100-8,a100-16"),
-}
 
 
 def documents() -> dict[str, type[Result]]:
@@ -71,18 +53,14 @@ def test_every_document_has_a_schema() -> None:
         assert f'{{"const": "{name}"' in json.dumps(weft.schema(name)), name
 
 
-@pytest.mark.parametrize("name", TITLES)
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_every_schema_is_one(name: str) -> None:
     Validator.check_schema(weft.schema(name))
 
 
-@pytest.mark.slow_but(3)
-@pytest.mark.parametrize("name", MADE)
-def test_what_a_verb_writes_obeys(name: str) -> None:
-    document: dict[str, Any] = json.loads(MADE[name]().to_json())
-    validator = Validator(weft.schema(name))
-    assert [f"{one.json_path}: {one.message[:200]}" for one in validator.iter_errors(document)] == []
-    assert not validator.is_valid(document | {"unknown": 1})
+def test_an_audit_obeys() -> None:
+    document = json.loads(audited().to_json())
+    assert [one.message for one in Validator(weft.schema("route-audit")).iter_errors(document)] == []
 
 
 @pytest.mark.parametrize("file", EXAMPLES)

@@ -18,8 +18,7 @@ from weft.cluster.catalogue import with_domain
 from weft.cluster.files import parameters, with_parameters
 from weft.commands.app import cli
 from weft.commands.points import VERBS, cluster_at, computation, compute
-from weft.errors import BadInput, UnknownName, WeftError
-from weft.studies.runners import runner
+from weft.errors import BadInput, WeftError
 from weft.views.study import study_verdict
 from weft.views.words import told
 
@@ -174,7 +173,7 @@ def test_the_command_line_writes_goes_on_and_shows(tmp_path: Path) -> None:
     before = out.read_bytes()
     assert "0 computed, 4 known" in invoked(*SHORT, "--workers", "2", "--state", state, "-o", str(out))[1]
     assert out.read_bytes() == before
-    shown = invoked("show", state, "--where", "batch=64", "--format", "json", "--columns", "cluster,iteration_s")[1]
+    shown = invoked("show", state, "--where", "batch=64", "--format", "json")[1]
     assert [row["cluster"] for row in json.loads(shown)] == ["a100-8", "a100-16"]
 
 
@@ -263,12 +262,3 @@ def test_a_plain_script_needs_no_guard(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
-
-
-def test_runners() -> None:
-    chosen = runner(1)
-    assert chosen.workers == 1
-    with pytest.raises(BadInput):
-        runner("0")
-    with pytest.raises(UnknownName):
-        computation("nothing")

@@ -53,15 +53,12 @@ def test_plot(weft, runs: str, tmp_path: Path, suffix: str) -> None:
     assert (b"korthikanti" in first.read_bytes()) == (suffix != "png")
 
 
-def test_plot_without_the_extra(weft, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_without_the_extra(refused, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.commands.output.find_spec", lambda name: None)
-    code, out, err = weft("validate", runs, "--plot", "runs.svg")
-    assert (code, out) == (2, "")
-    assert "--plot needs the extra weft[plot] -- pip install " in err
-    assert err.count("\n") == 1
+    assert "--plot needs the extra weft[plot] -- pip install " in refused("validate", runs, "--plot", "runs.svg")
 
 
-def test_refusals(weft, runs: str, tmp_path: Path) -> None:
+def test_refusals(refused, runs: str, tmp_path: Path) -> None:
     for arguments, message in (
         ((runs, "--plot", "runs.gif"), "does not end in .svg, .png, .pdf or .html"),
         ((runs, "--plot", str(tmp_path / "no" / "a.svg")), "folder does not exist"),
@@ -69,7 +66,4 @@ def test_refusals(weft, runs: str, tmp_path: Path) -> None:
         ((str(tmp_path / "absent.csv"),), "no such file"),
         ((runs, "--family", "none"), "there are: elsewhere, korthikanti, sc21"),
     ):
-        code, _, err = weft("validate", *arguments)
-        assert code == 2
-        assert message in err
-        assert err.count("\n") == 1
+        assert message in refused("validate", *arguments)

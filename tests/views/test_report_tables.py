@@ -49,7 +49,7 @@ def test_no_column_is_cut_off_without_a_word(width):
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_plan_keeps_within_the_width(small_plan, width):
-    text = printed(plan_view(small_plan, pareto=True, verbose=True), width)
+    text = printed(plan_view(small_plan, verbose=True), width)
     lines = [line for line in text.splitlines() if "--layout" not in line]
     assert max(map(len, lines)) <= width
     assert not any(line != line.rstrip() for line in lines)
@@ -90,7 +90,7 @@ def test_degree_words_read_back(small_plan):
 
 
 def test_a_plan_without_layouts_explains_itself(starved_plan):
-    text = printed(plan_view(starved_plan, pareto=True))
+    text = printed(plan_view(starved_plan))
     assert text.startswith("No layout fits. ")
     assert "does-not-fit" in text
     assert "0 fit in memory" in printed(plan_view(starved_plan, verbose=True))

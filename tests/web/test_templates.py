@@ -36,11 +36,8 @@ def page(name, frozen):
         ("d", "area", ()),
         ("e", "text", (name,)),
     ]
-    fields = tuple(
-        Field(name=one, label=name, kind=kind, help=name, choices=choices, placeholder=name)
-        for one, kind, choices in kinds
-    )
-    asked = replace(PLAN, groups=(Group(title=name, fields=fields),))
+    fields = tuple(Field(one, name, kind, name, choices, name) for one, kind, choices in kinds)
+    asked = replace(PLAN, groups=(Group(fields, name),))
     inner = render("blocks.html", sections=sections(blocks(name), lambda value: f"/plan?x={value}"))
     answer = render(
         "answer.html", blocks=Markup(inner), show="a", tabs=[("a", name), ("b", name)], files=[(name, name)]

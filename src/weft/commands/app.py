@@ -12,7 +12,7 @@ from typing import TextIO
 
 import click
 
-from weft.errors import LONGEST_MESSAGE, BadInput, InDoubt, WeftError, printable
+from weft.errors import LONGEST_MESSAGE, InDoubt, WeftError, printable
 
 EXAMPLES = {
     "plan": ("llama-3.1-405b h100-16384", "rank the layouts worth trying"),
@@ -34,15 +34,6 @@ OTHERS = {
 }
 """The other commands, by group."""
 VERBS = (*EXAMPLES, *(name for names in OTHERS.values() for name in names))
-MOVED = {
-    "bench-comm": "bench",
-    "calibrate": "validate --fit FILE.toml",
-    "doctor": "info install",
-    "export-checkpoint": "train export",
-    "goodput": "estimate --layout ... --tokens 15T",
-    "selftest": "bench selftest",
-}
-"""Commands of earlier versions, and what does their work."""
 COMPLETION = "_WEFT_COMPLETE"
 """Set by shells that ask what can follow."""
 
@@ -54,8 +45,6 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in MOVED:
-            raise BadInput(f"is now weft {MOVED[cmd_name]}", where=f"weft {cmd_name}")
         if cmd_name not in VERBS:
             return None
         module = import_module("weft.web.serve" if cmd_name == "serve" else f"weft.commands.{cmd_name}")

@@ -11,9 +11,10 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, check_chart, check_file, console, deliver, deliver_chart
+from weft.commands.output import Output, chart_option, console, deliver, deliver_chart, file_option
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
+from weft.units import parse_seconds
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -64,7 +65,6 @@ def arrange(
     options = given_options(ArrangeOptions, options, given)
     from weft.arrangement.search import Search
     from weft.arrangement.site import Site, read_site
-    from weft.units import parse_seconds
 
     budget_s = parse_seconds(options.budget, "--budget")
     if not budget_s > 0:
@@ -86,11 +86,9 @@ def arrange(
 class ArrangeOutput(Output):
     """Output options of ``weft arrange``."""
 
-    output: str | None = option(None, "Also write the arrangement (JSON).", "-o", "--output", metavar="FILE")
+    output: str | None = file_option("Also write the arrangement (JSON).", "-o", "--output")
     verbose: bool = option(False, "Also show other policies, placement, links and assumptions.")
-    chart: str | None = option(
-        None, "Also draw placement, links and a timeline (.svg, .png, .pdf, .html).", metavar="FILE"
-    )
+    chart: str | None = chart_option("placement, links and a timeline")
 
 
 @click.command("arrange", cls=GroupedCommand)
@@ -106,8 +104,6 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     \b
     weft arrange examples/site.toml -o arranged.json
     """
-    check_file(out.output, "-o")
-    check_chart(out.chart)
     screen = console(error=True)
 
     def progress(value: float, bound: float) -> None:
@@ -126,6 +122,4 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
 
         print_blocks(arrangement_view(result, verbose=out.verbose), wide=out.wide)
     if out.chart is not None:
-        from weft.views.charts.arrangement import arrangement_chart
-
-        deliver_chart(arrangement_chart(result), out.chart)
+        deliver_chart(result.chart(), out.chart)

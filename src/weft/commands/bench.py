@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import weft
+from weft.cluster.calibration import write_calibration
+from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.options import Options, option
-from weft.commands.output import Progress, check_file, deliver, show
+from weft.commands.output import Output, Progress, deliver, file_option, report, show
 from weft.errors import BadInput, UnknownName
-from weft.units import counted
+from weft.layout import Layout
+from weft.layout.measured import SelftestFinding
+from weft.layout.text import parse_layout
+from weft.results import Result
+from weft.units import counted, parse_bytes
+from weft.views.blocks import Blank, Block, Paragraph, rows_grid
 
 if TYPE_CHECKING:
-    from weft.layout import Layout
     from weft.layout.measured import MeasuredPrecision
     from weft.validation.measured import Described
-
 SIZES = {"cpu": "4KiB:16MiB", "cuda": "4KiB:1GiB"}
 STEP = 4
 """Between the sizes of a range."""
@@ -49,13 +58,13 @@ class BenchOutput(Options):
     form: str = option("table", "Output.", "--format", choices=("table", "json"))
     verbose: bool = option(False, "Also show every measured collective and product.")
     wide: bool = option(False, "Show all columns, however wide.")
-    output: str | None = option(None, "Also write the cluster file for plans.", "-o", "--output", metavar="FILE.toml")
-    calibration_output: str | None = option(
-        None, "Also write constants and measured times, for --calibration.", metavar="FILE.toml"
+    output: str | None = file_option("Also write the cluster file for plans.", "-o", "--output", metavar="FILE.toml")
+    calibration_output: str | None = file_option(
+        "Also write constants and measured times, for --calibration.", metavar="FILE.toml"
     )
 
 
-@click.group(cls=DefaultGroup, default="run", modules={"selftest": "selftest"})
+@click.group(cls=DefaultGroup, default="run")
 def bench_command() -> None:
     """Measure this machine for plans, or check the training runtime on it.
 
@@ -75,8 +84,6 @@ def run_command(options: BenchOptions, out: BenchOutput) -> None:
 
     The command starts the ranks itself; under torchrun it is one of them.
     """
-    check_file(out.output, "--output")
-    check_file(out.calibration_output, "--calibration-output")
     layout = _layout(options)
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
@@ -101,9 +108,6 @@ def run_command(options: BenchOptions, out: BenchOutput) -> None:
 
 
 def _layout(options: BenchOptions) -> Layout:
-    from weft.layout import Layout
-    from weft.layout.text import parse_layout
-
     if options.layout is not None:
         return parse_layout(options.layout).complete(options.ranks)
     if options.ranks is None:
@@ -138,8 +142,6 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def _size(text: str) -> int:
-    from weft.units import parse_bytes
-
     size = parse_bytes(text.strip(), "--sizes")
     if not 1 <= size <= LARGEST_BYTES:
         raise BadInput(f"{text.strip()[:40]} is not between 1 B and 64 GiB", where="--sizes", remedy="as 4KiB:16MiB")
@@ -162,7 +164,6 @@ def _deliver(result: Described, out: BenchOutput) -> None:
 
 def _write(result: Described, cluster: str | None, constants: str | None) -> None:
     """Write the files that plans read, once the cluster has proved readable."""
-    from weft.cluster.calibration import write_calibration
     from weft.cluster.files import read_cluster
     from weft.views.validation import cluster_file
 
@@ -173,3 +174,127 @@ def _write(result: Described, cluster: str | None, constants: str | None) -> Non
     if constants is not None:
         source = f"weft bench on {result.cluster.name}"
         deliver(write_calibration(result.constants, source=source, measured=result.by_shape()), constants)
+
+
+# The runtime checked ------------------------------------------------------------------------------------
+
+STEPS = 8
+"""Steps that are timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelftestOptions(Options):
+    """The ranks that are checked."""
+
+    group = "Machine"
+    gpu: bool = option(False, "Use this machine's GPUs, one per rank.")
+    ranks: int | None = option(None, "Ranks: 1, 2, 4 or 8 (default: all GPUs; 2 on CPUs).", metavar="N", least=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Selftest(Result):
+    """The findings on each grid of the ranks."""
+
+    SCHEMA = "weft.selftest/1"
+    DOCUMENT = "ok weft device ranks machine=facts checks=findings"
+
+    device: str
+    ranks: int
+    facts: dict[str, str]
+    findings: tuple[SelftestFinding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing fails."""
+        return all(one.verdict != "fails" for one in self.findings)
+
+    @property
+    def weft(self) -> str:
+        return weft.__version__
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """A row a check and grid."""
+        return [encode(one) for one in self.findings]
+
+
+def selftest(options: SelftestOptions) -> Selftest:
+    """Check the runtime on every grid of this machine's ranks."""
+    from weft.runtime.measure.selftest import (
+        environment_facts,
+        layouts,
+        most_ranks,
+        read_findings,
+        selftest_rank,
+        timed_job,
+    )
+    from weft.runtime.run.ranks import gpus, run_ranks
+
+    device = "cuda" if options.gpu else "cpu"
+    if options.gpu and not gpus():
+        raise BadInput(
+            "PyTorch finds no GPU here", where="--gpu", remedy="run it where there is one, or without --gpu on the CPU"
+        )
+    ranks = options.ranks or (most_ranks(gpus()) if options.gpu else 2)
+    if most_ranks(ranks) != ranks:
+        raise BadInput(f"there are no grids of {ranks} ranks", where="--ranks", remedy="give 1, 2, 4 or 8")
+    every = layouts(ranks, timed_job(device).recipe.global_batch)
+    tensor = [layout for layout in every if device == "cuda" and layout.x * layout.y > 1]
+    findings: list[SelftestFinding] = []
+    with tempfile.TemporaryDirectory(prefix="weft-") as folder:
+        path = Path(folder) / "findings.json"
+        for grids in (tensor, [layout for layout in every if layout not in tensor]):  # GPUs are set up for either
+            if grids:
+                estimated = [_estimated_bytes(layout, device) for layout in grids]
+                run_ranks(selftest_rank, (str(path), device, STEPS, grids, estimated), ranks, device, None, grids[0])
+                findings += read_findings(path)
+    return Selftest(device=device, ranks=ranks, facts=environment_facts(device), findings=tuple(findings))
+
+
+def _estimated_bytes(layout: Layout, device: str) -> float | None:
+    """Peak memory of the fullest rank on this machine's GPUs; None where the catalogue does not have them."""
+    import torch
+
+    from weft.runtime.measure.timing import accelerator_of
+
+    chip = accelerator_of(torch.cuda.get_device_name()) if device == "cuda" else None
+    return None if chip is None else estimated_bytes(layout, chip.name, device)
+
+
+def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
+    """What tensors of the timed job's fullest rank allocate at most, on a server of a catalogue's accelerator."""
+    from weft.cluster import calibration, load
+    from weft.estimation import estimate, of_runtime
+    from weft.runtime.measure.selftest import timed_job
+
+    cluster = load(f"{chip}-{layout.world}")
+    constants = of_runtime(calibration(cluster.accelerator.name))
+    return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes
+
+
+@bench_command.command("selftest")
+@takes(options=SelftestOptions, out=Output)
+@click.pass_context
+def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
+    """Check the training runtime here: losses, collectives, memory, speed.
+
+    Every grid of the ranks is compared with one rank in fp64 and with the predicted collectives, and its steps are
+    timed; on GPUs also memory with the estimate.
+    Exit code 1 if a check fails. To share the result: --format json -o FILE.
+    """
+    result = selftest(options)
+    report(result, out, _view(result))
+    ctx.exit(0 if result.ok else 1)
+
+
+def _view(result: Selftest) -> Iterator[Block]:
+    findings = result.findings
+    verdicts = [finding.verdict for finding in findings]
+    failed, checks = verdicts.count("fails"), len(findings) - verdicts.count("seen")
+    state = f"{failed:,} of {counted(checks, 'check')} FAILED" if failed else f"{counted(checks, 'check')} passed"
+    yield Paragraph(f"{state} on {counted(result.ranks, 'rank')} ({result.device})", style="bold")
+    yield Blank()
+    names = {"holds": "passed", "fails": "FAILED", "seen": "measured"}
+    rows = [(finding.grid, names[finding.verdict], finding.check, finding.found) for finding in findings]
+    yield rows_grid(("grid", "", "check", "result"), rows, left=("grid", "", "check", "result"))
+    facts = ", ".join(f"{name} {value}" for name, value in result.facts.items())
+    yield Paragraph(f"Machine: {facts}", indent=2, hang=2)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -122,28 +120,13 @@ class GroupedCommand(click.Command):
 
 
 class DefaultGroup(click.Group):
-    """A group that takes arguments, unless they begin with the name of a command, as those of ``default``.
-
-    Args:
-        default: the name of that command.
-        modules: modules of ``weft.commands`` by the command that each has and that is loaded when it is called.
-    """
+    """A group that takes arguments, unless they begin with the name of a command, as those of ``default``."""
 
     command_class = GroupedCommand
 
-    def __init__(self, *, default: str, modules: Mapping[str, str] = MappingProxyType({}), **options: Any) -> None:
+    def __init__(self, *, default: str, **options: Any) -> None:
         super().__init__(**options)
-        self.default, self.modules = default, modules
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*self.commands, *self.modules])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self.modules:
-            module = import_module(f"weft.commands.{self.modules[cmd_name]}")
-            command: click.Command = getattr(module, f"{cmd_name}_command")
-            return command
-        return super().get_command(ctx, cmd_name)
+        self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] not in ("-h", "--help", *self.list_commands(ctx)):

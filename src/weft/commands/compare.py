@@ -15,9 +15,10 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RoutingOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, deliver_chart, report
+from weft.commands.output import LayoutOutput, chart_option, report
 from weft.commands.shared import ConstantsOptions, RecipeOptions, cluster_of, constants_of, job_of, layout_of, stack_of
 from weft.errors import BadInput, NothingFeasible
+from weft.units import parse_count
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
@@ -74,7 +75,6 @@ def compare(
     """
     options = given_options(CompareOptions, options, given)
     from weft.search.comparison import compare as compare_sides
-    from weft.units import parse_count
 
     results = [_result(subject) for subject in subjects]
     if any(result is not None for result in results):
@@ -165,7 +165,11 @@ def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
     for cluster, *chosen in itertools.product(places, *values.values()):
         named = dict(zip(values, chosen, strict=True))
         words = [cluster.name] if len(places) > 1 else []
-        words += [_label(name, value) for name, value in named.items() if len(values[name]) > 1]
+        words += [
+            f"{name} {value}" if name in ("batch", "sequence") else str(value)
+            for name, value in named.items()
+            if len(values[name]) > 1
+        ]
         label = " ".join(words) or cluster.name
         recipe = RecipeOptions(**{name: named.pop(name) for name in RECIPE})
         try:
@@ -179,10 +183,6 @@ def _of_names(subjects: Sequence[Any], options: CompareOptions) -> list[Side]:
     return result
 
 
-def _label(name: str, value: object) -> str:
-    return f"{name} {value}" if name in ("batch", "sequence") else str(value)
-
-
 def _side(
     label: str, job: Any, cluster: Any, *, layout: str | None, stack: str | None, fabric: str | None, routing: str
 ) -> Side:
@@ -194,12 +194,11 @@ def _side(
 
     software = ConstantsOptions(stack=stack)
     constants = constants_of(software, cluster, job)
+    network: dict[str, Any] = {} if fabric is None else {"fabric": fabric, "routing": routing}
     if layout is not None:
         result = estimate(job, cluster, [layout_of(layout, job, cluster)], constants)[0]
-    elif fabric is None:
-        result = plan(job, cluster, stack=stack, top=1).best
     else:
-        result = plan(job, cluster, stack=stack, top=1, fabric=fabric, routing=routing).best
+        result = plan(job, cluster, stack=stack, top=1, **network).best
     side = Side(
         label=label,
         job=job,
@@ -207,12 +206,10 @@ def _side(
         estimate=result,
         constants=constants,
         stack=stack_of(software, job, cluster),
-        fabric=None,
-        simulated_s=None,
     )
     if fabric is None:
         return side
-    run: Any = simulate(job, cluster, result.layout, fabric=fabric, routing=routing)
+    run: Any = simulate(job, cluster, result.layout, **network)
     name = fabric if routing in ROUTINGS else f"{fabric}, {routing} transport"
     return replace(side, fabric=name, simulated_s=run.iteration_s)
 
@@ -226,7 +223,6 @@ def _check_number(sides: int) -> None:
 def _priced(sides: list[Side], prices: tuple[str, ...]) -> list[Side]:
     """The sides with the prices that were given."""
     from weft.codec import positive
-    from weft.units import parse_count
 
     if not prices:
         return sides
@@ -243,7 +239,7 @@ class CompareOutput(LayoutOutput):
     """Output options of ``weft compare``."""
 
     verbose: bool = option(False, "Also show every part of time and memory, and why it differs.")
-    chart: str | None = option(None, "Also draw what makes the difference (.svg, .png, .pdf, .html).", metavar="FILE")
+    chart: str | None = chart_option("what makes the difference")
 
 
 @click.command("compare", cls=GroupedCommand)
@@ -260,12 +256,7 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
 
     Without --layout each side has the best layout of a plan. The sides are A, B, C and so on; all are compared with A.
     """
-    check_chart(out.chart)
     result = compare(*names, options=options)
     from weft.views.comparison import comparison_view
 
-    report(result, out, comparison_view(result, verbose=out.verbose))
-    if out.chart is not None:
-        from weft.views.charts.layouts import comparison_chart
-
-        deliver_chart(comparison_chart(result), out.chart)
+    report(result, out, comparison_view(result, verbose=out.verbose), result.chart)

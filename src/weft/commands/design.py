@@ -12,7 +12,7 @@ from weft.codec import positive
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import Output, Progress, check_chart, check_count, deliver_chart, report
+from weft.commands.output import Output, Progress, chart_option, report
 from weft.commands.shared import (
     FailureOptions,
     RankedOptions,
@@ -24,10 +24,11 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput, NothingFeasible
+from weft.layout import Layout
+from weft.units import parse_seconds
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
-    from weft.layout import Layout
     from weft.search.design import DesignStudy
 
 USAGE = "weft design MODEL CLUSTER [--layout tp=8,pp=4] | weft design --plan FILE [--rank N]"
@@ -95,7 +96,6 @@ def design(
     options = given_options(DesignOptions, options, given)
     from weft.search.design import DesignTerms
     from weft.search.design import design as compare
-    from weft.units import parse_seconds
 
     layout: Layout | None = None
     if options.plan is not None:
@@ -159,13 +159,14 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
 class DesignOutput(Output):
     """Output options of ``weft design``."""
 
-    chart: str | None = option(None, "Also draw cost against time (.svg, .png, .pdf, .html).", metavar="FILE")
+    chart: str | None = chart_option("cost against time")
 
 
 @click.command("design", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
+@click.argument("model", required=False)
+@click.argument("cluster", required=False)
 @takes(options=DesignOptions, out=DesignOutput)
-def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOutput) -> None:
+def design_command(model: str | None, cluster: str | None, options: DesignOptions, out: DesignOutput) -> None:
     """Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.
 
     \b
@@ -175,13 +176,8 @@ def design_command(names: tuple[str, ...], options: DesignOptions, out: DesignOu
     """
     from weft.views.design import design_view
 
-    check_chart(out.chart)
-    check_count(names, 2, "design", USAGE)
-    model, cluster = (*names, None, None)[:2]
     with Progress("simulating networks") as progress:
         result = design(model, cluster, options, progress=progress)
-    report(result, out, design_view(result))
+    report(result, out, design_view(result), result.chart if result.designs else None)
     if not result.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))
-    if out.chart is not None:
-        deliver_chart(result.chart(), out.chart)

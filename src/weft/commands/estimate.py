@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import LayoutOutput, check_chart, check_count, deliver_chart, nothing_fits, report
+from weft.commands.output import LayoutOutput, nothing_fits, report
 from weft.commands.shared import (
     ConstantsOptions,
+    FailureOptions,
     ModelOptions,
     RankedOptions,
     RecipeOptions,
@@ -26,16 +27,20 @@ from weft.commands.shared import (
     subject_of,
 )
 from weft.errors import BadInput
-from weft.interop.launch import TOOLS, launch_arguments
+from weft.interop.launch import read_run
+from weft.model.resolve import changed_job, complete_job
 from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource, LayoutSource
-    from weft.estimation import Estimate
     from weft.estimation.report import EstimateReport
-    from weft.views.blocks import Block
+    from weft.fabric import Fabric
+    from weft.search.goodput import GoodputReport
 
 USAGE = "weft estimate MODEL CLUSTER --layout tp=8,pp=4 | [MODEL] CLUSTER --run FILE | --plan FILE [--rank N]"
+
+
+_GOODPUT = 'weft.goodput("llama-3.1-8b", "h100-64", "tp=2", tokens="15T")'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +80,7 @@ def estimate(
     Raises:
         BadInput: a name, a file or an option that cannot be used, or a layout that cannot run the job.
     """
-    options = given_options(EstimateOptions, options, given | ({} if layout is None else {"layout": layout}))
+    options = given_options(EstimateOptions, options, given, layout=layout)
     named = [name for name in ("layout", "run", "plan") if getattr(options, name) is not None]
     if len(named) != 1:
         raise BadInput("give exactly one of --layout, --run and --plan", where="estimate", remedy=USAGE)
@@ -111,9 +116,7 @@ def run_subject(
     usage: str = USAGE,
 ) -> Subject:
     """The job, cluster and layout of a run's configuration."""
-    from weft.interop.launch import read_run
     from weft.layout.check import check_layout
-    from weft.model.resolve import changed_job, complete_job
 
     if cluster is None:
         raise BadInput("CLUSTER is needed, and MODEL where the run does not state it", where="--run", remedy=usage)
@@ -146,53 +149,89 @@ def run_subject(
 
 def stated_world(path: str) -> int | None:
     """Accelerators that a run's configuration itself names, if it does."""
-    from weft.interop.launch import read_run
-
     try:
         return read_run(path).world
     except BadInput:
         return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EstimateOutput(LayoutOutput):
-    """Output options of ``weft estimate``."""
-
-    launch: str | None = option(None, "Also print launch arguments for a tool.", choices=TOOLS)
-
-
 @click.command("estimate", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
-@takes(options=EstimateOptions, out=EstimateOutput)
-def estimate_command(names: tuple[str, ...], options: EstimateOptions, out: EstimateOutput) -> None:
+@click.argument("model", required=False)
+@click.argument("cluster", required=False)
+@takes(options=EstimateOptions, out=LayoutOutput)
+def estimate_command(model: str | None, cluster: str | None, options: EstimateOptions, out: LayoutOutput) -> None:
     """Time, memory and bounds of one layout, and what faster hardware would be worth.
 
     MODEL and CLUSTER as for weft plan.  With --run MODEL may be left out where the configuration states it, with
     --plan both.
     """
-    check_chart(out.chart)
-    check_count(names, 2, "estimate", USAGE)
-    *model, cluster = names if names else (None,)
-    result = estimate(model[0] if model else None, cluster, options=options)
+    if cluster is None:
+        model, cluster = None, model
+    result = estimate(model, cluster, options=options)
     fitting = None
     if not result.fits:
         from weft.search.ranking import fitting_layout
 
         constants = constants_of(options, result.cluster, result.job)
         fitting = fitting_layout(result.job, result.cluster, result.layout, constants)
-    report(result, out, _view(result, out, fitting))
-    if out.chart is not None:
-        deliver_chart(result.chart(), out.chart)
+    from weft.views.breakdown import estimate_view
+
+    report(result, out, estimate_view(result, fitting=fitting, verbose=out.verbose), result.chart)
     if not result.fits:
         from weft.views.words import estimate_verdict
 
         nothing_fits(estimate_verdict(result.estimate, fitting), out)
 
 
-def _view(result: EstimateReport, out: EstimateOutput, fitting: Estimate | None) -> Iterator[Block]:
-    from weft.views.breakdown import estimate_view
-    from weft.views.ranking import launch_view
+@dataclass(frozen=True, kw_only=True)
+class GoodputOptions(RankedOptions, RecipeOptions, ConstantsOptions, FailureOptions):
+    """What fails, where, and how many hosts stand by."""
 
-    yield from estimate_view(result, fitting=fitting, verbose=out.verbose)
-    if out.launch:
-        yield from launch_view(launch_arguments(out.launch, result.job, result.cluster, result.layout))
+    spares: int | None = option(
+        None, "Spare hosts (default: as many as cost least).", metavar="N", least=0, most=10_000
+    )
+    fabric: str | Fabric | None = option(
+        None,
+        "Network whose parts fail, simulated with them failed (default: the cluster's usual one, not simulated).",
+        metavar="KIND|FILE",
+    )
+    routing: str = option(ROUTING, "How paths are chosen in the simulation.", choices=ROUTINGS)
+
+
+@verb(GoodputOptions)
+def goodput(
+    model: JobSource | None = None,
+    cluster: ClusterSource | None = None,
+    layout: LayoutSource | None = None,
+    options: GoodputOptions | None = None,
+    **given: Any,
+) -> GoodputReport:
+    """How much time and money failures cost a training run, and which class of failures costs what.
+
+    >>> import weft
+    >>> found = weft.goodput("llama-3.1-8b", "h100-1024", "tp=2,sp", tokens="15T")
+    >>> 0.9 < found.goodput < 1.0
+    True
+
+    Args:
+        model: as for ``weft.plan``; left out with ``plan``.
+        cluster: as for ``weft.plan``; left out with ``plan``.
+        layout: as text or as a record.
+        options: the options as a record instead of keywords.
+
+    Raises:
+        BadInput: a name, a file or an option that cannot be used, a layout that cannot run the job, or failures that
+            come too fast for any work to be saved.
+    """
+    options = given_options(GoodputOptions, options, given, layout=layout)
+    if options.tokens is None:
+        raise BadInput("is missing", where="--tokens", remedy=_GOODPUT)
+    from weft.search.goodput import goodput as goodput_of
+
+    subject = subject_of(model, cluster, options, options, verb="goodput", usage=_GOODPUT)
+    terms = options.terms(
+        options.tokens, spares=options.spares, simulate=options.fabric is not None, routing=options.routing
+    )
+    fabric = fabric_of(options.fabric, subject.cluster)
+    constants = constants_of(options, subject.cluster, subject.job)
+    return goodput_of(subject.job, subject.cluster, subject.layout, fabric, terms, constants=constants)

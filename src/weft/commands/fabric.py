@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,9 @@ from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, fabric_of, is_file, left_out, network_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, TableOutput, check_picture, deliver, report, show
-from weft.commands.shared import cluster_of, path_of
+from weft.commands.shared import cluster_of, path_of, share_of
 from weft.errors import BadInput, WeftError
+from weft.files import read_text
 from weft.interop.formats import FABRICS, WIRINGS
 
 if TYPE_CHECKING:
@@ -58,14 +58,7 @@ def bill_of_materials(
     options = given_options(BillOptions, options, given)
     from weft.fabric.cost import bill
 
-    spares = options.spares
-    try:
-        share = float(spares[:-1]) / 100 if isinstance(spares, str) and spares.endswith("%") else float(spares)
-    except ValueError:
-        share = math.nan
-    if not 0 <= share <= 1:
-        problem = f"{str(spares)[:40]!r} is not a share"
-        raise BadInput(problem, where="--spares", remedy="give it like 2%, at most 100%")
+    share = share_of(options.spares, "--spares")
     fabric, kind = network_of(network, options.kind, options.radix, spares=True)
     result = bill(fabric, options.price_list(), radix=options.radix, kind=kind, spares_share=share)
     if not result.lines:
@@ -112,7 +105,6 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
         raise BadInput("is missing", where="--against", remedy="give the design: a file, or a kind with --cluster")
     from weft.fabric.wiring import ends_of_accelerators
     from weft.fabric.wiring_check import WiringReport, differences
-    from weft.files import read_text
     from weft.interop.cabling import read_names
     from weft.interop.fabric_files import FabricFileHints, read_wiring
 
@@ -205,7 +197,7 @@ class FabricOutput(TableOutput):
     """Output options of ``weft fabric show``."""
 
     export: str | None = option(None, "Print the fabric in this format instead.", choices=tuple(_WRITTEN))
-    picture: str | None = option(None, "Also draw the network.", metavar="FILE.svg")
+    picture: str | None = option(None, "Also draw the network.", metavar="FILE.svg", check=check_picture)
 
 
 @fabric_command.command("show")
@@ -217,7 +209,6 @@ def network(cluster: str, options: FabricOptions, out: FabricOutput) -> None:
     CLUSTER is a name (weft info clusters), a cluster file, or a fabric file: Weft's JSON or TOML, a cabling plan
     (CSV), LLDP JSON, ibnetdiscover output, SLURM topology or NCCL topology XML.
     """
-    check_picture(out.picture)
     built, kind = network_of(cluster, options.kind, options.radix, options, spares=out.export is None)
     if out.export is not None:
         deliver(_WRITTEN[out.export].write(built), out.output)

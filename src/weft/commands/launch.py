@@ -14,11 +14,12 @@ from weft.commands.options import option
 from weft.commands.output import FileOutput, deliver
 from weft.commands.read import read_plan
 from weft.errors import BadInput
-from weft.interop.launch import TOOLS, launch_arguments
+from weft.files import write_folder
+from weft.interop.launch import TOOLS, LaunchArguments, launch_arguments
+from weft.units import format_moment, format_seconds, parse_moment
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
-    from weft.interop.launch import LaunchArguments
 
 
 TUNER = "nccl_tuner.csv"
@@ -32,7 +33,6 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
     better than all of NCCL's algorithms."""
     from weft.arrangement.bundle import host_lists
     from weft.arrangement.collectives import SPAN, msccl_text
-    from weft.files import write_folder
 
     place = Path(folder).absolute()
     lists, settings = host_lists(bundle.host_names(number)), bundle.jobs[number].nccl_env
@@ -70,7 +70,6 @@ def arranged_arguments(
         folder: where to write host lists, settings, tuner file and schedules of the job.
     """
     from weft.arrangement.bundle import read_bundle
-    from weft.units import format_moment, format_seconds, parse_moment
 
     bundle = read_bundle(path)
     number = bundle.number(name)

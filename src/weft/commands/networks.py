@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weft.commands.options import Options, option, options_of
 from weft.commands.shared import bandwidth_of, path_of
 from weft.errors import BadInput, InDoubt
+from weft.files import read_text
 from weft.units import format_si
 
 if TYPE_CHECKING:
@@ -160,8 +161,6 @@ def _is_fabric(name: str) -> bool:
     """Whether a name is a file of a fabric, not of a cluster."""
     if not os.path.isfile(name):
         return False
-    from weft.files import read_text
-
     return Path(name).suffix != ".toml" or "weft.fabric/" in read_text(name, where=name)
 
 
@@ -191,7 +190,6 @@ def left_out(options: Options) -> dict[str, Any]:
     told = {one.name: getattr(options, one.name, one.default) for one in options_of(FileOptions)}
     path = told["host_map"]
     if path is not None:
-        from weft.files import read_text
         from weft.interop.cabling import read_host_map
 
         told["host_map"] = read_host_map(read_text(path, where=path), where=path)
@@ -219,7 +217,6 @@ def routes_of(given: str | os.PathLike[str] | RoutePlan | RouteReport, fabric: F
         given = given.plan
     if isinstance(given, RoutePlan):
         return FlowRoutes(fabric, given.traffic, given.routes, name=given.router)
-    from weft.files import read_text
     from weft.interop.routes_json import read
 
     where = path_of(given, "--routes")

@@ -57,6 +57,7 @@ class Option:
         most: largest number.
         above: whether numbers must be above ``least``.
         objects: whether a call may give an object instead of text.
+        check: refuses a file that could not be written, before anything runs.
         group: the heading under which help lists it: that of the record which declares it.
     """
 
@@ -71,6 +72,7 @@ class Option:
     most: float | None
     above: bool
     objects: bool
+    check: Callable[[str, str], None] | None
     group: str
 
     def checked(self, value: Any) -> Any:
@@ -128,9 +130,10 @@ def option(
     least: float | None = None,
     most: float | None = None,
     above: bool = False,
+    check: Callable[[str, str], None] | None = None,
 ) -> Any:
     """A field of an options record; without ``flags`` the command line spells it as the field."""
-    known = {"help": text, "flags": flags, "metavar": metavar, "choices": choices}
+    known = {"help": text, "flags": flags, "metavar": metavar, "choices": choices, "check": check}
     return field(default=default, metadata=known | {"least": least, "most": most, "above": above})
 
 
@@ -150,6 +153,8 @@ class Options:
             checked = choice.checked(value)
             if checked is not value:
                 object.__setattr__(self, choice.name, checked)
+            if choice.check is not None and checked is not None:
+                choice.check(checked, choice.flags[-1])
         for base in type(self).__mro__:
             for name, other in vars(base).get("needs", {}).items():
                 choice, needed = choices[name], choices[other]
@@ -196,8 +201,11 @@ _Record = TypeVar("_Record", bound=Options)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def given_options(record: type[_Record], options: _Record | None, given: Mapping[str, Any]) -> _Record:
-    """The record of a call: the one given, else one of the keywords."""
+def given_options(
+    record: type[_Record], options: _Record | None, given: Mapping[str, Any], **arguments: Any
+) -> _Record:
+    """The record of a call: the one given, else one of the keywords, and of those ``arguments`` that are not None."""
+    given = {**given, **{name: value for name, value in arguments.items() if value is not None}}
     if options is not None:
         if given:
             raise BadInput(f"{next(iter(given))} beside options", where="options", remedy="give one of them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -16,12 +16,13 @@ import click
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra, NothingFeasible
 from weft.files import write_text, writing
+from weft.results import Result, columns_of
+from weft.views.blocks import Block
+from weft.views.files import rows_to_csv
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from weft.results import Result
-    from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf", ".html")
@@ -49,10 +50,8 @@ def tell_of_compiling() -> None:
     compiling.listener = partial(click.echo, err=True)
 
 
-def check_chart(path: str | None, option: str = "--chart") -> None:
+def check_chart(path: str, option: str) -> None:
     """Refuse a chart that cannot be drawn or written before anything runs."""
-    if path is None:
-        return
     if Path(path).suffix.lower() not in CHARTS:
         known = f"{', '.join(CHARTS[:-1])} or {CHARTS[-1]}"
         raise BadInput(f"{path!r} does not end in {known}", where=option, remedy="name it like chart.svg")
@@ -69,10 +68,8 @@ def deliver_chart(chart: Chart, path: str) -> None:
         file.write(rendered(chart, Path(path).suffix))
 
 
-def check_file(path: str | None, option: str) -> None:
+def check_file(path: str, option: str) -> None:
     """Refuse a file that cannot be written before anything runs."""
-    if path is None:
-        return
     where = f"{option} {path}"
     if not os.path.isdir(Path(path).absolute().parent):
         raise BadInput("its folder does not exist", where=where, remedy="make the folder first")
@@ -86,17 +83,22 @@ def check_file(path: str | None, option: str) -> None:
         raise BadInput("is a folder", where=where, remedy="name a file in it")
 
 
-def check_picture(path: str | None, option: str = "--picture") -> None:
+def check_picture(path: str, option: str) -> None:
     """Refuse a picture that is no SVG, or has no folder, before anything runs."""
-    if path is not None and Path(path).suffix.lower() != ".svg":
+    if Path(path).suffix.lower() != ".svg":
         raise BadInput(f"{path!r} does not end in .svg", where=option, remedy="name it like picture.svg")
     check_file(path, option)
 
 
-def check_count(names: tuple[str, ...], most: int, verb: str, usage: str) -> None:
-    """Refuse more names than a verb takes."""
-    if len(names) > most:
-        raise BadInput(f"{len(names)} names given, at most {most} needed", where=verb, remedy=usage)
+def chart_option(what: str, *flags: str) -> Any:
+    """The option that also draws a result."""
+    text = f"Also draw {what} (.svg, .png, .pdf, .html)."
+    return option(None, text, *flags, metavar="FILE", check=check_chart)
+
+
+def file_option(text: str, *flags: str, metavar: str = "FILE") -> Any:
+    """The option that names a file to write."""
+    return option(None, text, *flags, metavar=metavar, check=check_file)
 
 
 class Progress:
@@ -136,7 +138,7 @@ class FileOutput(Options):
     """Where a result goes."""
 
     group = "Output"
-    output: str | None = option(None, "Write there instead of to the terminal.", "-o", "--output", metavar="FILE")
+    output: str | None = file_option("Write there instead of to the terminal.", "-o", "--output")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ class VerboseOutput(Options):
 class LayoutOutput(VerboseOutput, RowsOutput):
     """How and where layouts go, and what is drawn of them."""
 
-    chart: str | None = option(None, "Also draw where time and memory go (.svg, .png, .pdf, .html).", metavar="FILE")
+    chart: str | None = chart_option("where time and memory go")
 
 
 def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
@@ -182,18 +184,19 @@ def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
     raise NothingFeasible(problem)
 
 
-def report(result: Result, out: Output | RowsOutput, view: Iterable[Block]) -> None:
-    """Print or write a result in the form that was asked for; ``view`` is what people see."""
+def report(
+    result: Result, out: Output | RowsOutput, view: Iterable[Block], chart: Callable[[], Chart] | None = None
+) -> None:
+    """Print or write a result in the form that was asked for, and draw it; ``view`` is what people see."""
     if out.form == "json":
         deliver(result.to_json(), out.output)
     elif out.form == "csv":
-        from weft.results import columns_of
-        from weft.views.files import rows_to_csv
-
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
     else:
         show(view, out.output, wide=out.wide)
+    if chart is not None and (path := getattr(out, "chart", None)) is not None:
+        deliver_chart(chart(), path)
 
 
 def show(view: Iterable[Block], output: str | None, *, wide: bool | None = None) -> None:

@@ -12,10 +12,22 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import LayoutOutput, Progress, check_chart, deliver_chart, nothing_fits, report
-from weft.commands.shared import ConstantsOptions, ModelOptions, RunOptions, cluster_of, constants_of, job_of, stack_of
+from weft.commands.output import LayoutOutput, Progress, nothing_fits, report
+from weft.commands.shared import (
+    ConstantsOptions,
+    ModelOptions,
+    RunOptions,
+    cluster_of,
+    constants_of,
+    job_of,
+    share_of,
+    stack_of,
+)
 from weft.errors import BadInput, UnknownName
+from weft.layout.spec import AXES, word_of
+from weft.layout.text import parse_layout
 from weft.units import counted, parse_seconds
+from weft.views.blocks import Block
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
@@ -23,7 +35,6 @@ if TYPE_CHECKING:
     from weft.fabric.placement import Placement
     from weft.search import Plan, Space
     from weft.search.network_plan import NetworkPlan
-    from weft.views.blocks import Block
 
 POOL = 100
 """Meshes searched for, at least, of which the fastest that differ are shown."""
@@ -116,7 +127,7 @@ def plan(
         space=space,
         top=options.top if options.variants else max(POOL, SPARE * options.top),
         per_mesh=not options.variants,
-        memory_margin=_share(options.memory_margin, "--memory-margin"),
+        memory_margin=share_of(options.memory_margin, "--memory-margin"),
         constants=constants_of(options, where, job),
         stack=stack_of(options, job, where),
         order=options.order,
@@ -146,9 +157,6 @@ def plan(
 
 def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
     """The space with ``fix`` and ``max`` applied."""
-    from weft.layout.spec import AXES, word_of
-    from weft.layout.text import parse_layout
-
     fixed: dict[str, Any] = {}
     for text in options.fix:
         part = parse_layout(text, where="--fix")
@@ -175,29 +183,11 @@ def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
     return space.constrained(fixed, maximum)
 
 
-def _share(given: str | float, where: str) -> float:
-    text = str(given).strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise BadInput(f"{given!r} is not a share", where=where, remedy="write it like 5% or 0.05") from None
-    if not 0 <= share < 1:
-        raise BadInput(f"{given!r} is outside 0% to 100%", where=where, remedy="write it like 5% or 0.05")
-    return share
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanOutput(LayoutOutput):
-    """Output options of ``weft plan``."""
-
-    pareto: bool = option(False, "Also show time against memory.")
-
-
 @click.command("plan", cls=GroupedCommand)
 @click.argument("model")
 @click.argument("cluster")
-@takes(options=PlanOptions, out=PlanOutput)
-def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput) -> None:
+@takes(options=PlanOptions, out=LayoutOutput)
+def plan_command(model: str, cluster: str, options: PlanOptions, out: LayoutOutput) -> None:
     """Rank the layouts of MODEL on CLUSTER.
 
     MODEL is a name (weft info models), a Hugging Face config.json, a Megatron-LM script or an application of Calculon;
@@ -212,17 +202,15 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: PlanOutput
     Two clusters:              weft compare MODEL h100-64 h200-64
     A second NIC for each GPU: weft sweep --models MODEL --clusters CLUSTER --axis nic_bandwidth=400Gb/s,800Gb/s
     """
-    check_chart(out.chart)
     with Progress("evaluating layouts") as progress:
         result = plan(model, cluster, options, progress=progress)
     enough = "" if result.layouts or result.batch_that_runs else _enough(result, options)
-    report(result, out, _view(result, out, _command(model, cluster, options), enough))
+    view = _view(result, out, _command(model, cluster, options), enough)
+    report(result, out, view, result.chart if result.layouts else None)
     if not result.layouts:
         from weft.views.words import plan_verdict
 
         nothing_fits(". ".join(filter(None, [f"{result.shortage} -- {plan_verdict(result)}", enough])), out)
-    if out.chart is not None:
-        deliver_chart(result.chart(pareto=out.pareto), out.chart)
 
 
 def _command(model: str, cluster: str, options: PlanOptions) -> str:
@@ -253,9 +241,9 @@ def _enough(result: Plan, options: PlanOptions) -> str:
     return ""
 
 
-def _view(result: Plan, out: PlanOutput, command: str, enough: str) -> Iterator[Block]:
+def _view(result: Plan, out: LayoutOutput, command: str, enough: str) -> Iterator[Block]:
     from weft.views.ranking import network_plan_view, plan_view
 
     if "simulated_s" in result.COLUMNS:
         return network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
-    return plan_view(result, pareto=out.pareto, verbose=out.verbose, command=command, enough=enough)
+    return plan_view(result, verbose=out.verbose, command=command, enough=enough)

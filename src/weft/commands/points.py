@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -188,10 +188,7 @@ VERBS: dict[str, _Verb] = {
         ScheduleOptions,
         ("collective", "size"),
         _schedule,
-        without=(
-            *("plan", "layout", "workload", "groups", "compare", "chunk_counts"),
-            *("late", "slow", "calibration"),
-        ),
+        without=("plan", "layout", "workload", "groups", "compare", "chunk_counts", "calibration"),
     ),
     "route": _Verb(
         RouteOptions,
@@ -367,15 +364,9 @@ def _fabric(value: Any, where: str) -> str:
     return str(value)
 
 
-def _stack(value: Any, where: str) -> str:
-    if _text(value, where) not in stack_names():
-        raise UnknownName("framework", value[:60], stack_names(), where=where, listed="weft info frameworks")
-    return str(value)
-
-
-def _precision(value: Any, where: str) -> str:
-    if _text(value, where) not in PRECISIONS:
-        raise UnknownName("precision", value[:60], PRECISIONS, where=where)
+def _one_of(kind: str, known: Collection[str], value: Any, where: str) -> str:
+    if _text(value, where) not in known:
+        raise UnknownName(kind, value[:60], known, where=where)
     return str(value)
 
 
@@ -412,8 +403,8 @@ _SUBJECTS = {
     "cluster": AxisKind("cluster", _cluster_name, file=True),
     "layout": AxisKind("layout", _layout),
     "fabric": AxisKind("fabric", _fabric, file=True),
-    "stack": AxisKind("stack", _stack),
-    "precision": AxisKind("precision", _precision),
+    "stack": AxisKind("stack", partial(_one_of, "framework", stack_names())),
+    "precision": AxisKind("precision", partial(_one_of, "precision", PRECISIONS)),
     "batch": AxisKind("batch", _count, "whole"),
     "sequence": AxisKind("sequence", _count, "whole"),
     "collective": AxisKind("collective", _text),

@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.cluster import Cluster
 from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import read_text
+from weft.layout import Layout
+from weft.model import Job
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.cluster import Cluster
     from weft.estimation.report import EstimateReport
-    from weft.layout import Layout
-    from weft.model import Job
     from weft.search import Plan
 
 ARRANGEMENT = "weft.arrangement/1"
@@ -58,8 +58,8 @@ def read(path: str | os.PathLike[str]) -> Plan | EstimateReport | Arrangement:
     raise _no_schema(schema, f"{Plan.SCHEMA!r}, {EstimateReport.SCHEMA!r} or {ARRANGEMENT!r}", where)
 
 
-def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster, Layout]:
-    """Job, cluster and the layout of a rank (from 1) of a plan's file.
+def read_plan(plan: str | os.PathLike[str] | Plan, rank: int = 1) -> tuple[Job, Cluster, Layout]:
+    """Job, cluster and the layout of a rank (from 1) of a plan or of its file.
 
     >>> import tempfile, weft
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,27 +72,19 @@ def read_plan(path: str | os.PathLike[str], rank: int = 1) -> tuple[Job, Cluster
     Raises:
         BadInput: the file is not a plan, was changed into one that cannot run, or has no layout of that rank.
     """
-    from weft.cluster.files import cluster_from_dict
     from weft.layout.check import check_layout
-    from weft.layout.text import layout_from_dict
-    from weft.model.job import job_from_dict
     from weft.search import Plan
 
-    where = os.fspath(path)
-    plan = _document(path, where)
-    schema = _field(plan, "schema", where)
-    if schema != Plan.SCHEMA:
-        raise _no_schema(schema, repr(Plan.SCHEMA), where)
-    layouts = _field(plan, "layouts", where)
-    if not isinstance(layouts, list) or not layouts:
+    where = "plan" if isinstance(plan, Plan) else os.fspath(plan)
+    document = plan if isinstance(plan, Plan) else read(plan)
+    if not isinstance(document, Plan):
+        raise _no_schema(document.SCHEMA, repr(Plan.SCHEMA), where)
+    if not document.layouts:
         raise BadInput("holds no layout", where=f"{where}: layouts", remedy=_WRITE_ONE)
-    if not 1 <= rank <= len(layouts):
-        raise BadInput(f"there is no rank {rank}", where=where, remedy=f"choose 1 to {len(layouts)}")
-    job = job_from_dict(_field(plan, "job", where), where=f"{where}: job")
-    cluster = cluster_from_dict(_field(plan, "cluster", where), where=f"{where}: cluster")
-    place = f"{where}: layouts[{rank - 1}]"
-    layout = layout_from_dict(_field(layouts[rank - 1], "layout", place), where=place, world=cluster.count)
-    check_layout(job, cluster.count, layout, where=place)
+    if not 1 <= rank <= len(document.layouts):
+        raise BadInput(f"there is no rank {rank}", where=where, remedy=f"choose 1 to {len(document.layouts)}")
+    job, cluster, layout = document.job, document.cluster, document.layouts[rank - 1].layout
+    check_layout(job, cluster.count, layout, where=f"{where}: layouts[{rank - 1}]")
     return job, cluster, layout
 
 

@@ -11,16 +11,15 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import FileOutput, check_file, deliver
+from weft.commands.output import FileOutput, deliver
 from weft.errors import BadInput, NothingFeasible, printable
-from weft.interop.launch import launch_arguments
+from weft.interop.launch import LaunchArguments, launch_arguments
+from weft.views.blocks import Block
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
-    from weft.interop.launch import LaunchArguments
     from weft.search import Plan
     from weft.studies.result import Sweep
-    from weft.views.blocks import Block
 
 LAUNCHERS = ("megatron", "torchtitan", "deepspeed")
 """Tools whose launch files a report contains."""
@@ -54,35 +53,31 @@ def make_report(
         BadInput: the file is neither a plan nor an arrangement, the folder is not a state, or an option is wrong.
         MissingExtra: the extra ``page`` is not installed.
     """
-    from weft.arrangement.bundle import Arrangement, arrangement_of, read_document
-    from weft.commands.read import read, schema_of
+    from weft.arrangement.bundle import Arrangement
+    from weft.commands.read import read
     from weft.commands.sweep import open_sweep
     from weft.search import Plan
     from weft.studies.result import Sweep
 
     options = given_options(ReportOptions, options, given)
-    if isinstance(subject, Sweep):
-        return _study(subject, options.form)
+    result: object = subject
+    file = "arranged.json"
     if isinstance(subject, str | os.PathLike):
-        if os.path.isdir(subject):
-            with open_sweep(subject) as result:
-                return _study(result, options.form)
-        path = os.fspath(subject)
+        path, file = os.fspath(subject), os.path.basename(subject)
         if path.lower().endswith((".csv", ".parquet")):
             problem = "is a table, which does not say what computed it"
             raise BadInput(problem, where=path, remedy="give the folder of weft sweep --state")
-    if isinstance(subject, Arrangement):
-        return arrangement_page(subject, subject.to_dict(), "arranged.json", options.form)
-    if isinstance(subject, Plan):
-        return _planned(subject, options.form)
-    where = os.fspath(subject)
-    if schema_of(where) == Arrangement.SCHEMA:
-        document = read_document(where)
-        return arrangement_page(arrangement_of(document, where), document, os.path.basename(where), options.form)
-    plan = read(where)
-    if not isinstance(plan, Plan):
-        raise BadInput("is an estimate, not a plan", where=where, remedy="write a plan with weft plan --format json")
-    return _planned(plan, options.form)
+        if os.path.isdir(path):
+            with open_sweep(path) as study:
+                return _study(study, options.form)
+        result = read(path)
+    if isinstance(result, Sweep):
+        return _study(result, options.form)
+    if isinstance(result, Arrangement):
+        return arrangement_page(result, result.to_dict(), file, options.form)
+    if not isinstance(result, Plan):
+        raise BadInput("is an estimate, not a plan", where=file, remedy="write a plan with weft plan --format json")
+    return _planned(result, options.form)
 
 
 def _planned(plan: Plan, form: str) -> str:
@@ -130,5 +125,4 @@ def report_command(subject: str, options: ReportOptions, out: FileOutput) -> Non
     \b
     weft report plan.json -o plan.html
     """
-    check_file(out.output, "--output")
     deliver(make_report(subject, options=options), out.output)

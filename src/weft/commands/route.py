@@ -10,15 +10,20 @@ import click
 
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.networks import SubnetOptions
-from weft.commands.options import given_options, option, verb
+from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import RowsOutput, VerboseOutput, check_picture, deliver, report
+from weft.commands.route_watch import watch_command
 from weft.commands.traffic import TrafficOptions, failed, names_traffic, network_of, traffic_of
 from weft.errors import BadInput, UnknownName
+from weft.files import read_text, write_folder
+from weft.interop.formats import formats_of
+from weft.units import counted
 
 if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.traffic import Routes
     from weft.routing import JobTraffic
+    from weft.routing.plan import RoutePlan
     from weft.routing.report import RouteAudit, RouteReport
 
 ROUTERS = ("auto", "ecmp", "greedy", "edge-coloring", "repair", "ilp", "split", "spray")
@@ -66,7 +71,7 @@ def route(
         BadInput: no traffic, flows that cannot be routed, or an option that cannot be used.
         Unsupported: a router that does not apply.
     """
-    options = given_options(RouteOptions, options, given | ({} if fabric is None else {"fabric": fabric}))
+    options = given_options(RouteOptions, options, given, fabric=fabric)
     from weft.routing.plan import plan
     from weft.routing.report import RouteReport
 
@@ -127,7 +132,6 @@ def audit_routes(options: AuditOptions | None = None, **given: Any) -> RouteAudi
 
 def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, Routes]:
     """The fabric, the flows (of the options, else of the file), and their installed routes."""
-    from weft.files import read_text
     from weft.interop.routes_json import read_paths
 
     flows: JobTraffic | None = None
@@ -154,10 +158,7 @@ def installed(options: TrafficOptions, path: str) -> tuple[Fabric, JobTraffic, R
     return fabric, flows, read_tables(text, subnet, fabric, flows, path_bits=bits, where=path)
 
 
-_MODULES = {"watch": "route_watch", "export": "route_export"}
-
-
-@click.group(cls=DefaultGroup, default="plan", modules=_MODULES)
+@click.group(cls=DefaultGroup, default="plan")
 def route_command() -> None:
     """Compute routes on which the flows of training jobs do not collide.
 
@@ -181,7 +182,7 @@ class AuditOutput(VerboseOutput, RowsOutput):
 class RouteOutput(AuditOutput):
     """Output options of ``weft route``."""
 
-    picture: str | None = option(None, "Also draw the load of every link.", metavar="FILE.svg")
+    picture: str | None = option(None, "Also draw the load of every link.", metavar="FILE.svg", check=check_picture)
 
 
 @route_command.command()
@@ -201,7 +202,6 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     """
     from weft.views.route import plan_view
 
-    check_picture(out.picture)
     result = route(options=options)
     report(result, out, plan_view(result, verbose=out.verbose))
     if out.picture is not None:
@@ -229,3 +229,111 @@ def audit(options: AuditOptions, out: AuditOutput) -> None:
 
     result = audit_routes(options=options)
     report(result, out, audit_view(result, verbose=out.verbose))
+
+
+route_command.add_command(watch_command)
+
+# Routes for real networks ---------------------------------------------------------------------------------
+
+KINDS = formats_of("routes") | {"events": formats_of("traffic")["events"]}
+"""The formats of routes, and that of the traffic itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(TrafficOptions, SubnetOptions):
+    """Where the routes come from, and details of the formats."""
+
+    group = "Search"
+    routes: str | None = option(None, "Write these routes, as weft route audit reads them.", metavar="FILE")
+    router: str = option("auto", "Without --routes: method that chooses the paths.", choices=(*PINNED, "split"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOutput(Options):
+    """What is written, and where."""
+
+    group = "Output"
+    at: float | None = option(None, "events: time of the arrivals in s (default 0).", metavar="TIME", least=0)
+    probes: str | None = option(None, "roce-csv: measured paths of source ports.", metavar="FILE.csv")
+    output: str | None = option(None, "Folder to write to.", "-o", "--output", metavar="DIR")
+
+
+@route_command.command(
+    "export",
+    help="\n\n".join(
+        [
+            "Write routes in the format of a network.",
+            "\b\n" + "\n".join(f"{name:<14}{form.title}" for name, form in KINDS.items()),
+            "One file is printed; several need -o DIR.",
+        ]
+    ),
+)
+@click.argument("kind", type=click.Choice(sorted(KINDS)))
+@takes(options=ExportOptions, out=ExportOutput)
+def export_command(kind: str, options: ExportOptions, out: ExportOutput) -> None:
+    if out.at is not None and kind != "events":
+        raise BadInput(f"does not apply to {kind}", where="--at", remedy="use events, or drop it")
+    if kind == "events":
+        files = _events(options, out.at or 0.0)
+    else:
+        files = _route_files(kind, _routed(options), options, out)
+    if out.output is not None:
+        write_folder(out.output, {name: text.encode() for name, text in files.items()})
+        click.echo(f"{counted(len(files), 'file')} written to {out.output}", err=True)
+        return
+    if len(files) > 1:
+        names = f"{', '.join(sorted(files)[:4])}{', ...' if len(files) > 4 else ''}"
+        raise BadInput(f"{counted(len(files), 'file')}: {names}", where="weft route export", remedy="add -o DIR")
+    deliver(next(iter(files.values())), None)
+
+
+def _events(options: ExportOptions, time_s: float) -> dict[str, str]:
+    from weft.interop.events import arrival_line
+
+    if options.failed:
+        raise BadInput(
+            "does not apply to events", where="--failed", remedy="drop it; weft route watch has events for it"
+        )
+    fabric, traffic = traffic_of(options)
+    jobs = range(len(traffic.jobs))
+    lines = [arrival_line(traffic.only([job]), fabric, time_s) for job in jobs]
+    return {"events.jsonl": "\n".join(lines) + "\n"}
+
+
+def _routed(options: ExportOptions) -> RoutePlan:
+    """The routes of a file, or those of a plan."""
+    from weft.routing.plan import judged
+    from weft.routing.plan import plan as routed
+    from weft.routing.problem import routing_problem
+    from weft.routing.routers import RouterResult
+
+    if options.routes is None:
+        fabric, traffic = traffic_of(options)
+        return routed(fabric, traffic, router=options.router, seed=options.seed)
+    fabric, traffic, routes = installed(options, options.routes)
+    return judged(routing_problem(fabric, traffic), RouterResult(routes=routes), router="installed", bound="cuts")
+
+
+def _route_files(kind: str, result: RoutePlan, options: ExportOptions, out: ExportOutput) -> dict[str, str]:
+    """The texts of a plan in a format, by file name."""
+    more: dict[str, object] = {}
+    if out.probes is not None:
+        if kind != "roce-csv":
+            raise BadInput(f"does not apply to {kind}", where="--probes", remedy="use roce-csv")
+        more = {"probes": read_text(out.probes, where=out.probes)}
+    if kind == "opensm":
+        from weft.interop.subnet import read_subnet
+
+        discovered = options.fabric
+        if not isinstance(discovered, str) or options.cluster is not None:
+            raise BadInput(
+                "forwarding tables need GUIDs and ports",
+                where="--fabric",
+                remedy="give the output of ibnetdiscover as --fabric FILE",
+            )
+        more = {
+            "subnet": read_subnet(read_text(discovered, where=discovered), where=discovered, exclude=options.exclude)
+        }
+    form = KINDS[kind]
+    written = form.write(result.fabric, result.traffic, result.routes, **more)
+    return {form.file: written} if isinstance(written, str) else written

@@ -26,6 +26,7 @@ from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import fabric_file
 from weft.commands.options import Options, option
 from weft.errors import BadInput, printable
+from weft.files import read_text
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -160,7 +161,6 @@ class _RouteFeed:
 
     def _measured(self) -> list[tuple[str, Event]]:
         """The events of files of counters in order of time, with their places."""
-        from weft.files import read_text
         from weft.interop.counters import read_counters
 
         events: list[tuple[str, Event]] = []
@@ -171,7 +171,6 @@ class _RouteFeed:
 
     def _installed(self, path: str) -> Event:
         """The routes that a network has, as an event."""
-        from weft.files import read_text
         from weft.interop.routes_json import read_paths
         from weft.routing.controller import Event
         from weft.routing.traffic import check_traffic
@@ -252,8 +251,6 @@ def _time_s(line: str) -> float:
 
 def _lines(path: str | None) -> Iterator[tuple[int, str]]:
     """Lines that hold something, with their numbers."""
-    from weft.files import read_text
-
     lines: Iterable[str] = sys.stdin if path is None else read_text(Path(path), where=path).split("\n")
     try:
         for number, line in enumerate(lines, start=1):

@@ -11,16 +11,7 @@ import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import (
-    Output,
-    VerboseOutput,
-    check_chart,
-    check_count,
-    check_file,
-    deliver,
-    deliver_chart,
-    report,
-)
+from weft.commands.output import Output, VerboseOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import (
     CalibrationOptions,
     PlannedOptions,
@@ -34,6 +25,7 @@ from weft.commands.shared import (
 from weft.errors import BadInput, Unsupported
 from weft.files import CONFIGURATION_BYTES, read_text
 from weft.interop.formats import formats_of
+from weft.units import parse_bytes
 
 if TYPE_CHECKING:
     from weft.cluster import Cluster
@@ -181,7 +173,6 @@ def _scheduled(
     from weft.collectives.schedules.chunks import request
     from weft.collectives.schedules.policies import schedule as in_time
     from weft.collectives.stages import BALANCED_KINDS
-    from weft.units import parse_bytes
 
     options = _with_system(collective, options, executor=executor)
     dimensions, cluster, notes = _dimensions(options, None)
@@ -373,14 +364,16 @@ class ScheduleOutput(VerboseOutput, Output):
     """Output options of ``weft schedule``."""
 
     export: str | None = option(None, "Write a format instead (chakra: -o FOLDER).", choices=FORMATS)
-    timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
-    chart: str | None = option(None, "Also draw the policies (.svg, .png, .pdf, .html).", metavar="FILE")
+    output: str | None = option(None, "Write there instead of to the terminal.", "-o", "--output", metavar="FILE")
+    timeline: str | None = file_option("Also write a timeline for ui.perfetto.dev.")
+    chart: str | None = chart_option("the policies")
 
 
 @click.command("schedule", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="COLLECTIVE SIZE")
+@click.argument("collective", required=False, metavar="COLLECTIVE")
+@click.argument("size", required=False, metavar="SIZE")
 @takes(options=ScheduleOptions, out=ScheduleOutput)
-def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: ScheduleOutput) -> None:
+def schedule_command(collective: str | None, size: str | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Schedule COLLECTIVE of SIZE bytes over all dimensions of a network.
 
     COLLECTIVE is all-reduce, reduce-scatter, all-gather, all-to-all, broadcast or reduce. SIZE is the full buffer
@@ -399,25 +392,19 @@ def schedule_command(names: tuple[str, ...], options: ScheduleOptions, out: Sche
     --workload takes resnet-50, gnmt or dlrm (as in Themis), a Chakra trace (.et), a PyTorch profile (.json, .json.gz),
     or a model with --layout and --cluster.
     """
-    check_chart(out.chart)
-    check_file(out.timeline, "--timeline")
-    check_count(names, 2, "schedule", USAGE)
-    kind, size = (*names, None, None)[:2]
     if out.export is not None:
-        _export(kind, size, options, out, out.export)
+        _export(collective, size, options, out, out.export)
         return
     from weft.collectives.schedules.result import ScheduleResult
 
     _needs_one_collective(options, out)
-    result = schedule(kind, size, options)
+    result = schedule(collective, size, options)
     if isinstance(result, ScheduleResult):
         from weft.views.collective import schedule_view, write_schedule_timeline
 
-        report(result, out, schedule_view(result, verbose=out.verbose))
+        report(result, out, schedule_view(result, verbose=out.verbose), partial(result.chart, chunks=options.chunks))
         if out.timeline is not None:
             write_schedule_timeline(out.timeline, result.timed)
-        if out.chart is not None:
-            deliver_chart(result.chart(chunks=options.chunks), out.chart)
     else:
         from weft.views.simulation import workload_view, write_workload_timeline
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from weft.commands.options import Options, option
 from weft.errors import BadInput, UnknownName
+from weft.layout import Layout
+from weft.layout.text import parse_layout
+from weft.units import parse_bandwidth, parse_count, parse_seconds, parse_whole
 
 if TYPE_CHECKING:
     from weft.cluster import Calibration, Cluster
     from weft.estimation import Estimate
     from weft.estimation.result import TrainingRun
-    from weft.layout import Layout
     from weft.model import Job, Model, RecipeChanges
     from weft.reliability.classes import FailureBook
     from weft.search import Plan
@@ -103,7 +105,6 @@ class FailureOptions(Options):
         """How failures of a run over ``tokens`` are met and counted."""
         from weft.reliability.job import parse_policy
         from weft.search.goodput import FailureTerms
-        from weft.units import parse_count
 
         return FailureTerms(
             book=book_of(self.failures),
@@ -133,7 +134,6 @@ class RunOptions(FailureOptions):
             return None
         if (mtbf_s := self._mtbf_s()) is not None:
             from weft.estimation.training import training_run
-            from weft.units import parse_count
 
             tokens, usd = parse_count(self.tokens, "--tokens"), self.usd_per_hour
             return training_run(estimate, job, cluster, tokens=tokens, mtbf_s=mtbf_s, usd_per_accelerator_hour=usd)
@@ -145,8 +145,6 @@ class RunOptions(FailureOptions):
 
     def _mtbf_s(self) -> float | None:
         """The mean time between failures of an accelerator, where ``failures`` is one."""
-        from weft.units import parse_seconds
-
         rate = self.failures
         if not isinstance(rate, str | float | int):
             return None
@@ -216,13 +214,8 @@ def planned_subject(plan: str | os.PathLike[str] | Plan, rank: int, recipe: Reci
     from weft.model.resolve import RecipeChanges, changed_job
     from weft.search import Plan
 
-    if isinstance(plan, Plan):
-        if rank > len(plan.layouts):
-            raise BadInput(f"there is no rank {rank}", where="plan", remedy=f"choose 1 to {len(plan.layouts)}")
-        job, cluster, layout, origin = plan.job, plan.cluster, plan.layouts[rank - 1].layout, plan.job.model.name
-    else:
-        origin = path_of(plan, "--plan")
-        job, cluster, layout = read_plan(origin, rank)
+    origin = plan.job.model.name if isinstance(plan, Plan) else path_of(plan, "--plan")
+    job, cluster, layout = read_plan(plan if isinstance(plan, Plan) else origin, rank)
     changes = RecipeChanges() if recipe is None else recipe.changes()
     if changes != RecipeChanges():
         job = changed_job(job, changes, origin=origin)
@@ -255,9 +248,7 @@ def cluster_of(cluster: ClusterSource) -> Cluster:
 
 def layout_of(layout: LayoutSource, job: Job, cluster: Cluster) -> Layout:
     """The layout that a caller writes or gives, which must be able to run the job on the cluster."""
-    from weft.layout import Layout
     from weft.layout.check import check_layout
-    from weft.layout.text import parse_layout
 
     result = layout if isinstance(layout, Layout) else parse_layout(_text(layout)).complete(cluster.count)
     check_layout(job, cluster.count, result)
@@ -301,8 +292,6 @@ def book_of(failures: str | os.PathLike[str] | float | FailureBook) -> FailureBo
 
 def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...]:
     """Whole numbers above 0 of a list, or of a text with commas between."""
-    from weft.units import parse_whole
-
     listed = [given] if isinstance(given, int) else given
     parts = listed.split(",") if isinstance(listed, str) else [str(one) for one in listed]
     parts = [part.strip() for part in parts if part.strip()]
@@ -312,10 +301,21 @@ def numbers_of(given: str | int | tuple[int, ...], where: str) -> tuple[int, ...
     return result
 
 
+def share_of(given: str | float, where: str) -> float:
+    """A share from 0 to 1, as "5%" or 0.05."""
+    text = str(given).strip()
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = float("nan")
+    if not 0 <= share <= 1:
+        raise BadInput(f"{text[:40]!r} is not a share", where=where, remedy="write it like 5% or 0.05, at most 100%")
+    return share
+
+
 def bandwidth_of(given: str | float | None, where: str) -> float | None:
     """Bytes/s of an option, None where it is not given."""
     from weft.fabric.checks import positive
-    from weft.units import parse_bandwidth
 
     return None if given is None else positive(parse_bandwidth(given, where), where)
 

@@ -10,7 +10,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
-from weft.commands.output import Output, VerboseOutput, check_count, check_file, report
+from weft.commands.output import Output, VerboseOutput, file_option, report
 from weft.commands.shared import CalibrationOptions, RankedOptions, RecipeOptions, Subject, constants_of, subject_of
 from weft.errors import BadInput, NothingFeasible
 
@@ -84,7 +84,7 @@ def simulate(
             without a path or a route.
         NothingFeasible: the failed parts cut accelerators of the job off.
     """
-    options = given_options(SimulateOptions, options, given | ({} if layout is None else {"layout": layout}))
+    options = given_options(SimulateOptions, options, given, layout=layout)
     if options.flows is not None:
         return _scenario(model, cluster, options, options.flows)
     if options.arrangement is not None:
@@ -232,13 +232,14 @@ def _scenario(
 class SimulateOutput(VerboseOutput, Output):
     """Output options of ``weft simulate``."""
 
-    timeline: str | None = option(None, "Also write a timeline for ui.perfetto.dev.", metavar="FILE")
+    timeline: str | None = file_option("Also write a timeline for ui.perfetto.dev.")
 
 
 @click.command("simulate", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
+@click.argument("model", required=False)
+@click.argument("cluster", required=False)
 @takes(options=SimulateOptions, out=SimulateOutput)
-def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: SimulateOutput) -> None:
+def simulate_command(model: str | None, cluster: str | None, options: SimulateOptions, out: SimulateOutput) -> None:
     """Simulate one iteration of MODEL on CLUSTER's network, flow by flow.
 
     Without --layout: the layout that weft plan recommends.
@@ -252,11 +253,8 @@ def simulate_command(names: tuple[str, ...], options: SimulateOptions, out: Simu
     A scenario file has a line "hosts links flows bytes_per_second", then a line for each flow ("source target bytes n
     link1 .. linkn"), then a line for each link ("from to").
     """
-    check_count(names, 2, "simulate", USAGE)
     if options.flows is not None and out.timeline:
         raise BadInput("--flows does not go with --timeline", where="simulate", remedy=USAGE)
-    check_file(out.timeline, "--timeline")
-    model, cluster = (*names, None, None)[:2]
     result = simulate(model, cluster, options=options)
     from weft.simulation.flows.scenario import ScenarioReport
     from weft.views.simulation import iteration_view, scenario_view, write_timeline

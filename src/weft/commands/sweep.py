@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.codec import table_of
 from weft.commands.command_line import DefaultGroup, takes
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
     Progress,
     RowsOutput,
     TableOutput,
-    check_chart,
+    chart_option,
     check_file,
     deliver,
     deliver_chart,
     show,
 )
+from weft.documents import parse_json
 from weft.errors import BadInput
 from weft.files import writing
 
@@ -128,9 +130,7 @@ def forecast(study: str | os.PathLike[str] | Mapping[str, Any] | None, options: 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     """The results so far in a state folder, of the study that last used it."""
-    from weft.codec import table_of
     from weft.commands.points import computation
-    from weft.documents import parse_json
     from weft.studies.result import Sweep
     from weft.studies.run import FILE, Counts, StudyState
     from weft.studies.study import Points, study_from_dict
@@ -212,11 +212,25 @@ def _values(text: str, between: str) -> list[str]:
 TABLES = (".csv", ".parquet")
 
 
+def _check_table(path: str, where: str) -> None:
+    """Refuse a file that cannot be written before anything runs."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in TABLES:
+        raise BadInput(f"{path!r} does not end in {' or '.join(TABLES)}", where=where, remedy="name it like r.csv")
+    check_file(path, where)
+    if suffix == ".parquet":
+        from weft.views.files import check_parquet
+
+        check_parquet(where)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepOutput(TableOutput):
     """Where results go."""
 
-    output: str | None = option(None, "Write results there (.csv, .parquet).", "-o", "--output", metavar="FILE")
+    output: str | None = option(
+        None, "Write results there (.csv, .parquet).", "-o", "--output", metavar="FILE", check=_check_table
+    )
     dry_run: bool = option(False, "Only count the points and time a few.")
 
 
@@ -225,10 +239,7 @@ class ShowOptions(RowsOutput):
     """Which results are shown, and how."""
 
     where: tuple[str, ...] = option((), "Only rows with this value (repeats).", metavar="COLUMN=VALUE")
-    columns: str | None = option(
-        None, "Columns to show, by their names in CSV (default: the main ones).", metavar="A,B"
-    )
-    chart: str | None = option(None, "Also draw --y over --x (.svg, .png, .pdf, .html).", metavar="FILE")
+    chart: str | None = chart_option("--y over --x")
     x: str | None = option(None, "Column of the horizontal axis.", metavar="COLUMN")
     y: str | None = option(None, "Column of the vertical axis.", metavar="COLUMN")
     colour: str | None = option(None, "Column with a colour for each value.", metavar="COLUMN")
@@ -246,7 +257,7 @@ def sweep_command() -> None:
     weft sweep STUDY.toml -o r.csv               a study file (docs/sweep.md)
     weft sweep STUDY.toml --state DIR -o r.csv   keep results; the same command resumes
     weft sweep STUDY.toml --dry-run              how many points, how long
-    weft sweep show DIR --where count=1024 --columns layout,mfu
+    weft sweep show DIR --where count=1024
 
     Without the word run or show, arguments are those of run: weft sweep run --help.
     """
@@ -260,7 +271,6 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
 
     The result has one row a point, in the order of the axes. A point that fails has its failure and message.
     """
-    _check_output(out.output)
     if out.dry_run:
         from weft.views.study import forecast_view
 
@@ -292,16 +302,12 @@ def show_results(folder: str, options: ShowOptions) -> None:
     from weft.views.files import rows_to_csv
     from weft.views.study import show_view, telling
 
-    check_chart(options.chart)
     with open_sweep(folder) as result:
         columns = result.columns()
         rows = filtered(result.rows(), options.where, columns)
         names = list(columns)
-        if options.columns is not None:
-            names = chosen(options.columns, columns, "--columns")
-        elif options.form == "table":
-            names = telling(rows, result.points.columns)
         if options.form == "table":
+            names = telling(rows, result.points.columns)
             show(show_view(rows, names, result), options.output, wide=options.wide)
         else:
             plain = [{name: row.get(name) for name in names} for row in rows]
@@ -316,22 +322,6 @@ def show_results(folder: str, options: ShowOptions) -> None:
                 places[place] = None if name is None else chosen(name, columns, f"--{place}")[0]
             chart = sweep_chart(rows, columns, result.points.columns, **places, title=result.study)
             deliver_chart(chart, options.chart)
-
-
-def _check_output(path: str | None) -> None:
-    """Refuse a file that cannot be written before anything runs."""
-    if path is None:
-        return
-    suffix = Path(path).suffix.lower()
-    if suffix not in TABLES:
-        raise BadInput(
-            f"{path!r} does not end in {' or '.join(TABLES)}", where="--output", remedy="name it like r.csv"
-        )
-    check_file(path, "--output")
-    if suffix == ".parquet":
-        from weft.views.files import check_parquet
-
-        check_parquet("--output")
 
 
 def _write(result: Sweep, path: str) -> None:

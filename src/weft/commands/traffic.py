@@ -11,6 +11,7 @@ from weft.commands.networks import RadixOptions, fabric_file, fabric_of, is_file
 from weft.commands.options import option
 from weft.commands.shared import cluster_of, planned_subject
 from weft.errors import BadInput
+from weft.layout.text import parse_layout
 from weft.units import counted
 
 if TYPE_CHECKING:
@@ -40,10 +41,14 @@ class TrafficNetwork(RadixOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobOptions(TrafficNetwork):
-    """The fabric, and the jobs whose flows cross it."""
+class TrafficOptions(TrafficNetwork):
+    """The fabric, its failed parts, and the jobs whose flows cross it."""
 
     group = "Job"
+    arrangement: str | None = option(None, "Fabric and jobs of an arrangement (JSON of weft arrange).", metavar="FILE")
+    failed: tuple[str, ...] = option(
+        (), "Take down a switch or link, as spine-3 or leaf-0:spine-3.", metavar="NODE|A:B"
+    )
     plan: tuple[str, ...] | tuple[Plan, ...] = option(
         (), "Job and first layout of a plan (JSON of weft plan; repeats).", metavar="FILE"
     )
@@ -65,17 +70,6 @@ class JobOptions(TrafficNetwork):
             raise BadInput(problem, where="--placement", remedy="give one for each --plan")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrafficOptions(JobOptions):
-    """The fabric, its failed parts, and the jobs whose flows cross it."""
-
-    group = "Job"
-    arrangement: str | None = option(None, "Fabric and jobs of an arrangement (JSON of weft arrange).", metavar="FILE")
-    failed: tuple[str, ...] = option(
-        (), "Take down a switch or link, as spine-3 or leaf-0:spine-3.", metavar="NODE|A:B"
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedFabric:
     """A fabric as built and at the speed that its links reach, and its cluster where it is known."""
@@ -86,7 +80,7 @@ class RoutedFabric:
     subjects: tuple[Subject, ...] = ()
 
 
-def network_of(options: JobOptions) -> RoutedFabric:
+def network_of(options: TrafficOptions) -> RoutedFabric:
     """The fabric, with links at their calibrated share of capacity where the accelerators are known."""
     plans: tuple[str | Plan, ...] = options.plan
     subjects = tuple(planned_subject(plan, 1) for plan in plans)
@@ -124,10 +118,9 @@ def network_alone(options: TrafficNetwork, cluster: Cluster | None) -> Fabric:
     return fabric_of(options.fabric, cluster, options.radix)
 
 
-def jobs_of(options: JobOptions, result: RoutedFabric) -> list[JobTraffic]:
+def jobs_of(options: TrafficOptions, result: RoutedFabric) -> list[JobTraffic]:
     """The flows of ``plan`` and ``job``, by default one job after the other on the accelerators."""
     from weft.fabric.placement import Placement
-    from weft.layout.text import parse_layout
     from weft.model import resolve_job
     from weft.simulation.routes.traffic import planned_traffic
 

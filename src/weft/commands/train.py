@@ -10,43 +10,184 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
+from weft.cluster import Cluster
 from weft.codec import encode
-from weft.commands.command_line import DefaultGroup, takes
+from weft.commands.command_line import DefaultGroup, Once, takes
 from weft.commands.launch import TUNER, TUNER_KEY
-from weft.commands.options import given_options, verb
-from weft.commands.output import check_count
-from weft.commands.shared import cluster_of, constants_of, job_of, path_of, planned_subject
-from weft.commands.train_options import USAGE, TrainOptions
+from weft.commands.options import Options, given_options, option, options_of, verb
+from weft.commands.shared import (
+    CalibrationOptions,
+    RankedOptions,
+    RecipeOptions,
+    cluster_of,
+    constants_of,
+    job_of,
+    path_of,
+    planned_subject,
+)
 from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
-from weft.layout.spec import Layout
+from weft.layout.spec import Layout, TensorOverlap
+from weft.layout.text import parse_layout
+from weft.model import RecipeChanges
 from weft.model.job import Job
 from weft.results import Result
-from weft.units import counted
+from weft.units import counted, parse_moment
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Bundle
-    from weft.cluster import Cluster
     from weft.commands.shared import JobSource
     from weft.commands.train_rank import TrainingRequest
-    from weft.layout import Layout
     from weft.layout.step import Issue
     from weft.runtime.layers.decoder import Details
     from weft.runtime.run.arranged import JobStart
     from weft.runtime.run.session import RunSettings
 
+USAGE = (
+    "weft train MODEL|--from DIR [--layout x=2,z=2] | weft train --plan plan.json [--rank N]"
+    " | weft train --arrangement arranged.json --job NAME"
+)
 SEEN = "arranged.json"
 """What every rank of an arranged job saw, in the folder of the run."""
 COMPILING = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 """Ranks compile at the same time, so that none needs helpers."""
 TRIED = 100
 """Layouts of a plan that are tried for one that can be trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """The data of a run."""
+
+    group = "Data"
+    data: str | None = option(None, "Text or tokens (.npy, .bin, folder; default: synthetic).", metavar="FILE")
+    tokenizer: str | None = option(None, "tokenizer.json for texts of --data (default: bytes).", metavar="FILE")
+    document_end: int | None = option(None, "End-of-document token; attention stops at it.", metavar="ID", least=0)
+    eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
+    eval_data: str | None = option(
+        None, "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
+    )
+    eval_batches: int = option(4, "Global batches per evaluation.", metavar="N", least=1)
+
+    needs = {"tokenizer": "data", "document_end": "data", "eval_data": "eval_every", "eval_batches": "eval_every"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions(Options):
+    """Steps, optimizer and numerics."""
+
+    group = "Run"
+    steps: int = option(20, "Last step of the run.", metavar="N", least=1)
+    rate: float = option(3e-4, "Learning rate.", metavar="X", least=0, most=10, above=True)
+    warmup: int = option(10, "Steps of linear warm-up.", metavar="N", least=0)
+    clip: float = option(1.0, "Largest gradient norm.", metavar="X", least=0, above=True)
+    seed: int = option(0, "Seed of weights and data.", metavar="N")
+    expert_balance: float | None = option(
+        None, "Factor of the loss that balances experts (default: 0.01).", metavar="X", least=0, most=10
+    )
+    reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits, not 32.")
+    no_overlap: bool = option(False, "Hide no communication behind computation.")
+    weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
+    compile: bool = option(False, "Compile each block with torch.compile.")
+    deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions(Options):
+    """Checkpoints, and failures."""
+
+    group = "Checkpoints"
+    out: str | None = option(None, "Folder of checkpoints and metrics.jsonl.", metavar="DIR")
+    save_every: int | None = option(None, "Also save every N steps.", metavar="N", least=1)
+    keep: int | None = option(None, "Keep the newest N checkpoints of --out.", metavar="N", least=1)
+    background_save: bool = option(False, "Train on while checkpoints are written.")
+    resume: bool = option(False, "Continue from the last checkpoint of --out, in any layout.")
+    resume_from: str | None = option(None, "Continue from this checkpoint instead, into --out.", metavar="DIR")
+    restart: Literal["never", "on-failure"] = option("never", "Restart from the last checkpoint after a failure.")
+    restart_layout: tuple[str, ...] = option(
+        (), "Layout to continue with after a failure (repeats).", metavar="LAYOUT"
+    )
+    timeout: float | None = option(
+        None, "Give up on a collective that takes longer.", metavar="SECONDS", least=0, above=True
+    )
+
+    needs = {
+        **dict.fromkeys(("save_every", "keep", "background_save", "resume", "restart"), "out"),
+        "restart_layout": "restart",
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureOptions(CalibrationOptions):
+    """The machine, and what is measured on it."""
+
+    group = "Machine"
+    device: Literal["auto", "cpu", "cuda"] = option("auto", "auto takes GPUs if there are enough.")
+    cluster: str | Cluster | None = option(None, "This machine (weft bench), for --compare and MFU.", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOutput(Options):
+    """What is written besides checkpoints."""
+
+    group = "Output"
+    compare: bool = option(False, "Compare measured with predicted communication and time.")
+    dry_run: bool = option(False, "Trace one rank of each pipeline end, for any world; do not train.")
+    tensorboard: str | None = option(None, "Also write metrics for TensorBoard.", metavar="DIR")
+    profile: str | None = option(None, "Trace of the last step, for ui.perfetto.dev.", metavar="FILE.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(
+    RankedOptions, RecipeOptions, DataOptions, OptimizerOptions, CheckpointOptions, MeasureOptions, TrainOutput
+):
+    """All options of ``weft train``."""
+
+    group = "Job"
+    weights: str | None = option(None, "Hugging Face folder: its model and weights.", "--from", metavar="DIR")
+    precision: str | None = option(None, "Precision of products: fp32, tf32 (GPUs) or bf16.", metavar="P")
+    arrangement: str | None = option(None, "JSON of weft arrange, which has the job's layout.", metavar="FILE")
+    job: str | None = option(None, "Job of --arrangement.", metavar="NAME")
+    start_at: str | float | None = option(
+        None, "Start of --arrangement: 2026-11-23T06:30:00Z, or seconds since 1970.", metavar="TIME"
+    )
+
+    needs = {"job": "arrangement", "start_at": "arrangement", "calibration": "compare"}
+
+    def changes(self) -> RecipeChanges:
+        return replace(super().changes(), gradient_bytes=2 if self.reduce_bf16 else None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = {one.name: one.flags[0] for one in options_of(type(self)) if getattr(self, one.name) != one.default}
+        for name in sorted(given.keys() - _TRACED) if self.dry_run else ():
+            raise BadInput(f"{given[name]} has no effect with --dry-run", where="train", remedy="drop one of them")
+        if self.resume and self.resume_from:
+            raise BadInput("--resume and --resume-from exclude each other", where="train", remedy="drop one of them")
+        if self.arrangement is not None:
+            recipe = (one.name for one in options_of(RecipeOptions))
+            own = {"layout", "restart_layout", "plan", "rank", "reduce_bf16", *recipe}
+            for name in sorted(given.keys() & own):
+                problem = f"{given[name]} is already in the arrangement"
+                raise BadInput(problem, where="train --arrangement", remedy=USAGE)
+        if self.calibration is not None and not (self.cluster or self.plan or self.arrangement):
+            raise BadInput("--calibration needs --cluster or --plan, or --arrangement", where="train")
+
+
+_TRACED = frozenset(
+    {
+        *("layout", "plan", "rank", "arrangement", "job"),
+        *("batch", "sequence", "precision", "reduce_bf16"),
+        *("no_overlap", "weight_cache", "dry_run"),
+    }
+)
+"""What a dry run takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,8 +408,6 @@ def _request(
         calibration=constants_of(options, cluster, job) if cluster else None,
         resume=options.resume or (options.restart != "never" and latest(str(options.out)) is not None),
         resume_from=options.resume_from,
-        profile_steps=_parse_steps(options.profile_steps, options.steps),
-        profile_ranks=parse_ranks(options.profile_ranks, layout.world, fewer=bool(options.restart_layout)),
         quiet=quiet,
     )
 
@@ -300,34 +439,6 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
             raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
         details = replace(details, balance=options.expert_balance)
     return details, assumed, None if table is None else json.dumps(table, indent=2) + "\n"
-
-
-def _parse_steps(text: str | None, steps: int) -> tuple[int, int]:
-    """The first and the last step of ``--profile-steps``, "100..102"; the last of all where it is not given."""
-    first, _, last = (text or str(steps)).partition("..")
-    if not (first.isdecimal() and (last or first).isdecimal() and 1 <= int(first) <= int(last or first) <= steps):
-        remedy = f"give the first and the last, within 1 to {steps}: 2..3"
-        raise BadInput(f"{str(text)[:40]!r} does not name steps of the run", where="--profile-steps", remedy=remedy)
-    return int(first), int(last or first)
-
-
-def parse_ranks(text: str | None, world: int, *, fewer: bool = False) -> tuple[int, ...]:
-    """The ranks of ``--profile-ranks``, "0,3", in order; none where it is not given.
-
-    Args:
-        fewer: those that a smaller layout has not are left out.
-    """
-    if text is None:
-        return ()
-    parts = text.split(",")
-    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        problem = f"{text[:40]!r} does not name ranks"
-        raise BadInput(problem, where="--profile-ranks", remedy="give numbers with commas: 0,3")
-    ranks = tuple(sorted(set(map(int, parts))))
-    if ranks[-1] >= world and not fewer:
-        problem = f"rank {ranks[-1]} does not exist among {counted(world, 'rank')}"
-        raise BadInput(problem, where="--profile-ranks", remedy=f"give ranks from 0 to {world - 1}")
-    return tuple(rank for rank in ranks if rank < world)
 
 
 def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
@@ -405,8 +516,6 @@ def _subject(model: JobSource | None, options: TrainOptions) -> tuple[Job, Layou
 
 def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     """A layout as it is trained; what is left out follows from the job, and from the ranks that were launched."""
-    from weft.layout.text import parse_layout
-
     partial = parse_layout(text)
     layout = partial.complete(None if options.restart_layout else launched_world())
     if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
@@ -425,7 +534,6 @@ def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
 def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
     """What the ranks of a job need to know of the arrangement."""
     from weft.runtime.run.arranged import JobStart
-    from weft.units import parse_moment
 
     return JobStart(
         arrangement=bundle.where,
@@ -443,8 +551,6 @@ def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
 
 def _overlapped(layout: Layout, options: TrainOptions) -> Layout:
     """The layout, with ``no_overlap`` without its overlaps."""
-    from weft.layout.spec import TensorOverlap
-
     if not options.no_overlap:
         return layout
     return replace(layout, overlap_tensor=TensorOverlap.NONE, overlap_reduce=False, overlap_gather=False)
@@ -505,7 +611,7 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
     )
 
 
-@click.group(cls=DefaultGroup, default="run", modules={"export": "train_export"})
+@click.group(cls=DefaultGroup, default="run")
 def train_command() -> None:
     """Train MODEL on the ranks of torchrun, or start ranks on this machine.
 
@@ -519,9 +625,9 @@ def train_command() -> None:
 
 
 @train_command.command("run")
-@click.argument("names", nargs=-1, metavar="[MODEL]")
+@click.argument("model", required=False)
 @takes(options=TrainOptions)
-def run_command(names: tuple[str, ...], options: TrainOptions) -> None:
+def run_command(model: str | None, options: TrainOptions) -> None:
     """Train MODEL on the ranks of torchrun, or start ranks on this machine.
 
     The layout needs tp * cp * pp * dp ranks (fsdp is part of dp). Every layout gives the same losses, and
@@ -529,8 +635,7 @@ def run_command(names: tuple[str, ...], options: TrainOptions) -> None:
 
     Exit code 1 if --compare or --dry-run finds other collectives than predicted.
     """
-    check_count(names, 1, "train", USAGE)
-    found: Trained | DryRun = train(names[0] if names else None, options, quiet=False)
+    found: Trained | DryRun = train(model, options, quiet=False)
     if isinstance(found, DryRun) and found.ends:
         from weft.commands.train_rank import Differs
         from weft.views.terminal import print_blocks
@@ -539,3 +644,36 @@ def run_command(names: tuple[str, ...], options: TrainOptions) -> None:
         print_blocks(dry_run_view(found))
         if not found.equal:
             raise Differs("the traced collectives differ from the prediction")
+
+
+@train_command.command("export")
+@click.argument("folder", metavar="CHECKPOINT")
+@click.argument("file", metavar="FILE.safetensors|DIR")
+@click.option(
+    "--to", cls=Once, type=click.Choice(["weft", "hf"]), default="weft", help="Parameter names; hf writes a folder."
+)
+@click.option("--config", cls=Once, metavar="DIR", help="config.json for --to hf (default: the run's own).")
+@click.option(
+    "--dtype", cls=Once, type=click.Choice(["fp32", "bf16", "fp16"]), help="Format for --to hf (default: as trained)."
+)
+def export_command(folder: str, file: str, to: str, config: str | None, dtype: str | None) -> None:
+    """Write the parameters of CHECKPOINT (a step's folder of weft train --out).
+
+    The result is one file under Weft's names, or with --to hf a folder that transformers loads, without the
+    optimizer's state.
+    """
+    check_checkpoint(Path(folder))
+    if to == "hf":
+        from weft.runtime.checkpoints.hub import export_hub
+
+        export_hub(folder, file, config=config, dtype=dtype)
+    else:
+        for name, value in (("--config", config), ("--dtype", dtype)):
+            if value is not None:
+                raise BadInput(f"{name} has no effect without --to hf", where="train export", remedy="drop it")
+        if not file.endswith(".safetensors"):
+            raise BadInput("does not end in .safetensors", where=file, remedy="name it like model.safetensors")
+        from weft.runtime.checkpoints.hub import export
+
+        export(folder, file)
+    click.echo(f"Wrote {file}")

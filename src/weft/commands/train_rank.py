@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from weft.checkpoints import check_checkpoint, check_free, latest, step_folder
 from weft.cluster import Calibration, Cluster
-from weft.commands.train_options import TrainOptions
 from weft.errors import BadInput, Unsupported, WeftError
 from weft.files import write_text
 from weft.launched import launched
@@ -48,6 +47,9 @@ from weft.views.training_run import (
     step_line,
     step_record,
 )
+
+if TYPE_CHECKING:
+    from weft.commands.train import TrainOptions
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Takes the record of a step."""
@@ -86,8 +88,6 @@ class TrainingRequest:
         planned_for: the plan's cluster.
         assumed: what nobody gave.
         quiet: print nothing.
-        profile_steps: first and last step of the trace.
-        profile_ranks: whose traces are made; by default that of the rank that reports.
         metrics: where metrics go; by default into the folder of the run.
         start: what an arrangement says of the job; ``tuner`` is the text of its tuner file, and ``seen`` where what
             every rank saw goes.
@@ -107,8 +107,6 @@ class TrainingRequest:
     resume: bool
     resume_from: str | None
     quiet: bool
-    profile_steps: tuple[int, int]
-    profile_ranks: tuple[int, ...]
     metrics: str | None = None
     start: JobStart | None = None
     tuner: str = ""
@@ -212,7 +210,7 @@ class _TrainingRun:
         self.time = _predicted_time(request) if request.options.compare else None
         self.equal = True
         self.peak_flops = _peak_flops(request, session.grid)
-        self.profile = self._profile()
+        self.trace: Any = None
         self.saving = CheckpointSaving(background=request.options.background_save, keep=request.options.keep)
         self.stood: dict[str, float] = {}
         """How long training stood still for a checkpoint before the step."""
@@ -231,9 +229,6 @@ class _TrainingRun:
                 remedy=f"ask for more than {self.session.steps_done}",
             )
         self.started_at = self.session.steps_done
-        begun_later = self.request.options.profile_steps and self.request.profile_steps[0] <= self.started_at
-        if begun_later and self.request.options.restart == "never":
-            raise BadInput(f"{self.started_at} steps are done already", where="--profile-steps")
         self._introduce()
         with self._records() as tellers:
             start = self.request.start
@@ -244,7 +239,7 @@ class _TrainingRun:
             self.saving.wait()
         if start is not None:
             self._tell(start, begun)
-        self._tell_profile()
+        self._write_trace()
         steady = self._steady()
         self._announce(run_verdict(steady))
         if self.request.options.compare:
@@ -283,7 +278,7 @@ class _TrainingRun:
         last = self.session.steps_done + 1 == self.request.options.steps
         options = self.request.options
         timed = options.compare or options.profile is not None
-        with self._profiled(), self.session.machine.collectives.logged(timed=timed) as log:
+        with self._traced(last=last), self.session.machine.collectives.logged(timed=timed) as log:
             result = self.session.step()
         if self.stood:
             self.stood["checkpoint_s"] += self.saving.held_s
@@ -292,19 +287,13 @@ class _TrainingRun:
         if self.predicted is not None:
             self.equal = self.equal and Counter(measured.issued) == self.predicted
         if self.reports:
-            self._say(step_line(measured, self.request.options.steps))
+            self._say(step_line(measured, options.steps))
             if measured.eval_loss is not None:
                 self._say(eval_line(measured))
             record = step_record(measured) | self.stood
             for tell in tellers:
                 tell(record)
-        done, every, checked = (
-            self.session.steps_done,
-            self.request.options.save_every,
-            self.request.options.check_replicas,
-        )
-        if checked and done % checked == 0:
-            self.session.check_replicas()
+        done, every = self.session.steps_done, options.save_every
         self.stood = {}
         if self.out is not None and (last or (every and done % every == 0)):
             self.stood = {"checkpoint_s": self._save(self.out)}
@@ -346,30 +335,29 @@ class _TrainingRun:
                 tellers.append(stack.enter_context(tensorboard_log(folder, self.started_at)))
             yield tellers
 
-    def _profiled(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.profile is None else self.profile.step(self.session.steps_done + 1)
-
-    def _profile(self) -> Profile | None:
-        """This rank's trace, if it is to make one."""
-        request, rank = self.request, self.session.grid.rank
-        if request.options.profile is None or not (
-            rank in request.profile_ranks if request.profile_ranks else self.reports
-        ):
-            return None
-        first, last = request.profile_steps
-        return Profile(profile_path(request.options.profile, request.profile_ranks, rank), first, last, request.device)
-
-    def _tell_profile(self) -> None:
-        """Write this rank's trace; one rank says where all are."""
-        request = self.request
-        written = self.profile is not None and self.profile.write()
-        if request.options.profile is None or not (written or request.profile_ranks):
+    @contextmanager
+    def _traced(self, *, last: bool) -> Iterator[None]:
+        """Trace the last step of the rank that reports, with the shapes of operators."""
+        if self.request.options.profile is None or not (last and self.reports):
+            yield
             return
-        first, last = request.profile_steps
-        which = f"step {first}" if first == last else f"steps {first} to {last}"
-        ranks = request.profile_ranks or (self.session.grid.rank,)
-        paths = ", ".join(str(profile_path(request.options.profile, request.profile_ranks, rank)) for rank in ranks)
-        self._announce(f"Trace of {which}: {paths} (open in ui.perfetto.dev)")
+        from torch.profiler import ProfilerActivity, profile, record_function
+
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (self.request.device == "cuda")
+        name = f"{PROFILED}{self.session.steps_done + 1}"
+        with profile(activities=activities, record_shapes=True) as self.trace, record_function(name):
+            yield
+
+    def _write_trace(self) -> None:
+        if self.trace is None:
+            return
+        path = str(self.request.options.profile)
+        try:
+            self.trace.export_chrome_trace(path)
+            Path(path).stat()
+        except (OSError, RuntimeError) as error:
+            raise BadInput(f"cannot be written: {error}", where=path) from None
+        self._say(f"Trace of step {self.session.steps_done}: {path} (open in ui.perfetto.dev)")
 
     def _save(self, out: Path) -> float:
         """Save a checkpoint; how long training stood still for it, in seconds."""
@@ -436,56 +424,6 @@ class _TrainingRun:
             world = request.layout.world
             shown = f"{world - int(agree)} of {counted(world, 'rank')}"
             raise Differs(f"collectives differ from the prediction on {shown}")
-
-
-def profile_path(path: str, ranks: tuple[int, ...], rank: int) -> Path:
-    """The file of a rank: where ranks were asked for, with its number."""
-    given = Path(path)
-    stem, dot, ends = given.name.partition(".")
-    return given.with_name(f"{stem}-rank{rank}{dot}{ends}") if ranks else given
-
-
-class Profile:
-    """One rank's trace of the steps from ``first`` to ``last``, with the shapes of operators."""
-
-    def __init__(self, path: Path, first: int, last: int, device: str) -> None:
-        self.path, self.first, self.last, self._device = path, first, last, device
-        self._profiler: Any = None
-
-    @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Inside, a step is taken; the profiler runs if it is one of those."""
-        if number == self.first:
-            self._begin()
-        if self._profiler is None or number > self.last:
-            yield
-            return
-        from torch.profiler import record_function
-
-        with record_function(f"{PROFILED}{number}"):
-            yield
-        if number == self.last:
-            self._profiler.stop()
-
-    def _begin(self) -> None:
-        from torch.profiler import ProfilerActivity, profile
-
-        activities = [ProfilerActivity.CPU]
-        if self._device == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        self._profiler = profile(activities=activities, record_shapes=True)
-        self._profiler.start()
-
-    def write(self) -> bool:
-        """Write the trace, if its steps were taken."""
-        if self._profiler is None:
-            return False
-        try:
-            self._profiler.export_chrome_trace(str(self.path))
-            self.path.stat()
-        except (OSError, RuntimeError) as error:
-            raise BadInput(f"cannot be written: {error}", where=str(self.path)) from None
-        return True
 
 
 def _synthetic(vocabulary: int) -> str:

@@ -12,7 +12,7 @@ import click
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.estimate import run_subject, stated_world
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import RowsOutput, VerboseOutput, check_count, report
+from weft.commands.output import RowsOutput, VerboseOutput, report
 from weft.commands.shared import (
     ConstantsOptions,
     RecipeOptions,
@@ -208,18 +208,19 @@ class TuneOutput(VerboseOutput, RowsOutput):
 
 
 @click.command("tune", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="[MODEL] [CLUSTER]")
+@click.argument("model", required=False)
+@click.argument("cluster", required=False)
 @takes(options=TuneOptions, out=TuneOutput)
-def tune_command(names: tuple[str, ...], options: TuneOptions, out: TuneOutput) -> None:
+def tune_command(model: str | None, cluster: str | None, options: TuneOptions, out: TuneOutput) -> None:
     """What to change in a run that was measured, and how much it gains.
 
     MODEL and CLUSTER as for weft plan.  With --run MODEL may be left out where the script states it, with a plan both.
     The measured step corrects the predictions: gains are those of this machine, and their intervals hold for four of
     five such changes.
     """
-    check_count(names, 2, "tune", USAGE)
-    *model, cluster = names if names else (None,)
-    result = tune(model[0] if model else None, cluster, options=options)
+    if cluster is None:
+        model, cluster = None, model
+    result = tune(model, cluster, options=options)
     from weft.views.tune import tune_view
 
     report(result, out, tune_view(result, verbose=out.verbose))

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from weft.cluster import Calibration, read_calibration
+from weft.cluster.calibration import shipped_tables
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, options_of, verb
-from weft.commands.output import RowsOutput, check_chart, check_file, deliver, deliver_chart, report
+from weft.commands.output import RowsOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from weft.cluster import Calibration
     from weft.interop.kernel_times import Traced
     from weft.validation.fit import Fitted
     from weft.validation.runs import Run, Unparsed
@@ -92,7 +93,7 @@ def rows_of(runs: RunSource | None) -> tuple[tuple[Run | Unparsed, ...], str]:
 
 def _constants(path: str | None) -> Callable[[str, str], Calibration]:
     """Shipped constants of an accelerator and a stack, with those of ``calibration`` on top."""
-    from weft.cluster import calibration, read_calibration
+    from weft.cluster import calibration
 
     if path is None:
         return calibration
@@ -132,7 +133,6 @@ def calibrate(
         from weft.interop.kernel_times import read_kernel_times
 
         return read_kernel_times(path_of(trace, "--trace"))
-    from weft.cluster.calibration import shipped_tables
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
@@ -159,9 +159,9 @@ class ValidateOutput(RowsOutput):
 
     regret: bool = option(False, "Also show the time lost by taking the layout ranked first.")
     verbose: bool = option(False, "Also list the largest errors and why runs were skipped.")
-    plot: str | None = option(None, "Also draw predicted over measured (.svg, .png, .pdf, .html).", metavar="FILE")
-    fit: str | None = option(None, "Fit constants to the runs and write them, for --calibration.", metavar="FILE.toml")
-    errors: str | None = option(None, "With --fit: also write every run's left-out error.", metavar="FILE.json")
+    chart: str | None = chart_option("predicted over measured", "--plot")
+    fit: str | None = file_option("Fit constants to the runs and write them, for --calibration.", metavar="FILE.toml")
+    errors: str | None = file_option("With --fit: also write every run's left-out error.", metavar="FILE.json")
     trace: str | None = option(None, "With --fit: read kernel times from this torch.profiler trace.", metavar="FILE")
 
     needs = {"errors": "fit", "trace": "fit"}
@@ -190,17 +190,11 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
         return
     from weft.views.validation import choice_view, validation_view
 
-    check_chart(out.plot, "--plot")
-    check_file(out.output, "--output")
     result = validate(runs, options)
 
     shipped = runs is None and options.calibration is None
     view = validation_view(result, shipped=shipped, verbose=out.verbose)
-    report(result, out, chain(view, choice_view(result) if out.regret else ()))
-    if out.plot is not None:
-        from weft.views.charts.validation import validation_chart
-
-        deliver_chart(validation_chart(result), out.plot)
+    report(result, out, chain(view, choice_view(result) if out.regret else ()), result.chart)
 
 
 def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: str) -> None:
@@ -210,8 +204,6 @@ def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: 
         for choice in options_of(type(record)):
             if choice.name not in taken and getattr(record, choice.name) != choice.default:
                 raise BadInput("has no effect with --fit", where=choice.flags[-1], remedy="drop one of them")
-    check_file(file, "--fit")
-    check_file(out.errors, "--errors")
     from weft.estimation.trust import runs_to_json
     from weft.interop.kernel_times import Traced
     from weft.views.terminal import print_blocks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from weft.fabric.transport import crossing
 from weft.layout.check import REASONS
 from weft.layout.text import DEGREES, format_degrees, format_layout
-from weft.units import counted, format_bytes, format_seconds
+from weft.units import counted, format_seconds
 from weft.views import words
 from weft.views.blocks import Block, Column, Copied, Fact, Heading, Paragraph, Table, headline, notes
 from weft.views.breakdown import bound, memory, subject, time, training_view
@@ -24,17 +24,11 @@ _Item = TypeVar("_Item")
 
 
 def plan_view(
-    plan: Plan,
-    *,
-    pareto: bool = False,
-    verbose: bool = False,
-    command: str = "weft estimate MODEL CLUSTER",
-    enough: str = "",
+    plan: Plan, *, verbose: bool = False, command: str = "weft estimate MODEL CLUSTER", enough: str = ""
 ) -> Iterator[Block]:
     """A plan: which layout to use, the table, and what decides between its rows.
 
     Args:
-        pareto: add the layouts that trade time for memory.
         verbose: add every part of time and memory, the rejections, and what was assumed with its sources.
         command: shows one layout of the plan, with its ``--layout``.
         enough: the smallest cluster of the kind on which something fits, where nothing does.
@@ -47,8 +41,6 @@ def plan_view(
     elif enough:
         yield Paragraph(enough, indent=2)
     yield from notes(words.setting(plan.job, plan.cluster, plan.stack), style="dim")
-    if pareto and plan.pareto:
-        yield from frontier(plan.pareto)
     if verbose:
         yield from _details(plan)
     elif not plan.layouts:
@@ -161,37 +153,6 @@ def _degree(estimate: Estimate, name: str) -> int:
 def _losses(estimate: Estimate, most: int) -> str:
     losses = words.largest_losses(estimate, most)
     return ", ".join(f"{words.PARTS[name].short} {share:.0%}" for name, share in losses) or "none"
-
-
-def frontier(estimates: Sequence[Estimate], *, most: int = 12) -> Iterator[Block]:
-    """Layouts that no other beats in both time and memory, thinned to ``most``.
-
-    Those that take more than twice the shortest time are left out.
-    """
-    fastest = estimates[0].iteration_s
-    close = [one for one in estimates if one.iteration_s <= 2 * fastest]
-    chosen = thinned(close, most)
-    yield Heading("Less memory for more time")
-    yield Table(*_trade(chosen, fastest))
-    text = (
-        f"{len(chosen)} of {len(estimates)} layouts that no other beats in both;"
-        " those beyond twice the shortest time are left out."
-    )
-    yield Paragraph(text, indent=2, style="dim")
-
-
-def _trade(estimates: Sequence[Estimate], fastest: float) -> list[Column]:
-    layouts = [one.layout for one in estimates]
-    return [
-        Column("time", [format_seconds(one.iteration_s) for one in estimates]),
-        Column("slower", [f"+{one.iteration_s / fastest - 1:.1%}" for one in estimates]),
-        Column("memory", [format_bytes(one.memory_bytes) for one in estimates]),
-        Column("layout", [format_degrees(one) for one in layouts], left=True),
-        Column("mbs", [str(one.micro_batch) for one in layouts], drop=1),
-        Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
-        Column("recompute", [words.recompute_words(one) for one in layouts], drop=2, left=True),
-        Column("options", [words.option_words(one) for one in layouts], drop=4, left=True),
-    ]
 
 
 def thinned(estimates: Sequence[_Item], most: int) -> list[_Item]:

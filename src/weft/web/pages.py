@@ -7,32 +7,53 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-from weft.arrangement.site import Goal
+from weft.arrangement.site import Goal, site_of
+from weft.cluster import Cluster
 from weft.cluster import catalogue as clusters
 from weft.cluster.catalogue import Scales, oversubscribed, resized, rewired, scaled, with_domain
 from weft.collectives.stages import STAGE_KINDS
+from weft.commands.arrange import arrange
 from weft.commands.design import DesignOptions, design
+from weft.commands.estimate import estimate
 from weft.commands.plan import PlanOptions, plan
+from weft.commands.report import arrangement_page
 from weft.commands.schedule import ScheduleOptions, schedule
-from weft.commands.tune import TuneOptions
+from weft.commands.shared import layout_of, stack_of
+from weft.commands.tune import TuneOptions, tune
+from weft.commands.validate import validate
+from weft.documents import parse_toml
 from weft.errors import BadInput, NothingFeasible, UnknownName
-from weft.interop.launch import TOOLS, launch_arguments
+from weft.fabric.catalogue import for_cluster
+from weft.interop.launch import TOOLS, LaunchArguments, launch_arguments
+from weft.layout.text import format_layout
 from weft.model import catalogue as models
+from weft.search import Plan
+from weft.search.comparison import Side, compare
+from weft.search.design import DesignStudy
+from weft.search.tune import Tuning
 from weft.units import format_seconds
+from weft.validation.runs import runs_of_text, shipped_runs
+from weft.validation.summary import Validation
 from weft.views.blocks import Block, Figure, Heading, Paragraph, rows_grid
+from weft.views.breakdown import estimate_view
+from weft.views.charts.designs import design_chart
+from weft.views.charts.fabric import fabric_svg
+from weft.views.charts.layouts import breakdown_chart
+from weft.views.charts.schedules import counts_chart, policies_chart
+from weft.views.charts.validation import validation_chart
+from weft.views.collective import schedule_view
+from weft.views.comparison import comparison_view
+from weft.views.design import design_view
+from weft.views.files import rows_to_csv
+from weft.views.html import to_html
+from weft.views.ranking import launch_view
 from weft.views.reports import arrangement_with_charts, behind_verdict, plan_with_charts
+from weft.views.tune import tune_view
+from weft.views.validation import validation_view
 from weft.web.questions import Field, Group, Page, PageRequest, Progress, fields_of
 from weft.web.texts import cluster_of_text, job_of_text
-
-if TYPE_CHECKING:
-    from weft.cluster import Cluster
-    from weft.interop.launch import LaunchArguments
-    from weft.search import Plan
-    from weft.search.design import DesignStudy
-    from weft.search.tune import Tuning
-    from weft.validation.summary import Validation
 
 FACTORS = {
     "nic": "NIC bandwidth",
@@ -47,22 +68,13 @@ _MOST_SEARCH_S = 300
 _MOST_LAYOUTS, _MOST_HOSTS = 200, 1024
 _COUNT = re.compile(r"-\d+$")
 
-_MODEL = Field(name="model", label="Model", choices=tuple(models.names()), placeholder="llama-3.1-8b")
-_CLUSTER = Field(
-    name="cluster",
-    label="Cluster",
-    choices=tuple(name.replace("<count>", "64") for name in clusters.names()),
-    placeholder="h100-64",
-)
-_ACCELERATORS = Field(
-    name="count", label="Accelerators", kind="number", help="Instead of the cluster's", slide=(8, 131072, 1)
-)
+_MODEL = Field("model", "Model", choices=tuple(models.names()), placeholder="llama-3.1-8b")
+_CLUSTERS = tuple(name.replace("<count>", "64") for name in clusters.names())
+_CLUSTER = Field("cluster", "Cluster", choices=_CLUSTERS, placeholder="h100-64")
+_ACCELERATORS = Field("count", "Accelerators", "number", help="Instead of the cluster's", slide=(8, 131072, 1))
 _PASTED = Group(
-    title="Paste a model or a cluster",
-    fields=(
-        Field(name="model_text", label="Model: a Hugging Face config.json", kind="area"),
-        Field(name="cluster_text", label="Cluster: TOML", kind="area"),
-    ),
+    (Field("model_text", "Model: a Hugging Face config.json", "area"), Field("cluster_text", "Cluster: TOML", "area")),
+    "Paste a model or a cluster",
 )
 
 # Plan ---------------------------------------------------------------------------------------------------------------
@@ -119,14 +131,6 @@ def _plan(form: PageRequest, progress: Progress) -> _Planned:
 
 
 def _plan_view(computed: _Planned, form: PageRequest, show: str) -> Iterator[Block]:
-    from weft.commands.estimate import estimate
-    from weft.commands.shared import stack_of
-    from weft.layout.text import format_layout
-    from weft.search.comparison import Side, compare
-    from weft.views.breakdown import estimate_view
-    from weft.views.comparison import comparison_view
-    from weft.views.ranking import launch_view
-
     ranked = computed.plan
     if computed.as_it_is is not None:
         yield Paragraph(_effect(ranked, computed.as_it_is), style="bold")
@@ -161,8 +165,6 @@ def _plan_view(computed: _Planned, form: PageRequest, show: str) -> Iterator[Blo
 
 
 def _chosen(ranked: Plan, form: PageRequest) -> Any:
-    from weft.commands.shared import layout_of
-
     text = form.get("layout")
     return layout_of(text, ranked.job, ranked.cluster) if text else ranked.best.layout
 
@@ -195,41 +197,29 @@ def _launch_file(computed: _Planned, form: PageRequest) -> tuple[str, str, str]:
 
 
 _FACTOR_FIELDS = tuple(
-    Field(name=name, label=f"{label} x", kind="number", placeholder="1", slide=(0.125, 8, 4))
-    for name, label in FACTORS.items()
+    Field(name, f"{label} x", "number", placeholder="1", slide=(0.125, 8, 4)) for name, label in FACTORS.items()
 )
 PLAN = Page(
     title="Plan",
     groups=(
-        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(PlanOptions, *_RECIPE))),
-        Group(title="Limit the layouts", fields=fields_of(PlanOptions, *_SEARCH)),
+        Group((_MODEL, _CLUSTER, _ACCELERATORS, *fields_of(PlanOptions, *_RECIPE))),
+        Group(fields_of(PlanOptions, *_SEARCH), "Limit the layouts"),
         Group(
-            title="What if the hardware were different",
-            fields=(
+            (
                 *_FACTOR_FIELDS,
+                Field("domain", "Scale-up domain (accelerators)", "number", "", (), "8", (1, 4096, 1)),
                 Field(
-                    name="domain",
-                    label="Scale-up domain (accelerators)",
-                    kind="number",
-                    slide=(1, 4096, 1),
-                    placeholder="8",
-                ),
-                Field(
-                    name="oversubscription",
-                    label="Oversubscription",
-                    kind="number",
-                    slide=(1, 16, 2),
-                    help="Of the outermost network",
-                    placeholder="1",
+                    "oversubscription", "Oversubscription", "number", "Of the outermost network", (), "1", (1, 16, 2)
                 ),
             ),
+            "What if the hardware were different",
         ),
         Group(
-            title="Look at a layout, write its launch file",
-            fields=(
-                Field(name="layout", label="Layout", help="As tp=8,pp=4; the best by default"),
-                Field(name="tool", label="Tool", kind="choice", choices=TOOLS),
+            (
+                Field("layout", "Layout", help="As tp=8,pp=4; the best by default"),
+                Field("tool", "Tool", "choice", choices=TOOLS),
             ),
+            "Look at a layout, write its launch file",
         ),
         _PASTED,
     ),
@@ -252,17 +242,12 @@ _TUNE = ("layout", "measured", "keep")
 
 
 def _tune(form: PageRequest, progress: Progress) -> Tuning:
-    from weft.commands.tune import tune
-
     cluster = _cluster_of(form)
     job = job_of_text(form.text("model"), form.options(TuneOptions, _RECIPE).changes(), cluster.count)
     return tune(job, cluster, options=form.options(TuneOptions, (*_TUNE, "stack")))
 
 
 def _tune_view(result: Tuning, form: PageRequest, show: str) -> Iterator[Block]:
-    from weft.views.charts.layouts import breakdown_chart
-    from weft.views.tune import tune_view
-
     estimates = [result.expected, *(change.estimate for change in result.changes)]
     title = f"{result.job.model.name} on {result.cluster.name}, expected (1 is your layout)"
     chart = Figure(partial(breakdown_chart, estimates, top=4, title=title), "Your layout and the best changes")
@@ -273,15 +258,15 @@ TUNE = Page(
     title="Tune",
     groups=(
         Group(
-            fields=(
+            (
                 _MODEL,
                 _CLUSTER,
                 _ACCELERATORS,
-                Field(name="layout", label="Layout of the run", help="As tp=8,pp=16,sp"),
+                Field("layout", "Layout of the run", help="As tp=8,pp=16,sp"),
                 *fields_of(TuneOptions, "measured"),
             )
         ),
-        Group(title="The job, and what must stay", fields=fields_of(TuneOptions, *_RECIPE, "stack", "keep")),
+        Group(fields_of(TuneOptions, *_RECIPE, "stack", "keep"), "The job, and what must stay"),
         _PASTED,
     ),
     needed=("model", "cluster", "layout", "measured"),
@@ -304,11 +289,6 @@ def _design(form: PageRequest, progress: Progress) -> DesignStudy:
 
 
 def _design_view(study: DesignStudy, form: PageRequest, show: str) -> Iterator[Block]:
-    from weft.fabric.catalogue import for_cluster
-    from weft.views.charts.designs import design_chart
-    from weft.views.charts.fabric import fabric_svg
-    from weft.views.design import design_view
-
     chart = Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
     yield from behind_verdict(design_view(study), chart)
     yield Heading("Pictures")
@@ -321,8 +301,8 @@ _design_fields = fields_of(DesignOptions, *_DESIGN)
 NETWORK = Page(
     title="Network",
     groups=(
-        Group(fields=(_MODEL, _CLUSTER, _ACCELERATORS, *_design_fields[:2])),
-        Group(title="Which networks", fields=_design_fields[2:]),
+        Group((_MODEL, _CLUSTER, _ACCELERATORS, *_design_fields[:2])),
+        Group(_design_fields[2:], "Which networks"),
         _PASTED,
     ),
     needed=("model", "cluster"),
@@ -356,9 +336,6 @@ def _looked_at(computed: Any, form: PageRequest) -> Any:
 
 
 def _schedule_view(computed: Any, form: PageRequest, show: str) -> Iterator[Block]:
-    from weft.views.charts.schedules import counts_chart, policies_chart
-    from weft.views.collective import schedule_view
-
     shown = _looked_at(computed, form)
     policy = form.get("policy", "weft")
     drawn = {name: timed for name, timed in computed.others.items() if name in (*_DRAWN, policy)}
@@ -376,9 +353,9 @@ SCHEDULE = Page(
     title="Schedule",
     groups=(
         Group(
-            fields=(
-                Field(name="collective", label="Collective", kind="choice", choices=tuple(STAGE_KINDS)),
-                Field(name="size", label="Size of the full buffer", placeholder="1GiB"),
+            (
+                Field("collective", "Collective", "choice", choices=tuple(STAGE_KINDS)),
+                Field("size", "Size of the full buffer", placeholder="1GiB"),
                 replace(
                     *fields_of(ScheduleOptions, "dims"),
                     help="Inner to outer: ring, line, fully-connected or switch, its size, bandwidth and latency",
@@ -386,7 +363,7 @@ SCHEDULE = Page(
                 replace(_CLUSTER, help="Dimensions of a cluster instead"),
             )
         ),
-        Group(title="Chunks and algorithms", fields=fields_of(ScheduleOptions, *_SCHEDULE[1:])),
+        Group(fields_of(ScheduleOptions, *_SCHEDULE[1:]), "Chunks and algorithms"),
     ),
     needed=("collective", "size"),
     sources={"cluster": "cluster"},
@@ -410,10 +387,6 @@ def _examples() -> dict[str, str]:
 
 
 def _arrange(form: PageRequest, progress: Progress) -> Any:
-    from weft.arrangement.site import site_of
-    from weft.commands.arrange import arrange
-    from weft.documents import parse_toml
-
     source, where = form.text("site"), "the site"
     text = _examples().get(source.name) if source.pasted is None else source.pasted
     if text is None:
@@ -438,8 +411,6 @@ def _arrange(form: PageRequest, progress: Progress) -> Any:
 
 
 def _arrange_report(computed: Any, form: PageRequest) -> tuple[str, str, str]:
-    from weft.commands.report import arrangement_page
-
     return "report.html", "text/html", arrangement_page(computed, computed.to_dict(), "arranged.json")
 
 
@@ -447,23 +418,14 @@ ARRANGE = Page(
     title="Arrange",
     groups=(
         Group(
-            fields=(
-                Field(name="site", label="Site", choices=tuple(_examples()), placeholder="scattered"),
-                Field(name="objective", label="Objective", kind="choice", choices=("", *get_args(Goal))),
-                Field(name="oversubscription", label="Oversubscription", kind="number", help="Instead of the site's"),
-                Field(
-                    name="seconds",
-                    label="Seconds to search",
-                    kind="number",
-                    placeholder="10",
-                    help=f"Of a processor; {_MOST_SEARCH_S} at most",
-                ),
+            (
+                Field("site", "Site", choices=tuple(_examples()), placeholder="scattered"),
+                Field("objective", "Objective", "choice", choices=("", *get_args(Goal))),
+                Field("oversubscription", "Oversubscription", "number", help="Instead of the site's"),
+                Field("seconds", "Seconds to search", "number", f"Of a processor; {_MOST_SEARCH_S} at most", (), "10"),
             )
         ),
-        Group(
-            title="Paste a site",
-            fields=(Field(name="site_text", label="Site: TOML, as weft arrange reads it", kind="area"),),
-        ),
+        Group((Field("site_text", "Site: TOML, as weft arrange reads it", "area"),), "Paste a site"),
     ),
     needed=("site",),
     sources={"site": "site"},
@@ -478,9 +440,6 @@ ARRANGE = Page(
 
 
 def _validate(form: PageRequest, progress: Progress) -> Validation:
-    from weft.commands.validate import validate
-    from weft.validation.runs import runs_of_text, shipped_runs
-
     source = form.text("runs")
     if source.name and source.pasted is None:
         raise BadInput(f"there are no runs {source.name[:40]!r}", where="runs", remedy="leave it empty, or paste runs")
@@ -489,9 +448,6 @@ def _validate(form: PageRequest, progress: Progress) -> Validation:
 
 
 def _accuracy_view(computed: Validation, form: PageRequest, show: str) -> Iterator[Block]:
-    from weft.views.charts.validation import validation_chart
-    from weft.views.validation import validation_view
-
     chart = Figure(partial(validation_chart, computed), "Predicted over measured time of an iteration")
     shipped = form.text("runs").pasted is None
     yield from behind_verdict(validation_view(computed, shipped=shipped), chart)
@@ -518,15 +474,12 @@ ACCURACY = Page(
     title="Accuracy",
     groups=(
         Group(
-            fields=(
-                Field(name="family", label="Family", help="Only runs of this family"),
-                Field(name="runs", label="Runs", help="Published ones that Weft has, or those that you paste"),
+            (
+                Field("family", "Family", help="Only runs of this family"),
+                Field("runs", "Runs", help="Published ones that Weft has, or those that you paste"),
             )
         ),
-        Group(
-            title="Compare your own runs",
-            fields=(Field(name="runs_text", label="Runs: CSV", kind="area", placeholder=_EXAMPLE_RUNS),),
-        ),
+        Group((Field("runs_text", "Runs: CSV", "area", placeholder=_EXAMPLE_RUNS),), "Compare your own runs"),
     ),
     needed=(),
     sources={"runs": "runs"},
@@ -567,16 +520,12 @@ def answer(form: PageRequest, *, progress: Progress = None) -> str:
     def link(value: str) -> str:
         return f"{page.address(given, **{page.row: value})}#{page.section}"
 
-    from weft.views.html import to_html
-
     blocks = page.view(result, form, page.shown(given.get("show", "")))
     return to_html(blocks, link if page.row else None)
 
 
 def file(form: PageRequest, name: str, *, progress: Progress = None) -> tuple[str, str, str]:
     """Name, type and content of a file of a page."""
-    from weft.views.files import rows_to_csv
-
     page = PAGES[form.path]
     computed = _result(page, form, progress)
     if name in page.files:

@@ -46,7 +46,7 @@ _PLAIN = ("batch", "sequence", "radix")
 """Options whose labels say what their help would repeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """A field of a form.
 
@@ -66,12 +66,12 @@ class Field:
     slide: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Group:
     """Fields that stand together; those with a title are folded."""
 
-    title: str = ""
     fields: tuple[Field, ...]
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +208,4 @@ def _field(option: Option) -> Field:
     shown = "" if option.default in (None, False, ()) else str(option.default)
     label = _LABELS.get(option.name) or option.name.capitalize()
     text = "" if option.name in _PLAIN else _FLAGS.sub("", option.help)
-    return Field(name=option.name, label=label, kind=kind, help=text, choices=choices, placeholder=shown)
+    return Field(option.name, label, kind, text, choices, shown)

@@ -11,13 +11,13 @@ torch = pytest.importorskip("torch")
 
 import weft  # noqa: E402
 from weft.commands.app import cli, main  # noqa: E402
-from weft.commands.selftest import estimated_bytes  # noqa: E402
+from weft.commands.bench import estimated_bytes  # noqa: E402
 from weft.runtime.measure import selftest  # noqa: E402
 from weft.runtime.run.ranks import gpus  # noqa: E402
 
 
 def test_all_holds_on_one_rank(monkeypatch):
-    monkeypatch.setattr("weft.commands.selftest.STEPS", 1)
+    monkeypatch.setattr("weft.commands.bench.STEPS", 1)
     done = CliRunner().invoke(cli, ["bench", "selftest", "--ranks", "1", "--format", "json"])
     assert done.exit_code == 0
     found = json.loads(done.stdout)
@@ -28,7 +28,7 @@ def test_all_holds_on_one_rank(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_all_holds_on_every_grid(ranks, monkeypatch):
-    monkeypatch.setattr("weft.commands.selftest.STEPS", 1)
+    monkeypatch.setattr("weft.commands.bench.STEPS", 1)
     done = CliRunner().invoke(cli, ["bench", "selftest", "--ranks", str(ranks), "--format", "json"])
     found = json.loads(done.stdout)
     assert done.exit_code == 0
