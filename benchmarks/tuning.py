@@ -15,7 +15,7 @@ import bench
 import numpy as np
 
 from weft.estimation.trust import NORMAL, Known, layout_of, shipped_runs
-from weft.search.tune import Anchor
+from weft.search.tune import Anchors
 
 
 class Score(NamedTuple):
@@ -39,8 +39,8 @@ def score(runs: list[Known]) -> Score:
     for i, layout in enumerate(layouts):
         others = [j for j in range(len(runs)) if layouts[j] != layout]
         if others:
-            anchor = Anchor(layout, 1.0, estimated[i])
-            seconds, deviations = anchor.corrected([layouts[j] for j in others], estimated[others])
+            anchors = Anchors([layout], [1.0], [estimated[i]])
+            seconds, deviations = anchors.corrected([layouts[j] for j in others], estimated[others])
             inside = np.abs(np.log(seconds)) <= NORMAL * deviations
             errors = (seconds - 1.0, estimated[others] / estimated[i] - 1.0, estimated[others] - 1.0)
             rows.append([*(np.abs(error).mean() for error in errors), inside.mean()])

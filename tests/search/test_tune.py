@@ -17,7 +17,7 @@ from weft.layout.check import explain
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges, resolve_job
 from weft.search.enumeration import STANDARD, Enumeration
-from weft.search.tune import Anchor, Tuning, differences, neighbours, tune
+from weft.search.tune import Anchors, Tuning, differences, neighbours, tune
 
 JOB = resolve_job("gpt2-124m", RecipeChanges(global_batch=32, sequence=1024))
 CLUSTER = load_cluster("h100-16")
@@ -51,12 +51,12 @@ def test_every_layout_of_the_space_that_differs_in_one_setting_is_tried(text: st
 def test_a_measured_step_is_that_of_its_own_layout_and_moves_those_like_it_most() -> None:
     layout = Layout(x=2, data=8)
     near, far = replace(layout, micro_batch=2), Layout(x=8, pipeline=2, recompute="full")
-    seconds, deviations = Anchor(layout, 1.1, 1.0).corrected([layout, near, far], np.array([1.0, 2.0, 3.0]))
+    seconds, deviations = Anchors([layout], [1.1], [1.0]).corrected([layout, near, far], np.array([1.0, 2.0, 3.0]))
     assert seconds[0] == pytest.approx(1.1)
     assert deviations[0] == pytest.approx(0.0)
     assert 0 < deviations[1] <= deviations[2]
     assert 1.1 >= seconds[1] / 2.0 >= seconds[2] / 3.0 >= 1.0
-    slow, _ = Anchor(layout, 3.0, 1.0).corrected([far], np.array([3.0]))
+    slow, _ = Anchors([layout], [3.0], [1.0]).corrected([far], np.array([3.0]))
     assert slow[0] / 3.0 > 3.0 / 1.3, "what no layout explains slows all of them"
 
 
