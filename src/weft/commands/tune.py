@@ -131,8 +131,8 @@ def tune(
     job, where = subject.job, subject.cluster
     form, framework = RUN_TOOLS.get(tool, (None, None))
     stack = stack_of(options, job, where) if options.stack or framework is None else framework
-    given = constants_of(options, where, job) if options.calibration else None
-    constants = given or calibration(where.accelerator.name, stack)
+    own = constants_of(options, where, job) if options.calibration else None
+    constants = own or calibration(where.accelerator.name, stack)
     text = read_text(str(options.run), where=str(options.run)) if form else ""
     constants, software, unknown = _software(form or "", text, subject, constants)
 

@@ -361,8 +361,8 @@ def _best_of_each(
     best, names = 1.0 + WORTHWHILE, set[tuple[str, ...]]()
     groups: dict[int, list[tuple[Layout, tuple[SettingChange, ...]]]] = {1: [], 2: [], 3: []}
     for layout in layouts:
-        settings = differences(anchors.layouts[0], layout)
-        groups[min(len(settings), 3)].append((layout, settings))
+        if settings := differences(anchors.layouts[0], layout):
+            groups[min(len(settings), 3)].append((layout, settings))
     for count, group in groups.items():
         chosen: list[LayoutChange] = []
         for layout, settings in group:

@@ -55,8 +55,8 @@ def verdict(result: Tuning) -> str:
         text = f"{now}, more than expected of this layout, {reached}: check the value, the model and the batch."
     elif result.slower > FAULT:
         text = (
-            f"{now}; this layout should reach {reached}. No layout explains a step {1 + result.slower:.1f} times as long"
-            f" as expected: look at the {OUTSIDE} first."
+            f"{now}; this layout should reach {reached}. No layout explains a step {1 + result.slower:.1f} times as"
+            f" long as expected: look at the {OUTSIDE} first."
         )
     else:
         text = f"{now}; this layout should reach {reached}. Look outside the layout first: {OUTSIDE}."
