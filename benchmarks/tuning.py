@@ -58,7 +58,8 @@ def score(runs: list[Known]) -> Score:
             regret = true_s[np.argmin(told_s)] / true_s.min() - 1.0
             order = right.mean() if len(right) else np.nan
             rows.append([*(np.abs(error).mean() for error in errors), inside.mean(), order, regret])
-    return Score(len(rows), *np.nanmean(rows, axis=0).tolist())
+    means = np.ma.masked_invalid(rows).mean(axis=0)
+    return Score(len(rows), *np.ma.filled(means, np.nan).tolist())
 
 
 def scores() -> dict[str, Score]:

@@ -229,17 +229,7 @@ def tune(
     # 1. The run as it is, and others.
     estimator = Estimator(job, cluster, constants)
     runs = (Measured(layout=layout, measured_s=measured_s), *others)
-    estimates = estimator.estimates([run.layout for run in runs])
-    for run, estimate in zip(runs, estimates, strict=True):
-        if run.measured_s < estimate.lower_bound_s:
-            problem = f"{run.measured_s:.3g} s are less than the {estimate.lower_bound_s:.3g} s of all peaks together"
-            raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
-    expected = estimates[0]
-    anchors = Anchors(
-        [run.layout for run in runs],
-        [run.measured_s for run in runs],
-        [estimate.iteration_s for estimate in estimates],
-    )
+    anchors, expected = _anchors(estimator, runs)
     # A run that needs the margin itself may go on without it.
     room_bytes = free_bytes = (1 - memory_margin) * cluster.accelerator.memory_bytes
     if expected.memory_bytes > free_bytes:
@@ -250,14 +240,7 @@ def tune(
     whole = plan(
         job,
         cluster,
-        # All layouts overlap, and place their axes, as the run does.
-        space=replace(
-            free,
-            overlap_tensor=(layout.overlap_tensor,),
-            overlap_reduce=(layout.overlap_reduce,),
-            overlap_gather=(layout.overlap_gather,),
-            order=layout.order,
-        ),
+        space=_as_the_run(free, layout),
         top=TRIED,
         per_mesh=True,
         memory_margin=memory_margin,
@@ -286,6 +269,28 @@ def tune(
         recipe=tuple(_recipe_changes(estimator, expected, keep)),
         others=tuple(others),
         unknown=tuple(unknown),
+    )
+
+
+def _anchors(estimator: Estimator, runs: Sequence[Measured]) -> tuple[Anchors, Estimate]:
+    """What corrects estimates, and that of the first run."""
+    estimates = estimator.estimates([run.layout for run in runs])
+    for run, estimate in zip(runs, estimates, strict=True):
+        if run.measured_s < estimate.lower_bound_s:
+            problem = f"{run.measured_s:.3g} s are less than the {estimate.lower_bound_s:.3g} s of all peaks together"
+            raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
+    layouts, measured_s = [run.layout for run in runs], [run.measured_s for run in runs]
+    return Anchors(layouts, measured_s, [estimate.iteration_s for estimate in estimates]), estimates[0]
+
+
+def _as_the_run(space: Space, layout: Layout) -> Space:
+    """A space whose layouts all overlap, and place their axes, as the run does."""
+    return replace(
+        space,
+        overlap_tensor=(layout.overlap_tensor,),
+        overlap_reduce=(layout.overlap_reduce,),
+        overlap_gather=(layout.overlap_gather,),
+        order=layout.order,
     )
 
 
