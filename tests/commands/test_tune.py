@@ -13,7 +13,7 @@ import weft
 from weft.commands.app import cli
 from weft.commands.tune import _measured_s
 from weft.errors import BadInput
-from weft.interop.launch import changed_settings, read_run
+from weft.interop.launch import changed_settings, edited, launch_arguments, read_run
 from weft.search.tune import Tuning
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -125,12 +125,90 @@ def test_a_plan_is_a_run(tmp_path: Path) -> None:
         ({"layout": "tp=8", "measured": "200%"}, "all peaks together"),
         ({"layout": "tp=8", "measured": "9s", "keep": ("size",)}, "--keep"),
         ({"run": "absent.sh", "measured": "9s"}, "absent.sh"),
+        ({"layout": "tp=8", "measured": "9s", "also": "9s"}, "--also: '9s' has no layout and value"),
+        ({"layout": "tp=8", "measured": "9s", "also": "tp=4:9"}, "--also: '9' has no unit"),
     ],
 )
 def test_what_cannot_be_used_is_one_message(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message) as found:
         weft.tune("llama-3.1-8b", "h100-64", **given)
     assert "\n" not in str(found.value)
+
+
+def test_other_measured_layouts_correct_and_are_proposed_as_measured(tmp_path: Path) -> None:
+    rows = tmp_path / "runs.csv"
+    rows.write_text('layout,measured\ntp=4,6s\n"tp=4,mbs=2",5.5s\n', encoding="utf-8")
+    alone = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s")
+    by_file = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s", also=(str(rows),))
+    by_text = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s", also=("tp=4:6s", "tp=4,mbs=2:5.5s"))
+    assert by_file.to_json() == by_text.to_json() != alone.to_json()
+    assert [(run.layout.tp, run.layout.micro_batch, run.measured_s) for run in by_file.others] == [
+        (4, 1, 6),
+        (4, 2, 5.5),
+    ]
+
+
+def test_the_changed_script_is_the_script_but_for_the_change(tmp_path: Path) -> None:
+    out = tmp_path / "changed"
+    told("h100-512", "--run", SCRIPT, "--measured", "18%", "--write", str(out))
+    before, path = Path(SCRIPT).read_text(encoding="utf-8").splitlines(), out / Path(SCRIPT).name
+    after = path.read_text(encoding="utf-8").splitlines()
+    best = weft.tune(cluster="h100-512", run=SCRIPT, measured="18%").changes[0]
+    assert read_run(path, world=512).layout == best.estimate.layout
+    assert "TP=2" in after, "a variable keeps its name"
+    assert len([line for line in before if line not in after]) <= 3
+    other = CliRunner().invoke(
+        cli, ["tune", "h100-512", "--run", SCRIPT, "--measured", "18%", "--write", str(tmp_path)]
+    )
+    assert isinstance(other.exception, BadInput), "a folder with other files is left alone"
+
+
+def test_without_a_file_complete_launch_files_are_written(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    told("llama-3.1-8b", "h100-64", "--layout", "tp=8", "--measured", "31%", "--write", str(out))
+    assert sorted(path.name for path in out.iterdir()) == ["job.sbatch", "megatron.sh"]
+    best = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%").changes[0]
+    assert read_run(out / "megatron.sh", world=64).layout == best.estimate.layout
+    assert "#SBATCH --nodes=8" in (out / "job.sbatch").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "result"),
+    [
+        ("run --num-layers 8 --a-b 2 \\\n  --c\n", ("--a-b 4", "without --c"), "run --num-layers 8 --a-b 4\n"),
+        ("# --a 1\nrun --a=1 --b\n", ("--a 2",), "# --a 1\nrun --a=2 --b\n"),
+        ("A=1\nrun --a $A --b\n", ("--a 2",), "A=2\nrun --a $A --b\n"),
+        ("X=(\n  --num-layers 8\n)\n", ("--new x",), "X=(\n  --new x\n  --num-layers 8\n)\n"),
+        ("[a]\nx = 1 # why\n\n[b]\ny = 2\n", ("a.x = 3", "a.z = true"), "[a]\nx = 3 # why\nz = true\n\n[b]\ny = 2\n"),
+        ("[a]\nx = 1\n", ('c.y = "w"', "without a.x"), '[a]\n\n[c]\ny = "w"\n'),
+        ('{\n  "a": {"x": 1}\n}', ("a.x: 2",), '{\n  "a": {\n    "x": 2\n  }\n}\n'),
+    ],
+)
+def test_an_edit_changes_its_setting_alone(text: str, settings: tuple[str, ...], result: str) -> None:
+    assert edited(text, settings) == result
+
+
+def test_a_dispatcher_is_a_change_with_flags(tmp_path: Path) -> None:
+    script = tmp_path / "moe.sh"
+    plan = weft.plan("qwen3-30b-a3b", "h100-16", fix=("ep=16", "tp=1", "pp=1"), top=1)
+    text = launch_arguments("megatron", plan.job, plan.cluster, plan.best.layout).text
+    script.write_text(text, encoding="utf-8")
+    found = {
+        setting.name: change
+        for change in weft.tune(cluster="h100-16", run=str(script), measured="15%").changes
+        for setting in change.settings
+    }
+    assert found["dispatcher"].speedup > 1.2
+    assert "--moe-token-dispatcher-type flex" in found["dispatcher"].flags
+    script.write_text(text.replace("--bf16", " ".join(["--bf16", *found["dispatcher"].flags])), encoding="utf-8")
+    on = weft.tune(cluster="h100-16", run=str(script), measured="15%")
+    assert all(setting.name != "dispatcher" for change in on.changes for setting in change.settings)
+
+
+def test_a_step_that_no_layout_explains_says_so() -> None:
+    text = told("llama-2-7b", "h100-64", "--layout", "fsdp=8,mbs=2", "--batch", "128", "--measured", "1000tok")
+    assert "No layout explains a step" in text
+    assert "network" in text.split("Change")[0]
 
 
 def test_settings_that_changed_keep_their_tables() -> None:

@@ -12,12 +12,13 @@ import pytest
 from weft.cluster import load as load_cluster
 from weft.errors import BadInput
 from weft.estimation import estimate
+from weft.estimation.trust import shipped_contrast
 from weft.layout import Layout
 from weft.layout.check import explain
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges, resolve_job
 from weft.search.enumeration import STANDARD, Enumeration
-from weft.search.tune import Anchor, Tuning, differences, neighbours, tune
+from weft.search.tune import SPREAD, Anchors, Tuning, differences, neighbours, tune
 
 JOB = resolve_job("gpt2-124m", RecipeChanges(global_batch=32, sequence=1024))
 CLUSTER = load_cluster("h100-16")
@@ -51,13 +52,59 @@ def test_every_layout_of_the_space_that_differs_in_one_setting_is_tried(text: st
 def test_a_measured_step_is_that_of_its_own_layout_and_moves_those_like_it_most() -> None:
     layout = Layout(x=2, data=8)
     near, far = replace(layout, micro_batch=2), Layout(x=8, pipeline=2, recompute="full")
-    seconds, deviations = Anchor(layout, 1.1, 1.0).corrected([layout, near, far], np.array([1.0, 2.0, 3.0]))
+    seconds, deviations = Anchors([layout], [1.1], [1.0]).corrected([layout, near, far], np.array([1.0, 2.0, 3.0]))
     assert seconds[0] == pytest.approx(1.1)
     assert deviations[0] == pytest.approx(0.0)
     assert 0 < deviations[1] <= deviations[2]
     assert 1.1 >= seconds[1] / 2.0 >= seconds[2] / 3.0 >= 1.0
-    slow, _ = Anchor(layout, 3.0, 1.0).corrected([far], np.array([3.0]))
+    slow, _ = Anchors([layout], [3.0], [1.0]).corrected([far], np.array([3.0]))
     assert slow[0] / 3.0 > 3.0 / 1.3, "what no layout explains slows all of them"
+
+
+def test_several_measured_runs_correct_as_scikit_learn_does() -> None:
+    gaussian_process = pytest.importorskip("sklearn.gaussian_process")
+    layouts = [
+        parse_layout(text).complete(16) for text in ("tp=2", "tp=4,mbs=2", "pp=4,vpp=3", "tp=8", "fsdp=8", "cp=2")
+    ]
+    contrast = shipped_contrast()
+    assert contrast is not None
+
+    class Errors(gaussian_process.kernels.Kernel):  # type: ignore[misc,name-defined]
+        """The covariance of the module's docstring, of layouts by their number."""
+
+        def __init__(self) -> None:
+            pass
+
+        def __call__(self, X, Y=None, eval_gradient=False):  # type: ignore[no-untyped-def]
+            some, others = ([layouts[int(row[0])] for row in rows] for rows in (X, X if Y is None else Y))
+            return SPREAD**2 * np.exp(-contrast.variances_between(some, others) / SPREAD**2)
+
+        def diag(self, X):  # type: ignore[no-untyped-def]
+            return np.full(len(X), SPREAD**2)
+
+        def is_stationary(self) -> bool:
+            return False
+
+    measured, estimated = np.array([1.1, 0.9, 1.05]), np.ones(3)
+    process = gaussian_process.GaussianProcessRegressor(Errors(), alpha=1e-12, optimizer=None)
+    process.fit(np.arange(3)[:, None], np.log(measured))
+    expected, deviations = process.predict(np.arange(6)[:, None], return_std=True)
+    seconds, found = Anchors(layouts[:3], measured.tolist(), estimated.tolist()).corrected(layouts, np.ones(6))
+    assert np.log(seconds) == pytest.approx(expected, abs=1e-6)
+    assert found == pytest.approx(deviations, abs=1e-4)
+    assert seconds[:3] == pytest.approx(measured)
+
+
+def test_more_measured_runs_narrow_the_intervals() -> None:
+    layouts = [parse_layout(text).complete(16) for text in ("tp=2", "tp=4,mbs=2", "pp=4", "tp=8")]
+    widths = [
+        Anchors(layouts[:count], [1.05] * count, [1.0] * count).corrected(layouts[3:], np.ones(1))[1][0]
+        for count in (1, 2, 3)
+    ]
+    assert widths == sorted(widths, reverse=True)
+    # A layout that was measured twice is the mean of both.
+    twice, _ = Anchors([layouts[0]] * 2, [1.0, 1.21], [1.0, 1.0]).corrected(layouts[:1], np.ones(1))
+    assert twice[0] == pytest.approx(1.1)
 
 
 def test_a_measured_run_helps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import difflib
+import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,15 +29,24 @@ from weft.commands.shared import (
     stack_of,
 )
 from weft.errors import BadInput, NothingFeasible
-from weft.files import CONFIGURATION_BYTES, read_text
-from weft.interop.launch import changed_settings, launch_arguments, read_run, settings_of
+from weft.files import CONFIGURATION_BYTES, read_text, write_folder
+from weft.interop.launch import (
+    batch_script,
+    changed_settings,
+    edited,
+    launch_arguments,
+    parse_run,
+    read_run,
+    settings_of,
+)
 from weft.units import counted, parse_seconds
 
 if TYPE_CHECKING:
+    from weft.cluster import Calibration
     from weft.commands.shared import ClusterSource, JobSource
     from weft.estimation import Estimate
     from weft.layout import Layout
-    from weft.search.tune import Tuning
+    from weft.search.tune import LayoutChange, SoftwareChange, Tuning
 
 USAGE = "weft tune [MODEL] CLUSTER --run FILE --measured 9.2s, or MODEL CLUSTER --layout tp=8,pp=4 --measured 31%"
 RUN_TOOLS = {
@@ -71,6 +84,11 @@ class TuneOptions(RecipeOptions, ConstantsOptions):
     layout: str | Layout | None = option(None, "The run's layout instead, as tp=8,pp=16,sp.", metavar="TEXT")
     measured: str | float | None = option(
         None, "Time of a step, as 9.2s, or speed of a GPU: 31% (MFU), 410TF, 5000tok.", metavar="VALUE"
+    )
+    also: tuple[str, ...] = option(
+        (),
+        "Another measured layout of the job, as tp=4,pp=4:9.8s, or a CSV of such rows (repeats).",
+        metavar="TEXT|FILE",
     )
     keep: tuple[str, ...] = option((), "A setting to leave as it is, as tp (repeats).", metavar="NAME")
 
@@ -113,21 +131,88 @@ def tune(
     job, where = subject.job, subject.cluster
     form, framework = RUN_TOOLS.get(tool, (None, None))
     stack = stack_of(options, job, where) if options.stack or framework is None else framework
-    constants = (
-        constants_of(options, where, job) if options.calibration else calibration(where.accelerator.name, stack)
-    )
-    expected = estimate(job, where, [subject.layout], constants)[0]
+    own = constants_of(options, where, job) if options.calibration else None
+    constants = own or calibration(where.accelerator.name, stack)
+    text = read_text(str(options.run), where=str(options.run)) if form else ""
+    constants, software, unknown = _software(form or "", text, subject, constants)
+
+    def measured_s(layout: Layout, value: str | float, name: str) -> float:
+        expected = estimate(job, where, [layout], constants)[0]
+        return _measured_s(value, expected, job.recipe.tokens / where.count, name)
+
     return search.tune(
         job,
         where,
         subject.layout,
-        _measured_s(options.measured, expected, job.recipe.tokens / where.count),
+        measured_s(subject.layout, options.measured, "--measured"),
         space=SPACES[job.space or STANDARD.name],
         stack=stack,
+        others=[
+            search.Measured(layout=layout, measured_s=measured_s(layout, value, "--also"))
+            for layout, value in _others(options.also, subject)
+        ],
+        software=software,
+        unknown=unknown,
         keep=tuple(field for field in map(_field, options.keep) if field != "order"),  # which nothing changes
         constants=constants,
-        flags=None if form is None else _flags(form, subject, read_text(str(options.run), where=str(options.run))),
+        flags=None if form is None else _flags(form, subject, text),
     )
+
+
+def _others(rows: Sequence[str], subject: Subject) -> Iterator[tuple[Layout, str]]:
+    """Layouts with their measured values, of texts and of the rows of files."""
+    for row in rows:
+        if os.path.isfile(row):
+            text = read_text(row, where=row, largest=CONFIGURATION_BYTES)
+            cells = [[cell.strip() for cell in line if cell.strip()] for line in csv.reader(text.splitlines())]
+            found = [(",".join(line[:-1]), line[-1]) for line in cells if line and line[-1].lower() != "measured"]
+        else:
+            found = [row.rpartition(":")[::2]]
+        for layout, value in found:
+            if not layout:
+                remedy = "write LAYOUT:VALUE, as tp=4,pp=4:9.8s, or name a CSV with the columns layout and measured"
+                raise BadInput(f"{row[:60]!r} has no layout and value", where="--also", remedy=remedy)
+            yield layout_of(_like(subject.layout, layout, subject.cluster.count), subject.job, subject.cluster), value
+
+
+def _like(run: Layout, text: str, count: int) -> Layout:
+    """A layout as a text has it, and what that does not say as the run has it."""
+    from weft.layout.text import parse_layout
+
+    partial = parse_layout(text, where="--also")
+    values = {
+        field.name: getattr(run, field.name) for field in fields(run) if field.name not in ("z", "data", "schedule")
+    }
+    values |= {} if run.z == 1 or run.data == 1 else {"z": run.z}
+    values |= partial.values
+    alone = [name for name, axis in (("virtual_stages", "pipeline"), ("sequence_parallel", "x")) if values[axis] == 1]
+    values = {name: value for name, value in values.items() if name not in alone}
+    rest = "z" if run.z > 1 and run.data == 1 else "data"
+    return replace(partial, values=values, rest=rest).complete(count)
+
+
+def _software(
+    form: str, text: str, subject: Subject, constants: Calibration
+) -> tuple[Calibration, list[SoftwareChange], tuple[str, ...]]:
+    """The constants of a run with what its file switches on; switches that are off; what the estimate leaves out."""
+    from weft.cluster.calibration import with_constants
+    from weft.interop.software import SWITCHES, is_on, unknown, works
+    from weft.search.tune import SettingChange, SoftwareChange
+
+    job, cluster, layout = subject.job, subject.cluster, subject.layout
+    here = [switch for switch in SWITCHES if form in (*switch.tools, "") and works(switch, job, cluster, layout)]
+    stated = {switch.constant: switch.value for switch in here if is_on(switch, form, text)}
+    base = with_constants(constants, stated, where="the run's file")
+    off = [
+        SoftwareChange(
+            setting=SettingChange(name=switch.name, before=switch.off, after=switch.on),
+            constants=with_constants(base, {switch.constant: switch.value}, where="the run's file"),
+            flags=switch.tools[form][1] if form else (),
+        )
+        for switch in here
+        if switch.constant not in stated
+    ]
+    return base, off, tuple(unknown(form, text, job, layout))
 
 
 def _subject(model: JobSource | None, cluster: ClusterSource | None, options: TuneOptions) -> tuple[Subject, str]:
@@ -151,19 +236,19 @@ def _subject(model: JobSource | None, cluster: ClusterSource | None, options: Tu
     return subject, read_run(options.run, world=count).tool
 
 
-def _measured_s(text: str | float, estimate: Estimate, tokens: float) -> float:
+def _measured_s(text: str | float, estimate: Estimate, tokens: float, where: str) -> float:
     """Seconds of a step from its time or its speed; ``tokens`` are those of a GPU and step."""
     if matched := re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)((?:[eE][+-]?\d+)?)\s*([kK]?)(\D*)", str(text)):
         number, exponent, thousand, unit = matched.groups()
         if isinstance(text, str) and not thousand + unit:
-            raise BadInput(f"{text!r} has no unit", where="--measured", remedy=f"write {text}s or {text}%")
+            raise BadInput(f"{text!r} has no unit", where=where, remedy=f"write {text}s or {text}%")
         for pattern, seconds in _RATES.items():
             if re.fullmatch(pattern, unit.strip(), re.IGNORECASE):
                 value = float(number + exponent) * (1000 if thousand else 1)
                 if value <= 0:
-                    raise BadInput(f"{text!r} is not above 0", where="--measured")
+                    raise BadInput(f"{text!r} is not above 0", where=where)
                 return seconds(value, estimate, tokens)
-    return parse_seconds(text, "--measured")
+    return parse_seconds(text, where)
 
 
 def _field(name: str) -> str:
@@ -193,8 +278,8 @@ def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[s
             if not setting.startswith("without --") or setting.removeprefix("without ") in text
         ]
         # Where the file says it by another setting, that makes way for the one that is written here.
-        for other, (name, fields) in _OTHER_SPELLINGS.items():
-            if other in text and any(getattr(layout, field) != getattr(subject.layout, field) for field in fields):
+        for other, (name, names) in _OTHER_SPELLINGS.items():
+            if other in text and any(getattr(layout, field) != getattr(subject.layout, field) for field in names):
                 changed += [setting for setting in settings_of(after) if setting.startswith(name)]
                 changed.append(f"without {other}")
         return tuple(dict.fromkeys(changed))
@@ -205,6 +290,10 @@ def _flags(form: str, subject: Subject, text: str) -> Callable[[Layout], tuple[s
 @dataclass(frozen=True, kw_only=True)
 class TuneOutput(VerboseOutput, RowsOutput):
     """Output options of ``weft tune``."""
+
+    write: str | None = option(
+        None, "Also write the run's file with the best change, or launch files.", metavar="FOLDER"
+    )
 
 
 @click.command("tune", cls=GroupedCommand)
@@ -224,3 +313,41 @@ def tune_command(model: str | None, cluster: str | None, options: TuneOptions, o
     from weft.views.tune import tune_view
 
     report(result, out, tune_view(result, verbose=out.verbose))
+    if out.write is not None:
+        for line in write_change(result, options.run, out.write):
+            click.echo(line, err=True)
+
+
+def write_change(result: Tuning, run: str | None, folder: str) -> Iterator[str]:
+    """Write the run's own file with the best change, or complete launch files where it has none; yields what it did.
+
+    Raises:
+        BadInput: there is no change, no tool runs it, or the folder holds other files.
+    """
+    if not result.changes:
+        raise BadInput("there is no change to write", where="--write")
+    change, name = result.changes[0], Path(run or "").name
+    text = "" if run is None else read_text(run, where=run, largest=CONFIGURATION_BYTES)
+    own = change.flags and _edited(result, change, text, name)
+    if own:
+        lines = list(difflib.unified_diff(text.splitlines(), own.splitlines(), lineterm="", n=0))[2:]
+        write_folder(folder, {name: own.encode()})
+        yield f"wrote {Path(folder) / name}; what changed:"
+        yield from (f"  {line}" for line in lines if not line.startswith("@@"))
+        return
+    tool = next((form for form, stack in RUN_TOOLS.values() if result.stack.startswith(stack)), "megatron")
+    made = launch_arguments(tool, result.job, result.cluster, change.estimate.layout)
+    script = batch_script(result.cluster, change.estimate.layout, made.command)
+    write_folder(folder, {made.file: made.text.encode(), "job.sbatch": script.encode()})
+    yield f"wrote {made.file} and job.sbatch in {folder}; start it with sbatch job.sbatch, or on each node:"
+    yield f"  {made.command}"
+    yield from (f"note: {note}" for note in made.notes)
+
+
+def _edited(result: Tuning, change: LayoutChange, text: str, name: str) -> str | None:
+    """The run's file with a change; None where it does not read back as the changed layout."""
+    new, world = edited(text, change.flags), result.cluster.count
+    try:
+        return new if parse_run(new, where=name, world=world).layout == change.estimate.layout else None
+    except BadInput:
+        return None

@@ -405,13 +405,20 @@ class Contrast:
     jobs: int
     sources: int
 
+    def variances_between(self, layouts: Sequence[Layout], others: Sequence[Layout]) -> Floats:
+        """Variances of the logarithmic errors of layouts against those of others, shape (n, m)."""
+        places, theirs = (
+            np.array([list(steps(layout).values()) for layout in some]).reshape(-1, len(TRAITS))
+            for some in (layouts, others)
+        )
+        known = np.array([self.variances[name] for name in TRAITS])
+        unlike = np.array([[a != b for b in others] for a in layouts]).reshape(len(layouts), len(others))
+        variances: Floats = np.abs(places[:, None] - theirs[None]) @ known + self.variances[OTHER] * unlike
+        return variances
+
     def between(self, layouts: Sequence[Layout]) -> Floats:
         """Standard deviations of the logarithmic errors of layouts against each other, shape (n, n)."""
-        places = np.array([list(steps(layout).values()) for layout in layouts]).reshape(-1, len(TRAITS))
-        apart = np.abs(places[:, None] - places[None])
-        known = np.array([self.variances[name] for name in TRAITS])
-        unlike = np.array([[a != b for b in layouts] for a in layouts])
-        deviations: Floats = np.sqrt(apart @ known + self.variances[OTHER] * unlike)
+        deviations: Floats = np.sqrt(self.variances_between(layouts, layouts))
         return deviations
 
     def covered(self, layouts: Sequence[Layout]) -> Floats:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,6 +108,96 @@ def settings_of(text: str) -> Iterator[str]:
             yield table + line
 
 
+def edited(text: str, settings: Sequence[str]) -> str:
+    """A launch file with settings as ``changed_settings`` names them, the rest of it as it was."""
+    if text.lstrip().startswith("{"):
+        return _edited_json(text, settings)
+    lines = text.splitlines(keepends=True)
+    for setting in settings:
+        name, _, value = setting.removeprefix("without ").partition(" ")
+        if not name.startswith("--"):
+            table, _, key = name.rpartition(".")
+            _edit_toml(lines, table, key, None if setting.startswith("without ") else value.removeprefix("= "))
+        else:
+            _edit_arguments(lines, name, None if setting.startswith("without ") else value)
+    return "".join(lines)
+
+
+def _edited_json(text: str, settings: Sequence[str]) -> str:
+    """JSON with the indentation that it had."""
+    tables = json.loads(text)
+    for setting in settings:
+        name, _, value = setting.removeprefix("without ").partition(": ")
+        *path, key = name.split(".")
+        table = tables
+        for part in path:
+            table = table.setdefault(part, {})
+        if setting.startswith("without "):
+            table.pop(key, None)
+        else:
+            table[key] = json.loads(value)
+    indent = re.search(r"\n([ \t]+)\"", text)
+    return json.dumps(tables, indent=indent[1] if indent else None) + "\n"
+
+
+def _edit_toml(lines: list[str], table: str, key: str, value: str | None) -> None:
+    """Set, add or take out (None) a key of a table."""
+    headers = [number for number, line in enumerate(lines) if line.strip().startswith("[")]
+    begin = next((number for number in headers if lines[number].split("#")[0].strip() == f"[{table}]"), None)
+    if begin is None:
+        if value is not None:
+            lines += [f"\n[{table}]\n", f"{key} = {value}\n"]
+        return
+    end = next((number for number in headers if number > begin), len(lines))
+    place = next((n for n in range(begin + 1, end) if re.match(rf"\s*{re.escape(key)}\s*=", lines[n])), None)
+    if place is not None and value is None:
+        del lines[place]
+    elif place is not None:
+        lines[place] = re.sub(r"(=\s*)(\"[^\"]*\"|\[[^\]]*\]|[^\s#]+)", rf"\g<1>{value}", lines[place], count=1)
+    elif value is not None:
+        while not lines[end - 1].strip():
+            end -= 1
+        lines.insert(end, f"{key} = {value}\n")
+
+
+_WORD = r"(?!--)[^\s\\\"')]+"
+_NEAR = re.compile(r"--(tensor-model-parallel-size|micro-batch-size|num-layers)(?![\w-])")
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
+
+
+def _edit_arguments(lines: list[str], name: str, value: str | None) -> None:
+    """Set, add or take out (None) an argument of a command, or of a variable that a command has."""
+    pattern = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])(?:([ =]+)({_WORD}(?: +{_WORD})*))?")
+    code = [number for number, line in enumerate(lines) if not line.lstrip().startswith("#")]
+    place = next((number for number in code if pattern.search(lines[number])), None)
+    if place is None:
+        # Before another argument, where it stands in the same list.
+        near = next((number for number in code if _NEAR.search(lines[number])), None)
+        if value is None or near is None:
+            return
+        line, new = lines[near], f"{name} {value}".strip()
+        if begin := re.match(r"\s*(?=--)", line):
+            end = " \\\n" if line.rstrip().endswith("\\") else "\n"
+            lines.insert(near, begin[0] + new + end)
+        else:
+            lines[near] = _NEAR.sub(rf"{new} \g<0>", line, count=1)
+        return
+    if value is None:
+        lines[place] = re.sub(r"(?<=\S)  +(?=\S)", " ", pattern.sub("", lines[place], count=1))
+        if lines[place].strip() in ("", "\\"):
+            ends = lines.pop(place).strip() == ""
+            if ends and lines[place - 1].rstrip().endswith("\\"):
+                lines[place - 1] = lines[place - 1].rstrip().removesuffix("\\").rstrip() + "\n"
+        return
+    found = pattern.search(lines[place])
+    variable = _VARIABLE.fullmatch(found[2]) if found and found[2] else None
+    defined = [n for n in code if variable and re.match(rf"\s*(export )?{variable[1]}=", lines[n])]
+    if variable and len(defined) == 1:
+        lines[defined[0]] = re.sub(r"=.*", f"={value}", lines[defined[0]], count=1)
+    else:
+        lines[place] = pattern.sub(lambda match: f"{name}{match[1] or ' '}{value}".strip(), lines[place], count=1)
+
+
 def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = None) -> RunConfiguration:
     """What a run's configuration says.
 
@@ -119,13 +209,19 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
     Raises:
         Unsupported: it trains something that is not modelled.
     """
-    if world is not None and world < 1:
-        raise BadInput(f"{world} accelerators", where="world", remedy="give a positive number")
     where, remedy = str(path), "give a script, TOML or JSON"
     text = read_text(where, where=where, largest=CONFIGURATION_BYTES, remedy=remedy)
     suffix = Path(where).suffix.lower()
     if suffix in (".py", ".yaml", ".yml"):
         raise BadInput("configurations in Python and YAML are not read", where=where, remedy=f"{remedy}, or --layout")
+    return parse_run(text, where=where, world=world, vocab=vocab)
+
+
+def parse_run(text: str, *, where: str, world: int | None = None, vocab: int | None = None) -> RunConfiguration:
+    """What the text of a run's configuration says; ``where`` is its file's name."""
+    if world is not None and world < 1:
+        raise BadInput(f"{world} accelerators", where="world", remedy="give a positive number")
+    suffix = Path(where).suffix.lower()
     has_tables = any(line.strip().startswith(_TOML_TABLES) for line in text.splitlines())
     more: dict[str, int | None] = {}
     if suffix == ".json" or text.lstrip().startswith("{"):
@@ -137,6 +233,16 @@ def read_run(path: str | Path, *, world: int | None = None, vocab: int | None = 
         name, more = "megatron", {"vocab": vocab}
     run: RunConfiguration = formats_of("layout")[name].read(text, where=where, world=world, **more)
     return run
+
+
+def batch_script(cluster: Cluster, layout: Layout, command: str) -> str:
+    """A script for ``sbatch`` that runs a command of ``torchrun`` on every host."""
+    hosts, each = process_grid(cluster, layout)
+    return (
+        f"#!/bin/bash\n#SBATCH --nodes={hosts}\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={each}\n"
+        '#SBATCH --exclusive\nexport MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"\n'
+        f"srun --kill-on-bad-exit=1 bash -c 'NODE_RANK=$SLURM_NODEID exec {command}'\n"
+    )
 
 
 def true_of(table: Mapping[str, object]) -> tuple[str, ...]:

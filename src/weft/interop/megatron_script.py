@@ -194,6 +194,10 @@ def _recompute(flags: Arguments, virtual: int, notes: list[str]) -> tuple[Recomp
 def _selective(flags: Arguments, notes: list[str]) -> Recompute:
     """Selective recomputation as Weft means it (see ``selected_modules``)."""
     modules = set(flags.text("--recompute-modules", "core_attn").split())
+    heavy = "moe" if flags.has("--num-experts") else "mlp"
+    if heavy in modules:
+        notes.append(f"recomputing {heavy}, most of a layer's products, is taken as whole layers")
+        return Recompute.FULL
     meant, words = ["core_attn"], "the attention core"
     if attention_kernel(flags) != "unfused":
         if not modules & {"layernorm", "moe_act", "mla_up_proj", "mlp", "moe"}:

@@ -1,9 +1,12 @@
 """Changes that would make a measured run faster: single ones, pairs of them, and the best layout of all.
 
-The measured step corrects the estimates of other layouts.  Logarithmic errors of two layouts of one job each have the
-variance ``SPREAD**2``, and their difference has that of ``weft.estimation.trust.Contrast``, v; the error of one tells
-1 - v / (2 SPREAD**2) of the error of the other (Gaussian process regression: Rasmussen and Williams 2006, equation
-2.19).  What lies beyond ``USUAL`` of the spread does not come from the layout: a slow network slows all layouts.
+Measured steps correct the estimates of other layouts.  Logarithmic errors of a job's layouts have the covariance
+
+    SPREAD**2 exp(-v / SPREAD**2),
+
+v the variance between two layouts of ``weft.estimation.trust.Contrast``; those of measured layouts tell those of
+others by Gaussian process regression (Rasmussen and Williams 2006, equations 2.25 and 2.26).  What lies beyond
+``USUAL`` of the spread does not come from the layout: a slow network slows all layouts.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from weft.estimation.trust import NORMAL, shipped_contrast
 from weft.layout.check import reject
 from weft.layout.spec import AXES, ContextMethod, Layout, PipelineSchedule, Recompute, TensorOverlap
 from weft.layout.table import Floats, LayoutTable
+from weft.layout.text import WrittenLayout
 from weft.model.job import Job
 from weft.results import Result
 from weft.search.enumeration import Space
@@ -34,7 +38,7 @@ from weft.solvers import divisors
 
 SPREAD = 0.1
 """Standard deviation of logarithmic errors.  Range: 0.08 to 0.12.  Source: benchmarks/tuning.py, in which it covers
-80 % of 967 measured runs of 148 jobs with intervals for 80 %, and the mean error is 7.6 % (9.3 % by the ratio of two
+82 % of 967 measured runs of 148 jobs with intervals for 80 %, and the mean error is 7.7 % (9.3 % by the ratio of two
 estimates, 8.2 % without a measured run)."""
 USUAL = 2.0
 """Spreads beyond which a run's error is not one of its layout."""
@@ -56,8 +60,27 @@ class SettingChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured(Document):
+    """A layout of the job, and seconds of its measured step."""
+
+    DOCUMENT = "layout measured_s"
+
+    layout: WrittenLayout
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareChange:
+    """A setting of the software that the layout does not have, the constants that it leads to, and how it is set."""
+
+    setting: SettingChange
+    constants: Calibration
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutChange(Document):
-    """A layout to change to.
+    """A layout to change to, or a setting of the software.
 
     Attributes:
         settings: what is different, data parallelism left out where it takes what remains.
@@ -93,11 +116,13 @@ class Tuning(Result):
     """A measured run, what its layout should reach, and the changes that gain most, best first.
 
     ``expected`` is the estimate of the run's own layout; ``slower`` the measured step over the expected one, less 1.
+    ``others`` are more measured layouts of the job, ``unknown`` sentences on settings that the estimate leaves out.
     """
 
     SCHEMA = "weft.tune/1"
     COLUMNS = ("layout_text", "iteration_s", "speedup", "low", "high", "memory_bytes", "flags")
-    DOCUMENT = "job cluster stack layout keep measured_s measured_mfu expected slower changes recipe"
+    DOCUMENT = """job cluster stack layout keep measured_s measured_mfu others expected slower changes recipe
+        unknown"""
 
     job: Job
     cluster: Cluster
@@ -108,6 +133,8 @@ class Tuning(Result):
     expected: Estimate
     changes: tuple[LayoutChange, ...]
     recipe: tuple[RecipeChange, ...] = ()
+    others: tuple[Measured, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def measured_mfu(self) -> float:
@@ -135,27 +162,35 @@ class Tuning(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
-    """A measured step of a layout, which corrects estimates of the job's other layouts."""
+class Anchors:
+    """Measured steps of a job's layouts, at least one, which correct estimates of its other layouts."""
 
-    layout: Layout
-    measured_s: float
-    estimated_s: float
+    layouts: Sequence[Layout]
+    measured_s: Sequence[float]
+    estimated_s: Sequence[float]
 
     def corrected(self, layouts: Sequence[Layout], estimated_s: Floats) -> tuple[Floats, Floats]:
         """Expected seconds of layouts, and the standard deviations of their logarithms."""
-        error = float(np.log(self.measured_s / self.estimated_s))
+        errors = np.log(np.asarray(self.measured_s) / np.asarray(self.estimated_s))
         # 1. What is beyond the usual error has a cause that all layouts share.
-        usual = float(np.clip(error, -USUAL * SPREAD, USUAL * SPREAD))
-        # 2. Of the rest, as much as the two layouts' errors have in common.
-        contrast, variances = shipped_contrast(), np.full(len(layouts), 2 * SPREAD**2)
-        if contrast is not None:
-            variances = np.array([contrast.between([self.layout, layout])[0, 1] ** 2 for layout in layouts])
-        common = np.clip(1.0 - variances / (2 * SPREAD**2), 0.0, 1.0)
-        seconds, deviations = estimated_s * np.exp(error - usual + common * usual), SPREAD * np.sqrt(1.0 - common**2)
+        shared = float(np.mean(errors - np.clip(errors, -USUAL * SPREAD, USUAL * SPREAD)))
+        # 2. Of the rest, as much as the errors have in common.  Of a layout measured twice the mean counts.
+        common = _correlations(layouts, self.layouts)
+        weights = common @ np.linalg.pinv(_correlations(self.layouts, self.layouts), rcond=1e-9, hermitian=True)
+        seconds = estimated_s * np.exp(shared + weights @ (errors - shared))
+        left = np.maximum(1.0 - np.sum(weights * common, axis=1), 0.0)
         # 3. A cause that is not known may weigh on another layout more or less.
-        unlike = np.array([layout != self.layout for layout in layouts])
-        return seconds, np.hypot(deviations, UNKNOWN * abs(error - usual) * unlike)
+        unlike = UNKNOWN * abs(shared) / len(errors) ** 0.5 * (common.max(axis=1) < 1.0)
+        return seconds, np.hypot(SPREAD * np.sqrt(left), unlike)
+
+
+def _correlations(layouts: Sequence[Layout], others: Sequence[Layout]) -> Floats:
+    """Of the errors of layouts with those of others, shape (n, m)."""
+    contrast = shipped_contrast()
+    if contrast is None:
+        return np.array([[float(a == b) for b in others] for a in layouts])
+    correlations: Floats = np.exp(-contrast.variances_between(layouts, others) / SPREAD**2)
+    return correlations
 
 
 def tune(
@@ -166,6 +201,9 @@ def tune(
     *,
     space: Space,
     stack: str,
+    others: Sequence[Measured] = (),
+    software: Sequence[SoftwareChange] = (),
+    unknown: Sequence[str] = (),
     keep: Sequence[str] = (),
     constants: Calibration | None = None,
     memory_margin: float = 0.05,
@@ -177,6 +215,9 @@ def tune(
     Args:
         layout, measured_s: the run's own layout, and seconds of its step.
         space: layouts that the framework runs.
+        others: more measured layouts of the job, which correct the predictions too.
+        software: settings of the software to try, each with the run's own layout.
+        unknown: sentences on settings that the estimate leaves out.
         keep: attributes of ``Layout`` and ``Recipe`` that stay as they are, ``dp`` among them.
         memory_margin: share of the memory to leave free; a run that does without proves that it can.
         top: single changes to return, at most.
@@ -185,12 +226,10 @@ def tune(
     Raises:
         BadInput: the measured step is shorter than any machine's could be.
     """
-    # 1. The run as it is.
+    # 1. The run as it is, and others.
     estimator = Estimator(job, cluster, constants)
-    expected = estimator.estimates([layout])[0]
-    if measured_s < expected.lower_bound_s:
-        problem = f"{measured_s:.3g} s are less than the {expected.lower_bound_s:.3g} s of all peaks together"
-        raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
+    runs = (Measured(layout=layout, measured_s=measured_s), *others)
+    anchors, expected = _anchors(estimator, runs)
     # A run that needs the margin itself may go on without it.
     room_bytes = free_bytes = (1 - memory_margin) * cluster.accelerator.memory_bytes
     if expected.memory_bytes > free_bytes:
@@ -201,27 +240,22 @@ def tune(
     whole = plan(
         job,
         cluster,
-        # All layouts overlap, and place their axes, as the run does.
-        space=replace(
-            free,
-            overlap_tensor=(layout.overlap_tensor,),
-            overlap_reduce=(layout.overlap_reduce,),
-            overlap_gather=(layout.overlap_gather,),
-            order=layout.order,
-        ),
+        space=_as_the_run(free, layout),
         top=TRIED,
         per_mesh=True,
         memory_margin=memory_margin,
         constants=constants,
         stack=stack,
     )
-    every = _candidates(layout, job, [estimate.layout for estimate in whole.layouts])
+    every = _candidates(layout, job, [*anchors.layouts, *(estimate.layout for estimate in whole.layouts)])
     candidates = [layout, *(each for each in every if all(getattr(each, n) == value for n, value in fixed.items()))]
     # 3. Those that run, fit and gain.
-    gaining = _gaining(estimator, Ease(job, cluster, stack, room_bytes), candidates)
-    # 4. Of each number of settings the best.
-    anchor = Anchor(layout, measured_s, expected.iteration_s)
-    chosen = _best_of_each(estimator, anchor, gaining, top, flags)
+    gaining = _gaining(estimator, Ease(job, cluster, stack, room_bytes), anchors, candidates)
+    # 4. Of each number of settings the best, and what the software has beside.
+    chosen = [
+        *_software_changes(estimator, anchors, software, keep),
+        *_best_of_each(estimator, anchors, gaining, top, flags),
+    ]
     changes = tuple(sorted(chosen, key=lambda change: (change.interval[0] < 1.0, -change.speedup)))
     return Tuning(
         job=job,
@@ -233,7 +267,45 @@ def tune(
         expected=expected,
         changes=changes,
         recipe=tuple(_recipe_changes(estimator, expected, keep)),
+        others=tuple(others),
+        unknown=tuple(unknown),
     )
+
+
+def _anchors(estimator: Estimator, runs: Sequence[Measured]) -> tuple[Anchors, Estimate]:
+    """What corrects estimates, and that of the first run."""
+    estimates = estimator.estimates([run.layout for run in runs])
+    for run, estimate in zip(runs, estimates, strict=True):
+        if run.measured_s < estimate.lower_bound_s:
+            problem = f"{run.measured_s:.3g} s are less than the {estimate.lower_bound_s:.3g} s of all peaks together"
+            raise BadInput(problem, where="--measured", remedy="check the value, its unit, the model and the batch")
+    layouts, measured_s = [run.layout for run in runs], [run.measured_s for run in runs]
+    return Anchors(layouts, measured_s, [estimate.iteration_s for estimate in estimates]), estimates[0]
+
+
+def _as_the_run(space: Space, layout: Layout) -> Space:
+    """A space whose layouts all overlap, and place their axes, as the run does."""
+    return replace(
+        space,
+        overlap_tensor=(layout.overlap_tensor,),
+        overlap_reduce=(layout.overlap_reduce,),
+        overlap_gather=(layout.overlap_gather,),
+        order=layout.order,
+    )
+
+
+def _software_changes(
+    estimator: Estimator, anchors: Anchors, software: Sequence[SoftwareChange], keep: Sequence[str]
+) -> Iterator[LayoutChange]:
+    """Settings of the software that gain with the run's own layout."""
+    layout, own_s = anchors.layouts[0], anchors.estimated_s[0]
+    # Errors of a run with and without a setting are as far apart as those of layouts that differ in one switch.
+    stand_in = replace(layout, overlap_reduce=not layout.overlap_reduce)
+    for tried in software:
+        other = Estimator(estimator.job, estimator.cluster, tried.constants)
+        change = _change(other, anchors, layout, (tried.setting,), tried.flags, alike=stand_in)
+        if change.estimate.iteration_s < (1.0 - WORTHWHILE) * own_s and tried.setting.name not in keep:
+            yield change
 
 
 def _recipe_changes(estimator: Estimator, expected: Estimate, keep: Sequence[str]) -> Iterator[RecipeChange]:
@@ -260,20 +332,29 @@ def _candidates(layout: Layout, job: Job, best: Sequence[Layout]) -> dict[Layout
     return dict.fromkeys((*singles, *pairs, *(overlapped for each in best for overlapped in _overlapped(each))))
 
 
-def _gaining(estimator: Estimator, ease: Ease, candidates: Sequence[Layout]) -> list[Layout]:
-    """Those that run, fit and gain on the first, by time and by what each needs to run."""
+def _gaining(estimator: Estimator, ease: Ease, anchors: Anchors, candidates: Sequence[Layout]) -> list[Layout]:
+    """Those that run, fit and gain on the first, by expected time and by what each needs to run."""
     table = LayoutTable.of(candidates)
     numbers = np.flatnonzero(reject(estimator.job, estimator.cluster.count, table) < 0)
     table = table.take(numbers)
     results = estimator.evaluate(table)
-    keys = results.iteration_s * (1.0 + ease.efforts(table, results.memory_bytes))
+    efforts = 1.0 + ease.efforts(table, results.memory_bytes)
+    keys = results.iteration_s * efforts
     gains = (results.memory_bytes <= ease.capacity_bytes) & (keys < (1.0 - WORTHWHILE) * keys[0])
-    return [candidates[numbers[row]] for row in np.argsort(keys, kind="stable") if gains[row]]
+    # Other measured layouts may turn what the estimates say.
+    if len(anchors.layouts) > 1:
+        gains = results.memory_bytes <= ease.capacity_bytes
+    rows = np.flatnonzero(gains)
+    layouts = [candidates[number] for number in numbers[rows].tolist()]
+    seconds, _ = anchors.corrected(layouts, results.iteration_s[rows])
+    keys = seconds * efforts[rows]
+    order = np.argsort(keys, kind="stable").tolist()
+    return [layouts[row] for row in order if keys[row] < (1.0 - WORTHWHILE) * anchors.measured_s[0] * efforts[0]]
 
 
 def _best_of_each(
     estimator: Estimator,
-    anchor: Anchor,
+    anchors: Anchors,
     layouts: Sequence[Layout],
     top: int,
     flags: Callable[[Layout], tuple[str, ...] | None] | None,
@@ -285,8 +366,8 @@ def _best_of_each(
     best, names = 1.0 + WORTHWHILE, set[tuple[str, ...]]()
     groups: dict[int, list[tuple[Layout, tuple[SettingChange, ...]]]] = {1: [], 2: [], 3: []}
     for layout in layouts:
-        settings = differences(anchor.layout, layout)
-        groups[min(len(settings), 3)].append((layout, settings))
+        if settings := differences(anchors.layouts[0], layout):
+            groups[min(len(settings), 3)].append((layout, settings))
     for count, group in groups.items():
         chosen: list[LayoutChange] = []
         for layout, settings in group:
@@ -299,7 +380,7 @@ def _best_of_each(
             if written is None or (flags is not None and not written):
                 continue
             names.add(key)
-            change = _change(estimator, anchor, layout, settings, written)
+            change = _change(estimator, anchors, layout, settings, written)
             if change.speedup > best:
                 chosen.append(change)
         best = max([best, *(change.speedup * (1.0 + WORTHWHILE) for change in chosen)])
@@ -307,11 +388,18 @@ def _best_of_each(
 
 
 def _change(
-    estimator: Estimator, anchor: Anchor, layout: Layout, settings: tuple[SettingChange, ...], flags: tuple[str, ...]
+    estimator: Estimator,
+    anchors: Anchors,
+    layout: Layout,
+    settings: tuple[SettingChange, ...],
+    flags: tuple[str, ...],
+    *,
+    alike: Layout | None = None,
 ) -> LayoutChange:
+    """A change to a layout; ``alike`` has the errors that this one is expected to have, if it is not the layout."""
     estimate = estimator.estimates([layout])[0]
-    seconds, deviations = anchor.corrected([layout], np.array([estimate.iteration_s]))
-    speedup, spread = anchor.measured_s / float(seconds[0]), float(np.exp(NORMAL * deviations[0]))
+    seconds, deviations = anchors.corrected([alike or layout], np.array([estimate.iteration_s]))
+    speedup, spread = anchors.measured_s[0] / float(seconds[0]), float(np.exp(NORMAL * deviations[0]))
     return LayoutChange(
         settings=settings,
         estimate=estimate,

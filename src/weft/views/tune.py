@@ -52,6 +52,11 @@ def verdict(result: Tuning) -> str:
         text = f"{now}, normal for this layout, which should reach {reached}."
     elif result.slower < 0:
         text = f"{now}, more than expected of this layout, {reached}: check the value, the model and the batch."
+    elif result.slower > FAULT:
+        text = (
+            f"{now}; this layout should reach {reached}. No layout explains a step {1 + result.slower:.1f} times as"
+            f" long as expected: look at the {OUTSIDE} first."
+        )
     else:
         text = f"{now}; this layout should reach {reached}. Look outside the layout first: {OUTSIDE}."
     if not result.changes:
@@ -61,6 +66,8 @@ def verdict(result: Tuning) -> str:
     return f"{text} {'Change' if sure else 'What may gain:'} {_settings(best)}: {_gain(best)}."
 
 
+FAULT = 1.0
+"""Share by which a step is longer than expected that is a fault of the machine or the software, not of the layout."""
 OUTSIDE = "network (weft bench), clocks, data loading, kernels"
 """Causes of a slow step that are not the layout."""
 
@@ -83,6 +90,8 @@ def _notes(result: Tuning) -> Iterator[str]:
     if result.recipe:
         gains = [f"{each.name} {each.before} -> {each.after} {each.speedup:.2f}x" for each in result.recipe]
         yield f"If the recipe may change (and the learning rate with it): {', '.join(gains).replace('_', ' ')}"
+    if result.unknown:
+        yield f"Not in the estimate, and often of use: {'; '.join(result.unknown)}"
 
 
 def _table(changes: list[LayoutChange]) -> Table:
