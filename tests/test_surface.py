@@ -87,8 +87,8 @@ plan: cluster model --as --attention --axis-order --batch --budget --calibration
 estimate: cluster model --as --attention --batch --calibration --chart --failures --format --layout
     --output --plan --policy --precision --rank --reduce-bf16 --run --sequence --stack --tokens
     --usd-per-hour --verbose --vocab --wide
-tune: cluster model --also --batch --calibration --format --keep --layout --measured --output --precision --run --sequence
-    --stack --verbose --wide --write
+tune: cluster model --also --batch --calibration --format --keep --layout --measured --output --precision
+    --run --sequence --stack --trace --verbose --wide --write
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour --verbose --wide
 design: cluster model --against --batch --batches --chart --fabrics --failures --format --layout --network-life

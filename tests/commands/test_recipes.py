@@ -25,6 +25,20 @@ def test_recipes_name_software_and_spaces_that_exist() -> None:
     assert catalogue.load("deepseek-v3").stack == "hai-llm"
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens", "sequence"),
+    [
+        ("llama-3.1-405b", 2**24, 8192),
+        ("llama-3-8b", 2**22, 8192),
+        ("kimi-k2", 2**26, 4096),
+        ("qwen3-235b-a22b", 2**25, 4096),
+    ],
+)
+def test_batches(name, tokens, sequence) -> None:
+    recipe = catalogue.load(name).recipe
+    assert (recipe.tokens, recipe.sequence) == (tokens, sequence)
+
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 4096,

@@ -12,7 +12,7 @@ from weft.codec import positive
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, verb
-from weft.commands.output import Output, Progress, chart_option, report
+from weft.commands.output import Output, Progress, VerboseOutput, chart_option, report
 from weft.commands.shared import (
     FailureOptions,
     RankedOptions,
@@ -156,7 +156,7 @@ def _ratios(options: DesignOptions) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignOutput(Output):
+class DesignOutput(VerboseOutput, Output):
     """Output options of ``weft design``."""
 
     chart: str | None = chart_option("cost against time")
@@ -178,6 +178,6 @@ def design_command(model: str | None, cluster: str | None, options: DesignOption
 
     with Progress("simulating networks") as progress:
         result = design(model, cluster, options, progress=progress)
-    report(result, out, design_view(result), result.chart if result.designs else None)
+    report(result, out, design_view(result, verbose=out.verbose), result.chart if result.designs else None)
     if not result.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))

@@ -90,6 +90,9 @@ class TuneOptions(RecipeOptions, ConstantsOptions):
         "Another measured layout of the job, as tp=4,pp=4:9.8s, or a CSV of such rows (repeats).",
         metavar="TEXT|FILE",
     )
+    trace: tuple[str, ...] = option(
+        (), "A torch.profiler trace of a rank (repeats): where its step loses time.", metavar="FILE"
+    )
     keep: tuple[str, ...] = option((), "A setting to leave as it is, as tp (repeats).", metavar="NAME")
 
 
@@ -118,7 +121,7 @@ def tune(
         BadInput: a name, a file or an option that cannot be used, or a measured step that no such machine reaches.
     """
     options = given_options(TuneOptions, options, given | ({} if layout is None else {"layout": layout}))
-    if options.measured is None:
+    if options.measured is None and not options.trace:
         raise BadInput("is needed", where="--measured", remedy="give a step's time, as 9.2s, or the MFU, as 31%")
     if (options.run is None) == (options.layout is None):
         raise BadInput("give either --run or --layout", where="tune", remedy=USAGE)
@@ -140,11 +143,19 @@ def tune(
         expected = estimate(job, where, [layout], constants)[0]
         return _measured_s(value, expected, job.recipe.tokens / where.count, name)
 
-    return search.tune(
+    gap = None
+    if options.trace:
+        from weft.interop.step_trace import read_step_trace
+        from weft.search.gap import step_gap
+
+        expected = estimate(job, where, [subject.layout], constants)[0]
+        gap = step_gap([read_step_trace(path) for path in options.trace], expected, subject.layout, where, constants)
+    measured = options.measured if options.measured is not None else gap.step_s if gap else ""
+    result = search.tune(
         job,
         where,
         subject.layout,
-        measured_s(subject.layout, options.measured, "--measured"),
+        measured_s(subject.layout, measured, "--measured"),
         space=SPACES[job.space or STANDARD.name],
         stack=stack,
         others=[
@@ -157,6 +168,7 @@ def tune(
         constants=constants,
         flags=None if form is None else _flags(form, subject, text),
     )
+    return replace(result, gap=gap)
 
 
 def _others(rows: Sequence[str], subject: Subject) -> Iterator[tuple[Layout, str]]:

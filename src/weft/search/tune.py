@@ -32,6 +32,7 @@ from weft.layout.text import WrittenLayout
 from weft.model.job import Job
 from weft.results import Result
 from weft.search.enumeration import Space
+from weft.search.gap import StepGap
 from weft.search.ranking import plan
 from weft.search.screen import Ease
 from weft.solvers import divisors
@@ -116,13 +117,14 @@ class Tuning(Result):
     """A measured run, what its layout should reach, and the changes that gain most, best first.
 
     ``expected`` is the estimate of the run's own layout; ``slower`` the measured step over the expected one, less 1.
-    ``others`` are more measured layouts of the job, ``unknown`` sentences on settings that the estimate leaves out.
+    ``others`` are more measured layouts of the job, ``unknown`` sentences on settings that the estimate leaves out;
+    ``gap`` has the parts of a traced step, None where there is no trace.
     """
 
     SCHEMA = "weft.tune/1"
     COLUMNS = ("layout_text", "iteration_s", "speedup", "low", "high", "memory_bytes", "flags")
     DOCUMENT = """job cluster stack layout keep measured_s measured_mfu others expected slower changes recipe
-        unknown"""
+        unknown gap"""
 
     job: Job
     cluster: Cluster
@@ -135,6 +137,7 @@ class Tuning(Result):
     recipe: tuple[RecipeChange, ...] = ()
     others: tuple[Measured, ...] = ()
     unknown: tuple[str, ...] = ()
+    gap: StepGap | None = None
 
     @property
     def measured_mfu(self) -> float:

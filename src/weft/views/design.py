@@ -10,7 +10,8 @@ from weft.fabric.transport import crossing
 from weft.layout.text import format_layout
 from weft.search.design import AS_FAST
 from weft.units import counted, format_count, format_seconds, format_si
-from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table
+from weft.views import words
+from weft.views.blocks import Block, Column, Heading, Paragraph, Table, headline, notes
 from weft.views.breakdown import defaults, subject
 
 if TYPE_CHECKING:
@@ -18,30 +19,28 @@ if TYPE_CHECKING:
     from weft.search.design import ComponentFailure, Design, DesignStudy
 
 
-def design_view(study: DesignStudy) -> Iterator[Block]:
-    """Which network to buy, the candidates, what failures do to them, and what could not be built."""
+def design_view(study: DesignStudy, *, verbose: bool = False) -> Iterator[Block]:
+    """Which network to buy, the candidates, and what was asked beside: savings, a whole run.
+
+    Args:
+        verbose: add what each column counts, the failure of one component, the job and the cluster.
+    """
     if study.designs:
-        yield Paragraph(purchase(study), style="bold")
-        if study.recommended.failures:
-            yield Paragraph(f"If one component fails: {failure_words(study.recommended.failures)}.")
-        yield Blank()
-    ways = "; ".join(crossing(one) for one in study.routings) if _simulated(study) else ""
-    beside = "; column sprayed: packet spraying" if _sprayed(study) else ""
-    yield from subject(study.job, study.cluster, routing=ways + beside)
-    yield from defaults(study.assumptions)
-    if study.designs:
-        yield Heading(f"Networks with {study.radix}-port switches, {study.prices.name} prices")
+        yield from headline(purchase(study))
         yield Table(*_columns(study))
-        up = _UP if any(one.scale_up_usd for one in study.designs) else ""
-        bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
-        simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
-        yield Paragraph(bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated), indent=2)
-        if any(one.one_domain_s for one in study.designs):
+        yield Paragraph(_legend(study, verbose=verbose), indent=2)
+        if any(each.one_domain_s for each in study.designs):
             yield Paragraph("1 domain: how much longer than with all accelerators in one domain.", indent=2)
+        if study.recommended.failures:
+            yield from notes([f"If one component of it fails: {failure_words(study.recommended.failures)}"])
         yield from _layouts(study)
+        sprayed = "; sprayed: by packet spraying" if _sprayed(study) else ""
+        yield from notes([f"With {study.radix}-port switches, {study.prices.name} prices{sprayed}"])
+    if not verbose:
+        yield from notes(words.setting(study.job, study.cluster), style="dim")
     if study.against is not None:
         yield from _instead(study)
-    if any(one.failures for one in study.designs):
+    if verbose and any(one.failures for one in study.designs):
         yield Heading("One component fails")
         yield Table(*_failure_columns(study.designs))
         yield Paragraph(
@@ -59,6 +58,24 @@ def design_view(study: DesignStudy) -> Iterator[Block]:
         )
     for one in study.rejected:
         yield Paragraph(f"Not compared: {one.kind}, domain {one.domain}: {one.reason}", hang=2)
+    if verbose:
+        yield from subject(study.job, study.cluster)
+        yield from defaults(study.assumptions)
+
+
+def _routes(study: DesignStudy) -> str:
+    return "; ".join(crossing(each) for each in study.routings)
+
+
+def _legend(study: DesignStudy, *, verbose: bool) -> str:
+    """What the columns are, in short or in full."""
+    simulated = "hashed, sprayed" if _sprayed(study) else "simulated"
+    if not verbose:
+        times = f"closed form, {simulated}" if _simulated(study) else "closed form"
+        return f"k$ out: {study.prices.contents}; {times}: time of an iteration;{_RATE}{_STAR}"
+    up = _UP if any(each.scale_up_usd for each in study.designs) else ""
+    bill = _BILL.format(contents=study.prices.contents, up=up, board=BOARD)
+    return bill + (LEGEND if _simulated(study) else CLOSED).format(simulated=simulated)
 
 
 def purchase(study: DesignStudy) -> str:
@@ -80,7 +97,8 @@ def purchase(study: DesignStudy) -> str:
         hashed = f"; packet spraying would make its steps {1 - choice.sprayed_s / choice.iteration_s:.0%} shorter"
     advice = "The fastest is" if choice is fastest and cheaper else "Buy"
     price = f"for ${format_count(choice.total_usd)}"
-    return f"{advice} {_name(choice, study.designs)} {price}: {why}{hashed}. Priced: {study.prices.contents}."
+    routes = f" (routes: {_routes(study)})" if _simulated(study) else ""
+    return f"{advice} {_name(choice, study.designs)} {price}{routes}: {why}{hashed}. Priced: {study.prices.contents}."
 
 
 def _name(design: Design, designs: Sequence[Design]) -> str:

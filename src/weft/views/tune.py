@@ -39,6 +39,8 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
         yield Copied(f"--layout {format_layout(best.estimate.layout)}", "Its layout")
     yield from notes(_notes(result))
     yield from notes(words.setting(result.job, result.cluster, result.stack), style="dim")
+    if result.gap is not None:
+        yield from gap_view(result.gap)
     if verbose:
         yield from time(result.expected, title="Expected time of the run's own layout")
 
@@ -139,17 +141,21 @@ def gap_view(gap: StepGap) -> Iterator[Block]:
         Column("part", [part.name for part in gap.parts], left=True),
         Column("traced", [format_seconds(part.measured_s) for part in gap.parts]),
         Column("expected", [format_seconds(part.expected_s) for part in gap.parts]),
-        Column("lost", [f"{part.lost_s / gap.step_s:+.1%}" for part in gap.parts]),
+        Column("lost", [_share(part.lost_s / gap.step_s) for part in gap.parts]),
     )
     kinds = ", ".join(
         f"{name} {format_seconds(seconds)}" for name, seconds in zip(COMPUTATIONS, gap.kinds, strict=True)
     )
     yield Paragraph(f"computation: {kinds}; tp, dp, ...: communication that nothing hides", indent=2, hang=2)
     for part in lost:
-        yield Paragraph(f"{part.name} loses {part.lost_s / gap.step_s:.0%}: {part.cause}", indent=2, hang=2)
+        yield Paragraph(f"{part.lost_s / gap.step_s:.0%} in {part.name}: {part.cause}", indent=2, hang=2)
     if gap.slower is not None:
         yield Paragraph(
             f"Rank {gap.slow_rank} computes {gap.slower:.0%} longer than the median: clocks, power or a failing GPU",
             indent=2,
             hang=2,
         )
+
+
+def _share(lost: float) -> str:
+    return f"{lost:+.1%}" if abs(lost) >= 0.0005 else "-"

@@ -290,7 +290,7 @@ def _design(form: PageRequest, progress: Progress) -> DesignStudy:
 
 def _design_view(study: DesignStudy, form: PageRequest, show: str) -> Iterator[Block]:
     chart = Figure(partial(design_chart, study), "Cost of the network against the time of an iteration")
-    yield from behind_verdict(design_view(study), chart)
+    yield from behind_verdict(design_view(study, verbose=True), chart)
     yield Heading("Pictures")
     radix = form.whole("radix") or 64
     for kind in dict.fromkeys(each.kind.partition(" ")[0] for each in study.designs):  # without the oversubscription
