@@ -91,9 +91,9 @@ tune: cluster model --also --batch --calibration --format --keep --layout --meas
     --run --sequence --stack --trace --verbose --wide --write
 compare: names --batch --chart --fabric --format --layout --output --precision --routing --sequence --stack
     --tokens --usd-per-hour --verbose --wide
-design: cluster model --against --batch --batches --chart --fabrics --failures --format --layout --network-life
-    --no-failures --no-simulate --output --oversubscription --plan --policy --precision --prices --radix
-    --rank --routing --sequence --sizes --tokens --usd-per-hour --wide
+design: cluster model --against --batch --batches --chart --fabrics --failures --format --layout
+    --network-life --no-failures --no-simulate --output --oversubscription --plan --policy --precision
+    --prices --radix --rank --routing --sequence --sizes --tokens --usd-per-hour --verbose --wide
 simulate: cluster model --arrangement --batch --calibration --fabric --failed --flows --format --full --job --layout
     --output --placement --plan --precision --radix --rank --routes --routing --seed --sequence --slow
     --timeline --verbose --wide

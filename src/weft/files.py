@@ -25,8 +25,7 @@ CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\x80-\x9f]")
 """Characters of a text that act on terminals; tab, new line, form feed and carriage return do no harm."""
 _COLOURS = re.compile("\x1b\\[[0-9;]{0,16}m")
 """What colours or underlines text on terminals, as nvidia-smi does also in files."""
-_EXCHANGE = 2
-_HERE = -100
+_EXCHANGE, _HERE = 2, -100
 """``RENAME_EXCHANGE`` and ``AT_FDCWD`` of Linux's renameat2(2)."""
 
 
@@ -43,8 +42,9 @@ def read_bytes(
     except FileNotFoundError:
         raise BadInput("no such file", where=where, remedy=remedy) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BadInput(f"cannot be read: {reason}", where=where, remedy=remedy) from None
+        raise BadInput(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where, remedy=remedy
+        ) from None
     if len(raw) > largest:
         size = f"{largest // 10**6} MB" if largest >= 10**6 else f"{largest:,} bytes"
         raise BadInput(f"is larger than {size}", where=where, remedy=remedy)
@@ -75,8 +75,7 @@ def read_text(
     except UnicodeDecodeError:
         raise BadInput("is not a text file in UTF-8", where=where, remedy=remedy) from None
     text = _COLOURS.sub("", text) if coloured else text
-    odd = None if raw else CONTROLS.search(text)
-    if odd:
+    if not raw and (odd := CONTROLS.search(text)):
         line = text.count("\n", 0, odd.start()) + 1
         raise BadInput(f"line {line} holds the control character {ord(odd[0]):#04x}", where=where, remedy=remedy)
     return text

@@ -48,7 +48,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "design": lambda: weft.design("llama-3.1-8b", "h100-64", no_simulate=True),
     "bill": lambda: weft.bill_of_materials("h100-64", kind="fat-tree"),
     "collective": lambda: weft.schedule("all-reduce", "1GiB", cluster="h100-64"),
-    "workload": lambda: weft.schedule(workload="resnet-152", cluster="h100-64"),
+    "workload": lambda: weft.schedule(workload="resnet-50", cluster="h100-64"),
     "route": lambda: weft.route(generate="BLOOM:2", router="ecmp"),
     "simulate": lambda: weft.simulate("gpt2-124m", "a100-16", layout="tp=2"),
     "arrange": lambda: weft.arrange(EXAMPLES / "two-jobs.toml", budget="1s"),

@@ -230,7 +230,7 @@ add(
     "text",
     words("rank=3:1.3", "host=2:1.1", "random=0.02"),
 )
-of_text("reliability.recovery.parse_policy", "text", words("restart", "shrink,peer,async", "reroute,hot"))
+of_text("reliability.job.parse_policy", "text", words("restart", "shrink,peer,async", "reroute,hot"))
 
 # Routes and traffic
 
@@ -555,7 +555,13 @@ pipeline_parallel_schedule = "1F1B"
 mode = "selective"
 """
 
-of_file("interop.launch.read_run", "text", lambda: [*scripts(), *deepspeed(), TORCHTITAN], world=64, vocab=1000)
+of_file(
+    "interop.launch.read_run interop.launch.parse_run",
+    "text",
+    lambda: [*scripts(), *deepspeed(), TORCHTITAN],
+    world=64,
+    vocab=1000,
+)
 of_text("interop.megatron_script.read", "text", scripts, world=64, vocab=1000)
 of_text("interop.deepspeed.read", "json", deepspeed, world=16)
 of_text("interop.calculon.read", "json", EXECUTIONS, where="given", world=64)
@@ -710,6 +716,7 @@ of_file("interop.chakra.read_trace interop.chakra_schema.decode", "bytes", CHAKR
 of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'))
 of_file("interop.torch_records.read_events", "bytes", packed, where="given")
 of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.step_trace.read_step_trace", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")

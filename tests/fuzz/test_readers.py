@@ -32,6 +32,7 @@ NOT_READERS = {
     "cluster.files.parse_parameter": "reads a value of a study's axis; study_from_dict goes through it",
     "commands.command_line.DefaultGroup.parse_args": "parses the words of a command, as click does",
     "commands.app.Verbs.parse_args": "parses the words of a command, as click does",
+    "commands.tune.write_change": "gives a run's file to read_run",
     "commands.tune.tune": "gives a run's file to read_run, or a plan to planned_subject",
     "commands.schedule.schedule": "gives files to astra_network.read and astra_system.read",
     "commands.schedule.schedule_command": "does what schedule does",

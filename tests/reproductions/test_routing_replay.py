@@ -179,6 +179,7 @@ def test_the_papers_controller(paper: Fabric) -> None:
     assert np.all(result <= 2 * alone * (1 + 1e-9))
 
 
+@pytest.mark.usefixtures("hashed_by_the_paper")
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(("down", "ecmp"), [(1, 3.520), (4, 4.693), (8, 4.693)])
 def test_failed_spines(down: int, ecmp: float, paper: Fabric, *, again: bool) -> None:

@@ -178,7 +178,7 @@ def test_networks_that_were_not_simulated_have_no_column_of_it(simulated):
         "llama-3.2-1b", "h100-16", fabrics="rail-only", layout="tp=8,sp", batch=2, sequence=2048, no_failures=True,
         no_simulate=not simulated,
     )  # fmt: skip
-    text = printed(design_view(found), 160)
+    text = printed(design_view(found, verbose=True), 160)
     heads = next(line for line in text.splitlines() if "closed form" in line)
     assert ("hashed" in heads) == ("sprayed" in heads) == ("beyond leaf" in heads) == simulated
     assert ("--no-simulate" in text) != simulated

@@ -223,13 +223,12 @@ def verb(record: type[Options]) -> Callable[[_Function], _Function]:
     def documented(function: _Function) -> _Function:
         shown = inspect.signature(function)
         own = [one for one in shown.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default)
-            for one in options_of(record)
-            if one.name not in shown.parameters
-        ]
-        vars(function)["__signature__"] = shown.replace(parameters=[*own, *more])
-        lines = [f"    {one.name}: {one.help}" for one in options_of(record)]
+        lines = []
+        for each in options_of(record):
+            lines.append(f"    {each.name}: {each.help}")
+            if each.name not in shown.parameters:
+                own.append(inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default))
+        vars(function)["__signature__"] = shown.replace(parameters=own)
         function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__ or ""), "", "Options:", *lines])
         return function
 

@@ -17,12 +17,11 @@ from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra, NothingFeasible
 from weft.files import write_text, writing
 from weft.results import Result, columns_of
-from weft.views.blocks import Block
-from weft.views.files import rows_to_csv
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
 CHARTS = (".svg", ".png", ".pdf", ".html")
@@ -191,6 +190,8 @@ def report(
     if out.form == "json":
         deliver(result.to_json(), out.output)
     elif out.form == "csv":
+        from weft.views.files import rows_to_csv
+
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
     else:

@@ -27,7 +27,6 @@ from weft.errors import BadInput, UnknownName
 from weft.layout.spec import AXES, word_of
 from weft.layout.text import parse_layout
 from weft.units import counted, parse_seconds
-from weft.views.blocks import Block
 
 if TYPE_CHECKING:
     from weft.commands.shared import ClusterSource, JobSource
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from weft.fabric.placement import Placement
     from weft.search import Plan, Space
     from weft.search.network_plan import NetworkPlan
+    from weft.views.blocks import Block
 
 POOL = 100
 """Meshes searched for, at least, of which the fastest that differ are shown."""
@@ -152,7 +152,7 @@ def plan(
         kept = result if options.variants else distinct(result, options.top)
     constants = constants_of(options, where, job)
     runs = [options.training(layout, job, where, constants) for layout in kept.layouts]
-    return replace(kept, runs=tuple(run for run in runs if run is not None))
+    return replace(kept, runs=tuple(filter(None, runs)))
 
 
 def _constrain(space: Space, count: int, options: PlanOptions) -> Space:

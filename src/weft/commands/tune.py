@@ -159,7 +159,7 @@ def tune(
         space=SPACES[job.space or STANDARD.name],
         stack=stack,
         others=[
-            search.Measured(layout=layout, measured_s=measured_s(layout, value, "--also"))
+            search.MeasuredLayout(layout=layout, measured_s=measured_s(layout, value, "--also"))
             for layout, value in _others(options.also, subject)
         ],
         software=software,

@@ -407,13 +407,12 @@ class Contrast:
 
     def variances_between(self, layouts: Sequence[Layout], others: Sequence[Layout]) -> Floats:
         """Variances of the logarithmic errors of layouts against those of others, shape (n, m)."""
-        places, theirs = (
-            np.array([list(steps(layout).values()) for layout in some]).reshape(-1, len(TRAITS))
-            for some in (layouts, others)
+        places = np.array([list(steps(layout).values()) for layout in (*layouts, *others)]).reshape(-1, len(TRAITS))
+        apart = np.abs(places[: len(layouts), None] - places[None, len(layouts) :])
+        unlike = np.not_equal.outer(np.array(layouts, dtype=object), np.array(others, dtype=object)).astype(bool)
+        variances: Floats = (
+            apart @ np.array([self.variances[name] for name in TRAITS]) + self.variances[OTHER] * unlike
         )
-        known = np.array([self.variances[name] for name in TRAITS])
-        unlike = np.array([[a != b for b in others] for a in layouts]).reshape(len(layouts), len(others))
-        variances: Floats = np.abs(places[:, None] - theirs[None]) @ known + self.variances[OTHER] * unlike
         return variances
 
     def between(self, layouts: Sequence[Layout]) -> Floats:

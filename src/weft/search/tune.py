@@ -1,6 +1,6 @@
 """Changes that would make a measured run faster: single ones, pairs of them, and the best layout of all.
 
-Measured steps correct the estimates of other layouts.  Logarithmic errors of a job's layouts have the covariance
+MeasuredLayout steps correct the estimates of other layouts.  Logarithmic errors of a job's layouts have the covariance
 
     SPREAD**2 exp(-v / SPREAD**2),
 
@@ -61,7 +61,7 @@ class SettingChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured(Document):
+class MeasuredLayout(Document):
     """A layout of the job, and seconds of its measured step."""
 
     DOCUMENT = "layout measured_s"
@@ -135,7 +135,7 @@ class Tuning(Result):
     expected: Estimate
     changes: tuple[LayoutChange, ...]
     recipe: tuple[RecipeChange, ...] = ()
-    others: tuple[Measured, ...] = ()
+    others: tuple[MeasuredLayout, ...] = ()
     unknown: tuple[str, ...] = ()
     gap: StepGap | None = None
 
@@ -166,7 +166,7 @@ class Tuning(Result):
 
 @dataclass(frozen=True, slots=True)
 class Anchors:
-    """Measured steps of a job's layouts, at least one, which correct estimates of its other layouts."""
+    """MeasuredLayout steps of a job's layouts, at least one, which correct estimates of its other layouts."""
 
     layouts: Sequence[Layout]
     measured_s: Sequence[float]
@@ -204,7 +204,7 @@ def tune(
     *,
     space: Space,
     stack: str,
-    others: Sequence[Measured] = (),
+    others: Sequence[MeasuredLayout] = (),
     software: Sequence[SoftwareChange] = (),
     unknown: Sequence[str] = (),
     keep: Sequence[str] = (),
@@ -231,7 +231,7 @@ def tune(
     """
     # 1. The run as it is, and others.
     estimator = Estimator(job, cluster, constants)
-    runs = (Measured(layout=layout, measured_s=measured_s), *others)
+    runs = (MeasuredLayout(layout=layout, measured_s=measured_s), *others)
     anchors, expected = _anchors(estimator, runs)
     # A run that needs the margin itself may go on without it.
     room_bytes = free_bytes = (1 - memory_margin) * cluster.accelerator.memory_bytes
@@ -275,7 +275,7 @@ def tune(
     )
 
 
-def _anchors(estimator: Estimator, runs: Sequence[Measured]) -> tuple[Anchors, Estimate]:
+def _anchors(estimator: Estimator, runs: Sequence[MeasuredLayout]) -> tuple[Anchors, Estimate]:
     """What corrects estimates, and that of the first run."""
     estimates = estimator.estimates([run.layout for run in runs])
     for run, estimate in zip(runs, estimates, strict=True):

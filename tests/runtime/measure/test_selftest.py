@@ -58,7 +58,7 @@ def test_memory_is_estimated_for_gpus_that_the_catalogue_has(monkeypatch):
 
 @pytest.mark.skipif(gpus() > 0, reason="there is one")
 def test_where_there_is_no_gpu_it_says_so(capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["weft", "selftest", "--gpu"])
+    monkeypatch.setattr("sys.argv", ["weft", "bench", "selftest", "--gpu"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
