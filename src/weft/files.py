@@ -42,9 +42,8 @@ def read_bytes(
     except FileNotFoundError:
         raise BadInput("no such file", where=where, remedy=remedy) from None
     except (OSError, ValueError) as error:
-        raise BadInput(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}", where=where, remedy=remedy
-        ) from None
+        reason = getattr(error, "strerror", None) or error
+        raise BadInput(f"cannot be read: {reason}", where=where, remedy=remedy) from None
     if len(raw) > largest:
         size = f"{largest // 10**6} MB" if largest >= 10**6 else f"{largest:,} bytes"
         raise BadInput(f"is larger than {size}", where=where, remedy=remedy)
