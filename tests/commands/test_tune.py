@@ -218,3 +218,26 @@ def test_settings_that_changed_keep_their_tables() -> None:
         "parallelism.tensor = 4",
         "without training.batch",
     )
+
+
+def test_a_trace_says_where_the_step_loses_time(tmp_path: Path) -> None:
+    """Two products with a second between them that the host did not use: 1 s of the step is lost in host gaps."""
+    path = tmp_path / "rank0.json"
+    arguments = {"device": 0, "stream": 7, "correlation": 5}
+    kernel = {"ph": "X", "cat": "kernel", "name": "nvjet_gemm", "ts": 0, "dur": 4e6, "args": arguments}
+    sent = kernel | {"name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "ts": 4e6, "dur": 1e6}
+    late = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 6e6, "dur": 1, "args": arguments}
+    head = {"distributedInfo": {"rank": 0, "world_size": 8}}
+    events = [kernel | {"args": {"device": 0}}, sent | {"args": {"device": 0}}, kernel | {"ts": 6e6}, late]
+    path.write_text(json.dumps({**head, "traceEvents": events}))
+    arguments_of_run = ["tune", "llama-3.2-1b", "h100-8", "--layout", "tp=8", "--trace", str(path)]
+    answer = CliRunner().invoke(cli, [*arguments_of_run, "--format", "json"])
+    assert answer.exit_code == 0, answer.output
+    document = json.loads(answer.stdout)
+    parts = {part["name"]: part["measured_s"] for part in document["gap"]["parts"]}
+    assert document["measured_s"] == pytest.approx(10.0)
+    assert parts["computation"] == pytest.approx(8.0)
+    assert parts["host gaps"] == parts["other groups"] == pytest.approx(1.0)
+    shown = CliRunner().invoke(cli, arguments_of_run).stdout
+    assert "Where the step goes: 10.00 s traced (rank0.json)" in shown
+    assert "10% in host gaps: launch-bound" in shown

@@ -171,7 +171,7 @@ def _edit_arguments(lines: list[str], name: str, value: str | None) -> None:
     code = [number for number, line in enumerate(lines) if not line.lstrip().startswith("#")]
     place = next((number for number in code if pattern.search(lines[number])), None)
     if place is None:
-        # Before another argument, where it stands in the same list.
+        # Before another argument, within the same list.
         near = next((number for number in code if _NEAR.search(lines[number])), None)
         if value is None or near is None:
             return

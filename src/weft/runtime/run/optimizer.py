@@ -69,7 +69,7 @@ class AdamSettings:
 def _check(
     name: str, value: Any, holds: Callable[[float], bool], wanted: str, kind: type[int] | type[float] = float
 ) -> None:
-    """Refuse what is no number of its kind, not finite or out of range."""
+    """Refuse a setting that is not a number of its kind, not finite or out of range."""
     if not isinstance(value, int | kind) or isinstance(value, bool):
         number = "a whole number" if kind is int else "a number"
         raise BadInput(f"{name} = {value!r}", where="optimizer", remedy=f"give {number}")
