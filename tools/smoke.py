@@ -41,6 +41,7 @@ COMMANDS: dict[str, Sequence[str]] = {
     "arrange": (str(EXAMPLES / "two-jobs.toml"), "--budget", "1s"),
     "validate": (str(EXAMPLES / "my-runs.csv"),),
     "serve": ("--help",),
+    "mcp": ("--help",),
     "info": ("install",),
     "train run": ("tiny-gpt", "--layout", "dp=1", "--steps", "1"),
     "train export": ("missing", "weights.safetensors"),

@@ -30,7 +30,7 @@ OTHERS = {
     "Many settings": ("sweep",),
     "Plans to files": ("launch", "report"),
     "Measurements": ("bench", "validate"),
-    "Names": ("info",),
+    "Names, agents": ("info", "mcp"),
 }
 """The other commands, by group."""
 VERBS = (*EXAMPLES, *(name for names in OTHERS.values() for name in names))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from weft.commands.command_line import GroupedCommand, takes
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, chart_option, console, deliver, deliver_chart, file_option
+from weft.commands.output import Output, chart_option, console, deliver, deliver_chart, file_option, show
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
 from weft.units import parse_seconds
@@ -111,15 +112,14 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
             screen.print(f"objective {value:.6g}, bound {bound:.6g}", style="dim")
 
     result = arrange(site, options, progress=progress)
-    if out.output is not None:
-        deliver(result.to_json(), out.output)
-    if out.form == "json":
-        if out.output is None:
-            deliver(result.to_json(), None)
-    else:
-        from weft.views.arrangement import arrangement_view
-        from weft.views.terminal import print_blocks
+    from weft.views.arrangement import arrangement_view
 
-        print_blocks(arrangement_view(result, verbose=out.verbose), wide=out.wide)
+    view = arrangement_view(result, verbose=out.verbose)
+    if out.form == "json" or out.output is not None:
+        deliver(result.to_json(), out.output)
+    if out.form == "table":
+        show(view, None, wide=out.wide)
+    elif out.output is not None:
+        show(islice(view, 1), None)
     if out.chart is not None:
         deliver_chart(result.chart(), out.chart)

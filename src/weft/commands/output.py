@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -186,9 +187,12 @@ def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
 def report(
     result: Result, out: Output | RowsOutput, view: Iterable[Block], chart: Callable[[], Chart] | None = None
 ) -> None:
-    """Print or write a result in the form that was asked for, and draw it; ``view`` is what people see."""
+    """Print or write a result in the form that was asked for, and draw it; ``view`` is what people see, whose first
+    block is the verdict."""
     if out.form == "json":
         deliver(result.to_json(), out.output)
+        if out.output is not None:
+            show(islice(view, 1), None)
     elif out.form == "csv":
         from weft.views.files import rows_to_csv
 
