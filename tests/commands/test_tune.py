@@ -241,3 +241,20 @@ def test_a_trace_says_where_the_step_loses_time(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, arguments_of_run).stdout
     assert "Where the step goes: 10.00 s traced (rank0.json)" in shown
     assert "10% in host gaps: launch-bound" in shown
+
+
+def test_a_log_of_nccl_says_what_is_wrong_with_the_network(tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text(
+        "node-0:1:9 [0] NCCL INFO comm 0x1 rank 0 nranks 16 cudaDev 0\n"
+        "node-0:1:9 [7] NCCL INFO Channel 00/0 : 7[7] -> 8[0] [send] via NET/Socket/0\n"
+    )
+    run = ("llama-3.1-8b", "h100-16", "--layout", "tp=8", "--measured", "20%", "--trace", str(log))
+    verdict, network = told(*run).split("\n\n")[:2]
+    assert verdict.startswith("You run at 20% MFU")
+    assert network.startswith("  Network: NCCL sends over TCP sockets")
+    refused = CliRunner().invoke(cli, ["tune", "llama-3.1-8b", "h100-8", *run[2:]])
+    assert isinstance(refused.exception, BadInput)
+    assert "its largest communicator has 16 ranks, the layout 8" in str(refused.exception)
+    alone = CliRunner().invoke(cli, ["tune", *run[:4], *run[6:]])
+    assert "a log of NCCL has no times" in str(alone.exception)

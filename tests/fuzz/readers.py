@@ -717,6 +717,7 @@ of_file("interop.chakra.read_groups", "json", words('{"1": [0, 1], "2": [2, 3]}'
 of_file("interop.torch_records.read_events", "bytes", packed, where="given")
 of_file("interop.kineto.read_kineto", "json", lambda: KINETO() + TIMELINE())
 of_file("interop.step_trace.read_step_trace", "json", lambda: KINETO() + TIMELINE())
+of_file("interop.nccl_log.read_nccl_logs", "text", from_tests("interop/test_nccl_log.py", "lines(gpus=1)"))
 of_file("interop.kernel_times.read_kernel_times", "json", words(SHAPES))
 of_text("interop.nccl_topology.parse_xml", "text", NCCL, where="given")
 of_text("interop.text.yaml.parse_yaml", "yaml", SLURM_TREES, where="given")

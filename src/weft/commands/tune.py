@@ -39,6 +39,7 @@ from weft.interop.launch import (
     read_run,
     settings_of,
 )
+from weft.interop.nccl_log import faults, is_nccl_log, read_nccl_logs
 from weft.units import counted, parse_seconds
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class TuneOptions(RecipeOptions, ConstantsOptions):
         metavar="TEXT|FILE",
     )
     trace: tuple[str, ...] = option(
-        (), "A torch.profiler trace of a rank (repeats): where its step loses time.", metavar="FILE"
+        (),
+        "A torch.profiler trace of a rank, or a log of NCCL_DEBUG=INFO (repeats): where its step loses time.",
+        metavar="FILE",
     )
     keep: tuple[str, ...] = option((), "A setting to leave as it is, as tp (repeats).", metavar="NAME")
 
@@ -143,14 +146,18 @@ def tune(
         expected = estimate(job, where, [layout], constants)[0]
         return _measured_s(value, expected, job.recipe.tokens / where.count, name)
 
+    logs = [path for path in options.trace if is_nccl_log(path)]
+    traces = [path for path in options.trace if path not in logs]
     gap = None
-    if options.trace:
+    if traces:
         from weft.interop.step_trace import read_step_trace
         from weft.search.gap import step_gap
 
         expected = estimate(job, where, [subject.layout], constants)[0]
-        gap = step_gap([read_step_trace(path) for path in options.trace], expected, subject.layout, where, constants)
-    measured = options.measured if options.measured is not None else gap.step_s if gap else ""
+        gap = step_gap([read_step_trace(path) for path in traces], expected, subject.layout, where, constants)
+    measured = options.measured if options.measured is not None else gap.step_s if gap else None
+    if measured is None:
+        raise BadInput("is needed", where="--measured", remedy="a log of NCCL has no times: add it, as 9.2s or 31%")
     result = search.tune(
         job,
         where,
@@ -168,7 +175,18 @@ def tune(
         constants=constants,
         flags=None if form is None else _flags(form, subject, text),
     )
-    return replace(result, gap=gap)
+    return replace(result, gap=gap, network=_network(logs, subject.layout))
+
+
+def _network(logs: Sequence[str], layout: Layout) -> tuple[str, ...]:
+    """What logs of NCCL say is wrong with the network."""
+    if not logs:
+        return ()
+    log = read_nccl_logs(*logs)
+    if log.ranks != layout.world:
+        problem = f"its largest communicator has {counted(log.ranks, 'rank')}, the layout {layout.world:,}"
+        raise BadInput(problem, where=logs[0], remedy="give the log and the layout of one run")
+    return tuple(faults(log)) or ("the logs of NCCL show nothing that slows it down",)
 
 
 def _others(rows: Sequence[str], subject: Subject) -> Iterator[tuple[Layout, str]]:

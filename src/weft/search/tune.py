@@ -118,13 +118,13 @@ class Tuning(Result):
 
     ``expected`` is the estimate of the run's own layout; ``slower`` the measured step over the expected one, less 1.
     ``others`` are more measured layouts of the job, ``unknown`` sentences on settings that the estimate leaves out;
-    ``gap`` has the parts of a traced step, None where there is no trace.
+    ``gap`` has the parts of a traced step, None where there is no trace; ``network`` what logs of NCCL say is wrong.
     """
 
     SCHEMA = "weft.tune/1"
     COLUMNS = ("layout_text", "iteration_s", "speedup", "low", "high", "memory_bytes", "flags")
     DOCUMENT = """job cluster stack layout keep measured_s measured_mfu others expected slower changes recipe
-        unknown gap"""
+        unknown gap network"""
 
     job: Job
     cluster: Cluster
@@ -138,6 +138,7 @@ class Tuning(Result):
     others: tuple[MeasuredLayout, ...] = ()
     unknown: tuple[str, ...] = ()
     gap: StepGap | None = None
+    network: tuple[str, ...] = ()
 
     @property
     def measured_mfu(self) -> float:

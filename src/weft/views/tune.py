@@ -10,7 +10,7 @@ from weft.layout.spec import word_of
 from weft.layout.text import format_layout
 from weft.units import format_seconds
 from weft.views import words
-from weft.views.blocks import Block, Column, Copied, Heading, Paragraph, Table, headline, notes
+from weft.views.blocks import Blank, Block, Column, Copied, Heading, Paragraph, Table, headline, notes
 from weft.views.breakdown import time
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def tune_view(result: Tuning, *, verbose: bool = False) -> Iterator[Block]:
         verbose: add where the time of the run's own layout should go.
     """
     yield from headline(verdict(result))
+    if result.network:
+        yield from notes(f"Network: {line}" for line in result.network)
+        yield Blank()
     if result.changes:
         yield _table(sorted(result.changes, key=lambda change: (len(change.settings), -change.speedup)))
         best = result.changes[0]
