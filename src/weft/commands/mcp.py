@@ -14,7 +14,6 @@ from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from subprocess import DEVNULL
 from typing import Any
 
 import click
@@ -130,7 +129,7 @@ async def answer(name: str, given: Mapping[str, Any]) -> tuple[bool, list[str]]:
         file = Path(folder, "result.json")
         words = [*_command(name)[0], *flags, "--format=json", f"--output={file}", "--", *arguments]
         program, wide = [sys.executable, "-c", _PROGRAM], {**os.environ, "COLUMNS": "2000"}
-        run = await anyio.run_process([*program, *words], stdin=DEVNULL, check=False, env=wide)
+        run = await anyio.run_process([*program, *words], input=b"", check=False, env=wide)
         document = [file.read_text(encoding="utf-8")] if file.exists() else []
     texts = [text for text in (run.stdout.decode().strip(), run.stderr.decode().strip()) if text]
     return not document, [*texts, *document]
