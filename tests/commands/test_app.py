@@ -152,3 +152,17 @@ def test_a_file_of_another_kind_is_called_so(refused: Callable[..., str]) -> Non
 def test_an_estimate_above_what_anybody_measured_says_so(weft: Run) -> None:
     _, out, _ = weft("estimate", "llama-3.1-8b", "a100-64", "--layout", "tp=2,sp")
     assert "is above" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("tune", "--model", "gpt2"), "it goes without a flag, weft tune [MODEL] [CLUSTER]"),
+        (("plan", "gpt2", "--gpus", "8"), "The cluster's name has the number of GPUs, as h100-64."),
+        (("plan", "gpt2", "--tp", "8"), "Write --fix tp=4."),
+    ],
+)
+def test_an_option_that_is_none_is_answered_with_what_to_write(weft: Run, words: tuple[str, ...], advice: str) -> None:
+    code, _, err = weft(*words)
+    assert code == 2
+    assert advice in err

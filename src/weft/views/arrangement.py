@@ -39,7 +39,7 @@ KINDS = {
     "dollars_per_token": "price of all jobs' tokens",
 }
 """What each objective is."""
-ENDS = {"complete": "all steps done", "budget": "cut short by --budget", "interrupted": "interrupted"}
+ENDS = {"complete": "all steps done", "budget": "cut short by the budget", "interrupted": "interrupted"}
 """How a search ended."""
 ROUTERS = {"ecmp": "ECMP", "planned": "planned routes", "spray": "packet spraying"}
 """How routes are chosen."""
