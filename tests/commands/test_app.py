@@ -90,7 +90,7 @@ BAD = {
     "no fp8 units": (("plan", "gpt2", "a100-8", "--precision", "fp8"), "no matrix units"),
     "contradiction": (("plan", "gpt2", "h100-8", "--fix", "dp=8", "--fix", "data=2", "--fix", "fsdp=2"), ""),
     "maximum of a switch": (("plan", "gpt2", "h100-8", "--max", "zero=1"), "no maximum"),
-    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
+    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png or .pdf"),
     "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "folder"),
     "plan missing": (("estimate", "--plan", "no.json"), "no such file"),

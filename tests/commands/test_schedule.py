@@ -193,7 +193,7 @@ BAD = {
     "chunk counts": ((*SMALL, "--chunk-counts", "4,many"), "--chunk-counts"),
     "no chunk counts": ((*SMALL, "--chunk-counts", ","), "not a list of positive numbers"),
     "export of chunk counts": ((*SMALL, "--chunk-counts", "4", "--export", "msccl"), "has no effect"),
-    "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
+    "chart": ((*SMALL, "--chart", "x.gif"), ".svg, .png or .pdf"),
     "chart folder": ((*SMALL, "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": ((*SMALL, "-o", "/no/such/folder/x.txt"), "cannot be written"),
     "unknown workload": (("schedule", "--workload", "gnmd", *DIMS), "did you mean gnmt"),

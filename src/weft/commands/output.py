@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
-CHARTS = (".svg", ".png", ".pdf", ".html")
+CHARTS = (".svg", ".png", ".pdf")
 
 
 def console(*, error: bool = False) -> Console:
@@ -91,7 +91,7 @@ def check_picture(path: str, option: str) -> None:
 
 def chart_option(what: str, *flags: str) -> Any:
     """The option that also draws a result."""
-    text = f"Also draw {what} (.svg, .png, .pdf, .html)."
+    text = f"Also draw {what} (.svg, .png, .pdf)."
     return option(None, text, *flags, metavar="FILE", check=check_chart)
 
 
