@@ -1,4 +1,4 @@
-"""Two or more ways to train, side by side: what differs, why, how sure that is, and the price at which costs are equal.
+"""Ways to train, side by side: what differs, why, how sure that is, and the price at which costs are equal.
 
 The first side is the one that the others are held against.  Parts are seconds for the tokens of the first side's
 iteration, so that sides with other batches compare.
