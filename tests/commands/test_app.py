@@ -76,13 +76,6 @@ def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
 
 BAD = {
     "no value": (("design", "gpt2", "h100-16", "--sizes", ""), "--sizes: is empty"),
-    "two counts": (
-        (
-            *("schedule", "all-reduce", "1MiB", "--dims", "ring:4:1GB/s:1us"),
-            *("--chunks", "2", "--chunk-counts", "2,4"),
-        ),
-        "does not go with --chunks",
-    ),
     "no such accelerator": (("info", "clusters", "foo"), "unknown accelerator"),
     "missing file": (("plan", "./no/config.json", "h100-8"), "no"),
     "count off the domain": (("plan", "gpt2", "h100-12"), "use 8 or 16"),

@@ -88,7 +88,7 @@ class ArrangeOutput(Output):
 
     output: str | None = file_option("Also write the arrangement (JSON).", "-o", "--output")
     verbose: bool = option(False, "Also show other policies, placement, links and assumptions.")
-    chart: str | None = chart_option("placement, links and a timeline")
+    chart: str | None = chart_option("placement and links")
 
 
 @click.command("arrange", cls=GroupedCommand)

@@ -188,7 +188,7 @@ VERBS: dict[str, _Verb] = {
         ScheduleOptions,
         ("collective", "size"),
         _schedule,
-        without=("plan", "layout", "workload", "groups", "compare", "chunk_counts", "calibration"),
+        without=("plan", "layout", "workload", "groups", "compare", "calibration"),
     ),
     "route": _Verb(
         RouteOptions,

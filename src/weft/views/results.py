@@ -126,10 +126,8 @@ def _estimate_chart(report: Any) -> Chart:
 
 def _schedule_chart(result: Any, *, chunks: int | None = None) -> Chart:
     from weft.collectives.schedules.policies import beside
-    from weft.views.charts.schedules import counts_chart, policies_chart
+    from weft.views.charts.schedules import policies_chart
 
-    if result.counts:
-        return counts_chart(result.counts, result.bound_s)
     return policies_chart(beside(result.timed, chunks=chunks), result.bound_s)
 
 
