@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, chart_option, console, deliver, deliver_chart, file_option
+from weft.commands.output import Output, chart_option, console, deliver, file_option, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
 from weft.units import parse_seconds
@@ -91,9 +89,7 @@ class ArrangeOutput(Output):
     chart: str | None = chart_option("placement and links")
 
 
-@click.command("arrange", cls=GroupedCommand)
-@click.argument("site", metavar="SITE.toml")
-@takes(options=ArrangeOptions, out=ArrangeOutput)
+@command("SITE.toml", options=ArrangeOptions, out=ArrangeOutput)
 def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
     """Choose hosts, layouts, routes, start times and traffic classes for all jobs of a site together.
 
@@ -113,13 +109,5 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
     result = arrange(site, options, progress=progress)
     if out.output is not None:
         deliver(result.to_json(), out.output)
-    if out.form == "json":
-        if out.output is None:
-            deliver(result.to_json(), None)
-    else:
-        from weft.views.arrangement import arrangement_view
-        from weft.views.terminal import print_blocks
-
-        print_blocks(arrangement_view(result, verbose=out.verbose), wide=out.wide)
-    if out.chart is not None:
-        deliver_chart(result.chart(), out.chart)
+    if out.form == "table" or out.output is None:
+        report(result, replace(out, output=None))

@@ -184,9 +184,21 @@ def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
 
 
 def report(
-    result: Result, out: Output | RowsOutput, view: Iterable[Block], chart: Callable[[], Chart] | None = None
+    result: Result,
+    out: Output | RowsOutput,
+    view: Iterable[Block] | None = None,
+    *,
+    chart: Callable[[], Chart] | None = None,
+    drawn: bool = True,
+    **words: Any,
 ) -> None:
-    """Print or write a result in the form that was asked for, and draw it; ``view`` is what people see."""
+    """Print or write a result in the form that was asked for, and draw it.
+
+    Args:
+        view: what people see, where it is not the result's own view, which takes ``words``.
+        chart: what is drawn, where it is not the result's own chart.
+        drawn: whether there is anything to draw.
+    """
     if out.form == "json":
         deliver(result.to_json(), out.output)
     elif out.form == "csv":
@@ -195,9 +207,12 @@ def report(
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
     else:
-        show(view, out.output, wide=out.wide)
-    if chart is not None and (path := getattr(out, "chart", None)) is not None:
-        deliver_chart(chart(), path)
+        from weft.views.results import view_of
+
+        words |= {"verbose": out.verbose} if hasattr(out, "verbose") else {}
+        show(view_of(result, **words) if view is None else view, out.output, wide=out.wide)
+    if drawn and (path := getattr(out, "chart", None)) is not None:
+        deliver_chart((chart or result.chart)(), path)
 
 
 def show(view: Iterable[Block], output: str | None, *, wide: bool | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import Output, VerboseOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import (
@@ -356,10 +356,7 @@ class ScheduleOutput(VerboseOutput, Output):
     chart: str | None = chart_option("the policies")
 
 
-@click.command("schedule", cls=GroupedCommand)
-@click.argument("collective", required=False, metavar="COLLECTIVE")
-@click.argument("size", required=False, metavar="SIZE")
-@takes(options=ScheduleOptions, out=ScheduleOutput)
+@command("COLLECTIVE", "SIZE", options=ScheduleOptions, out=ScheduleOutput)
 def schedule_command(collective: str | None, size: str | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Schedule COLLECTIVE of SIZE bytes over all dimensions of a network.
 
@@ -387,17 +384,17 @@ def schedule_command(collective: str | None, size: str | None, options: Schedule
     _needs_one_collective(options, out)
     result = schedule(collective, size, options)
     if isinstance(result, ScheduleResult):
-        from weft.views.collective import schedule_view, write_schedule_timeline
-
-        report(result, out, schedule_view(result, verbose=out.verbose), partial(result.chart, chunks=options.chunks))
+        report(result, out, chart=partial(result.chart, chunks=options.chunks))
         if out.timeline is not None:
+            from weft.views.collective import write_schedule_timeline
+
             write_schedule_timeline(out.timeline, result.timed)
     else:
-        from weft.views.simulation import workload_view, write_workload_timeline
-
         policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
-        report(result, out, workload_view(result, policy, verbose=out.verbose))
+        report(result, out, policy=policy)
         if out.timeline is not None:
+            from weft.views.simulation import write_workload_timeline
+
             write_workload_timeline(out.timeline, result.runs[policy])
 
 
