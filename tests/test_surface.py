@@ -109,10 +109,10 @@ serve: --open --port --state
 fabric:
 fabric bill: network --format --kind --output --prices --radix --spares --wide
 fabric check: as_built --against --cluster --exclude --format --host-map --hosts --link-speed --names
-    --output --plan --radix --scale-up --wide
+    --output --radix --scale-up --wide
 fabric show: cluster --exclude --export --host-map --hosts --kind --link-speed --output --picture --prices
     --radix --scale-up --wide
-schedule: collective size --active --algorithms --calibration --chart --chunk-counts --chunks --cluster --compare
+schedule: collective size --active --algorithms --calibration --chart --chunks --cluster --compare
     --dims --export --format --groups --layout --order --output --plan --policy --system --timeline
     --verbose --wide --workload
 route:

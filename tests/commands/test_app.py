@@ -76,13 +76,6 @@ def test_nothing_feasible_exits_with_3_and_still_writes_json(weft: Run) -> None:
 
 BAD = {
     "no value": (("design", "gpt2", "h100-16", "--sizes", ""), "--sizes: is empty"),
-    "two counts": (
-        (
-            *("schedule", "all-reduce", "1MiB", "--dims", "ring:4:1GB/s:1us"),
-            *("--chunks", "2", "--chunk-counts", "2,4"),
-        ),
-        "does not go with --chunks",
-    ),
     "no such accelerator": (("info", "clusters", "foo"), "unknown accelerator"),
     "missing file": (("plan", "./no/config.json", "h100-8"), "no"),
     "count off the domain": (("plan", "gpt2", "h100-12"), "use 8 or 16"),
@@ -90,7 +83,7 @@ BAD = {
     "no fp8 units": (("plan", "gpt2", "a100-8", "--precision", "fp8"), "no matrix units"),
     "contradiction": (("plan", "gpt2", "h100-8", "--fix", "dp=8", "--fix", "data=2", "--fix", "fsdp=2"), ""),
     "maximum of a switch": (("plan", "gpt2", "h100-8", "--max", "zero=1"), "no maximum"),
-    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png, .pdf or .html"),
+    "chart": (("plan", "gpt2", "h100-8", "--chart", "x.gif"), ".svg, .png or .pdf"),
     "chart folder": (("plan", "gpt2", "h100-8", "--chart", "/no/such/folder/x.svg"), "folder"),
     "output folder": (("plan", "gpt2", "h100-8", "-o", "/no/such/folder/x.txt"), "folder"),
     "plan missing": (("estimate", "--plan", "no.json"), "no such file"),

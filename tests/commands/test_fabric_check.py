@@ -1,4 +1,4 @@
-"""``weft fabric check``: from a plan that Weft writes to what is wrong with the cables, and what it costs."""
+"""``weft fabric check``: from a plan that Weft writes to what is wrong with the cables."""
 
 import csv
 import io
@@ -57,30 +57,6 @@ def test_what_is_wrong(weft, plan, built):
     assert "100 of 400 Gb/s" in out
     rows = list(csv.DictReader(io.StringIO(weft("fabric", "check", str(built), *KIND, "--format", "csv")[1])))
     assert [row["kind"] for row in rows] == ["wrong-rail", "missing", "slow"]
-
-
-def test_what_it_costs(weft, plan, built, tmp_path):
-    job = ("--plan", str(tmp_path / "plan.json"))
-    library.plan("llama-3.1-8b", "h100-64", batch=64, fix=("tp=8", "dp=8", "mbs=1"), top=1).save(job[1])
-    times = []
-    for against in (KIND, ("--against", str(plan), "--cluster", "h100-64")):
-        out = weft("fabric", "check", str(built), *against, *job, "--format", "json")[1]
-        validate(json.loads(out), library.schema("fabric-check"))
-        times.append(json.loads(out)["iteration"])
-    assert times[0]["as_built_s"] > times[0]["designed_s"] * 1.05
-    assert times[1]["as_built_s"] / times[1]["designed_s"] == pytest.approx(
-        times[0]["as_built_s"] / times[0]["designed_s"], rel=0.02
-    )
-    assert "as designed: +" in weft("fabric", "check", str(built), *KIND, *job)[1]
-    for path in (plan, built):
-        path.write_text("\n".join(row.rpartition(",")[0] for row in path.read_text().splitlines()))
-    bare = ("--against", str(plan), "--cluster", "h100-64", "--link-speed", "400Gb/s", *job, "--format", "json")
-    iteration = json.loads(weft("fabric", "check", str(built), *bare)[1])["iteration"]
-    assert iteration["designed_s"] == pytest.approx(times[1]["designed_s"], rel=1e-9)
-    assert iteration["designed_s"] <= iteration["as_built_s"] < times[1]["as_built_s"]
-    whole = weft("fabric", "check", str(plan), *KIND, *job, "--format", "json")[1]
-    iteration = json.loads(whole)["iteration"]
-    assert iteration["as_built_s"] == pytest.approx(iteration["designed_s"], rel=1e-9)
 
 
 def test_names_and_messages(weft, plan, tmp_path):

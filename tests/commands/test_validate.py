@@ -60,7 +60,7 @@ def test_plot_without_the_extra(refused, runs: str, monkeypatch: pytest.MonkeyPa
 
 def test_refusals(refused, runs: str, tmp_path: Path) -> None:
     for arguments, message in (
-        ((runs, "--plot", "runs.gif"), "does not end in .svg, .png, .pdf or .html"),
+        ((runs, "--plot", "runs.gif"), "does not end in .svg, .png or .pdf"),
         ((runs, "--plot", str(tmp_path / "no" / "a.svg")), "folder does not exist"),
         ((runs, "-o", str(tmp_path / "no" / "a")), "folder does not exist"),
         ((str(tmp_path / "absent.csv"),), "no such file"),

@@ -619,7 +619,7 @@ of_file("arrangement.site.read_site", "toml", words(SITE, SITE + FREE), file="gi
 
 
 STUDY = """{"schema": "weft.study/1", "axes": {"model": ["gpt2-124m"], "cluster": "a100", "count": [8, 16], "batch":
-{"from": 8, "to": 64, "steps": 4, "scale": "log"}}, "skip": [{"count": 16, "batch": [8, 16]}]}"""
+[8, 16, 32, 64]}, "skip": [{"count": 16, "batch": [8, 16]}]}"""
 
 
 def computation_of_verbs() -> Any:

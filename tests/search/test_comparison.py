@@ -1,7 +1,6 @@
-"""Comparisons against what they are made of: estimates, prices, and the order beyond the point where it turns."""
+"""Comparisons against what they are made of: estimates, prices, and prices at which both cost the same."""
 
 import json
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -63,62 +62,14 @@ def test_a_side_against_itself_differs_in_nothing():
     assert difference.ratio == 1.0
     assert (difference.error, difference.tied) == (0.0, True)
     assert not any(part.difference or part.why for part in (*difference.time, *difference.memory))
-    assert all(turn.factor is None for turn in difference.turns)
-
-
-@pytest.mark.slow_but(7)
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
-def test_the_order_turns_where_the_bandwidth_is_said_to_turn_it(pair: tuple[str, str]):
-    found = held(*pair)
-    turn = next(one for one in found.differences[0].turns if one.figure == "NIC bandwidth")
-    if turn.factor is None:
-        return
-    job, cluster = resolve_job("llama-3.1-8b"), resolve("h100-64")
-
-    def ratio(factor: float) -> float:
-        first, *outer = cluster.tiers
-        tiers = [replace(tier, bandwidth_Bps=factor * tier.bandwidth_Bps) for tier in outer]
-        changed = replace(cluster, tiers=(first, *tiers))
-        a, b = estimate(job, changed, [side.estimate.layout for side in found.sides])
-        return b.iteration_s / a.iteration_s
-
-    assert ratio(turn.factor) == pytest.approx(1.0, abs=1e-3)
-    beyond = turn.factor * (1.01 if turn.factor > 1 else 1 / 1.01)
-    assert (ratio(beyond) - 1) * (found.differences[0].ratio - 1) < 0
-
-
-def test_the_order_turns_at_the_batch_and_at_none_nearer():
-    found = weft.compare("llama-3.1-70b", "h100-512", layout=("tp=8,pp=8", "tp=8,fsdp=64,recompute=full"), batch=256)
-    turn = next(one for one in found.differences[0].turns if one.figure == "batch")
-    assert turn.factor is not None
-
-    def slower(factor: float) -> bool:
-        job = resolve_job("llama-3.1-70b")
-        changed = replace(job, recipe=replace(job.recipe, global_batch=int(256 * factor)))
-        a, b = estimate(changed, resolve("h100-512"), [side.estimate.layout for side in found.sides])
-        return b.iteration_s > a.iteration_s
-
-    now = found.differences[0].ratio > 1
-    assert slower(turn.factor) != now
-    steps = [2.0**doublings for doublings in range(1, 6)]
-    for step in steps if turn.factor > 1 else [1 / one for one in steps]:
-        if step == turn.factor:
-            break
-        assert slower(step) == now
-
-
-def test_a_batch_that_halves_to_no_whole_number_is_compared():
-    found = weft.compare("llama-3.1-8b", "h100-8", layout=("tp=8", "tp=4,pp=2"), batch=9)
-    assert found.sides[0].job.recipe.global_batch == 9
-    assert found.differences[0].turns[0].figure == "batch"
+    assert difference.break_even_usd_per_hour is None
 
 
 @pytest.mark.slow
 def test_prices_at_which_both_cost_the_same():
     found = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", "3"))
-    turn = next(one for one in found.differences[0].turns if one.figure.startswith("price"))
-    assert turn.factor is not None
-    equal = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", str(3 * turn.factor)))
+    usd = found.differences[0].break_even_usd_per_hour
+    equal = weft.compare("llama-3.1-8b", "h100-64", "h200-64", layout="tp=2", usd_per_hour=("2", str(usd)))
     first, second = (run.usd for run in equal.runs)
     assert first == pytest.approx(second)
 

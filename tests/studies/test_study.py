@@ -35,11 +35,6 @@ def test_values_are_skipped() -> None:
     assert values(found) == [(2, 2), (2, 3), (3, 2), (3, 3)]
 
 
-def test_ranges_have_steps() -> None:
-    found = points(axes={"a": {"from": 8, "to": 128, "steps": 5, "scale": "log", "multiple": 8}})
-    assert values(found) == [(8,), (16,), (32,), (64,), (128,)]
-
-
 def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
     one = points(axes={"a": [1, 2], "b": [1, 2]})
     other = points(axes={"b": [2, 1], "a": [1]})
@@ -59,10 +54,7 @@ def test_keys_tell_points_apart_and_not_the_order_of_axes() -> None:
         ({"axes": {"a": [1, 1]}}, "1 is given twice"),
         ({"axes": {"a": [1], "as": [2]}}, "is the same as a"),
         ({"axes": {"a": ["x"]}}, "axes.a: 'x' is not a whole number"),
-        ({"axes": {"a": {"from": 1}}}, "axes.a.(to|steps): is missing"),
-        ({"axes": {"a": {"from": 3, "to": 2, "steps": 2}}}, "goes from 3 to 2"),
-        ({"axes": {"a": {"from": 1, "to": 2}}}, "axes.a.steps: is missing"),
-        ({"axes": {"a": {"from": 0, "to": 2, "scale": "log", "steps": 2}}}, "begins at 0"),
+        ({"axes": {"a": {"from": 1}}}, "axes.a: .* is not a whole number"),
         ({"axes": {"a": [1]}, "skip": [{"b": 1}]}, "b is not an axis of the study"),
         ({"axes": {"a": [1]}, "skip": [{"d": 1}]}, "unknown axis of sum 'd'"),
         ({"axes": {"a": [1]}, "skip": [{"a": 1}]}, "all points are skipped"),

@@ -47,7 +47,7 @@ def log_path() -> str | None:
 
 
 def computation(name: str, where: str = "compute") -> Computation:
-    kind = {axis: AxisKind(axis, parse_whole, "whole") for axis in ("a", "b", "c")}
+    kind = {axis: AxisKind(axis, parse_whole) for axis in ("a", "b", "c")}
     return Computation(name=name, axes=kind, needed=("a",))
 
 

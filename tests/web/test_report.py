@@ -85,10 +85,10 @@ def test_an_arrangement_has_all_parts_and_loads_nothing(tmp_path, arranged_site)
     page = weft.make_report(path)
     for name in ("policies", "job-placement", "busiest-links", "search", "assumed"):
         assert f'<h2 id="{name}"' in page
-    for name in ("links-and-time", "launch", "provenance"):
+    for name in ("links", "launch", "provenance"):
         assert f'<h2 id="{name}"' in page
         assert f'href="#{name}"' in page
-    assert page.count('class="weft-chart"') == 3
+    assert page.count('class="weft-chart"') == 2
     assert not re.search(r'(src|href)="(?!#)', page)
     assert len(page.encode()) < 3_000_000
     assert page == weft.make_report(arranged_site)
@@ -127,4 +127,4 @@ def test_pictures_beyond_the_room_of_a_page_are_left_out_and_named(monkeypatch, 
     monkeypatch.setattr(html, "FIGURES_BYTES", 1000)
     page = weft.make_report(arranged_site)
     assert page.count('class="weft-chart"') == 0
-    assert page.count("too large for this page") == 3
+    assert page.count("too large for this page") == 2

@@ -30,7 +30,7 @@ def state(tmp_path_factory):
 
 def made(folder, rows, left=0):
     """A study with given figures at its points, the last ones not computed."""
-    kinds = {"model": AxisKind("model", lambda value, where: value), "a": AxisKind("a", parse_whole, "whole")}
+    kinds = {"model": AxisKind("model", lambda value, where: value), "a": AxisKind("a", parse_whole)}
     computation = Computation(name="plan", axes=kinds, needed=())
     models = sorted({row["model"] for row in rows})
     axes = {"model": models, "a": list(range(len(rows) // len(models)))}

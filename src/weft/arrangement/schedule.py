@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.arrangement.clock import Assignment, Clock, Timed, finished_s
-from weft.arrangement.template import covered
+from weft.arrangement.clock import Assignment, Clock, Timed
 from weft.fabric.spec import SCALE_UP, Floats, Ints, Mask
 from weft.model.job import model_flops
-from weft.simulation.flows.engine import run
 
 BINS = 96
 """Parts of the circle."""
@@ -338,12 +336,6 @@ class LinkLoads:
         order = np.argsort(-np.round(self.share, 9), kind="stable")[:count]
         return np.asarray(order[self.share[order] > 0])
 
-    def shared(self) -> int:
-        """The busiest link that several jobs use; else the busiest one; -1 where nothing leaves any host."""
-        several = np.where((self.of_job > 0).sum(axis=0) > 1, self.share, 0.0)
-        chosen = several if several.any() else self.share
-        return int(np.argmax(np.round(chosen, 9))) if chosen.any() else -1
-
 
 def link_loads(clock: Clock, timed: Timed) -> LinkLoads:
     """The loads of a choice."""
@@ -354,55 +346,3 @@ def link_loads(clock: Clock, timed: Timed) -> LinkLoads:
         for job, seconds in enumerate(timed.iteration_s)
     ]
     return LinkLoads(of_job=np.array(rows))
-
-
-PARTS = 720
-"""Parts of a window in which loads are told."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Window:
-    """Some steady seconds of a site; times count from their begin.
-
-    ``sends[job]`` are the spans in which a job sends between hosts (begin, end), ``ends[job]`` the moments at which
-    its iterations end.  ``share[n]`` is what a link carries in part ``n`` of ``PARTS``, over what it can.
-    """
-
-    seconds: float
-    sends: tuple[Floats, ...]
-    ends: tuple[Floats, ...]
-    link: int
-    share: Floats
-
-
-def window(clock: Clock, timed: Timed, link: int, seconds: float) -> Window:
-    """The last seconds that all jobs run together, from where an iteration of the longest one begins.
-
-    Args:
-        link: whose load is wanted; -1 for none.
-        seconds: how long; less where all jobs do not run together for so long.
-    """
-    jobs = range(len(clock.templates))
-    result = run(clock.fabric.capacity_Bps, *clock.together(timed.choice, jobs), sample=True)
-    first, finished = finished_s(result.phase_end_s, clock.repeats)
-    until = min(float(ends_of_job[-1]) for ends_of_job in finished)
-    longest = finished[int(np.argmax(timed.iteration_s))]
-    # The last iteration of the longest job that leaves room for the window; by then queues have settled.
-    fits = longest[longest + seconds <= until * (1 + 1e-9)]
-    begin = float(fits[-1]) if len(fits) else 0.0
-    seconds = min(seconds, until - begin)
-    sends, ends = [], []
-    for job in jobs:
-        phases = first[job] + np.unique(clock.repeats[job].phase)
-        spans = covered(result.phase_begin_s[phases] - begin, result.phase_end_s[phases] - begin)
-        sends.append(np.clip(spans[(spans[:, 1] > 0) & (spans[:, 0] < seconds)], 0.0, seconds))
-        after = finished[job] - begin
-        ends.append(after[(after > 0) & (after < seconds * (1 + 1e-9))])
-    share = np.zeros(PARTS)
-    rates = result.rates
-    if link >= 0 and rates is not None:
-        mine = rates.link == link
-        edges = begin + np.linspace(0.0, seconds, PARTS + 1)
-        moved = np.diff(sent(rates.time_s[mine], rates.rate_Bps[mine], result.makespan_s, edges))
-        share = moved / (clock.fabric.capacity_Bps[link] * seconds / PARTS)
-    return Window(seconds=seconds, sends=tuple(sends), ends=tuple(ends), link=link, share=share)

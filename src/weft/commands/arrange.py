@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
-from weft.commands.output import Output, chart_option, console, deliver, deliver_chart, file_option, show
+from weft.commands.output import Output, chart_option, console, deliver, file_option, report
 from weft.commands.shared import path_of
 from weft.errors import BadInput, NothingFeasible
 from weft.units import parse_seconds
@@ -89,12 +86,10 @@ class ArrangeOutput(Output):
 
     output: str | None = file_option("Also write the arrangement (JSON).", "-o", "--output")
     verbose: bool = option(False, "Also show other policies, placement, links and assumptions.")
-    chart: str | None = chart_option("placement, links and a timeline")
+    chart: str | None = chart_option("placement and links")
 
 
-@click.command("arrange", cls=GroupedCommand)
-@click.argument("site", metavar="SITE.toml")
-@takes(options=ArrangeOptions, out=ArrangeOutput)
+@command("SITE.toml", options=ArrangeOptions, out=ArrangeOutput)
 def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> None:
     """Choose hosts, layouts, routes, start times and traffic classes for all jobs of a site together.
 
@@ -112,14 +107,7 @@ def arrange_command(site: str, options: ArrangeOptions, out: ArrangeOutput) -> N
             screen.print(f"objective {value:.6g}, bound {bound:.6g}", style="dim")
 
     result = arrange(site, options, progress=progress)
-    from weft.views.arrangement import arrangement_view
-
-    view = arrangement_view(result, verbose=out.verbose)
-    if out.form == "json" or out.output is not None:
+    if out.form == "table" and out.output is not None:
         deliver(result.to_json(), out.output)
-    if out.form == "table":
-        show(view, None, wide=out.wide)
-    elif out.output is not None:
-        show(islice(view, 1), None)
-    if out.chart is not None:
-        deliver_chart(result.chart(), out.chart)
+        out = replace(out, output=None)
+    report(result, out)

@@ -14,7 +14,7 @@ import click
 import weft
 from weft.cluster.calibration import write_calibration
 from weft.codec import encode
-from weft.commands.command_line import DefaultGroup, takes
+from weft.commands.command_line import DefaultGroup, command
 from weft.commands.options import Options, option
 from weft.commands.output import Output, Progress, deliver, file_option, report, show
 from weft.errors import BadInput, UnknownName
@@ -77,8 +77,7 @@ def bench_command() -> None:
     """
 
 
-@bench_command.command("run")
-@takes(options=BenchOptions, out=BenchOutput)
+@command(into=bench_command, options=BenchOptions, out=BenchOutput)
 def run_command(options: BenchOptions, out: BenchOutput) -> None:
     """Measure collectives per mesh axis, matrix products and memory of this machine.
 
@@ -271,10 +270,8 @@ def estimated_bytes(layout: Layout, chip: str, device: str = "cuda") -> float:
     return estimate(timed_job(device), cluster, [layout], constants)[0].allocated_bytes
 
 
-@bench_command.command("selftest")
-@takes(options=SelftestOptions, out=Output)
-@click.pass_context
-def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) -> None:
+@command(into=bench_command, options=SelftestOptions, out=Output)
+def selftest_command(options: SelftestOptions, out: Output) -> None:
     """Check the training runtime here: losses, collectives, memory, speed.
 
     Every grid of the ranks is compared with one rank in fp64 and with the predicted collectives, and its steps are
@@ -283,7 +280,8 @@ def selftest_command(ctx: click.Context, options: SelftestOptions, out: Output) 
     """
     result = selftest(options)
     report(result, out, _view(result))
-    ctx.exit(0 if result.ok else 1)
+    if not result.ok:
+        raise click.exceptions.Exit(1)
 
 
 def _view(result: Selftest) -> Iterator[Block]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -132,6 +134,31 @@ class DefaultGroup(click.Group):
         if args and args[0] not in ("-h", "--help", *self.list_commands(ctx)):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+
+def command(
+    *metavars: str, into: click.Group | None = None, **records: type[Options]
+) -> Callable[[Callable[..., None]], click.Command]:
+    """A command of the function ``NAME_command``: the options of ``records``, each of which it gets under its keyword,
+    and arguments for its other parameters, which may be left out where they may be None.
+
+    Args:
+        metavars: what help shows for the arguments, in their order, if not their names.
+        into: the group that the command belongs to.
+    """
+
+    def made(function: Callable[..., None]) -> click.Command:
+        result: Any = takes(**records)(function)
+        given = [one for name, one in inspect.signature(function).parameters.items() if name not in records]
+        for one, metavar in reversed([*zip_longest(given, metavars)]):
+            several = (
+                {"nargs": -1} if one.annotation.startswith("tuple") else {"required": "None" not in one.annotation}
+            )
+            result = click.argument(one.name, metavar=metavar, **several)(result)
+        name = function.__name__.removesuffix("_command")
+        return (into.command if into else click.command)(name, cls=GroupedCommand)(result)
+
+    return made
 
 
 def takes(**records: type[Options]) -> Callable[[_Command], _Command]:

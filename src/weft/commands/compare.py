@@ -10,9 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import ROUTINGS, RoutingOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, chart_option, report
@@ -242,9 +240,7 @@ class CompareOutput(LayoutOutput):
     chart: str | None = chart_option("what makes the difference")
 
 
-@click.command("compare", cls=GroupedCommand)
-@click.argument("names", nargs=-1, metavar="MODEL CLUSTER... | PLAN.json...")
-@takes(options=CompareOptions, out=CompareOutput)
+@command("MODEL CLUSTER... | PLAN.json...", options=CompareOptions, out=CompareOutput)
 def compare_command(names: tuple[str, ...], options: CompareOptions, out: CompareOutput) -> None:
     """Compare two or more ways to train, and say why they differ.
 
@@ -256,7 +252,4 @@ def compare_command(names: tuple[str, ...], options: CompareOptions, out: Compar
 
     Without --layout each side has the best layout of a plan. The sides are A, B, C and so on; all are compared with A.
     """
-    result = compare(*names, options=options)
-    from weft.views.comparison import comparison_view
-
-    report(result, out, comparison_view(result, verbose=out.verbose), result.chart)
+    report(compare(*names, options=options), out)

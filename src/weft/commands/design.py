@@ -6,10 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from weft.codec import positive
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import PriceOptions, RadixOptions, RoutingOptions
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import Output, Progress, VerboseOutput, chart_option, report
@@ -162,10 +160,7 @@ class DesignOutput(VerboseOutput, Output):
     chart: str | None = chart_option("cost against time")
 
 
-@click.command("design", cls=GroupedCommand)
-@click.argument("model", required=False)
-@click.argument("cluster", required=False)
-@takes(options=DesignOptions, out=DesignOutput)
+@command(options=DesignOptions, out=DesignOutput)
 def design_command(model: str | None, cluster: str | None, options: DesignOptions, out: DesignOutput) -> None:
     """Compare networks for MODEL on CLUSTER: cost, power, speed, spine traffic, failures.
 
@@ -174,10 +169,8 @@ def design_command(model: str | None, cluster: str | None, options: DesignOption
     weft design llama-3.1-8b h100-512 --fabrics rail-only,fat-tree --oversubscription 1,3
     weft design --plan plan.json
     """
-    from weft.views.design import design_view
-
     with Progress("simulating networks") as progress:
         result = design(model, cluster, options, progress=progress)
-    report(result, out, design_view(result, verbose=out.verbose), result.chart if result.designs else None)
+    report(result, out, drawn=bool(result.designs))
     if not result.designs:
         raise NothingFeasible("; ".join(f"{one.kind}: {one.reason}" for one in result.rejected))

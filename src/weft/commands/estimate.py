@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import ROUTING, ROUTINGS, fabric_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import LayoutOutput, nothing_fits, report
@@ -155,10 +153,7 @@ def stated_world(path: str) -> int | None:
         return None
 
 
-@click.command("estimate", cls=GroupedCommand)
-@click.argument("model", required=False)
-@click.argument("cluster", required=False)
-@takes(options=EstimateOptions, out=LayoutOutput)
+@command(options=EstimateOptions, out=LayoutOutput)
 def estimate_command(model: str | None, cluster: str | None, options: EstimateOptions, out: LayoutOutput) -> None:
     """Time, memory and bounds of one layout, and what faster hardware would be worth.
 
@@ -174,9 +169,7 @@ def estimate_command(model: str | None, cluster: str | None, options: EstimateOp
 
         constants = constants_of(options, result.cluster, result.job)
         fitting = fitting_layout(result.job, result.cluster, result.layout, constants)
-    from weft.views.breakdown import estimate_view
-
-    report(result, out, estimate_view(result, fitting=fitting, verbose=out.verbose), result.chart)
+    report(result, out, fitting=fitting)
     if not result.fits:
         from weft.views.words import estimate_verdict
 

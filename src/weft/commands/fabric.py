@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import DefaultGroup, takes
+from weft.commands.command_line import DefaultGroup, command
 from weft.commands.networks import FileOptions, PriceOptions, RadixOptions, fabric_of, is_file, left_out, network_of
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, TableOutput, check_picture, deliver, report, show
 from weft.commands.shared import cluster_of, path_of, share_of
-from weft.errors import BadInput, WeftError
+from weft.errors import BadInput
 from weft.files import read_text
 from weft.interop.formats import FABRICS, WIRINGS
 
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.cost import Bill
     from weft.fabric.wiring import Wiring
-    from weft.fabric.wiring_check import Differences, IterationTimes, WiringReport
-    from weft.search import Plan
+    from weft.fabric.wiring_check import WiringReport
 
 
 KIND = "Network to build, as fat-tree or 'rail-only 2:1', or a fabric file."
@@ -69,12 +68,11 @@ def bill_of_materials(
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(FileOptions, RadixOptions):
-    """The design, and the job whose iteration is timed."""
+    """The design."""
 
     against: str | Fabric | None = option(None, "Design: a file, or a kind with --cluster.", metavar="KIND|FILE")
     cluster: str | Cluster | None = option(None, "Cluster to build the kind of --against for.", metavar="NAME|FILE")
     names: str | None = option(None, "Renamed devices, one per line: built,designed.", metavar="FILE")
-    plan: str | Plan | None = option(None, "Also time an iteration of this weft plan JSON.", metavar="FILE")
 
 
 @verb(CheckOptions)
@@ -118,9 +116,8 @@ def check_fabric(as_built: str | os.PathLike[str], options: CheckOptions | None 
     if options.names is not None:
         names = read_names(read_text(options.names, where=options.names), where=options.names)
     result = differences(built, design, names=names, rails=rails)
-    iteration = None if options.plan is None else _timed(options, result, design, fabric)
     title = options.against if isinstance(options.against, str) else design.name
-    return WiringReport(as_built=where, design=title, differences=result, iteration=iteration)
+    return WiringReport(as_built=where, design=title, differences=result)
 
 
 def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
@@ -139,33 +136,6 @@ def _design(options: CheckOptions) -> tuple[Wiring, Fabric | None]:
     cluster = None if options.cluster is None else cluster_of(options.cluster)
     fabric = fabric_of(options.against, cluster, options.radix)
     return wiring_of_fabric(fabric), fabric
-
-
-def _timed(options: CheckOptions, result: Differences, design: Wiring, fabric: Fabric | None) -> IterationTimes:
-    """Times of an iteration on the design and as built."""
-    from weft.commands.simulate import simulate
-    from weft.fabric import wiring
-    from weft.fabric.wiring_check import IterationTimes, fabric_as_built
-    from weft.simulation.iteration.result import IterationReport
-
-    if fabric is None:  # a cabling plan, whose hosts inside are the cluster's
-        told = left_out(options)
-        if told["scale_up_Bps"] is None and options.cluster is not None:
-            told["scale_up_Bps"] = cluster_of(options.cluster).tiers[0].bandwidth_Bps
-        speeds = {name: told[name] for name in ("capacity_Bps", "scale_up_Bps")}
-        fabric = wiring.fabric_of(design, where=str(options.against), **speeds)
-
-    def timed(network: Fabric) -> IterationReport:
-        result = simulate(plan=options.plan, fabric=network)
-        assert isinstance(result, IterationReport)
-        return result
-
-    designed = timed(fabric)
-    times = IterationTimes(job=designed.job.model.name, designed_s=designed.iteration_s, as_built_s=None)
-    try:
-        return replace(times, as_built_s=timed(fabric_as_built(fabric, result.as_built, "as built")).iteration_s)
-    except WeftError as error:
-        return replace(times, stuck=str(error))
 
 
 @click.group(cls=DefaultGroup, default="show")
@@ -200,10 +170,8 @@ class FabricOutput(TableOutput):
     picture: str | None = option(None, "Also draw the network.", metavar="FILE.svg", check=check_picture)
 
 
-@fabric_command.command("show")
-@click.argument("cluster")
-@takes(options=FabricOptions, out=FabricOutput)
-def network(cluster: str, options: FabricOptions, out: FabricOutput) -> None:
+@command(into=fabric_command, options=FabricOptions, out=FabricOutput)
+def show_command(cluster: str, options: FabricOptions, out: FabricOutput) -> None:
     """Show the network of CLUSTER: switches, links, cost and power.
 
     CLUSTER is a name (weft info clusters), a cluster file, or a fabric file: Weft's JSON or TOML, a cabling plan
@@ -225,10 +193,8 @@ def network(cluster: str, options: FabricOptions, out: FabricOutput) -> None:
         deliver(alone(fabric_svg(built)), out.picture)
 
 
-@fabric_command.command("bill")
-@click.argument("network", metavar="CLUSTER|FABRIC")
-@takes(options=BillOptions, out=RowsOutput)
-def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
+@command("CLUSTER|FABRIC", into=fabric_command, options=BillOptions, out=RowsOutput)
+def bill_command(network: str, options: BillOptions, out: RowsOutput) -> None:
     """Print the bill of materials: switches, cables, transceivers and NICs, with spares.
 
     Every cable is a fiber with two transceivers. Totals equal those of weft fabric and weft design.
@@ -236,28 +202,21 @@ def materials(network: str, options: BillOptions, out: RowsOutput) -> None:
     \b
     weft fabric bill h100-1024 --spares 3%
     """
-    from weft.views.fabric import bill_view
-
-    result = bill_of_materials(network, options)
-    report(result, out, bill_view(result))
+    report(bill_of_materials(network, options), out)
 
 
-@fabric_command.command()
-@click.argument("as_built", metavar="AS-BUILT")
-@takes(options=CheckOptions, out=RowsOutput)
-@click.pass_context
-def check(ctx: click.Context, as_built: str, options: CheckOptions, out: RowsOutput) -> None:
+@command("AS-BUILT", into=fabric_command, options=CheckOptions, out=RowsOutput)
+def check_command(as_built: str, options: CheckOptions, out: RowsOutput) -> None:
     """Compare cables AS-BUILT with a design: which are misplugged, missing or slow, and how to repair them.
 
     AS-BUILT is a file in any format that weft fabric reads; so is the design, or it is a kind with --cluster.
     Devices match by name (--names maps them). Ports match by name where both files name them; otherwise any port of
-    the device counts. With --plan the cost in time per iteration is shown too. Exit code 1 if anything differs.
+    the device counts. Exit code 1 if anything differs.
 
     \b
     weft fabric check lldp.json --against plan.csv
     """
-    from weft.views.fabric import wiring_view
-
     result = check_fabric(as_built, options)
-    report(result, out, wiring_view(result))
-    ctx.exit(1 if result.differences.findings else 0)
+    report(result, out)
+    if result.differences.findings:
+        raise click.exceptions.Exit(1)

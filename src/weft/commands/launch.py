@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import option
 from weft.commands.output import FileOutput, deliver
 from weft.commands.read import read_plan
@@ -106,9 +106,7 @@ class LaunchOptions(FileOutput):
     needs = {"job": "arrangement", "start_at": "arrangement", "files": "arrangement"}
 
 
-@click.command("launch", cls=GroupedCommand)
-@click.argument("plan_file", metavar="[PLAN.json]", required=False)
-@takes(options=LaunchOptions)
+@command("[PLAN.json]", options=LaunchOptions)
 def launch_command(plan_file: str | None, options: LaunchOptions) -> None:
     """Write the launch file of a layout of PLAN.json (weft plan --format json), or of a job of weft arrange -o.
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from weft.commands.app import cli
-from weft.commands.command_line import DefaultGroup, GroupedCommand
+from weft.commands.command_line import DefaultGroup, command
 from weft.errors import MissingExtra
 
 TOOLS = ("plan", "estimate", "tune", "compare", "design", "simulate", "route", "arrange")
@@ -30,7 +30,7 @@ _TYPES = {"integer": "integer", "integers": "integer", "number": "number"}
 _PROGRAM = "from weft.commands.app import main; main()"
 
 
-@click.command("mcp", cls=GroupedCommand)
+@command()
 def mcp_command() -> None:
     """Offer plan, estimate, tune, compare, design, simulate, route and arrange to agents, over MCP.
 
@@ -70,13 +70,11 @@ async def _serve() -> None:
 def _command(name: str) -> tuple[list[str], click.Command]:
     """The words that run a tool's command, and the command; of a group its default."""
     context = click.Context(cli)
-    command = cli.get_command(context, name)
-    if isinstance(command, DefaultGroup):
-        words, command = [name, command.default], command.get_command(context, command.default)
-    else:
-        words = [name]
-    assert command is not None
-    return words, command
+    words, made = [name], cli.get_command(context, name)
+    if isinstance(made, DefaultGroup):
+        words, made = [name, made.default], made.get_command(context, made.default)
+    assert made is not None
+    return words, made
 
 
 def _params(name: str) -> dict[str, click.Parameter]:

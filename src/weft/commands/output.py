@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from weft.views.blocks import Block
     from weft.views.charts.charts import Chart
 
-CHARTS = (".svg", ".png", ".pdf", ".html")
+CHARTS = (".svg", ".png", ".pdf")
 
 
 def console(*, error: bool = False) -> Console:
@@ -92,7 +92,7 @@ def check_picture(path: str, option: str) -> None:
 
 def chart_option(what: str, *flags: str) -> Any:
     """The option that also draws a result."""
-    text = f"Also draw {what} (.svg, .png, .pdf, .html)."
+    text = f"Also draw {what} (.svg, .png, .pdf)."
     return option(None, text, *flags, metavar="FILE", check=check_chart)
 
 
@@ -185,23 +185,39 @@ def nothing_fits(problem: str, out: Output | RowsOutput) -> NoReturn:
 
 
 def report(
-    result: Result, out: Output | RowsOutput, view: Iterable[Block], chart: Callable[[], Chart] | None = None
+    result: Result,
+    out: Output | RowsOutput,
+    view: Iterable[Block] | None = None,
+    *,
+    chart: Callable[[], Chart] | None = None,
+    drawn: bool = True,
+    **words: Any,
 ) -> None:
-    """Print or write a result in the form that was asked for, and draw it; ``view`` is what people see, whose first
-    block is the verdict."""
+    """Print or write a result in the form that was asked for, and draw it; a JSON file leaves the verdict to print.
+
+    Args:
+        view: what people see, the verdict first, where it is not the result's own view, which takes ``words``.
+        chart: what is drawn, where it is not the result's own chart.
+        drawn: whether there is anything to draw.
+    """
     if out.form == "json":
         deliver(result.to_json(), out.output)
-        if out.output is not None:
-            show(islice(view, 1), None)
     elif out.form == "csv":
         from weft.views.files import rows_to_csv
 
         rows = result.to_dicts()
         deliver(rows_to_csv(rows, columns_of(result, rows)), out.output)
-    else:
-        show(view, out.output, wide=out.wide)
-    if chart is not None and (path := getattr(out, "chart", None)) is not None:
-        deliver_chart(chart(), path)
+    if out.form == "table" or (out.form == "json" and out.output is not None):
+        from weft.views.results import view_of
+
+        words |= {"verbose": out.verbose} if hasattr(out, "verbose") else {}
+        view = view_of(result, **words) if view is None else view
+        if out.form == "table":
+            show(view, out.output, wide=out.wide)
+        else:
+            show(islice(view, 1), None)
+    if drawn and (path := getattr(out, "chart", None)) is not None:
+        deliver_chart((chart or result.chart)(), path)
 
 
 def show(view: Iterable[Block], output: str | None, *, wide: bool | None = None) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import RadixOptions, RoutingOptions, fabric_of, placement_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import LayoutOutput, Progress, nothing_fits, report
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
     from weft.fabric import Fabric
     from weft.fabric.placement import Placement
     from weft.search import Plan, Space
-    from weft.search.network_plan import NetworkPlan
-    from weft.views.blocks import Block
 
 POOL = 100
 """Meshes searched for, at least, of which the fastest that differ are shown."""
@@ -183,10 +179,7 @@ def _constrain(space: Space, count: int, options: PlanOptions) -> Space:
     return space.constrained(fixed, maximum)
 
 
-@click.command("plan", cls=GroupedCommand)
-@click.argument("model")
-@click.argument("cluster")
-@takes(options=PlanOptions, out=LayoutOutput)
+@command(options=PlanOptions, out=LayoutOutput)
 def plan_command(model: str, cluster: str, options: PlanOptions, out: LayoutOutput) -> None:
     """Rank the layouts of MODEL on CLUSTER.
 
@@ -205,8 +198,9 @@ def plan_command(model: str, cluster: str, options: PlanOptions, out: LayoutOutp
     with Progress("evaluating layouts") as progress:
         result = plan(model, cluster, options, progress=progress)
     enough = "" if result.layouts or result.batch_that_runs else _enough(result, options)
-    view = _view(result, out, _command(model, cluster, options), enough)
-    report(result, out, view, result.chart if result.layouts else None)
+    network = "simulated_s" in result.COLUMNS
+    words: dict[str, Any] = {} if network else {"command": _command(model, cluster, options), "enough": enough}
+    report(result, out, drawn=bool(result.layouts), **words)
     if not result.layouts:
         from weft.views.words import plan_verdict
 
@@ -239,11 +233,3 @@ def _enough(result: Plan, options: PlanOptions) -> str:
             return ""
         less *= 2
     return ""
-
-
-def _view(result: Plan, out: LayoutOutput, command: str, enough: str) -> Iterator[Block]:
-    from weft.views.ranking import network_plan_view, plan_view
-
-    if "simulated_s" in result.COLUMNS:
-        return network_plan_view(cast("NetworkPlan", result), verbose=out.verbose)
-    return plan_view(result, verbose=out.verbose, command=command, enough=enough)

@@ -188,7 +188,7 @@ VERBS: dict[str, _Verb] = {
         ScheduleOptions,
         ("collective", "size"),
         _schedule,
-        without=("plan", "layout", "workload", "groups", "compare", "chunk_counts", "calibration"),
+        without=("plan", "layout", "workload", "groups", "compare", "calibration"),
     ),
     "route": _Verb(
         RouteOptions,
@@ -221,12 +221,9 @@ def computation(name: str, where: str = "compute") -> Computation:
         raise UnknownName("computation", name[:60], VERBS, where=where)
     verb = VERBS[name]
     axes = {axis: _SUBJECTS[axis] for axis in (*verb.needed, *verb.more) if axis in _SUBJECTS}
-    forms: dict[str, Any] = {"integer": "whole", "number": "number", "integers": "whole"}
     for known in options_of(verb.record):
         if known.name not in verb.without and known.name not in axes:
-            kind = AxisKind(
-                known.name, partial(_option, known), forms.get(known.kind, "text"), "FILE" in (known.metavar or "")
-            )
+            kind = AxisKind(known.name, partial(_option, known), file="FILE" in (known.metavar or ""))
             axes[known.name] = _SUBJECTS.get(known.name, kind)
     if "cluster" in axes:
         axes = cluster_axes() | axes
@@ -388,13 +385,12 @@ _LATENCIES = {"scale_up_latency": "scale_up_latency_s", "nic_latency": "nic_late
 @cache
 def cluster_axes() -> dict[str, AxisKind]:
     """Axes that change a cluster: its accelerators, and their figures by the names of cluster files."""
-    axes = {"count": AxisKind("count", _count, "whole")}
+    axes = {"count": AxisKind("count", _count)}
     ratio = partial(_number, parse_count, MOST_OVERSUBSCRIBED)
-    axes["oversubscription"] = AxisKind("oversubscription", ratio, "number")
-    axes |= {name: AxisKind(column, parse_latency, "number") for name, column in _LATENCIES.items()}
+    axes["oversubscription"] = AxisKind("oversubscription", ratio)
+    axes |= {name: AxisKind(column, parse_latency) for name, column in _LATENCIES.items()}
     for short, field in parameters().items():
-        form: Any = "whole" if field == "scale_up_size" else "number"
-        axes[short] = AxisKind(field, partial(parse_parameter, short), form)
+        axes[short] = AxisKind(field, partial(parse_parameter, short))
     return axes
 
 
@@ -405,10 +401,10 @@ _SUBJECTS = {
     "fabric": AxisKind("fabric", _fabric, file=True),
     "stack": AxisKind("stack", partial(_one_of, "framework", stack_names())),
     "precision": AxisKind("precision", partial(_one_of, "precision", PRECISIONS)),
-    "batch": AxisKind("batch", _count, "whole"),
-    "sequence": AxisKind("sequence", _count, "whole"),
+    "batch": AxisKind("batch", _count),
+    "sequence": AxisKind("sequence", _count),
     "collective": AxisKind("collective", _text),
-    "size": AxisKind("bytes", parse_bytes, "number"),
+    "size": AxisKind("bytes", parse_bytes),
     "site": AxisKind("site", _text, file=True),
 }
 """Axes with stricter checks than their options, made before anything runs."""

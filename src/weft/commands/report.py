@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import FileOutput, deliver
 from weft.errors import BadInput, NothingFeasible, printable
@@ -113,9 +111,7 @@ def _study(result: Sweep, form: str) -> str:
     return _page(report.title, report.blocks(), form)
 
 
-@click.command("report", cls=GroupedCommand)
-@click.argument("subject", metavar="PLAN.json|ARRANGEMENT.json|STUDY")
-@takes(options=ReportOptions, out=FileOutput)
+@command("PLAN.json|ARRANGEMENT.json|STUDY", options=ReportOptions, out=FileOutput)
 def report_command(subject: str, options: ReportOptions, out: FileOutput) -> None:
     """Write a plan, an arrangement or a study as one page to share.
 

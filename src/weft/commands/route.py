@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import DefaultGroup, takes
+from weft.commands.command_line import DefaultGroup, command, takes
 from weft.commands.networks import SubnetOptions
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import RowsOutput, VerboseOutput, check_picture, deliver, report
@@ -185,9 +185,8 @@ class RouteOutput(AuditOutput):
     picture: str | None = option(None, "Also draw the load of every link.", metavar="FILE.svg", check=check_picture)
 
 
-@route_command.command()
-@takes(options=RouteOptions, out=RouteOutput)
-def plan(options: RouteOptions, out: RouteOutput) -> None:
+@command(into=route_command, options=RouteOptions, out=RouteOutput)
+def plan_command(options: RouteOptions, out: RouteOutput) -> None:
     """Route all flows at once, and bound how good any routes could be.
 
     \b
@@ -200,10 +199,8 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
     split          several parts of each flow, each with its path
     spray          every packet on its own path
     """
-    from weft.views.route import plan_view
-
     result = route(options=options)
-    report(result, out, plan_view(result, verbose=out.verbose))
+    report(result, out)
     if out.picture is not None:
         from weft.views.charts.fabric import routes_svg
         from weft.views.charts.palette import alone
@@ -211,9 +208,8 @@ def plan(options: RouteOptions, out: RouteOutput) -> None:
         deliver(alone(routes_svg([*result.compared, result.plan])), out.picture)
 
 
-@route_command.command()
-@takes(options=AuditOptions, out=AuditOutput)
-def audit(options: AuditOptions, out: AuditOutput) -> None:
+@command(into=route_command, options=AuditOptions, out=AuditOutput)
+def audit_command(options: AuditOptions, out: AuditOutput) -> None:
     """Judge installed routes, the best possible ones, and what moving flows would gain.
 
     \b
@@ -225,10 +221,7 @@ def audit(options: AuditOptions, out: AuditOutput) -> None:
 
     --format json and csv list the flows that the repair moves.
     """
-    from weft.views.route import audit_view
-
-    result = audit_routes(options=options)
-    report(result, out, audit_view(result, verbose=out.verbose))
+    report(audit_routes(options=options), out)
 
 
 route_command.add_command(watch_command)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import fabric_file
 from weft.commands.options import Options, option
 from weft.errors import BadInput, printable
@@ -74,8 +74,7 @@ class WatchOutput(Options):
     needs = {"push": "apply"}
 
 
-@click.command("watch", cls=GroupedCommand)
-@takes(options=WatchOptions, out=WatchOutput)
+@command(options=WatchOptions, out=WatchOutput)
 def watch_command(options: WatchOptions, out: WatchOutput) -> None:
     """Keep routes free of collisions while jobs, links and switches come and go.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import Output, VerboseOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import (
@@ -19,7 +19,6 @@ from weft.commands.shared import (
     Subject,
     cluster_of,
     constants_of,
-    numbers_of,
     subject_of,
 )
 from weft.errors import BadInput, Unsupported
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 USAGE = "weft schedule all-reduce 1GiB --cluster h100-64"
 EXPORTED_CHUNKS = 4
 """Where nobody says how many: MSCCL's executor takes few steps a rank."""
-_ONLY_COLLECTIVE = ("compare", "chunk_counts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +72,6 @@ class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
     )
     compare: bool = option(False, "Compare all policies.")
     chunks: int | None = option(None, "Number of chunks (default 64; weft chooses).", metavar="N")
-    chunk_counts: str | tuple[int, ...] | None = option(
-        None, "Compare all policies at these numbers of chunks.", metavar="N,..."
-    )
     order: Literal["fifo", "scf", "paper-scf", "astra-fifo", "astra-scf"] | None = option(
         None, "Order of chunks in a dimension (default for themis: scf)."
     )
@@ -88,11 +83,8 @@ class ScheduleOptions(ScheduledJob, ScheduledNetwork, CalibrationOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.has_iteration:
-            flags = [f"--{name.replace('_', '-')}" for name in _ONLY_COLLECTIVE if getattr(self, name)]
-            if flags:
-                problem = f"{', '.join(flags)}: only for one collective"
-                raise BadInput(problem, where="--workload", remedy="drop it")
+        if self.has_iteration and self.compare:
+            raise BadInput("--compare: only for one collective", where="--workload", remedy="drop it")
 
     @property
     def has_iteration(self) -> bool:
@@ -138,11 +130,7 @@ def schedule(
         raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
     timed, _, notes = _scheduled(collective, size, options)
     request = timed.schedule.request
-    if options.chunk_counts and options.chunks is not None:
-        raise BadInput("does not go with --chunks", where="--chunk-counts", remedy="drop one of them")
-    policies = partial(compare, request, active=timed.active)
-    counts = sorted(set(numbers_of(options.chunk_counts or (), "--chunk-counts")))
-    others = policies(chunks=options.chunks) if options.compare else None
+    others = compare(request, active=timed.active, chunks=options.chunks) if options.compare else None
     baseline = timed
     if others is not None:
         baseline = others["baseline"]
@@ -156,7 +144,6 @@ def schedule(
         provision=provision(request),
         assumptions=notes,
         others=others,
-        counts={count: policies(chunks=count) for count in counts},
     )
 
 
@@ -369,10 +356,7 @@ class ScheduleOutput(VerboseOutput, Output):
     chart: str | None = chart_option("the policies")
 
 
-@click.command("schedule", cls=GroupedCommand)
-@click.argument("collective", required=False, metavar="COLLECTIVE")
-@click.argument("size", required=False, metavar="SIZE")
-@takes(options=ScheduleOptions, out=ScheduleOutput)
+@command("COLLECTIVE", "SIZE", options=ScheduleOptions, out=ScheduleOutput)
 def schedule_command(collective: str | None, size: str | None, options: ScheduleOptions, out: ScheduleOutput) -> None:
     """Schedule COLLECTIVE of SIZE bytes over all dimensions of a network.
 
@@ -400,17 +384,17 @@ def schedule_command(collective: str | None, size: str | None, options: Schedule
     _needs_one_collective(options, out)
     result = schedule(collective, size, options)
     if isinstance(result, ScheduleResult):
-        from weft.views.collective import schedule_view, write_schedule_timeline
-
-        report(result, out, schedule_view(result, verbose=out.verbose), partial(result.chart, chunks=options.chunks))
+        report(result, out, chart=partial(result.chart, chunks=options.chunks))
         if out.timeline is not None:
+            from weft.views.collective import write_schedule_timeline
+
             write_schedule_timeline(out.timeline, result.timed)
     else:
-        from weft.views.simulation import workload_view, write_workload_timeline
-
         policy = str(_with_system("", options).policy).replace("blueconnect", "baseline")
-        report(result, out, workload_view(result, policy, verbose=out.verbose))
+        report(result, out, policy=policy)
         if out.timeline is not None:
+            from weft.views.simulation import write_workload_timeline
+
             write_workload_timeline(out.timeline, result.runs[policy])
 
 
@@ -426,12 +410,11 @@ def _export(
 ) -> None:
     """Write a schedule in one of ``FORMATS``."""
     _needs_one_collective(options, out)
-    unused = [name for name in ("compare", "chunk_counts") if getattr(options, name)]
+    unused = ["compare"] * options.compare
     unused += [name for name in ("timeline", "chart") if getattr(out, name) is not None]
     unused += ["format json"] * (out.form == "json")
     if unused:
-        flag = f"--{unused[0].replace('_', '-')}"
-        raise BadInput("has no effect with --export", where=flag, remedy="drop one of them")
+        raise BadInput("has no effect with --export", where=f"--{unused[0]}", remedy="drop one of them")
     if options.calibration is not None and form != "nccl-tuner":
         raise BadInput("needs --workload", where="--calibration", remedy="add --workload, or drop it")
     timed, cluster, _ = _scheduled(kind, size, options, executor=form == "msccl")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import click
-
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.networks import ROUTINGS, RadixOptions, RoutingOptions, fabric_of, placement_of, routes_of
 from weft.commands.options import given_options, option, options_of, verb
 from weft.commands.output import Output, VerboseOutput, file_option, report
@@ -235,10 +233,7 @@ class SimulateOutput(VerboseOutput, Output):
     timeline: str | None = file_option("Also write a timeline for ui.perfetto.dev.")
 
 
-@click.command("simulate", cls=GroupedCommand)
-@click.argument("model", required=False)
-@click.argument("cluster", required=False)
-@takes(options=SimulateOptions, out=SimulateOutput)
+@command(options=SimulateOptions, out=SimulateOutput)
 def simulate_command(model: str | None, cluster: str | None, options: SimulateOptions, out: SimulateOutput) -> None:
     """Simulate one iteration of MODEL on CLUSTER's network, flow by flow.
 
@@ -256,12 +251,8 @@ def simulate_command(model: str | None, cluster: str | None, options: SimulateOp
     if options.flows is not None and out.timeline:
         raise BadInput("--flows does not go with --timeline", where="simulate", remedy=USAGE)
     result = simulate(model, cluster, options=options)
-    from weft.simulation.flows.scenario import ScenarioReport
-    from weft.views.simulation import iteration_view, scenario_view, write_timeline
-
-    if isinstance(result, ScenarioReport):
-        report(result, out, scenario_view(result, verbose=out.verbose))
-        return
-    report(result, out, iteration_view(result, verbose=out.verbose))
+    report(result, out)
     if out.timeline is not None:
-        write_timeline(out.timeline, result.result)
+        from weft.views.simulation import write_timeline
+
+        write_timeline(out.timeline, cast("IterationReport", result).result)

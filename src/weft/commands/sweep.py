@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from weft.codec import table_of
-from weft.commands.command_line import DefaultGroup, takes
+from weft.commands.command_line import DefaultGroup, command
 from weft.commands.options import Options, given_options, option, verb
 from weft.commands.output import (
     Progress,
@@ -263,10 +263,8 @@ def sweep_command() -> None:
     """
 
 
-@sweep_command.command()
-@click.argument("study", required=False, metavar="[STUDY.toml]")
-@takes(options=SweepOptions, out=SweepOutput)
-def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
+@command("[STUDY.toml]", into=sweep_command, options=SweepOptions, out=SweepOutput)
+def run_command(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
     """Compute a study at all its points; results in --state are not computed again.
 
     The result has one row a point, in the order of the axes. A point that fails has its failure and message.
@@ -293,10 +291,8 @@ def run(study: str | None, options: SweepOptions, out: SweepOutput) -> None:
         show(sweep_view(result, written=out.output), None, wide=out.wide)
 
 
-@sweep_command.command(name="show")
-@click.argument("folder", metavar="DIR")
-@takes(options=ShowOptions)
-def show_results(folder: str, options: ShowOptions) -> None:
+@command("DIR", into=sweep_command, options=ShowOptions)
+def show_command(folder: str, options: ShowOptions) -> None:
     """Show the results in the folder of --state."""
     from weft.studies.result import chosen, filtered
     from weft.views.files import rows_to_csv

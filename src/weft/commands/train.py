@@ -17,7 +17,7 @@ import click
 from weft.checkpoints import check_checkpoint, last_checkpoint, latest
 from weft.cluster import Cluster
 from weft.codec import encode
-from weft.commands.command_line import DefaultGroup, Once, takes
+from weft.commands.command_line import DefaultGroup, Once, command
 from weft.commands.launch import TUNER, TUNER_KEY
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.shared import (
@@ -33,6 +33,7 @@ from weft.commands.shared import (
 from weft.errors import BadInput, Unsupported
 from weft.files import write_text
 from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
+from weft.layout.measured import StepRecord
 from weft.layout.spec import Layout, TensorOverlap
 from weft.layout.text import parse_layout
 from weft.model import RecipeChanges
@@ -188,24 +189,6 @@ _TRACED = frozenset(
     }
 )
 """What a dry run takes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
-
-    ``eval_loss`` and ``perplexity``, its exponential, are of what was held out, None after steps without evaluation.
-    """
-
-    step: int
-    loss: float
-    gradient_norm: float
-    learning_rate: float
-    seconds: float
-    tokens_per_s: float
-    mfu: float | None
-    eval_loss: float | None = None
-    perplexity: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -624,9 +607,7 @@ def train_command() -> None:
     """
 
 
-@train_command.command("run")
-@click.argument("model", required=False)
-@takes(options=TrainOptions)
+@command(into=train_command, options=TrainOptions)
 def run_command(model: str | None, options: TrainOptions) -> None:
     """Train MODEL on the ranks of torchrun, or start ranks on this machine.
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +304,8 @@ class _TrainingRun:
         options = self.request.options
         if options.eval_every is None or (measured.step % options.eval_every and not last):
             return measured
-        return replace(measured, eval_loss=self.session.evaluate(options.eval_batches))
+        loss = self.session.evaluate(options.eval_batches)
+        return replace(measured, eval_loss=loss, perplexity=exp(min(loss, 700.0)))
 
     def _measured(self, result: StepResult, log: Log) -> MeasuredStep:
         tokens_per_s = self.request.job.recipe.tokens / result.seconds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.estimate import run_subject, stated_world
 from weft.commands.options import given_options, option, verb
 from weft.commands.output import RowsOutput, VerboseOutput, report
@@ -326,10 +326,7 @@ class TuneOutput(VerboseOutput, RowsOutput):
     )
 
 
-@click.command("tune", cls=GroupedCommand)
-@click.argument("model", required=False)
-@click.argument("cluster", required=False)
-@takes(options=TuneOptions, out=TuneOutput)
+@command(options=TuneOptions, out=TuneOutput)
 def tune_command(model: str | None, cluster: str | None, options: TuneOptions, out: TuneOutput) -> None:
     """What to change in a run that was measured, and how much it gains.
 
@@ -340,9 +337,7 @@ def tune_command(model: str | None, cluster: str | None, options: TuneOptions, o
     if cluster is None:
         model, cluster = None, model
     result = tune(model, cluster, options=options)
-    from weft.views.tune import tune_view
-
-    report(result, out, tune_view(result, verbose=out.verbose))
+    report(result, out)
     if out.write is not None:
         for line in write_change(result, options.run, out.write):
             click.echo(line, err=True)

@@ -13,7 +13,7 @@ import click
 
 from weft.cluster import Calibration, read_calibration
 from weft.cluster.calibration import shipped_tables
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, given_options, option, options_of, verb
 from weft.commands.output import RowsOutput, chart_option, deliver, file_option, report
 from weft.commands.shared import path_of
@@ -172,9 +172,7 @@ class ValidateOutput(RowsOutput):
             raise BadInput("needs runs, and --trace has none", where="--errors", remedy="drop it")
 
 
-@click.command("validate", cls=GroupedCommand)
-@click.argument("runs", metavar="[RUNS.csv]", required=False)
-@takes(options=ValidateOptions, out=ValidateOutput)
+@command("[RUNS.csv]", options=ValidateOptions, out=ValidateOutput)
 def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOutput) -> None:
     """Compare predicted with measured iteration times, by source of the runs (family).
 
@@ -194,7 +192,7 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
 
     shipped = runs is None and options.calibration is None
     view = validation_view(result, shipped=shipped, verbose=out.verbose)
-    report(result, out, chain(view, choice_view(result) if out.regret else ()), result.chart)
+    report(result, out, chain(view, choice_view(result) if out.regret else ()))
 
 
 def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: str) -> None:

@@ -9,15 +9,13 @@ in their order, leave nothing but cables that are missing and cables that the de
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from weft.codec import Document, encode
 from weft.errors import BadInput
-from weft.fabric.assemble import Cable, assemble, parts_of_fabric
-from weft.fabric.spec import SCALE_UP, Fabric
-from weft.fabric.wiring import DevicePort, PortCable, Wiring, ends_of_accelerators, natural
+from weft.fabric.wiring import DevicePort, PortCable, Wiring, natural
 from weft.results import Result
 
 EXCHANGES = ("miscabled", "wrong-rail", "other-port")
@@ -436,18 +434,6 @@ def _notes(
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IterationTimes(Document):
-    """Seconds per iteration of a job on the network as designed and as built; ``stuck`` says why it cannot run."""
-
-    DOCUMENT = "job designed_s as_built_s stuck?"
-
-    job: str
-    designed_s: float
-    as_built_s: float | None
-    stuck: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class WiringReport(Result):
     """Cables as built against a design."""
@@ -457,12 +443,11 @@ class WiringReport(Result):
     DOCUMENT = """
         as_built design designed_cables=differences.designed right_cables=differences.right counts
         findings=differences.findings only_designed=differences.only_designed only_built=differences.only_built
-        notes=differences.notes iteration?"""
+        notes=differences.notes"""
 
     as_built: str
     design: str
     differences: Differences
-    iteration: IterationTimes | None = None
 
     @property
     def counts(self) -> dict[str, int]:
@@ -473,34 +458,3 @@ class WiringReport(Result):
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row for every finding; exchanges in the order in which they are to be made."""
         return [encode(one) for one in self.differences.findings]
-
-
-def fabric_as_built(fabric: Fabric, cables: Sequence[PortCable], where: str) -> Fabric:
-    """A design's fabric with the scale-out cables that exist, both ways at the slower end's speed."""
-    index: dict[DevicePort, int] = {DevicePort(name, ""): i for i, name in enumerate(fabric.names)}
-    index |= {end: i for i, end in enumerate(ends_of_accelerators(fabric))}
-    nodes, links = parts_of_fabric(fabric)
-    inside = [link for link in links if link.tier == SCALE_UP]
-    return assemble(fabric.name, nodes, [*inside, *_outside(fabric, cables, index)], where=where, roles=fabric.roles)
-
-
-def _outside(fabric: Fabric, cables: Sequence[PortCable], index: dict[DevicePort, int]) -> Iterator[Cable]:
-    """The cables as links, as late as the design's between such roles."""
-    role = fabric.role.tolist()
-    pairs = zip(fabric.source.tolist(), fabric.target.tolist(), strict=True)
-    late = {(role[a], role[b]): each for (a, b), each in zip(pairs, fabric.latency_s.tolist(), strict=True)}
-    latest = max(late.values(), default=0.0)
-    ends = []
-    for cable in cables:
-        result = [index.get(end, index.get(DevicePort(end.device, ""))) for end in cable.ends]
-        if None not in result and result[0] != result[1] and cable.capacity_Bps:
-            a, b = sorted(node for node in result if node is not None)
-            ends.append((a, b, cable.capacity_Bps))
-    for a, b, speed in sorted(ends):
-        yield Cable(
-            source=fabric.names[a],
-            target=fabric.names[b],
-            capacity_Bps=speed,
-            latency_s=late.get((role[a], role[b]), latest),
-            place=f"{fabric.names[a]} - {fabric.names[b]}",
-        )

@@ -120,3 +120,22 @@ def measured_from_json(text: str) -> Measured:
         BadInput: the text is something else.
     """
     return decode(Measured, parse_json(text, _WHERE), _WHERE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One step of the reporting rank; ``seconds`` of time, ``mfu`` as a fraction, None on unknown accelerators.
+
+    ``eval_loss`` and ``perplexity``, its exponential (bounded, so that it is a number in every record), are of what
+    was held out, None after steps without evaluation.
+    """
+
+    step: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    seconds: float
+    tokens_per_s: float
+    mfu: float | None
+    eval_loss: float | None = None
+    perplexity: float | None = None

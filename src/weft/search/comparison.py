@@ -1,4 +1,4 @@
-"""Two or more ways to train, side by side: what differs, why, how sure that is, and where the order turns.
+"""Ways to train, side by side: what differs, why, how sure that is, and the price at which costs are equal.
 
 The first side is the one that the others are held against.  Parts are seconds for the tokens of the first side's
 iteration, so that sides with other batches compare.
@@ -7,7 +7,7 @@ iteration, so that sides with other batches compare.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
@@ -20,7 +20,7 @@ from weft.cluster.calibration import Calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Document
 from weft.errors import BadInput
-from weft.estimation.iteration import Estimator, estimate
+from weft.estimation.iteration import Estimator
 from weft.estimation.result import Estimate, TrainingRun
 from weft.estimation.training import training_run
 from weft.estimation.trust import shipped_contrast
@@ -30,7 +30,7 @@ from weft.layout.table import LayoutTable
 from weft.layout.text import format_layout
 from weft.model.job import Job
 from weft.results import Result
-from weft.units import counted, format_count, format_si
+from weft.units import counted, format_si
 
 SMALL = 0.01
 """Relative changes of FLOPs and of their rate that are not worth a word."""
@@ -185,11 +185,6 @@ def _recipe(base: ExplainedLayout, rival: ExplainedLayout) -> list[str]:
 
 CONTENTION = "network_s"
 """The part by which the flow-level clock differs from the closed form."""
-DOUBLINGS = 5
-"""Doublings and halvings of a figure within which the order may turn."""
-RANGE = f"x1/{2**DOUBLINGS} to x{2**DOUBLINGS}"
-HALVINGS = 20
-"""Bisections of the interval in which the order turns."""
 SAME = 1e-9
 """Relative difference below which times are equal."""
 
@@ -246,24 +241,13 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """Where the order of two sides turns when one figure changes: by ``factor`` of what it is now, to ``value``.
-
-    ``factor`` is None where it does not turn ``within``.
-    """
-
-    figure: str
-    factor: float | None
-    value: str
-    within: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """A side held against the first.
 
     ``ratio`` is its time for as many tokens over the first side's; ``error`` the share within which four of five
     such ratios were predicted, ``tied`` whether the difference is inside it (both None: not known).
+    ``break_even_usd_per_hour`` is the side's price of an accelerator-hour at which both cost the same; None where a
+    price is unknown, or both cost the same already.
     """
 
     label: str
@@ -272,7 +256,7 @@ class Difference:
     tied: bool | None
     time: tuple[Change, ...]
     memory: tuple[Change, ...]
-    turns: tuple[Turn, ...]
+    break_even_usd_per_hour: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +356,7 @@ def _difference(one: Side, other: Side, tokens: float) -> Difference:
             Change(part=a.name, before=a.value, after=b.value, why=causes(a.name, one.traced, other.traced))
             for a, b in zip(one.estimate.memory, other.estimate.memory, strict=True)
         ),
-        turns=_turns(one, other, tokens),
+        break_even_usd_per_hour=_break_even_usd(one, other, tokens),
     )
 
 
@@ -408,95 +392,8 @@ def _error(one: Side, other: Side) -> float | None:
     return math.hypot(errors[0], errors[1])
 
 
-def _turns(base: Side, rival: Side, tokens: float) -> tuple[Turn, ...]:
-    """Where the order turns, the layouts held: in batch, NIC bandwidth, and price."""
-    result = []
-    if base.simulated_s is None and rival.simulated_s is None:
-        result.append(_batch_turn(base, rival))
-        if any(len(each.cluster.tiers) > 1 for each in (base, rival)):
-            result.append(_network_turn(base, rival))
-    prices = [each.run(tokens) for each in (base, rival)]
-    if all(run.usd for run in prices):
-        paid = prices[1].usd_per_accelerator_hour or 0.0
-        equal = (prices[0].usd or 0.0) / prices[1].accelerator_hours
-        if abs(equal / paid - 1) <= SAME:
-            return tuple(result)
-        result.append(
-            Turn(
-                figure=f"price of {rival.label}",
-                factor=equal / paid,
-                value=f"${equal:.2f} per accelerator-hour (now ${paid:.2f})",
-                within="",
-            )
-        )
-    return tuple(result)
-
-
-def _batch_turn(base: Side, rival: Side) -> Turn:
-    """The first batch, by doublings and halvings, at which the other side is first."""
-    now = base.job.recipe.global_batch
-
-    def margin(doublings: float) -> float | None:
-        def larger(side: Side) -> tuple[Job, Cluster]:
-            batch = side.job.recipe.global_batch * 2.0**doublings
-            if batch != int(batch):
-                raise BadInput(f"a batch of {format_count(batch)} sequences is not whole", where="batch")
-            return replace(side.job, recipe=replace(side.job.recipe, global_batch=int(batch))), side.cluster
-
-        return _margin(base, rival, larger)
-
-    step = _first_turn(margin, [k for k in range(-DOUBLINGS, DOUBLINGS + 1) if k])
-    if step is None:
-        return Turn(figure="batch", factor=None, value="", within=RANGE)
-    return Turn(figure="batch", factor=2.0**step, value=f"{int(now * 2.0**step):,} sequences", within="")
-
-
-def _first_turn(margin: Callable[[float], float | None], steps: Sequence[float]) -> float | None:
-    """The step nearest to 0 at which the margin has another sign than at 0; None where there is none."""
-    # A product below 0: another sign than without the change.
-    begin = margin(0) or 0.0
-    return next((step for step in sorted(steps, key=abs) if begin * (margin(step) or 0.0) < 0), None)
-
-
-def _network_turn(base: Side, rival: Side) -> Turn:
-    """The bandwidth beyond the scale-up domain, as a share of each side's own, at which the order turns."""
-
-    def margin(doublings: float) -> float:
-        def faster(side: Side) -> tuple[Job, Cluster]:
-            first, *outer = side.cluster.tiers
-            tiers = tuple(replace(tier, bandwidth_Bps=2.0**doublings * tier.bandwidth_Bps) for tier in outer)
-            return side.job, replace(side.cluster, tiers=(first, *tiers))
-
-        difference = _margin(base, rival, faster)
-        assert difference is not None
-        return difference
-
-    far = _first_turn(margin, [k / 2 for k in range(-2 * DOUBLINGS, 2 * DOUBLINGS + 1) if k])
-    if far is None:
-        return Turn(figure="NIC bandwidth", factor=None, value="", within=RANGE)
-    # Bisection between the last half doubling with the old order and the first with the new: the sign at ``near``
-    # stays that of the begin, the sign at ``far`` is the other, so that the order turns between them.
-    begin, near = margin(0), far - math.copysign(0.5, far)
-    for _ in range(HALVINGS):
-        middle = (near + far) / 2
-        near, far = (middle, far) if begin * margin(middle) > 0 else (near, middle)
-    sides = [each for each in (base, rival) if len(each.cluster.tiers) > 1]
-    speeds = dict.fromkeys(each.cluster.tiers[1].bandwidth_Bps * 2.0**far / 1e9 for each in sides)
-    value = f"{' and '.join(f'{speed:.3g}' for speed in speeds)} GB/s per accelerator"
-    return Turn(figure="NIC bandwidth", factor=2.0**far, value=value, within="")
-
-
-def _margin(base: Side, rival: Side, changed: Callable[[Side], tuple[Job, Cluster]]) -> float | None:
-    """By how much the other is slower per token, as a logarithm; None where a layout cannot run the changed job."""
-    try:
-        first, second = changed(base), changed(rival)
-        layouts = [side.estimate.layout for side in (base, rival)]
-        if first == second and base.constants is rival.constants:
-            result = estimate(*first, layouts, base.constants)
-        else:
-            base_estimate = estimate(*first, layouts[:1], base.constants)
-            result = base_estimate + estimate(*second, layouts[1:], rival.constants)
-    except BadInput:
+def _break_even_usd(base: Side, rival: Side, tokens: float) -> float | None:
+    first, second = base.run(tokens), rival.run(tokens)
+    if not first.usd or not second.usd or abs(first.usd / second.usd - 1) <= SAME:
         return None
-    margin = math.log(result[0].tokens_per_s / result[1].tokens_per_s)
-    return margin if abs(margin) > SAME else 0.0
+    return first.usd / second.accelerator_hours

@@ -8,13 +8,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, prod
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.codec import Document, Range, decode
+from weft.codec import Range, decode
 from weft.documents import parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_bytes, read_text
@@ -32,13 +32,11 @@ class AxisKind:
     Attributes:
         column: its name in results; the unit is in the name.
         parse: turns a written value into SI; takes the value and its place.
-        form: "text", "number" or "whole".
         file: whether a value may name a file, whose content then counts.
     """
 
     column: str
     parse: Callable[[Any, str], Value]
-    form: Literal["text", "number", "whole"] = "text"
     file: bool = False
 
 
@@ -69,19 +67,6 @@ class Study:
     axes: tuple[Axis, ...]
     skip: tuple[Mapping[int, tuple[Value, ...]], ...]
     document: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeEntry(Document):
-    """Values of an axis by their ends and their number, evenly or by equal ratios."""
-
-    DOCUMENT = "from=low to=high steps scale multiple"
-
-    low: str | float
-    high: str | float
-    steps: Annotated[int, Range(2, MOST_VALUES)]
-    scale: Literal["linear", "log"] = "linear"
-    multiple: Annotated[int, Range(1, 10**9)] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +132,6 @@ def axis_name(written: str, computation: Computation, where: str) -> str:
 
 def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
     kind = computation.axes[name]
-    if isinstance(values, dict):
-        return _range(name, kind, decode(RangeEntry, values, where), where)
     listed = values if isinstance(values, list) else [values]
     if not listed:
         raise BadInput("has no values", where=where, remedy="give at least one")
@@ -159,33 +142,6 @@ def _axis(name: str, values: Any, computation: Computation, where: str) -> Axis:
     if times > 1:
         raise BadInput(f"{str(value)[:60]} is given twice", where=where, remedy="give each value once")
     return Axis(name=name, kind=kind, values=parsed)
-
-
-def _range(name: str, kind: AxisKind, entry: RangeEntry, where: str) -> Axis:
-    if kind.form == "text":
-        raise BadInput("has no order", where=where, remedy="list its values")
-    low, high = (kind.parse(limit, f"{where}.{end}") for limit, end in ((entry.low, "from"), (entry.high, "to")))
-    assert isinstance(low, int | float)
-    assert isinstance(high, int | float)
-    if not low < high:
-        raise BadInput(f"goes from {low:g} to {high:g}", where=where, remedy="make to larger than from")
-    if entry.scale == "log" and low <= 0:
-        raise BadInput("goes by ratios and begins at 0", where=where, remedy='begin above 0, or scale = "linear"')
-    if entry.multiple is not None and kind.form != "whole":
-        raise BadInput("is only for whole numbers", where=f"{where}.multiple", remedy="remove it")
-    steps: dict[Value, None] = {}
-    for i in range(entry.steps):
-        share = i / (entry.steps - 1)
-        if entry.scale == "log":
-            value = exp(log(low) + share * (log(high) - log(low)))
-        else:
-            value = low + share * (high - low)
-        value = min(max(value, low), high)
-        if kind.form == "whole":
-            multiple = entry.multiple or 1
-            value = max(round(value / multiple), 1) * multiple
-        steps[value] = None
-    return Axis(name=name, kind=kind, values=tuple(steps))
 
 
 def _skip(

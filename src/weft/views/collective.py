@@ -29,14 +29,11 @@ def schedule_view(outcome: ScheduleResult, *, verbose: bool = False) -> Iterator
     """
     timed = outcome.timed
     yield from headline(schedule_verdict(outcome))
-    tables = outcome.others is not None or bool(outcome.counts)
     if outcome.others is not None:
         yield from _comparison(outcome, outcome.others, verbose=verbose)
-    if outcome.counts:
-        yield from _counts(outcome, verbose=verbose)
-    if verbose and tables:
+    if verbose and outcome.others is not None:
         yield Heading("Dimensions, inner to outer")
-    if verbose or not tables:
+    if verbose or outcome.others is None:
         yield Table(*_dimension_columns(outcome))
     if outcome.provision.too_slow and not verbose:
         yield Paragraph(_bottleneck(outcome.provision), indent=2)
@@ -126,17 +123,6 @@ def _comparison(outcome: ScheduleResult, others: Mapping[str, TimedSchedule], *,
         Column("over the bound", [over_words(value, outcome.bound_s) for value in seconds]),
     )
     yield Paragraph("bound: no schedule of chunks over these dimensions is faster", indent=2)
-
-
-def _counts(outcome: ScheduleResult, *, verbose: bool) -> Iterator[Block]:
-    result = list(outcome.counts.values())
-    names = [name for name in result[0] if verbose or name in USUAL]
-    columns = [Column("policy", names, left=True)]
-    for i, (count, policies) in enumerate(outcome.counts.items()):
-        cells = [f"{policies[name].utilization:.1%}" for name in names]
-        columns.append(Column(counted(count, "chunk"), cells, drop=i))
-    yield Table(*columns)
-    yield Paragraph("share of the bandwidth that each policy uses, by the number of chunks", indent=2)
 
 
 def _dimension_columns(outcome: ScheduleResult) -> list[Column]:

@@ -1,4 +1,4 @@
-"""A comparison for people: which side is faster, the sides, what differs part by part and why, and break-evens."""
+"""A comparison for people: which side is faster, the sides, what differs part by part and why, and equal prices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, h
 from weft.views.words import PARTS, WORTH, recipe_words, straddling
 
 if TYPE_CHECKING:
+    from weft.estimation.result import TrainingRun
     from weft.search.comparison import Change, Comparison, Difference, Side
 
 NOTHING = 1e-6
@@ -26,7 +27,7 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
     """Which side is faster, the sides, and what the others do differently from the first.
 
     Args:
-        verbose: add every part of time and memory, with the reasons of differences and where a break-even was sought.
+        verbose: add every part of time and memory, with the reasons of differences.
     """
     yield from headline(comparison_verdict(result))
     yield Table(*_sides(result))
@@ -36,14 +37,20 @@ def comparison_view(result: Comparison, *, verbose: bool = False) -> Iterator[Bl
         yield Paragraph(f"{letter}: {_setting(side)}{recipe}", indent=2, hang=2, style="dim")
         if line := straddling([side.estimate.layout], side.cluster):
             yield Paragraph(line, indent=2, hang=2)
-    for letter, difference in zip(ascii_uppercase[1:], result.differences, strict=False):
-        yield Paragraph(f"{letter} against A: {_summary(difference)}", indent=2, hang=2)
+    break_evens = list(map(_break_even, result.differences, result.runs[1:]))
+    for letter, difference, price in zip(ascii_uppercase[1:], result.differences, break_evens, strict=False):
+        turn = f". Break-even: price of {difference.label} {price[1]}" if price else ""
+        yield Paragraph(f"{letter} against A: {_summary(difference)}{turn}", indent=2, hang=2)
     spares = "; +: spares, paid for" if any(side.cluster.spares for side in result.sides) else ""
     basis = "tokens without failures; prices may include a network; energy at board power"
     yield Paragraph(f"Training: {format_count(result.tokens)} {basis}{spares}", indent=2, hang=2, style="dim")
     if verbose:
-        for letter, side, difference in zip(ascii_uppercase[1:], result.sides[1:], result.differences, strict=False):
+        rows = zip(ascii_uppercase[1:], result.sides[1:], result.differences, break_evens, strict=False)
+        for letter, side, difference, price in rows:
             yield from _details(letter, result.sides[0], side, difference)
+            if price:
+                text = f"Break-even price of {difference.label}: {price[0]}, {price[1]}."
+                yield Paragraph(text, indent=2, hang=2)
 
 
 def comparison_verdict(result: Comparison) -> str:
@@ -118,18 +125,24 @@ def _faster(difference: Difference) -> str:
 
 
 def _summary(difference: Difference) -> str:
-    """The speed of a side against the first, the parts that differ most, and its break-evens."""
+    """The speed of a side against the first, and the parts that differ most."""
     total = max(sum(change.before for change in difference.time), sum(change.after for change in difference.time))
     worth = [change for change in difference.time if abs(change.difference) > WORTH * total]
     largest = sorted(worth, key=lambda change: -abs(change.difference))[:MOST_PARTS]
     parts = ", ".join(f"{PARTS[part.part].label} {_signed(part.difference, format_seconds)}" for part in largest)
-    text = _faster(difference) + (f": {parts}" if parts else "")
-    turns = [f"{turn.figure} {turn.value}" for turn in difference.turns if turn.factor is not None]
-    return text + (f". Break-even: {'; '.join(turns)}" if turns else "")
+    return _faster(difference) + (f": {parts}" if parts else "")
+
+
+def _break_even(difference: Difference, run: TrainingRun) -> tuple[str, str] | None:
+    """The factor and the price at which a side costs as much as the first; None where there is none."""
+    equal, paid = difference.break_even_usd_per_hour, run.usd_per_accelerator_hour
+    if equal is None or paid is None:
+        return None
+    return f"x{equal / paid:.3g}", f"${equal:.2f} per accelerator-hour (now ${paid:.2f})"
 
 
 def _details(letter: str, first: Side, side: Side, difference: Difference) -> Iterator[Block]:
-    """Every part of a difference, and its break-evens."""
+    """Every part of a difference."""
     yield Heading(f"{letter} ({side.label}) against A ({first.label}): {_faster(difference)}")
     if abs(difference.ratio - 1) >= NOTHING:
         place = "inside" if difference.tied else "larger than"
@@ -142,11 +155,6 @@ def _details(letter: str, first: Side, side: Side, difference: Difference) -> It
     yield from _changes(difference.time, letter, format_seconds)
     yield Blank()
     yield from _changes(difference.memory, letter, format_bytes)
-    for turn in difference.turns:
-        if turn.factor is None:
-            yield Paragraph(f"No break-even {turn.figure} within {turn.within}.", indent=2, hang=2)
-        else:
-            yield Paragraph(f"Break-even {turn.figure}: x{turn.factor:.3g}, {turn.value}.", indent=2, hang=2)
 
 
 def _changes(changes: Sequence[Change], letter: str, form: Callable[[float], str]) -> Iterator[Block]:

@@ -10,7 +10,7 @@ import numpy as np
 from weft.fabric.catalogue import TREES
 from weft.fabric.spec import SCALE_UP
 from weft.fabric.wiring_check import KINDS
-from weft.units import counted, format_count, format_seconds, format_si
+from weft.units import counted, format_count, format_si
 from weft.views.blocks import Blank, Block, Column, Heading, Paragraph, Table, headline, rows_grid
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ def wiring_verdict(report: WiringReport) -> str:
 
 
 def wiring_view(report: WiringReport) -> Iterator[Block]:
-    """How many cables differ, what mends each, and what they cost."""
+    """How many cables differ, and what mends each."""
     result = report.differences
     yield Paragraph(wiring_verdict(report), style="bold")
-    yield from _times(report)
     if result.findings:
         counts = [(kind, report.counts[kind]) for kind in KINDS if report.counts[kind]]
         yield Blank()
@@ -83,19 +82,6 @@ def _repairs(findings: Sequence[Finding]) -> Table:
 def _speeds(finding: Finding) -> str:
     built, designed = (speed and f"{speed * 8 / 1e9:g}" for speed in (finding.capacity_Bps, finding.designed_Bps))
     return f"{built} of {designed} Gb/s" if built and designed else ""
-
-
-def _times(report: WiringReport) -> Iterator[Block]:
-    times = report.iteration
-    if times is None:
-        return
-    designed = format_seconds(times.designed_s)
-    if times.as_built_s is None:
-        yield Paragraph(f"{times.job} cannot run as built: {times.stuck}; as designed an iteration takes {designed}")
-    else:
-        change = times.as_built_s / times.designed_s - 1
-        built = format_seconds(times.as_built_s)
-        yield Paragraph(f"An iteration of {times.job} takes {built} as built, {designed} as designed: {change:+.1%}")
 
 
 def network_verdict(fabric: Fabric, bill: Bill, kind: str) -> str:

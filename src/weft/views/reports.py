@@ -119,16 +119,13 @@ def arrangement_report(result: Arrangement, document: Mapping[str, Any], file: s
 
 
 def arrangement_with_charts(result: Arrangement) -> Iterator[Block]:
-    """An arrangement: the verdict, where jobs run, the tables, link loads, and one common period."""
-    from weft.views.charts.arrangement import loads_chart, seats_chart, timeline_chart
+    """An arrangement: the verdict, where jobs run, the tables, and link loads."""
+    from weft.views.charts.arrangement import loads_chart, seats_chart
 
     seats = Figure(partial(seats_chart, result), "Job placement: a square is a host, a number and a colour a job")
     yield from behind_verdict(arrangement_view(result, verbose=True), seats)
-    yield Heading("Links and time", top=True)
+    yield Heading("Links", top=True)
     yield Figure(partial(loads_chart, result), "Load of the links before and after")
-    yield Figure(
-        partial(timeline_chart, result), "One common period: when jobs send, and the busiest link that they share"
-    )
 
 
 def _start(row: Mapping[str, Any], file: str) -> Iterator[Block]:

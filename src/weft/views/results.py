@@ -49,12 +49,12 @@ VIEWS = {
 """The function of ``weft.views`` that shows a result, by the result's class."""
 
 
-def view_of(result: Result) -> Iterator[Block]:
-    """What the command line prints of a result."""
+def view_of(result: Result, **options: Any) -> Iterator[Block]:
+    """What the command line prints of a result; ``options`` are those of its view."""
     for kind in type(result).__mro__:
         if kind.__name__ in VIEWS:
             module, _, function = VIEWS[kind.__name__].rpartition(".")
-            view: Iterator[Block] = getattr(import_module(f"weft.views.{module}"), function)(result)
+            view: Iterator[Block] = getattr(import_module(f"weft.views.{module}"), function)(result, **options)
             return view
     return _rows_view(result)
 
@@ -126,10 +126,8 @@ def _estimate_chart(report: Any) -> Chart:
 
 def _schedule_chart(result: Any, *, chunks: int | None = None) -> Chart:
     from weft.collectives.schedules.policies import beside
-    from weft.views.charts.schedules import counts_chart, policies_chart
+    from weft.views.charts.schedules import policies_chart
 
-    if result.counts:
-        return counts_chart(result.counts, result.bound_s)
     return policies_chart(beside(result.timed, chunks=chunks), result.bound_s)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import exp
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from weft.layout.measured import StepRecord
 from weft.layout.step import Issue
 from weft.units import counted, format_bytes, format_seconds
 from weft.views.blocks import Blank, Block, Heading, Paragraph, Table, rows_grid
@@ -18,28 +18,11 @@ Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
-    """One step of one rank: what was learned, how fast, and what was communicated.
+class MeasuredStep(StepRecord):
+    """A step with what was communicated, and the seconds that computation waited, by axes; None: not timed."""
 
-    ``exposed_s`` are seconds that computation waited, by axes, None where it was not timed; ``mfu`` is None on
-    unknown accelerators.
-    """
-
-    step: int
-    loss: float
-    gradient_norm: float
-    learning_rate: float
-    seconds: float
-    tokens_per_s: float
-    mfu: float | None
     issued: tuple[Issue, ...]
     exposed_s: Mapping[Axes, float] | None
-    eval_loss: float | None = None
-
-    @property
-    def perplexity(self) -> float | None:
-        """On what is held out, bounded so that it is a number in every record."""
-        return None if self.eval_loss is None else exp(min(self.eval_loss, 700.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,21 +67,12 @@ def run_verdict(steps: Sequence[MeasuredStep]) -> str:
 def step_record(step: MeasuredStep) -> dict[str, Any]:
     """A step for metrics files; seconds and bytes in SI.  Every number is finite: a step whose loss or
     gradients are not ends the run."""
-    return {
-        "step": step.step,
-        "loss": step.loss,
-        "gradient_norm": step.gradient_norm,
-        "learning_rate": step.learning_rate,
-        "seconds": step.seconds,
-        "tokens_per_s": step.tokens_per_s,
-        "mfu": step.mfu,
-        "eval_loss": step.eval_loss,
-        "perplexity": step.perplexity,
+    return {field.name: getattr(step, field.name) for field in fields(StepRecord)} | {
         "axes": [
             {"axes": list(axes), "collectives": count, "bytes": size}
             | ({} if step.exposed_s is None else {"exposed_s": step.exposed_s.get(axes, 0.0)})
             for axes, (count, size) in by_axes(step.issued).items()
-        ],
+        ]
     }
 
 

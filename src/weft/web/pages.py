@@ -41,7 +41,7 @@ from weft.views.breakdown import estimate_view
 from weft.views.charts.designs import design_chart
 from weft.views.charts.fabric import fabric_svg
 from weft.views.charts.layouts import breakdown_chart
-from weft.views.charts.schedules import counts_chart, policies_chart
+from weft.views.charts.schedules import policies_chart
 from weft.views.charts.validation import validation_chart
 from weft.views.collective import schedule_view
 from weft.views.comparison import comparison_view
@@ -315,7 +315,6 @@ NETWORK = Page(
 
 # Schedule -----------------------------------------------------------------------------------------------------------
 
-CHUNK_COUNTS = (4, 8, 16, 32, 64, 128, 256, 512)
 _SCHEDULE = ("dims", "chunks", "active", "algorithms")
 _DRAWN = ("baseline", "themis scf", "weft")
 """Policies that are drawn beside the one that is looked at."""
@@ -341,12 +340,6 @@ def _schedule_view(computed: Any, form: PageRequest, show: str) -> Iterator[Bloc
     drawn = {name: timed for name, timed in computed.others.items() if name in (*_DRAWN, policy)}
     chart = Figure(partial(policies_chart, drawn, computed.bound_s), "Chunks of the policies over time")
     yield from behind_verdict(schedule_view(shown, verbose=True), chart)
-    counts = tuple(count for count in CHUNK_COUNTS if count <= shown.timed.schedule.request.bytes) or (1,)
-    request = shown.timed.schedule.request
-    options = ScheduleOptions(dims=request.dimensions, policy="baseline", chunk_counts=counts)
-    swept: Any = schedule(request.kind, request.bytes, options)
-    yield Heading("Number of chunks")
-    yield Figure(partial(counts_chart, swept.counts, computed.bound_s), "Bandwidth used by the number of chunks")
 
 
 SCHEDULE = Page(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from weft.commands.command_line import GroupedCommand, takes
+from weft.commands.command_line import command
 from weft.commands.options import Options, option
 from weft.errors import BadInput, MissingExtra
 
@@ -30,8 +30,7 @@ class ServeOptions(Options):
     open: bool = option(False, "Open the page in a browser.")
 
 
-@click.command("serve", cls=GroupedCommand)
-@takes(options=ServeOptions)
+@command(options=ServeOptions)
 def serve_command(options: ServeOptions) -> None:
     """Plan, compare and explore on pages in your browser.
 

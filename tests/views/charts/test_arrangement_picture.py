@@ -1,4 +1,4 @@
-"""Pictures of an arrangement: every host in its leaf, the loads of the links, and the spans that were stepped."""
+"""Pictures of an arrangement: every host in its leaf, and the loads of the links."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ import pytest
 pytest.importorskip("altair")
 
 import weft
-from weft.arrangement.schedule import PARTS, covered, link_loads, window
+from weft.arrangement.schedule import link_loads
+from weft.arrangement.template import covered
 from weft.fabric.spec import SCALE_UP
 from weft.simulation.flows.engine import run
 from weft.views.arrangement import link_rows, loads_before_after, seat_of
-from weft.views.charts.arrangement import arrangement_chart, loads_chart, seats_chart, timeline_chart
+from weft.views.charts.arrangement import arrangement_chart, loads_chart, seats_chart
 from weft.views.charts.charts import rendered
 from weft.views.charts.palette import COLOURS, INK
 
@@ -63,7 +64,6 @@ def test_loads_are_bytes_over_time_and_capacity(found):
     sent = sum(clock.carried(best.choice.hosts, best.choice.router, job) * clock.epochs[job] for job in range(3))
     stepped = run(clock.fabric.capacity_Bps, *clock.together(best.choice, range(3)))
     assert stepped.link_bytes[outer] == pytest.approx(sent[outer])
-    assert loads.share[loads.shared()] == loads.share[(loads.of_job > 0).sum(axis=0) > 1].max()
 
 
 def test_link_loads_name_the_busiest_links(found, drawn):
@@ -83,28 +83,6 @@ def test_link_loads_name_the_busiest_links(found, drawn):
     assert [points[0].y - item.y for item in points] == pytest.approx(expected)
 
 
-def test_spans_of_the_timeline_are_those_stepped(found, drawn):
-    clock, best = found.clock, found.best
-    link = link_loads(clock, best).shared()
-    seen = window(clock, best, link, 2.0)
-    assert seen.seconds == pytest.approx(2.0)
-    for job, one in enumerate(clock.templates):
-        spans = seen.sends[job]
-        assert (np.diff(spans.ravel()) >= 0).all()
-        assert np.diff(seen.ends[job]) == pytest.approx(best.iteration_s[job], rel=0.02), one.name
-    # The link's mean over many iterations is near its mean over this window, and it carries nothing while none sends.
-    assert seen.share.max() <= 1 + 1e-6
-    busy = covered(*np.concatenate(seen.sends).T)
-    middle = (np.arange(PARTS) + 0.5) * seen.seconds / PARTS
-    width = seen.seconds / PARTS
-    quiet = ~((busy[:, :1] - width < middle) & (middle < busy[:, 1:] + width)).any(axis=0)
-    assert quiet.any()
-    assert not seen.share[quiet].any()
-    texts = [item.words for item in marks(drawn(timeline_chart(found)), "text")]
-    assert texts.count("capacity") == 2
-    assert all(texts.count(f"{number + 1} {job.name}") == 2 for number, job in enumerate(found.site.jobs))
-
-
 def test_covered_spans_stay_apart_and_keep_every_moment():
     draw = np.random.default_rng(0)
     for _ in range(50):
@@ -119,7 +97,7 @@ def test_covered_spans_stay_apart_and_keep_every_moment():
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize("draw", [arrangement_chart, loads_chart, seats_chart, timeline_chart])
+@pytest.mark.parametrize("draw", [arrangement_chart, loads_chart, seats_chart])
 def test_charts_follow_the_scheme_and_are_the_same_each_time(found, drawn, draw):
     drawn(draw(found))
     first, second = (rendered(draw(found), ".svg") for _ in range(2))

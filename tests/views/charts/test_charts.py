@@ -1,6 +1,5 @@
 """Charts: to scale, readable, inert, the same bytes each time, in every form."""
 
-import json
 import re
 import subprocess
 import sys
@@ -184,20 +183,17 @@ def test_nothing_to_draw_is_refused(starved_plan):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".html", b"<!DOCTYPE html>"), (".pdf", b"%PDF-1.")]
-)
+@pytest.mark.parametrize(("suffix", "begin"), [(".svg", b"<svg"), (".PNG", b"\x89PNG"), (".pdf", b"%PDF-1.")])
 def test_forms_are_the_same_bytes_each_time_and_need_no_other_file(small_plan, suffix, begin):
     first, second = (rendered(breakdown_chart(small_plan, top=2), suffix) for _ in range(2))
     assert first.startswith(begin)
     assert len(first) > 10_000
     assert first == second or suffix == ".pdf"
-    if suffix in (".svg", ".html"):
+    if suffix == ".svg":
         text = first.decode()
         assert scheme_css() in text
         assert INK in text
-        bare = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-        assert not re.findall(r"<(?:link|img|iframe|script)\b|url\((?!#)|@import", bare)
+        assert not re.findall(r"<(?:link|img|iframe|script)\b|url\((?!#)|@import", text)
 
 
 @pytest.mark.slow
@@ -209,11 +205,6 @@ def test_names_are_inert(small_plan):
         root = ElementTree.fromstring(rendered(chart, ".svg"))
         assert not list(root.iter(f"{NAMESPACE}script"))
         assert name.replace("\x1b", "?") in "".join(root.itertext())
-    page = rendered(breakdown_chart(hostile), ".html").decode()
-    assert "<script>alert" not in page
-    assert len(re.findall(r"</script", page)) == len(re.findall(r"<script>", page)) == 2
-    spec, _ = json.JSONDecoder().raw_decode(page[page.rindex('vegaEmbed("#chart", ') + 20 :])
-    assert spec["title"]["text"].startswith(name.replace("\x1b", "?"))
 
 
 def clipped(title):

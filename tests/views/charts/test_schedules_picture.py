@@ -9,12 +9,11 @@ pytest.importorskip("altair")
 
 from weft.collectives.schedules.bound import best_shares
 from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.policies import beside, compare, schedule
+from weft.collectives.schedules.policies import beside, schedule
 from weft.collectives.stages import STAGE_KINDS
 from weft.fabric.dimension import Dimension
-from weft.views.charts.charts import bounds, rendered
 from weft.views.charts.palette import COLOURS, GRID
-from weft.views.charts.schedules import counts_chart, policies_chart
+from weft.views.charts.schedules import policies_chart
 
 NETWORK = tuple(
     Dimension(kind=kind, size=size, bandwidth_Bps=rate, latency_s=1e-6)
@@ -92,21 +91,3 @@ def test_a_schedule_under_a_name_of_its_own_is_drawn_beside_the_others():
     found = beside(own)
     assert list(found) == ["baseline", "themis", "weft", own.schedule.policy]
     assert found[own.schedule.policy] is own
-
-
-def test_chunk_counts_stand_where_their_use_is(drawn):
-    one = asked()
-    counts = {count: compare(one, chunks=count) for count in (2, 8, 32)}
-    bound_s = best_shares(one).bound_s
-    items = drawn(counts_chart(counts, bound_s))
-    points = [item for item in items if item.kind == "symbol" and item.role == "mark"]
-    shares = [timed.utilization for policies in counts.values() for timed in policies.values()]
-    shares += [counts[32]["weft"].utilization * counts[32]["weft"].time_s / bound_s] * 3
-    assert len(points) == len(shares) == 3 * 8
-    low, high = bounds(shares)
-    full = 380 / (high - low)
-    bottom = max(point.y + share * full for point, share in zip(points, shares, strict=True))
-    assert [bottom - point.y for point in points] == pytest.approx([share * full for share in shares])
-    across = sorted({round(point.x, 6) for point in points})
-    assert across[1] - across[0] == pytest.approx(across[2] - across[1])
-    assert rendered(counts_chart(counts, bound_s), ".svg") == rendered(counts_chart(counts, bound_s), ".svg")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -160,20 +160,11 @@ class PolicyTime:
     utilization: float
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkCount:
-    """What the policies take in so many chunks."""
-
-    chunks: int
-    policies: tuple[PolicyTime, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
 class ScheduleResult(Result):
     """One timed schedule of a request, what bounds it, and what else was asked for.
 
-    ``baseline`` is the usual hierarchical order on the same machine, ``others`` are policies by name, ``counts`` the
-    same for each of several numbers of chunks.
+    ``baseline`` is the usual hierarchical order on the same machine, ``others`` are policies by name.
     """
 
     SCHEMA = "weft.schedule/1"
@@ -182,7 +173,7 @@ class ScheduleResult(Result):
         accelerators=timed.schedule.request.accelerators policy=timed.schedule.policy order=timed.rule chunks
         active=timed.active time_s ideal_s bound_s bandwidth_bound_s=shares.bandwidth_s utilization=timed.utilization
         assumptions=every_assumption dimensions orders gather_orders? chunk_bytes=timed.schedule.chunk_bytes provision
-        policies? chunk_counts?"""
+        policies?"""
     INDENT = None
 
     timed: TimedSchedule
@@ -192,7 +183,6 @@ class ScheduleResult(Result):
     provision: Provision
     assumptions: tuple[str, ...] = ()
     others: Mapping[str, TimedSchedule] | None = None
-    counts: Mapping[int, Mapping[str, TimedSchedule]] = field(default_factory=dict)
 
     @property
     def time_s(self) -> float:
@@ -252,16 +242,11 @@ class ScheduleResult(Result):
 
     @property
     def policies(self) -> tuple[PolicyTime, ...] | None:
-        return None if self.others is None else _policy_times(self.others)
-
-    @property
-    def chunk_counts(self) -> tuple[ChunkCount, ...]:
-        return tuple(ChunkCount(chunks, _policy_times(times)) for chunks, times in self.counts.items())
+        if self.others is None:
+            return None
+        runs = self.others.items()
+        return tuple(PolicyTime(name, len(run.schedule), run.time_s, run.utilization) for name, run in runs)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A row a dimension, inner to outer."""
         return [encode(row) for row in self.dimensions]
-
-
-def _policy_times(result: Mapping[str, TimedSchedule]) -> tuple[PolicyTime, ...]:
-    return tuple(PolicyTime(name, len(run.schedule), run.time_s, run.utilization) for name, run in result.items())

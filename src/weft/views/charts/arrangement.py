@@ -1,20 +1,19 @@
-"""Arrangements as pictures: job placement, link loads before and after, and one common period in time."""
+"""Arrangements as pictures: job placement, and link loads before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
 
-from weft.arrangement.schedule import PARTS, LinkLoads, Window, periods, window
 from weft.fabric.spec import SCALE_UP
 from weft.units import counted
 from weft.views.arrangement import KINDS, loads_before_after, router_words, seat_of
 from weft.views.charts.charts import Chart, colours, data, finished, ink_on, linear, margin_labels, tooltip
-from weft.views.charts.palette import COLOURS, GRID, INK, MUTED
+from weft.views.charts.palette import COLOURS, GRID, MUTED
 
 if TYPE_CHECKING:
     from weft.arrangement.bundle import Arrangement
@@ -29,16 +28,13 @@ _NAMED = 3
 _SIDES = {"hashed": "before", "arrange": "after"}
 _UNITS = ("leaf", "pod", "zone")
 """What units of a tier are called, the inner first."""
-_LANES = 16
-"""Jobs that the timeline shows."""
 
 
 def arrangement_chart(result: Arrangement) -> Chart:
-    """Seats, link loads and the timeline below each other."""
+    """Seats and link loads below each other."""
     parts = (
         (_seats(result), "Job placement (a square is a host; numbers are jobs)"),
         (_loads(result), "Link loads (mean share of what a link can carry)"),
-        (_timeline(result), "One common period in the steady state (full: sends between hosts, pale: does not)"),
     )
     titled = [
         part.properties(title=alt.Title(words, fontSize=14, anchor="start", frame="group", offset=10))
@@ -64,12 +60,6 @@ def loads_chart(result: Arrangement) -> Chart:
     """How busy the links outside of hosts are, before and after."""
     words = "mean share of what a link can carry; each direction of a link counts"
     return finished(_loads(result), f"Link loads on {result.site.name}", words)
-
-
-def timeline_chart(result: Arrangement) -> Chart:
-    """When each job sends over one common period, and the load of the busiest link that jobs share."""
-    words = "the steady state as it is stepped; each panel has the busiest link that several jobs use there"
-    return finished(_timeline(result), f"One common period on {result.site.name}", words)
 
 
 def _jobs(result: Arrangement) -> tuple[list[str], list[str]]:
@@ -196,81 +186,3 @@ def _loads(result: Arrangement) -> Chart:
         alt.Chart(data(named)).mark_circle(size=40, opacity=1).encode(x=x, y=y, color=colour, tooltip=told),
     ]
     return alt.layer(*layers).properties(width=_WIDTH - 380, height=_LOADS_HEIGHT)
-
-
-def _timeline(result: Arrangement) -> alt.VConcatChart:
-    seconds = periods(result.best.iteration_s)[-1]
-    panels = []
-    for name, loads in zip(("hashed", "arrange"), loads_before_after(result), strict=True):
-        timed = result.policies[name]
-        seen = window(result.clock_of(name), timed, loads.shared(), seconds)
-        panels.append(_lanes(result, loads, seen, f"{_SIDES[name]}: {router_words(result, name)}", seconds))
-    return alt.vconcat(*panels, spacing=26)
-
-
-def _lanes(result: Arrangement, loads: LinkLoads, seen: Window, words: str, seconds: float) -> Chart:
-    """A lane for each job, and below them the load of a link with its capacity."""
-    names, shades = _jobs(result)
-    chosen = np.argsort(-loads.of_job.max(axis=1), kind="stable")[:_LANES]
-    jobs = sorted(chosen.tolist())
-    high, room = 18, 66
-    floor = len(jobs) * high + 14 + room
-    spans, marks, labels = [], [], []
-    for lane, job in enumerate(jobs):
-        y = lane * high
-        labels.append({"y": y + high / 2 - 2, "job": names[job]})
-        marks += [{"x": float(end), "y": y, "y2": y + high - 4} for end in seen.ends[job]]
-        for begin, end in _merged(seen.sends[job], seconds / PARTS):
-            spans.append({"x": begin, "x2": end, "y": y, "y2": y + high - 4, "job": names[job]})
-    pale = [
-        {"x": 0.0, "x2": seen.seconds, "y": lane * high, "y2": lane * high + high - 4, "job": names[job]}
-        for lane, job in enumerate(jobs)
-    ]
-    colour = colours("job", names, shades)
-    time = alt.X("x:Q", title="time (s)", scale=linear(0, seconds), axis=alt.Axis(grid=False, offset=4, tickCount=10))
-    down = _pixels(y="y", y2="y2")
-    step = seen.seconds / PARTS
-    load = [
-        {"x": at * step, "y": floor - room * min(float(share), 1.0), "y2": floor}
-        for at, share in enumerate([*seen.share, seen.share[-1]])
-    ]
-    edges = [{"y": floor - room, "told": "capacity"}, {"y": floor, "told": "0"}]
-    layers = [
-        alt.Chart(data(pale)).mark_rect(opacity=0.22).encode(x=time, x2="x2:Q", color=colour, **down),
-        alt.Chart(data(spans)).mark_rect().encode(x=time, x2="x2:Q", color=colour, tooltip="job:N", **down),
-        alt.Chart(data(marks)).mark_rule(color=INK, strokeWidth=1.2).encode(x=time, **down),
-        alt.Chart(data(labels)).mark_text(align="right", dx=-8).encode(x=alt.value(0), text="job:N", **_pixels(y="y")),
-        alt.Chart(data(load)).mark_area(interpolate="step-after", color=COLOURS[5]).encode(x=time, **down),
-        alt.Chart(data(edges)).mark_rule(color=MUTED).encode(**_pixels(y="y")),
-        alt.Chart(data(edges[:1]))
-        .mark_text(align="right", dx=-8, color=MUTED)
-        .encode(x=alt.value(0), text="told:N", **_pixels(y="y")),
-    ]
-    told = _link_told(result, loads, seen)
-    note = alt.Chart(data([{"y": floor - room / 2, "told": told[0]}, {"y": floor - room / 2 + 14, "told": told[1]}]))
-    layers.append(
-        note.mark_text(align="right", dx=-8, color=MUTED).encode(x=alt.value(0), text="told:N", **_pixels(y="y"))
-    )
-    return alt.layer(*layers).properties(
-        width=_WIDTH - 180, height=floor,
-        title=alt.Title(words, fontSize=12, fontWeight="normal", anchor="start", frame="group", offset=6),
-    )  # fmt: skip
-
-
-def _link_told(result: Arrangement, loads: LinkLoads, seen: Window) -> tuple[str, str]:
-    if seen.link < 0:
-        return "nothing leaves", "any host"
-    words = result.clock.fabric.link_name(seen.link)
-    jobs = int((loads.of_job[:, seen.link] > 0).sum())
-    return words, f"{float(seen.share.mean()):.0%}, {jobs} {'jobs' if jobs > 1 else 'job'}"
-
-
-def _merged(spans: Iterable[Sequence[float]], apart_s: float) -> list[tuple[float, float]]:
-    """Spans in order, those with less than ``apart_s`` between them as one."""
-    result: list[tuple[float, float]] = []
-    for begin, end in spans:
-        if result and begin - result[-1][1] < apart_s:
-            result[-1] = (result[-1][0], float(end))
-        else:
-            result.append((float(begin), float(end)))
-    return result

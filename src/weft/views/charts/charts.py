@@ -1,8 +1,8 @@
 """What all charts share: theme, colours, labels that stay apart, and the files they are saved as.
 
-A chart is one Altair specification; SVG, PNG, PDF and interactive HTML are made from it, with the same bytes each
-time, except in PDF, where vl-convert changes the order of fonts from run to run.  In SVG and HTML the colours of
-text, lines and background follow the light or dark scheme of the viewer.  A chart of nothing raises BadInput.
+A chart is one Altair specification; SVG, PNG and PDF are made from it, with the same bytes each time, except in PDF,
+where vl-convert changes the order of fonts from run to run.  In SVG the colours of text, lines and background follow
+the light or dark scheme of the viewer.  A chart of nothing raises BadInput.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from html import escape
 from typing import Any, TypeAlias
 
 from weft.errors import BadInput, MissingExtra
-from weft.views.charts.palette import COLOURS, DARK, GRID, INK, MUTED, PAPER, alone, scheme
+from weft.views.charts.palette import COLOURS, GRID, INK, MUTED, PAPER, alone
 from weft.views.words import printable
 
 try:
@@ -40,16 +40,14 @@ def rendered(chart: Chart, suffix: str) -> bytes:
     """The file of a chart.
 
     Args:
-        suffix: .svg, .png, .pdf or .html, in either case.
+        suffix: .svg, .png or .pdf, in either case.
     """
     spec = chart.to_dict()
     if suffix.lower() == ".svg":
         return alone(_named(_converted("vegalite_to_svg", spec).decode(), "part-")).encode()
     if suffix.lower() == ".png":
         return _converted("vegalite_to_png", spec, scale=2)
-    if suffix.lower() == ".pdf":
-        return _converted("vegalite_to_pdf", spec)
-    return _page(spec, _converted("javascript_bundle", "window.vegaEmbed = vegaEmbed;").decode()).encode()
+    return _converted("vegalite_to_pdf", spec)
 
 
 def _converted(function: str, source: object, **options: object) -> bytes:
@@ -115,23 +113,6 @@ def _title(mark: re.Match[str]) -> str:
     """A mark with its description as a title, which browsers show on hovering."""
     head, words, tail = mark.groups()
     return f"<path{head}{tail}><title>{words}</title></path>" if words.strip() else f"<path{head}{tail}/>"
-
-
-def _page(spec: dict[str, Any], script: str) -> str:
-    """A page that needs no other file; ``<`` in names cannot end its script."""
-    text = json.dumps(spec, sort_keys=True).replace("<", "\\u003c")
-    look = (
-        f"body{{background:{PAPER};margin:24px}}@media (prefers-color-scheme:dark){{body{{background:{DARK[PAPER]}}}}}"
-    )
-    tips = '{theme: matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"}'
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f"<title>{escape(spec['title']['text'])}</title>\n"
-        f'<meta name="color-scheme" content="light dark">\n<style>{look}</style>\n{scheme()}\n'
-        f'<script>{script}</script>\n</head>\n<body>\n<div id="chart"></div>\n'
-        f'<script>vegaEmbed("#chart", {text}, {{renderer: "svg", actions: false, tooltip: {tips}}});</script>\n'
-        "</body>\n</html>\n"
-    )
 
 
 def finished(chart: Chart, title: str, subtitle: str) -> Chart:

@@ -11,7 +11,6 @@ from weft.collectives.stages import STAGE_KINDS
 from weft.units import counted, format_si
 from weft.views.charts.charts import Chart, colours, data, finished, linear, tooltip
 from weft.views.charts.palette import COLOURS, GRID, INK, MUTED, PAPER
-from weft.views.charts.sweep import sweep_chart
 from weft.views.collective import bytes_words, policy_words, time_words
 
 if TYPE_CHECKING:
@@ -86,29 +85,6 @@ def policies_chart(policies: Mapping[str, TimedSchedule], bound_s: float) -> Cha
         f"dimensions' use over time, its share at the right; dashed: no schedule is faster than {time_words(bound_s)}"
     )
     return finished(chart, _title(timed), words)
-
-
-def counts_chart(counts: Mapping[int, Mapping[str, TimedSchedule]], bound_s: float) -> Chart:
-    """What share of the bandwidth every policy uses over the number of chunks (Themis, figure 10), and the bound.
-
-    Args:
-        counts: policies by name for each number of chunks, in ascending order.
-        bound_s: time that no schedule can beat.
-    """
-    rows = [
-        {"chunks": count, "policy": name, "bandwidth_share": timed.utilization}
-        for count, policies in counts.items()
-        for name, timed in policies.items()
-    ]
-    best = min((timed for policies in counts.values() for timed in policies.values()), key=lambda timed: timed.time_s)
-    if bound_s > 0:
-        ceiling = best.utilization * best.time_s / bound_s
-        rows += [{"chunks": count, "policy": "bound", "bandwidth_share": ceiling} for count in counts]
-    columns = {"chunks": int, "policy": str, "bandwidth_share": float}
-    places: dict[str, Any] = {"x": "chunks", "y": "bandwidth_share", "colour": "policy", "facet": None}
-    title = f"{_title(best)}, by chunks"
-    subtitle = f"bound: no schedule is faster than {time_words(bound_s)}"
-    return sweep_chart(rows, columns, (), **places, title=title, subtitle=subtitle)
 
 
 def _title(timed: TimedSchedule) -> str:
