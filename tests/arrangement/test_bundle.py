@@ -62,11 +62,11 @@ def test_a_limit_that_cannot_be_kept_says_the_best_and_writes_nothing(tmp_path, 
     jobs = [{"layout": "dp=16", "batch": 32, "hosts": [f"host-{at}" for at in hosts]} for hosts in ((0, 2), (1, 3))]
     path = site_file("a100-32", jobs, radix=20, ratio=8.0, tail=["[limits]", "max_slowdown = 1.0"])
     out = tmp_path / "out.json"
-    monkeypatch.setattr("sys.argv", ["weft", "arrange", str(path), "-o", str(out), "--budget", "1s"])
+    monkeypatch.setattr("sys.argv", ["weft", "arrange", str(path), "-o", str(out)])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 3
-    assert "slowed down 1." in capsys.readouterr().err
+    assert "is slowed down" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -115,7 +115,7 @@ def choices(draw):
 
 
 @given(choices())
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3)
 def test_any_arrangement_is_read_back_as_it_was(tmp_path_factory, choice):
     found = two_jobs()
     timed = found.clock.timed(choice)

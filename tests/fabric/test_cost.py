@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
@@ -127,7 +127,6 @@ def test_sixteen_thousand_accelerators_at_radix_128():
     assert bill(rails, prices, radix=128).switches == rail_only_counts(16384, 8, 128).switches == 384
 
 
-@settings(max_examples=30)
 @given(st.sampled_from([4, 8, 16]), st.integers(1, 3), st.sampled_from([2, 4, 8, 16]))
 def test_a_built_clos_costs_its_closed_form(radix, tiers, part):
     """Powers of two, which spread evenly over the switches of the top tier."""
@@ -142,7 +141,6 @@ def test_a_built_clos_costs_its_closed_form(radix, tiers, part):
     assert built.usd == usd(counts, preset("rail-only-v1"))
 
 
-@settings(max_examples=30)
 @given(st.sampled_from([4, 8, 16]), st.integers(1, 2), st.sampled_from([2, 4, 8]))
 def test_a_built_rail_only_network_costs_its_closed_form(radix, tiers, size):
     accelerators = size * 2 * (radix // 2) ** tiers

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -37,7 +37,6 @@ def simulated(traffic, count, fabric=ONE_SWITCH):
     return flows, engine.run(fabric.capacity_Bps, flows, routes)
 
 
-@settings(max_examples=30)
 @given(
     length=st.integers(2, 8),
     count=st.integers(1, 4),

@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import ideal_s
@@ -296,7 +296,6 @@ def test_waits_are_kept_and_no_dimension_is_overfull(case, policy):
 
 
 @given(chains(), st.floats(1.1, 4.0))
-@settings(max_examples=20)
 def test_a_faster_network_makes_the_ideal_no_slower(case, factor):
     tasks, network = case
     fast = [Dimension(size=one.size, kind=one.kind, bandwidth_Bps=one.bandwidth_Bps * factor) for one in network]

@@ -9,7 +9,7 @@ from math import prod
 import highspy
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.bound import best_shares, ideal_s
@@ -97,7 +97,6 @@ def test_nothing_is_faster_than_the_bound(seed):
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=30)
 def test_gathers_that_do_not_mirror_are_not_faster_than_the_bound(seed, latency):
     rng = np.random.default_rng(seed)
     dimensions = some_dimensions(rng, most=3, latency=latency, reduces=False)
@@ -242,7 +241,6 @@ def test_one_dimension_by_hand(seed):
 
 
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=30)
 def test_latency_and_bandwidth_both_bound(seed):
     """At least the bandwidth's time, and the latency of the order that has least."""
     rng = np.random.default_rng(seed)

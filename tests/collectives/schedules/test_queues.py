@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.queues import MOST_ACTIVE, Passages, order_of, play
@@ -254,7 +254,6 @@ def with_ties(rng):
 @pytest.mark.parametrize("active", [*ACTIVE, 64])
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=25)
 @example(0, True)
 def test_a_fixed_order_repeats_any_run(rule, active, seed, ties):
     operations, dimensions = (with_ties if ties else some_chunks)(np.random.default_rng(seed))
