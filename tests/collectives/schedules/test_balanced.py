@@ -100,9 +100,7 @@ def test_close_to_the_bound():
 
 
 @pytest.mark.slow
-def test_close_to_the_bound_on_many_topologies(request):
-    if "slow" not in request.config.getoption("markexpr"):
-        pytest.skip("takes long: run with -m slow")
+def test_close_to_the_bound_on_many_topologies():
     assert_close(gaps(range(500), 22), 0.25)
 
 

@@ -96,18 +96,6 @@ def test_nothing_is_faster_than_the_bound(seed):
             assert timed.time_s >= found.bound_s * BELOW, (schedule.policy, rule, active)
 
 
-@given(st.integers(0, 2**32 - 1), st.booleans())
-def test_gathers_that_do_not_mirror_are_not_faster_than_the_bound(seed, latency):
-    rng = np.random.default_rng(seed)
-    dimensions = some_dimensions(rng, most=3, latency=latency, reduces=False)
-    asked = request("all-reduce", float(10 ** rng.uniform(5, 9)), dimensions)
-    bound_s = best_shares(asked).bound_s
-    for schedule in (shuffled(rng, asked, mirror=False), shuffled(rng, asked, mirror=False)):
-        for active in ACTIVE:
-            timed = time_schedule(schedule, rule="scf", active=active)
-            assert timed.time_s >= bound_s * BELOW
-
-
 def test_the_bound_where_a_switch_that_reduces_saves_latency():
     """The order decides where the single operation is, and so how much latency there is in all."""
     switches = (
@@ -210,18 +198,6 @@ def test_the_bandwidth_bound_is_the_optimum(seed):
     assert found.bound_s == found.bandwidth_s
     assert found.share.sum() == pytest.approx(1.0)
     assert (found.share >= 0).all()
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_two_dimensions_by_enumeration(seed):
-    """The best of both orders alone and of the mix that loads both dimensions alike."""
-    rng = np.random.default_rng(seed)
-    asked = plain_request(rng, sizes=rng.integers(2, 65, 2))
-    one, other = loads_of(asked)
-    slope = (one - other) @ np.array([1.0, -1.0])
-    mix = -(other @ np.array([1.0, -1.0])) / slope if slope else 0.0
-    best = min(max(share * one + (1 - share) * other) for share in (0.0, 1.0, float(np.clip(mix, 0, 1))))
-    assert best_shares(asked).bandwidth_s == pytest.approx(best, rel=1e-6)
 
 
 @given(st.integers(0, 2**32 - 1))
