@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.collectives.proofs import prove
 
@@ -103,7 +103,6 @@ def test_schedules_reduce_and_gather_everything_once(kind, seed):
 
 @pytest.mark.parametrize("kind", REDUCING)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
 def test_messages_of_a_schedule_send_the_bytes_of_its_stages(kind, seed):
     """Between ranks that differ in one coordinate alone; ranks on a line send different amounts."""
     timed = some_timed(seed, kind, 60)
@@ -124,7 +123,6 @@ def test_messages_of_a_schedule_send_the_bytes_of_its_stages(kind, seed):
 
 @pytest.mark.parametrize("kind", REDUCING)
 @given(st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
 def test_stages_of_a_dimension_follow_each_other_in_the_order_of_the_schedule(kind, seed):
     timed = some_timed(seed, kind, 36)
     asked, messages = timed.schedule.request, schedule_plan(timed)

@@ -10,7 +10,7 @@ from tests.collectives.proofs import execute
 
 from weft.collectives.messages import Steps, after, beside, expand, table
 from weft.collectives.schedules.chunks import request
-from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, StageCost, choose, stage
+from weft.collectives.stages import ALGORITHMS, STAGE_KINDS, choose, stage
 from weft.errors import BadInput, UnknownName, Unsupported
 from weft.fabric.dimension import KINDS, Dimension, pairs
 
@@ -172,44 +172,6 @@ def test_in_switch_sends_the_buffer_about_once():
                 assert stage(kind, algorithm, size) == stage(kind, usual, size)
 
 
-def lower_bound(kind, size, *, reduces=False, line=False):
-    """No algorithm sends less, and none takes fewer steps, among accelerators alike.
-
-    What every accelerator lacks must reach it; an all-reduce passes that twice, or the buffer once through a switch
-    that reduces (Patarasuk and Yuan 2009).  The ends of a line of more than two have half of the bandwidth, through
-    which an all-reduce passes the buffer once.
-    """
-    share, ends = (size - 1) / size, 2.0 if line and size > 2 else 1.0
-    twice = 1.0 if reduces or ends > 1 else 2 * share
-    sent = {"all-reduce": twice, "broadcast": 1.0, "reduce": 1.0}.get(kind, share)
-    return StageCost(algorithm="direct", sent=ends * sent, steps=1)
-
-
-@pytest.mark.parametrize("kind", STAGE_KINDS)
-def test_the_bound_is_below_every_algorithm(kind):
-    for size in SIZES:
-        for algorithm in ALGORITHMS:
-            if algorithm == "halving-doubling" and size & (size - 1):
-                continue
-            cost = stage(kind, algorithm, size)
-            least = lower_bound(kind, size, reduces=algorithm == "in-switch", line=algorithm == "line")
-            assert least.sent <= cost.sent * (1 + 1e-12), (algorithm, size)
-            assert least.steps <= cost.steps, (algorithm, size)
-
-
-@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather"])
-def test_the_bound_of_a_line_is_below_the_messages_that_flow_along_it(kind):
-    """An all-reduce's two halves use the links in turn: its busiest link moves the buffer once."""
-    for size in SIZES:
-        assert lower_bound(kind, size, line=True).sent <= busiest_link_time(kind, size) * (1 + 1e-12), size
-
-
-def test_the_bound_is_reached():
-    for size in SIZES:
-        for kind in ("reduce-scatter", "all-gather", "all-to-all", "all-reduce"):
-            assert lower_bound(kind, size).sent == pytest.approx(stage(kind, "direct", size).sent)
-
-
 # Stages without an expansion: in the switch, along a chain, hop by hop ------------------------------
 
 
@@ -248,10 +210,6 @@ def test_an_all_reduce_in_the_switch_is_exact(size):
     assert cost.steps == 2
 
 
-def test_two_ranks_do_not_use_the_switch():
-    assert stage("all-reduce", "in-switch", 2) == stage("all-reduce", "halving-doubling", 2)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_a_chain_reaches_everybody(size):
     """Rank r passes on what it holds to r + 1: cut into many pieces, each link carries the buffer once."""
@@ -282,25 +240,17 @@ def hops(size, *, closed):
     return crossed, longest
 
 
-@pytest.mark.slow_but(20)
-@pytest.mark.parametrize("size", SIZES)
-def test_an_all_to_all_around_a_ring_crosses_links_evenly(size):
-    crossed, longest = hops(size, closed=True)
-    cost = stage("all-to-all", "ring", size)
-    assert crossed.sum() / size / size == pytest.approx(cost.sent)
+@pytest.mark.parametrize("size", range(2, 65, 3))
+@pytest.mark.parametrize("kind", ["ring", "line"])
+def test_an_all_to_all_takes_the_busiest_link_hop_by_hop(kind, size):
+    """Links of a ring are crossed evenly, those in the middle of a line most."""
+    crossed, longest = hops(size, closed=kind == "ring")
+    cost = stage("all-to-all", kind, size)
+    busiest = crossed.sum() / size if kind == "ring" else crossed.max() * (2 if size > 2 else 1)
+    assert busiest / size == pytest.approx(cost.sent)
     assert longest == cost.steps
-    if size % 2:
+    if kind == "ring" and size % 2:
         assert np.ptp(crossed) == 0
-
-
-@pytest.mark.slow_but(20)
-@pytest.mark.parametrize("size", SIZES)
-def test_an_all_to_all_along_a_line_is_held_by_its_middle(size):
-    crossed, longest = hops(size, closed=False)
-    cost = stage("all-to-all", "line", size)
-    link_share = 0.5 if size > 2 else 1.0
-    assert crossed.max() / size / link_share == pytest.approx(cost.sent)
-    assert longest == cost.steps
 
 
 # Which algorithm ---------------------------------------------------------------------------------

@@ -26,7 +26,12 @@ def told(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None:
+@pytest.fixture(scope="module")
+def of_script() -> Tuning:
+    return weft.tune(cluster="h100-512", run=SCRIPT, measured="18%")
+
+
+def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script(of_script: Tuning) -> None:
     text = told("h100-512", "--run", SCRIPT, "--measured", "18%")
     assert text.startswith(
         "You run at 18% MFU (5.11 s per step); this layout should reach 25% (estimate ±26%). Look outside the layout"
@@ -37,7 +42,7 @@ def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None
     assert told("h100-512", "--run", SCRIPT, "--measured", "28%").startswith(
         "You run at 28% MFU (3.29 s per step), normal"
     )
-    found = json.loads(told("h100-512", "--run", SCRIPT, "--measured", "18%", "--format", "json"))
+    found = json.loads(of_script.to_json())
     assert found["measured_mfu"] == pytest.approx(0.18)
     speedups = [change["speedup"] for change in found["changes"]]
     assert speedups == sorted(speedups, reverse=True)
@@ -48,7 +53,7 @@ def test_the_verdict_comes_first_and_the_flags_are_those_of_the_script() -> None
         assert change["layout_text"]
 
 
-@pytest.mark.slow_but(2)
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("more", ["", "--num-layers-per-virtual-pipeline-stage 5", "--recompute-activations"])
 def test_flags_lead_to_the_layout(tmp_path: Path, more: str) -> None:
     """The changed script, with the flags of a change in place of the run's, reads back as its layout."""
@@ -103,7 +108,7 @@ def test_what_is_kept_stays(tuned: Tuning) -> None:
 
 
 def test_a_plan_is_a_run(tmp_path: Path) -> None:
-    plan = weft.plan("llama-3.1-8b", "h100-64", top=1)
+    plan = weft.plan("gpt2-124m", "a100-8", top=1)
     plan.save(tmp_path / "plan.json")
     result = weft.tune(run=str(tmp_path / "plan.json"), measured=plan.best.iteration_s)
     assert result.layout == plan.best.layout
@@ -138,9 +143,10 @@ def test_what_cannot_be_used_is_one_message(given: dict[str, Any], message: str)
 def test_other_measured_layouts_correct_and_are_proposed_as_measured(tmp_path: Path) -> None:
     rows = tmp_path / "runs.csv"
     rows.write_text('layout,measured\ntp=4,6s\n"tp=4,mbs=2",5.5s\n', encoding="utf-8")
-    alone = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s")
-    by_file = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s", also=(str(rows),))
-    by_text = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="12s", also=("tp=4:6s", "tp=4,mbs=2:5.5s"))
+    asked = ("llama-3.2-1b", "h100-8", "tp=8")
+    alone = weft.tune(*asked, measured="12s")
+    by_file = weft.tune(*asked, measured="12s", also=(str(rows),))
+    by_text = weft.tune(*asked, measured="12s", also=("tp=4:6s", "tp=4,mbs=2:5.5s"))
     assert by_file.to_json() == by_text.to_json() != alone.to_json()
     assert [(run.layout.tp, run.layout.micro_batch, run.measured_s) for run in by_file.others] == [
         (4, 1, 6),
@@ -148,12 +154,12 @@ def test_other_measured_layouts_correct_and_are_proposed_as_measured(tmp_path: P
     ]
 
 
-def test_the_changed_script_is_the_script_but_for_the_change(tmp_path: Path) -> None:
+def test_the_changed_script_is_the_script_but_for_the_change(tmp_path: Path, of_script: Tuning) -> None:
     out = tmp_path / "changed"
     told("h100-512", "--run", SCRIPT, "--measured", "18%", "--write", str(out))
     before, path = Path(SCRIPT).read_text(encoding="utf-8").splitlines(), out / Path(SCRIPT).name
     after = path.read_text(encoding="utf-8").splitlines()
-    best = weft.tune(cluster="h100-512", run=SCRIPT, measured="18%").changes[0]
+    best = of_script.changes[0]
     assert read_run(path, world=512).layout == best.estimate.layout
     assert "TP=2" in after, "a variable keeps its name"
     assert len([line for line in before if line not in after]) <= 3
@@ -165,11 +171,11 @@ def test_the_changed_script_is_the_script_but_for_the_change(tmp_path: Path) -> 
 
 def test_without_a_file_complete_launch_files_are_written(tmp_path: Path) -> None:
     out = tmp_path / "new"
-    told("llama-3.1-8b", "h100-64", "--layout", "tp=8", "--measured", "31%", "--write", str(out))
+    told("llama-3.2-1b", "h100-16", "--layout", "tp=8", "--measured", "31%", "--write", str(out))
     assert sorted(path.name for path in out.iterdir()) == ["job.sbatch", "megatron.sh"]
-    best = weft.tune("llama-3.1-8b", "h100-64", "tp=8", measured="31%").changes[0]
-    assert read_run(out / "megatron.sh", world=64).layout == best.estimate.layout
-    assert "#SBATCH --nodes=8" in (out / "job.sbatch").read_text(encoding="utf-8")
+    best = weft.tune("llama-3.2-1b", "h100-16", "tp=8", measured="31%").changes[0]
+    assert read_run(out / "megatron.sh", world=16).layout == best.estimate.layout
+    assert "#SBATCH --nodes=2" in (out / "job.sbatch").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
@@ -93,16 +93,6 @@ def test_counts_and_cuts_of_the_paper(count, radix, clos_sw, clos_tr, rail_sw, r
     assert cut(usd(full, prices), usd(rails, prices)) == pytest.approx(percent, abs=0.1)
 
 
-def test_dollars_and_cuts_of_the_fifth_version():
-    prices = preset("rail-only-v5")
-    full, rails = clos_counts(32768, 64), rail_only_counts(32768, DOMAIN, 64)
-    assert usd(full, prices) == 152_829_952
-    assert usd(rails, prices) == 94_306_304
-    assert cut(usd(full, prices), usd(rails, prices)) == pytest.approx(38.3, abs=0.1)
-    wide = clos_counts(32768, 128), rail_only_counts(32768, DOMAIN, 128)
-    assert cut(*(usd(counts, prices) for counts in wide)) == pytest.approx(76.6, abs=0.1)
-
-
 @pytest.mark.parametrize("name", presets())
 def test_power_cuts_of_the_fifth_version(name):
     prices = preset(name)
@@ -119,15 +109,6 @@ def test_built_fabrics_cost_the_dollars_of_the_fifth_version():
         assert bill(fabric, prices, radix=64).usd == dollars
 
 
-def test_sixteen_thousand_accelerators_at_radix_128():
-    prices = preset("rail-only-v5")
-    full = rail.optimized(16384, radix=128, bandwidth_Bps=50e9, scale_up=domain(8))
-    rails = rail.only(16384, radix=128, bandwidth_Bps=50e9, scale_up=domain(8))
-    assert bill(full, prices, radix=128).switches == clos_counts(16384, 128).switches == 640
-    assert bill(rails, prices, radix=128).switches == rail_only_counts(16384, 8, 128).switches == 384
-
-
-@settings(max_examples=30)
 @given(st.sampled_from([4, 8, 16]), st.integers(1, 3), st.sampled_from([2, 4, 8, 16]))
 def test_a_built_clos_costs_its_closed_form(radix, tiers, part):
     """Powers of two, which spread evenly over the switches of the top tier."""
@@ -142,7 +123,6 @@ def test_a_built_clos_costs_its_closed_form(radix, tiers, part):
     assert built.usd == usd(counts, preset("rail-only-v1"))
 
 
-@settings(max_examples=30)
 @given(st.sampled_from([4, 8, 16]), st.integers(1, 2), st.sampled_from([2, 4, 8]))
 def test_a_built_rail_only_network_costs_its_closed_form(radix, tiers, size):
     accelerators = size * 2 * (radix // 2) ** tiers
@@ -168,7 +148,7 @@ def trees(count, seed=0):
         yield str(draw.choice(TREES)), cluster, radix, ratios
 
 
-@pytest.mark.parametrize("count", [25, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(500, marks=pytest.mark.slow)])
 def test_more_oversubscription_never_costs_more(count):
     """At any prices so far, of the network as built, which is the one that is simulated."""
     for kind, cluster, radix, ratios in trees(count):

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import soundness
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName
@@ -79,7 +79,6 @@ def test_fat_trees_of_any_size(count, radix, ratio, tiers):
         assert (into <= ratio * (used[leaves] - into) + 1e-9).all()
 
 
-@settings(max_examples=25)
 @given(count=st.integers(2, 60), radix=st.integers(4, 12), seed=st.integers(0, 100))
 def test_bisection_is_whole_at_any_population(count, radix, seed):
     fabric = clos.build(count, radix=radix, bandwidth_Bps=NIC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from weft.cluster import load
@@ -28,7 +28,6 @@ def fares(fabric: Fabric, source: np.ndarray, target: np.ndarray, bytes_: np.nda
     return end_s, way.latency_s, np.bincount(fabric.tier, load_bytes, 8)
 
 
-@settings(max_examples=60)
 @given(st.sampled_from(KINDS), st.integers(0, 2**31), st.sampled_from([4, 8, 16]), st.booleans())
 def test_sprayed_flows_fare_the_same(kind: str, seed: int, radix: int, broken: bool) -> None:
     """Also where a switch or a NIC has failed."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import load
@@ -38,7 +38,6 @@ def graph(fabric):
     return nx.DiGraph(zip(fabric.source[fabric.up].tolist(), fabric.target[fabric.up].tolist(), strict=True))
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     dims=st.lists(st.integers(1, 5), min_size=1, max_size=3).filter(lambda d: np.prod(d) <= 60),
     rails=st.sampled_from([1, 2]),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput, UnknownName, Unsupported
@@ -37,7 +37,6 @@ def permutation(hosts: int, seed: int) -> tuple[Ints, Ints]:
     return shift, np.roll(shift, 1)
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     name=st.sampled_from([one.name for one in REAL]),

@@ -13,11 +13,8 @@ from trials import limits
 import weft
 from weft.cluster import read_calibration, resolve
 from weft.errors import BadInput
-from weft.estimation.report import EstimateReport
 from weft.interop.fabric_files import read_fabric
 from weft.interop.launch import read_run
-from weft.search.enumeration import Space
-from weft.search.ranking import Plan
 from weft.validation.inputs import Skipped
 from weft.validation.predict import Predictions
 from weft.validation.runs import read_runs
@@ -87,19 +84,6 @@ def test_no_reader_of_toml_goes_around_the_bounds() -> None:
 
 def _modules() -> list[Path]:
     return sorted(Path(weft.__file__).parent.rglob("*.py"))
-
-
-@pytest.mark.parametrize("name", [[], {}, None, 1])
-def test_a_space_with_no_name(name: object) -> None:
-    with pytest.raises(BadInput, match="unknown space"):
-        Space.of_bounds(name, {"fixed": {}, "maximum": {}}, where="here")
-
-
-@pytest.mark.parametrize("document", [3, [], "plan"])
-def test_documents_that_are_no_tables(document: object) -> None:
-    for kind in (Plan, EstimateReport):
-        with pytest.raises(BadInput, match="is not a table of fields"):
-            kind.from_dict(document)
 
 
 CELLS = {

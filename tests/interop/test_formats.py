@@ -63,7 +63,6 @@ def test_what_is_written_is_read_back_equal(form, build, accelerators):
     assert sorted(form.write(found).splitlines()) == sorted(text.splitlines())
 
 
-@settings(max_examples=20)
 @given(st.integers(0, 50), st.sampled_from([(8, 4), (16, 4), (16, 8)]), st.integers(1, 3))
 def test_routes_are_read_back_equal(planned, seed, size, parts):
     fabric, *plan = planned(size[0], radix=size[1], seed=seed, parts=parts)

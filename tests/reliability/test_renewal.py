@@ -348,22 +348,6 @@ def test_shares_and_costs_add_up(seed):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_more_of_anything_bad_is_never_better(seed):
-    process, saving = setting(seed)
-    before = outcome(process, saving).goodput
-    worse = replace(process.stops[0], rate=1.5 * process.stops[0].rate)
-    assert outcome(replace(process, stops=(worse, *process.stops[1:])), saving).goodput < before
-    slower = replace(process.stops[0], restart_s=process.stops[0].restart_s + 60.0)
-    assert outcome(replace(process, stops=(slower, *process.stops[1:])), saving).goodput < before
-    late = replace(saving, lag_s=saving.lag_s + 30.0)
-    assert outcome(process, late).goodput <= before
-    paused = replace(process, pauses=(*process.pauses, Pause(name="more", rate=1e-5, pause_s=600.0)))
-    assert outcome(paused, saving).goodput < before
-    if process.speeds == (1.0,):
-        assert outcome(replace(process, spares=process.spares + 1), saving).goodput >= before * (1 - 1e-12)
-
-
-@pytest.mark.parametrize("seed", range(12))
 def test_the_best_interval_is_the_best_of_all(seed):
     process, saving = setting(seed)
     steps, best = best_saving(process, saving, 20.0, 100_000)

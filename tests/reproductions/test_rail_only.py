@@ -116,6 +116,7 @@ def test_groups_that_do_not_nest(domain: int, group: float) -> None:
         ro.iteration_time(ro.GPT3, at(domain), group)
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("name", ["a100-64", "h100-64"])
 def test_forwarding_simulated(name: str) -> None:
     """Hop after hop it costs (K-1)/K of the ratio of bandwidths, beside a rail-optimized Clos; pipelined nothing."""
@@ -139,6 +140,7 @@ def simulated_s(fabric: Fabric, waves: list[Steps]) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_utilization_is_not_within_what_version_5_says() -> None:
     rows = ro.utilization()
     errors = [100 * abs(ours - published) for _, published, ours, _ in rows]

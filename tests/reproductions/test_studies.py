@@ -14,6 +14,7 @@ from weft.validation.predict import Predictor
 from weft.validation.runs import shipped_runs
 
 
+@pytest.mark.slow
 def test_the_gain_over_megatron_is_one_over_its_past() -> None:
     """+26 % (AxoNN) is reproduced against 1F1B at a batch of 2,048, and not against what Megatron-LM has now."""
     rows = axonn.claims((2048,))

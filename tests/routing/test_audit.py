@@ -19,6 +19,7 @@ from weft.routing.traffic import job_traffic
 JOBS = [("BLOOM", 4), ("GPT_3", 4), ("LLaMA2_70B", 2)]
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(("spines_down", "figures"), [(0, (4, 0.25, 0.467, 1, 1.0)), (4, (5, 0.2, 0.419, 2, 0.883))])
 def test_hashed_routes_of_the_papers_workload(spines_down, figures):
     """Figures of an independent prototype; the repair moves a third of the flows that a new plan moves."""

@@ -8,7 +8,7 @@ from weft.fabric.families import clos
 from weft.routing import _kernels
 from weft.routing.plan import plan
 from weft.routing.problem import routing_problem
-from weft.routing.routers import ROUTERS, _graph, coloured, route_greedy
+from weft.routing.routers import ROUTERS, _graph, route_greedy
 from weft.routing.traffic import job_traffic
 from weft.routing.ways import climbs
 
@@ -140,23 +140,6 @@ def test_colouring_with_a_link_down_is_valid_and_tells_its_gap(seed, kit):
     assert found.gap == pytest.approx(found.alpha / found.alpha_bound - 1)
     assert 1 <= found.alpha_bound <= found.alpha <= 2
     assert found.alpha <= plan(fabric, traffic, router="greedy").alpha
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_coloured_flows_have_ways_of_their_own(seed, kit):
-    fabric, traffic = kit.random_case(seed, 30)
-    asked = routing_problem(fabric, traffic)
-    try:
-        up, down = coloured(asked)
-    except Unsupported:
-        return
-    ways, found = asked.ways, np.flatnonzero(up >= 0)
-    assert np.array_equal(up >= 0, down >= 0)
-    for number, first, end in ((up, ways.up_first, ways.up_end), (down, ways.down_first, ways.down_end)):
-        assert np.all((number[found] >= first[found]) & (number[found] < end[found]))
-    assert np.array_equal(ways.top[up[found]], ways.top[down[found]])
-    again = coloured(asked, np.arange(len(traffic)))
-    assert np.array_equal(up, again[0])
 
 
 def test_colouring_is_refused_where_it_does_not_apply(kit):

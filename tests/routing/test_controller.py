@@ -327,7 +327,7 @@ class Life(RuleBasedStateMachine):
 
 
 @pytest.mark.slow_but(1)
-@pytest.mark.parametrize(("examples", "steps"), [(12, 25), pytest.param(60, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("examples", "steps"), [(6, 20), pytest.param(60, 40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("equal", [True, False], ids=["equal", "unequal"])
 @pytest.mark.parametrize("name", FABRICS)
 def test_any_life(kit: ModuleType, name: str, equal: bool, examples: int, steps: int) -> None:

@@ -11,7 +11,8 @@ from weft.routing.problem import routing_problem
 from weft.routing.traffic import job_traffic
 
 
-@pytest.mark.parametrize("cables", [1, 2, 4, 8, 32])
+@pytest.mark.slow_but(2)
+@pytest.mark.parametrize("cables", [1, 8, 2, 4, 32])
 def test_flows_are_hashed_to_cables_as_balls_to_bins(cables):
     """32 flows up over 32 cables: the busiest has 3.53 on average, however many end at one spine."""
     nodes = [Node(name=f"h{i}", role="accelerator", place="") for i in range(64)]

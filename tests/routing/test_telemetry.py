@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.errors import BadInput
@@ -72,7 +72,6 @@ def test_load_of_others_counts_in_steps() -> None:
     assert said == [[], [], [("beyond", 0.11)], [], [], [("beyond", 0.2)], [("released", 0)], []]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 35), st.sampled_from([1e-3, 2e-3, 3e-3])), max_size=30), st.integers(0, 5))
 def test_what_is_avoided_never_cuts_and_keeps_the_best(pairs, seed) -> None:
     """Against networkx: the avoided links leave every part joined, and no spanning set of lossy links is better."""

@@ -40,17 +40,6 @@ def test_the_ways_on_any_clos_are_its_shortest_paths_up_and_down(seed, kit):
         assert set(found) <= set(Paths(fabric).every(*ends))
 
 
-@pytest.mark.parametrize("name", ["two planes", "two planes, a leaf down", "rail-optimized, links down"])
-def test_the_ways_of_hosts_with_several_ports_and_of_rails_are_those_of_networkx(name, kit):
-    fabric = kit.ALL[name]
-    traffic = some_flows(fabric, seed=1)
-    apart = fabric.domain[traffic.source] != fabric.domain[traffic.target]
-    asked = routing_problem(fabric, traffic)
-    for flow in np.flatnonzero(apart).tolist():
-        ends = int(traffic.source[flow]), int(traffic.target[flow])
-        assert sorted(kit.listed(asked, flow)) == sorted(kit.up_paths(fabric, *ends))
-
-
 def test_links_that_are_no_choice_stand_apart(kit):
     fabric = kit.ALL["two tiers"]
     traffic = some_flows(fabric)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import weft.layout.step
@@ -230,7 +230,6 @@ def test_overlaps_and_bandwidth_only_help(job, layout, options, speeds):
     assert found <= predicted(job, replayed, options, speeds).seconds * (1 + 1e-12)
 
 
-@settings(max_examples=20)
 @given(JOBS, layouts(), OPTIONS, st.integers(500, 40_000))
 def test_the_collectives_of_many_buckets(job, layout, options, elements):
     with pytest.MonkeyPatch.context() as patch:
@@ -240,7 +239,6 @@ def test_the_collectives_of_many_buckets(job, layout, options, elements):
         assert found == step_collectives(job.model, job.recipe, layout, options=options)
 
 
-@settings(max_examples=30)
 @given(JOBS, layouts(), OPTIONS)
 def test_every_collective_is_waited_for_once_it_was_issued(job, layout, options):
     started, waited = 0, set()

@@ -68,6 +68,7 @@ def test_pages_are_those_of_the_navigation():
     assert [(path, page.title) for path, page in PAGES.items()] == list(PLACES)
 
 
+@pytest.mark.slow_but(len(ASKED) - 1)
 @pytest.mark.parametrize("page", list(ASKED))
 def test_a_page_opens_on_a_form_and_an_answer(client, elements, page):
     text = client.get(f"/{page}").text

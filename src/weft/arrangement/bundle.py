@@ -245,7 +245,7 @@ class Arrangement(Result):
             ),
             nccl_env=environment,
             nccl_tuner=tuner_text(collectives, calibration(self.site.cluster.accelerator.name)),
-            schedules=tuple(collectives),
+            collectives=collectives,
         )
 
 
@@ -325,10 +325,6 @@ class Bundle:
                 by_source[row["source"]].append(row)
         return tuple(tuple(by_source[fabric.names[at]]) for at in self.placement(number).accelerators.tolist())
 
-    def collectives(self, number: int) -> tuple[JobCollective, ...]:
-        """The collectives of a job with their best algorithms, most bytes first."""
-        return job_collectives(self.site, number, self.placement(number), self.choice.router, self.routes)
-
     def flows(self) -> JobTraffic:
         """The flows between hosts of all jobs, where they are."""
         templates = tuple(template(job, self.site.cluster) for job in self.site.jobs)
@@ -402,7 +398,7 @@ class ArrangedJob(Document):
     DOCUMENT = """
         name model layout_text first_layout_text hosts offset_s class=level iteration_s slowdown alone_s bound_s
         bound_by weight may cut iterations job layout detail alone_here_s domains hostfile slurm nccl_env nccl_tuner
-        schedules"""
+        collectives"""
 
     name: str
     model: str
@@ -429,7 +425,7 @@ class ArrangedJob(Document):
     slurm: SlurmList
     nccl_env: str
     nccl_tuner: str
-    schedules: Annotated[tuple[JobCollective, ...], Coded(lambda raw: (), encode, tuple[JobCollective, ...])]
+    collectives: Annotated[tuple[JobCollective, ...], Coded(lambda raw: (), encode, tuple[JobCollective, ...])]
     """Read back as none."""
 
 

@@ -1,9 +1,8 @@
-"""The collectives of an arranged job, and which algorithm is best for each on its hosts and the site's network.
+"""The collectives of an arranged job, and NCCL's fastest algorithm for each on its hosts and the site's network.
 
 Between hosts a group reaches what its busiest accelerator gets while all groups of the same axes send at once, by the
-arrangement's routes and without other jobs.  With that bandwidth two kinds of answer are compared, by one set of
-constants: NCCL's algorithms (``weft.collectives.cost``), and schedules over the group's dimensions
-(``weft.collectives.schedules``) whose steps cost what a step of NCCL's Simple protocol does.
+arrangement's routes and without other jobs.  With that bandwidth NCCL's algorithms are compared by
+``weft.collectives.cost``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
 from typing import Any
 
 import numpy as np
@@ -20,19 +18,11 @@ from weft.arrangement.site import Router, Site, SiteJob
 from weft.cluster.calibration import Calibration, calibration
 from weft.cluster.spec import Cluster
 from weft.codec import Document
-from weft.collectives.cost import PROTOCOLS, Network, candidates, collective_s, lower_bound_s
-from weft.collectives.dimensions import factors_of, part_dimensions
-from weft.collectives.schedules.bound import best_shares
-from weft.collectives.schedules.chunks import request
-from weft.collectives.schedules.messages import equal, schedule_plan
-from weft.collectives.schedules.policies import POLICIES, SMALLEST_PIECE_BYTES, schedule
-from weft.collectives.schedules.timing import TimedSchedule, time_schedule
+from weft.collectives.cost import Network, candidates, collective_s, lower_bound_s
 from weft.collectives.stages import BALANCED_KINDS
-from weft.errors import Unsupported
 from weft.estimation.iteration import Estimator
-from weft.fabric.dimension import Dimension, from_tier
 from weft.fabric.placement import Placement
-from weft.interop.msccl import write_msccl
+from weft.fabric.spec import Floats
 from weft.interop.nccl_tuner import write_tuner
 from weft.layout.mesh import Spread, rank_groups, real_axes, spread
 from weft.layout.operations import CollectiveKind
@@ -44,16 +34,6 @@ from weft.simulation.iteration.contention import UNIT_BYTES, FlowRoutes, Message
 from weft.simulation.iteration.demand import Key
 from weft.units import counted
 
-CHUNKS = 4
-"""Chunks of a schedule: executors take few steps a rank."""
-MOST_XML_RANKS = 128
-"""Ranks of a group up to which MSCCL XML is written."""
-SPAN = 1.25
-"""Sizes to this factor around that of a collective are those for which its schedule is written: frameworks pad and
-bucket."""
-WORTH = 0.01
-"""A schedule is best where it is at least this share faster than NCCL's fastest algorithm."""
-
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
@@ -61,17 +41,6 @@ class Prediction:
 
     algorithm: str
     predicted_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DimensionSchedule:
-    """A schedule over the dimensions of a group: the dimensions' order of each chunk, from 1."""
-
-    policy: str
-    sizes: tuple[int, ...]
-    orders: tuple[tuple[int, ...], ...]
-    predicted_s: float
-    bound_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,19 +53,12 @@ class JobCollective(Document):
         hosts: that a group lies on.
         reached_Bps: what an accelerator gets between hosts with all groups of the axes; None where nothing leaves.
         assumed: algorithm whose messages the simulation sends, and what the prediction takes for a call.
-        nccl: seconds of each of NCCL's algorithms and protocols that can run it (or of the only way to run it).
-        dimensions: those of a group, as an executor sees them; empty where it lies on them unevenly.
-        timed: the best of some schedules in equal chunks over them; None where there is one dimension, or no choice.
-        shares_bound_s: what no schedule of chunks over these dimensions undercuts.
+        best: the fastest of NCCL's algorithms and protocols that can run it (or the only way to run it).
         bound_s: bytes over the peak bandwidth of the ports, which nothing undercuts.
-        schedule_is_best: whether the schedule beats all of NCCL's algorithms by ``WORTH``, at ``bytes`` and at both
-            ends of the sizes that ``SPAN`` puts around it.
         cluster: the job's hosts, with what is reached between them.
     """
 
-    DOCUMENT = """
-        kind axes ranks hosts bytes calls reached_Bps assumed best nccl=nccl_time bound_s
-        dimensions=over_dimensions"""
+    DOCUMENT = "kind axes ranks hosts bytes calls reached_Bps assumed best bound_s"
 
     kind: CollectiveKind
     axes: tuple[str, ...]
@@ -106,49 +68,9 @@ class JobCollective(Document):
     calls: float
     reached_Bps: float | None
     assumed: Prediction
-    nccl: dict[str, float]
-    dimensions: tuple[Dimension, ...]
-    timed: TimedSchedule | None
-    shares_bound_s: float | None
+    best: Prediction
     bound_s: float
-    launch_s: float
-    schedule_is_best: bool
     cluster: Cluster
-
-    @property
-    def name(self) -> str:
-        """Kind and axes, as ``weft schedule`` takes them."""
-        return f"{self.kind} {'+'.join(self.axes)}"
-
-    @property
-    def scheduled_s(self) -> float | None:
-        """Seconds of the schedule, launch included."""
-        return None if self.timed is None else self.timed.time_s + self.launch_s
-
-    @property
-    def best(self) -> Prediction:
-        """The best algorithm and its seconds."""
-        if self.schedule_is_best and self.timed is not None and self.scheduled_s is not None:
-            return Prediction(f"schedule {self.timed.schedule.policy}", self.scheduled_s)
-        return self.nccl_time
-
-    @property
-    def nccl_time(self) -> Prediction:
-        """NCCL's fastest algorithm and its seconds."""
-        return Prediction(*min(self.nccl.items(), key=lambda entry: entry[1]))
-
-    @property
-    def over_dimensions(self) -> DimensionSchedule | None:
-        """The schedule over the dimensions, where there is one."""
-        if self.timed is None or self.scheduled_s is None:
-            return None
-        return DimensionSchedule(
-            policy=self.timed.schedule.policy,
-            sizes=tuple(dimension.size for dimension in self.dimensions),
-            orders=tuple(map(tuple, (self.timed.schedule.orders + 1).tolist())),
-            predicted_s=self.scheduled_s,
-            bound_s=self.shares_bound_s,
-        )
 
 
 def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> str:
@@ -169,22 +91,6 @@ def tuner_text(collectives: Sequence[JobCollective], constants: Calibration) -> 
             slowest[shape] = collective
     groups = [(collective.cluster, *shape) for shape, collective in sorted(slowest.items())]
     return write_tuner(groups, calibration=constants)
-
-
-def msccl_text(collective: JobCollective) -> str | None:
-    """The schedule of a collective as MSCCL XML for sizes near its own.
-
-    None where NCCL is as good, or the executor cannot run it.
-    """
-    if not collective.schedule_is_best or collective.timed is None or collective.ranks > MOST_XML_RANKS:
-        return None
-    name = f"weft_{collective.kind}_{'_'.join(collective.axes)}_{collective.ranks}"
-    least, most = ceil(collective.bytes / SPAN), int(collective.bytes * SPAN)
-    try:
-        plan = schedule_plan(collective.timed)
-        return write_msccl(plan, collective.kind, collective.ranks, name=name, min_bytes=least, max_bytes=most)
-    except Unsupported:
-        return None
 
 
 def own_cluster(cluster: Cluster, domains: int) -> Cluster:
@@ -276,16 +182,14 @@ class _CollectiveCosts:
             outer = replace(hosts.tiers[1], bandwidth_Bps=outer_Bps, oversubscription=1.0)
             hosts = replace(hosts, tiers=(hosts.tiers[0], outer))
         network, group = Network.of(hosts, self.constants), spread(self.table, axes, hosts.spans)
-        dimensions = self._dimensions(axes, hosts, network)
-        timed, bound_s = _scheduled(kind, bytes_, dimensions)
         nominal = Network.of(self.cluster, self.constants)
         nominal_group = spread(self.table, axes, self.cluster.spans)
         size = np.array([bytes_])
         waiting = replace(nominal, contention={(kind, nominal_group.axes): extra})
         assumed_s = float(collective_s(kind, size, nominal_group, waiting)[0])
-        nccl = {"ring step" if kind == "exchange" else "direct": assumed_s}
+        best = Prediction("ring step" if kind == "exchange" else "direct", assumed_s)
         if kind in BALANCED_KINDS:
-            nccl = _nccl(kind, bytes_, group, network)
+            best = _fastest(kind, size, group, network)
         return JobCollective(
             kind=kind,
             axes=axes,
@@ -295,18 +199,8 @@ class _CollectiveCosts:
             calls=calls,
             reached_Bps=reached_Bps,
             assumed=Prediction(algorithm, assumed_s),
-            nccl=nccl,
-            dimensions=dimensions,
-            timed=timed,
-            shares_bound_s=None if bound_s is None else bound_s + network.launch_s,
+            best=best,
             bound_s=float(lower_bound_s(kind, size, nominal_group, nominal)[0]),
-            launch_s=network.launch_s,
-            schedule_is_best=timed is not None
-            and all(
-                (_sized(timed, share).time_s + network.launch_s) * (1 + WORTH)
-                < min(_nccl(kind, bytes_ * share, group, network).values())
-                for share in (1 / SPAN, 1.0, SPAN)
-            ),
             cluster=hosts,
         )
 
@@ -325,49 +219,9 @@ class _CollectiveCosts:
             least = min(least, busiest / float(done.end_s.max()))
         return least if np.isfinite(least) else None
 
-    def _dimensions(self, axes: tuple[str, ...], hosts: Cluster, network: Network) -> tuple[Dimension, ...]:
-        """Scale-up domain and hosts that a group spans, as an executor on NCCL's Simple protocol sees them."""
-        simple = PROTOCOLS[-1]
-        dimensions = [
-            replace(
-                from_tier(tier),
-                bandwidth_Bps=network.achieved_Bps[k],
-                latency_s=network.latency_s[k] + (simple.outside_s if k else simple.inside_s),
-                reduces=False,
-            )
-            for k, tier in enumerate(hosts.tiers)
-        ]
-        try:
-            ranks = sorted(rank_groups(self.job.layout, axes)[0].tolist())
-            return tuple(dimension for _, dimension in part_dimensions(dimensions, factors_of(ranks)))
-        except Unsupported:
-            return ()
 
-
-def _nccl(kind: CollectiveKind, bytes_: float, group: Spread, network: Network) -> dict[str, float]:
-    """Seconds of NCCL's algorithms with their protocols, launch included."""
-    result = candidates(kind, np.array([bytes_]), group, network)
-    times = {" ".join(name): float(seconds[0]) + network.launch_s for name, seconds in result.items()}
-    return {name: seconds for name, seconds in times.items() if np.isfinite(seconds)}
-
-
-def _scheduled(
-    kind: CollectiveKind, bytes_: float, dimensions: tuple[Dimension, ...]
-) -> tuple[TimedSchedule | None, float | None]:
-    """The fastest of the policies' schedules in equal chunks, without the launch, and the bound of all schedules."""
-    ranks = prod(dimension.size for dimension in dimensions)
-    if kind not in BALANCED_KINDS or len(dimensions) < 2 or bytes_ < CHUNKS * ranks * SMALLEST_PIECE_BYTES:
-        return None, None
-    wanted = request(kind, bytes_, dimensions)
-    # Every policy's order in equal chunks, which executors can run; the bound holds for all orders and chunks.
-    known = [schedule(wanted, policy, chunks=CHUNKS) for policy in POLICIES]
-    best = min((equal(candidate, len(candidate.schedule)) for candidate in known), key=lambda timed: timed.time_s)
-    return best, best_shares(wanted).bound_s
-
-
-def _sized(timed: TimedSchedule, share: float) -> TimedSchedule:
-    """The same orders for a share of the bytes."""
-    schedule = timed.schedule
-    scaled = replace(schedule.request, bytes=schedule.request.bytes * share)
-    resized = replace(schedule, request=scaled, chunk_bytes=schedule.chunk_bytes * share)
-    return time_schedule(resized, rule=timed.rule, active=timed.active)
+def _fastest(kind: CollectiveKind, size: Floats, group: Spread, network: Network) -> Prediction:
+    """The fastest of NCCL's algorithms with their protocols; seconds include the launch."""
+    times = {" ".join(name): float(seconds[0]) for name, seconds in candidates(kind, size, group, network).items()}
+    algorithm, seconds = min(times.items(), key=lambda entry: entry[1])
+    return Prediction(algorithm, seconds + network.launch_s)

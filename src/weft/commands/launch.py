@@ -27,12 +27,8 @@ TUNER_KEY = "NCCL_TUNER_CONFIG_FILE"
 
 
 def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
-    """Write host lists, NCCL settings, tuner file and schedules of a job into a folder; returns the paths.
-
-    ``nccl.env`` names the tuner file.  ``msccl.env`` is for MSCCL's own NCCL, and is written only where a schedule is
-    better than all of NCCL's algorithms."""
+    """Write host lists, NCCL settings and the tuner file of a job into a folder; returns the paths."""
     from weft.arrangement.bundle import host_lists
-    from weft.arrangement.collectives import SPAN, msccl_text
 
     place = Path(folder).absolute()
     lists, settings = host_lists(bundle.host_names(number)), bundle.jobs[number].nccl_env
@@ -43,21 +39,8 @@ def write_files(bundle: Bundle, number: int, folder: str) -> tuple[str, ...]:
             f"# For NCCL's example tuner plugin (NCCL_TUNER_PLUGIN names its library).\n{TUNER_KEY}={place / TUNER}\n"
         )
     texts["nccl.env"] = settings
-    schedules: dict[str, str] = {}
-    sizes: dict[tuple[str, int], list[float]] = {}
-    for collective in bundle.collectives(number):
-        near = sizes.setdefault((collective.kind, collective.ranks), [])
-        if any(size / SPAN <= collective.bytes <= size * SPAN for size in near):
-            continue  # the executor takes the first that fits
-        text = msccl_text(collective)
-        if text is not None:
-            schedules[f"msccl-{collective.kind}-{'-'.join(collective.axes)}-{round(collective.bytes)}.xml"] = text
-            near.append(collective.bytes)
-    if schedules:
-        paths = ":".join(str(place / name) for name in schedules)
-        texts["msccl.env"] = f"{bundle.jobs[number].nccl_env}NCCL_ALGO=MSCCL,RING,TREE\nMSCCL_XML_FILES={paths}\n"
-    write_folder(folder, {name: text.encode() for name, text in (texts | schedules).items()})
-    return tuple(str(place / name) for name in (*texts, *schedules))
+    write_folder(folder, {name: text.encode() for name, text in texts.items()})
+    return tuple(str(place / name) for name in texts)
 
 
 def arranged_arguments(
@@ -67,7 +50,7 @@ def arranged_arguments(
 
     Args:
         start_at: when all jobs of the arrangement begin.
-        folder: where to write host lists, settings, tuner file and schedules of the job.
+        folder: where to write host lists, settings and tuner file of the job.
     """
     from weft.arrangement.bundle import read_bundle
 
@@ -101,7 +84,7 @@ class LaunchOptions(FileOutput):
     start_at: str | None = option(
         None, "Start of --arrangement: 2026-11-23T06:30:00Z, or seconds since 1970.", metavar="TIME"
     )
-    files: str | None = option(None, "Also write host lists, NCCL settings and schedules there.", metavar="FOLDER")
+    files: str | None = option(None, "Also write host lists and NCCL settings there.", metavar="FOLDER")
 
     needs = {"job": "arrangement", "start_at": "arrangement", "files": "arrangement"}
 

@@ -68,20 +68,17 @@ class BlockMove(NamedTuple):
     blocks: range
 
 
-def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes: int = 0, max_bytes: int = 0) -> str:
-    """The plan of a collective of ``size`` ranks as MSCCL XML: in place, on one channel.
+def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str) -> str:
+    """The plan of a collective of ``size`` ranks as MSCCL XML: in place, on one channel, for all sizes.
 
     Args:
         kind: all-reduce, all-gather or reduce-scatter.
-        min_bytes, max_bytes: sizes that the executor uses it for; 0 bytes at most is not a limit.
 
     Raises:
         Unsupported: a plan in which ranks swap a block, or one that is too large for the executor.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(f"{name[:40]!r} is not a name of an algorithm", where="name", remedy="use A-Z a-z 0-9 _ . -")
-    if min_bytes < 0 or max_bytes < 0 or 0 < max_bytes < min_bytes:
-        raise BadInput(f"no size is between {min_bytes} and {max_bytes} bytes", where="min_bytes, max_bytes")
     if size < 2:
         raise BadInput(f"a group of {size} exchanges nothing", where="size", remedy="give at least two ranks")
     buffers = _buffers(plan, kind, size)
@@ -90,7 +87,7 @@ def write_msccl(plan: MessagePlan, kind: str, size: int, *, name: str, min_bytes
     lines = [
         f'<algo name="{name}" proto="Simple" nchannels="1"'
         f' nchunksperloop="{max(buffers.input_chunks, buffers.output_chunks)}" ngpus="{size}"'
-        f' coll="{kind.replace("-", "")}" inplace="1" outofplace="0" minBytes="{min_bytes}" maxBytes="{max_bytes}">'
+        f' coll="{kind.replace("-", "")}" inplace="1" outofplace="0" minBytes="0" maxBytes="0">'
     ]
     for number, rank in enumerate(ranks):
         chunks = f'i_chunks="{buffers.input_chunks}" o_chunks="{buffers.output_chunks}"'

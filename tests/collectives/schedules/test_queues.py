@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from weft.collectives.schedules.queues import MOST_ACTIVE, Passages, order_of, play
@@ -254,7 +254,6 @@ def with_ties(rng):
 @pytest.mark.parametrize("active", [*ACTIVE, 64])
 @pytest.mark.parametrize("rule", RULES)
 @given(st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=25)
 @example(0, True)
 def test_a_fixed_order_repeats_any_run(rule, active, seed, ties):
     operations, dimensions = (with_ties if ties else some_chunks)(np.random.default_rng(seed))
@@ -268,27 +267,6 @@ def test_a_fixed_order_repeats_any_run(rule, active, seed, ties):
     for name in ("admitted_s", "moving_s", "end_s"):
         np.testing.assert_allclose(getattr(again, name), getattr(first, name), rtol=1e-12, atol=1e-21)
     assert again.time_s == pytest.approx(first.time_s, rel=1e-12)
-
-
-@given(st.integers(0, 2**32 - 1), st.sampled_from(RULES), st.sampled_from(ACTIVE))
-def test_nobody_moves_faster_than_the_bandwidth(seed, rule, active):
-    operations, dimensions = some_chunks(np.random.default_rng(seed))
-    passages = passages_of(operations)
-    chart = play(passages, dimensions, rule=rule, active=active)
-    work = np.bincount(passages.dimension, weights=passages.work_s, minlength=dimensions)
-    assert chart.time_s >= work.max() * (1 - 1e-12)
-    assert (chart.end_s - chart.moving_s >= passages.work_s * (1 - 1e-9)).all()
-    assert (chart.end_s - chart.admitted_s >= (passages.work_s + passages.latency_s) * (1 - 1e-9)).all()
-    same = passages.chunk[1:] == passages.chunk[:-1]
-    assert (chart.admitted_s[1:][same] >= chart.end_s[:-1][same]).all()
-    alone = np.bincount(passages.chunk, weights=passages.work_s + passages.latency_s)
-    assert chart.time_s >= alone.max() * (1 - 1e-12)
-    if active in (1, None):
-        for dimension in range(dimensions):
-            here = np.flatnonzero(passages.dimension == dimension)
-            here = here[np.argsort(chart.moving_s[here], kind="stable")]
-            ends = chart.moving_s[here] + passages.work_s[here]
-            assert (chart.moving_s[here][1:] >= ends[:-1] * (1 - 1e-9)).all()
 
 
 # Small cases by hand -----------------------------------------------------------------------------

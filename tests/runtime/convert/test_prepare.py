@@ -246,6 +246,7 @@ def built_in(layout):
     return [step.evaluate(batch), step(batch), step(batch)]
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize("layout", ["tp=2,pp=2,dp=2", "cp=2,tp=2,fsdp=2,mbs=2"])
 def test_built_in_models(ranks, layout):
     """Every axis of the runtime; the first rank's seed draws the weights."""

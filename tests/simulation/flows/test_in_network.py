@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import Cluster, resolve
@@ -93,7 +93,6 @@ def test_a_flow_that_shares_one_link_halves_the_whole_tree() -> None:
     assert done.completion_s == pytest.approx([2 * BYTES / 50e9] * 2)
 
 
-@settings(max_examples=25)
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 63)), min_size=1, max_size=24))
 def test_rates_beside_other_flows_are_max_min_fair(pairs: list[tuple[int, int]]) -> None:
     fabric = for_cluster("fat-tree", sharp(64), radix=16)

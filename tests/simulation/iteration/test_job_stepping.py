@@ -3,7 +3,7 @@
 from graphlib import TopologicalSorter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.layout.spec import Layout
@@ -80,7 +80,6 @@ def times(graph):
     return begin, end
 
 
-@settings(max_examples=60, deadline=None)
 @given(iterations())
 def test_stepping_equals_phases_to_the_bit(iteration):
     layout, clock = iteration

@@ -84,7 +84,7 @@ def simulated_s(model, layout, fabric, placement, routing):
     return made.iteration_s
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=4)
 @given(cases())
 def test_seconds_are_those_of_the_simulation_and_above_all_floors(case):
     check(case)
