@@ -23,7 +23,7 @@ from weft.runtime.core.placement import share
 from weft.runtime.run.flat import Flat
 
 CLIP = 1e-3
-OFF, ON = Switches.off(), Switches(weight_cache=True)
+OFF, ON = Switches.off(), Switches()
 EVERY_ROW = ("x", "y", "z", "data")
 Pairs = Iterator[tuple[str, Tensor, Tensor]]
 

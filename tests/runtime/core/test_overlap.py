@@ -33,10 +33,9 @@ MODES = {
     "OAR": replace(OFF, all_reduce=True),
     "OAR, ORS": replace(OFF, all_reduce=True, reduce_scatter=True),
     "OAR, ORS, OAG": Switches(),
-    "OAR, ORS, OAG, cache": Switches(weight_cache=True),
     "as on a device": Switches(),
 }
-ALL = ("OAR, ORS, OAG", "OAR, ORS, OAG, cache")
+ALL = ("OAR, ORS, OAG", "as on a device")
 
 
 # The scheduler alone ------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
 
 
 def test_outside_a_step_all_is_done_at_once():
-    stage = Stage(2, Switches(weight_cache=True))
+    stage = Stage(2, Switches())
     stage.forward([0, 0])
     stage.overlap.scatter(stage.weights[1], 1)
     assert stage.weights[1].gradients == [1]
@@ -190,7 +189,7 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers
 
 
 @given(
-    st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans(), weight_cache=st.booleans()),
+    st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans()),
     st.lists(st.tuples(ACTIONS, st.booleans()), min_size=1, max_size=4),
 )
 def test_any_order_gets_what_it_asks_for(switches, steps):

@@ -1,4 +1,4 @@
-"""What is communicated behind computation: AxoNN's OAR, ORS, OAG and the weight cache as one object.
+"""What is communicated behind computation: AxoNN's OAR, ORS and OAG as one object.
 
 Inside ``Overlap.step`` weights are gathered before they are asked for, in the order in which the previous
 step asked for them, and gradients are scattered while earlier layers compute.  Outside, all is done at once.
@@ -35,14 +35,11 @@ class Switches:
         all_reduce: OAR, the input gradient's collective behind the weight gradient's product.
         reduce_scatter: ORS, weight gradients over z behind the backward pass of earlier layers.
         all_gather: OAG, the weights of the next layers behind the computation of this one.
-        weight_cache: gathered weights are kept until the step ends; those that need no gathering, cast once, always
-            are.
     """
 
     all_reduce: bool = True
     reduce_scatter: bool = True
     all_gather: bool = True
-    weight_cache: bool = False
 
     @classmethod
     def of(cls, layout: Layout) -> Switches:
@@ -152,7 +149,7 @@ class Overlap:
             self._forget()
 
     def gather(self, weight: Matrix) -> Tensor:
-        """The whole weight; begins to gather those that come next."""
+        """The whole weight; begins to gather those that come next.  Those of one rank alone are cast once a step."""
         if not self._active:
             return weight.start_gather().wait()
         self._count_use()
@@ -161,7 +158,7 @@ class Overlap:
         pending = self._ahead.pop(weight, None) or weight.start_gather()
         self._prefetch(weight)
         whole = pending.wait()
-        if self.switches.weight_cache or weight.alone:
+        if weight.alone:
             self._kept[weight] = whole
         return whole
 
