@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import ranks
 import torch
 import torch.distributed as dist
-from cases import CASES, CLIP, CONVOLUTIONS, EASY, OFF, ON, Case, Part, assert_states, compared, linear
+from cases import CASES, CLIP, CONVOLUTIONS, EASY, Case, Part, assert_states, compared, linear
+from models import OFF
 from torch import nn
 from torch.nn import functional
 
@@ -48,11 +50,11 @@ def linears(layout: Layout) -> Iterator[Case]:
 
 
 def check_linears(some: list[tuple[int, int, int, int]]) -> None:
-    """Items 1 to 4 and 8: outputs, states, gradients, clipping; overlaps off and on with the cache."""
+    """Items 1 to 4 and 8: outputs, states, gradients, clipping; overlaps off and on."""
     for layout in layouts(some):
         for index, case in enumerate(linears(layout)):
-            for switches in (OFF, ON):
-                for _, found, want in compared(layout, case, "fp32", switches):
+            for one in (replace(layout, **OFF), layout):
+                for _, found, want in compared(one, case, "fp32"):
                     torch.testing.assert_close(found, want)
             if index < 3:
                 assert_states(layout, case)
@@ -61,8 +63,8 @@ def check_linears(some: list[tuple[int, int, int, int]]) -> None:
 def check_convolutions(some: list[tuple[int, int, int, int]]) -> None:
     """Item 6; gradients that sum over thousands of pixels are compared by their size where it is above 1."""
     for layout, case in product(layouts(some), CONVOLUTIONS):
-        for switches in (OFF, ON):
-            for name, found, want in compared(layout, CASES[case], "fp32", switches):
+        for one in (replace(layout, **OFF), layout):
+            for name, found, want in compared(one, CASES[case], "fp32"):
                 if name != "norm" and found.numel():
                     size = max(float(want.square().mean().sqrt()), 1.0)
                     assert float((found - want).square().mean().sqrt()) < 1e-6 * size, (layout, case, name)
@@ -71,8 +73,8 @@ def check_convolutions(some: list[tuple[int, int, int, int]]) -> None:
 
 def check_models(some: list[tuple[int, int, int, int]]) -> None:
     """Items 1 to 4 of whole models in easy mode."""
-    for layout, case, switches in product(layouts(some), EASY, (OFF, ON)):
-        for _, found, want in compared(layout, CASES[case], "fp32", switches):
+    for layout, case, overlaps in product(layouts(some), EASY, (OFF, {})):
+        for _, found, want in compared(replace(layout, **overlaps), CASES[case], "fp32"):
             torch.testing.assert_close(found, want)
 
 
@@ -86,7 +88,7 @@ def check_words(grid: tuple[int, int, int, int], vocabulary: int) -> None:
         vocabulary=4,
     )
     (layout,) = layouts([grid])
-    for _, found, want in compared(layout, case, "fp32", ON):
+    for _, found, want in compared(layout, case, "fp32"):
         torch.testing.assert_close(found, want)
     assert_states(layout, case)
 
@@ -150,12 +152,12 @@ def train_easily(folder: str) -> None:
     """Item 8: accumulation, fresh weights in the cache, a checkpoint that goes on on another grid."""
     wanted, state = train_serially()
     one, other = layouts([(2, 2, 1, 2), (1, 2, 4, 1)])
-    part = Part(one, CASES["attention, easy"], "fp64", ON)
+    part = Part(one, CASES["attention, easy"])
     optimizer = Optimizer(part.flat, ADAM)
     for number in range(STEPS):
         if number == STEPS - 1:
             checkpoint.save(f"{folder}/easy", optimizer.pieces(), {"updates": optimizer.updates})
-            part = Part(other, CASES["attention, easy"], "fp64", ON)
+            part = Part(other, CASES["attention, easy"])
             optimizer = Optimizer(part.flat, ADAM)
             optimizer.restored(checkpoint.load(f"{folder}/easy", optimizer.pieces())["updates"])
         assert abs(step(part, optimizer, words()[number]) - wanted[number]) < 1e-10

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 from emulation import Emulation, Link, emulated, measure_steps, ring_times  # noqa: E402
-from models import EVERY, gpt, layout_of, llama  # noqa: E402
+from models import EVERY, OFF, gpt, layout_of, llama  # noqa: E402
 
 import weft.layout.step  # noqa: E402
 from weft.collectives.stages import stage  # noqa: E402
@@ -38,7 +38,6 @@ LINKS = {
 FLOPS = 3e7
 """So slow that a step of the smallest model takes 0.14 to 0.37 s, in which Python's part is small; the three
 fastest grids are 3 % apart or more."""
-OFF = {"overlap_tensor": "none", "overlap_reduce": False, "overlap_gather": False}
 OVERLAPS = {
     "off": OFF,
     "OAR": OFF | {"overlap_tensor": "backward"},

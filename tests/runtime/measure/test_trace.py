@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from models import BATCH, DATA_INSIDE, EVERY, SEQUENCE, layout_of  # noqa: E402
+from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
@@ -26,7 +26,6 @@ from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
-OFF = {"overlap_tensor": "none", "overlap_reduce": False, "overlap_gather": False}
 INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
 MODELS = {
     "gpt": replace(models.gpt(), head_bias=True),

@@ -145,7 +145,7 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
         if _others_failed():
             raise SystemExit(getattr(error, "exit_code", 1)) from None
         raise
-    _leave()
+    leave()
 
 
 def _others_failed() -> bool:
@@ -175,11 +175,12 @@ def _join(device: str, rank: int, world: int, local: int, meeting: str, timeout_
     )
 
 
-def _leave() -> None:
+def leave() -> None:
     """Destroy the process groups while the interpreter is whole: a thread of gloo's that still holds a tensor
     when it ends aborts the process.  What refers to groups, which would outlive this, is collected before."""
     gc.collect()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 # Processes started here --------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def _rank(
             torch.set_num_threads(max(1, cores() // world))
         _join(device, rank, world, rank, f"file://{folder}/meeting", timeout_s)
         worker(*arguments)
-        _leave()
+        leave()
     except Exception as error:
         _record(Path(folder), rank, error)
         _exit(1)
@@ -336,7 +337,7 @@ def _rank(
 
 
 def _exit(code: int) -> NoReturn:
-    """End at once, without the interpreter's clean-up (see ``_leave``)."""
+    """End at once, without the interpreter's clean-up (see ``leave``)."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(BrokenPipeError):
             stream.flush()
