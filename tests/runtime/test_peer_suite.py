@@ -2,7 +2,8 @@
 
 What is elsewhere: 7, the vision transformer, in ``test_vision``; of 8, transposed layers and chains without a
 collective between in ``test_linear``, tied embeddings in ``test_parity``, exceptions inside the overlap and
-stale weights in ``test_overlap``, checkpoints of Weft's own decoder across grids in ``test_checkpoint``.
+stale weights in ``test_overlap``, checkpoints across grids in ``test_checkpoint`` and
+``test_prepare``, which also trains in easy mode.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import test_vocabulary  # noqa: E402
 from models import MORE, layout_of  # noqa: E402
-from peers_at_work import check_convolutions, check_linears, check_models, check_words, everything, grids, train_easily  # noqa: E402
+from peers_at_work import check_convolutions, check_linears, check_models, check_words, everything, grids  # noqa: E402
 
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
 
@@ -65,8 +66,3 @@ def test_vocabularies(ranks, vocabulary):
 def test_vocabularies_on_more_grids(ranks, grid, vocabulary):
     ranks.run(close, layout_of(grid), vocabulary)
     ranks.run(check_words, grid, vocabulary)
-
-
-def test_training_in_easy_mode(ranks, tmp_path):
-    """Item 8: gradient accumulation, consecutive steps with the cache, a checkpoint across grids."""
-    ranks.run(train_easily, str(tmp_path))

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from weft.commands.shared import JobSource
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.step import Issue
+    from weft.runtime.core.machine import Precision
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.arranged import JobStart
+    from weft.runtime.run.ranks import JobStart
     from weft.runtime.run.session import RunSettings
 
 USAGE = (
@@ -324,7 +325,7 @@ def train(
             request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.jobs[number].nccl_tuner)
     from weft.commands.train_rank import run_attempts
     from weft.runtime.core.machine import DETERMINISTIC
-    from weft.runtime.run.arranged import environment
+    from weft.runtime.run.ranks import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and options.out is None:
@@ -375,18 +376,13 @@ def _request(
     if options.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed, config = _of_model(options.weights or model, job, options)
-    settings = replace(
-        _settings(job, layout, options, details),
-        weights=options.weights,
-        compiled="inductor" if options.compile else None,
-    )
     return TrainingRequest(
         options=options,
         job=job,
         config=config,
         layout=layout,
         device=device,
-        settings=settings,
+        settings=_settings(job, options, details),
         cluster=cluster,
         described=described,
         planned_for=planned.name if planned else None,
@@ -431,11 +427,11 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
-    settings = _settings(job, layout, options)
+    precision = _precision(job)
     ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
     ends = []
     for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
-        issued, traced = extrapolate(job, layout, rank=rank, precision=settings.precision)
+        issued, traced = extrapolate(job, layout, rank=rank, precision=precision)
         predicted = step_collectives(job.model, job.recipe, layout, stage=stage)
         ends.append(
             TracedRank(
@@ -509,7 +505,7 @@ def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
 
 def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
     """What the ranks of a job need to know of the arrangement."""
-    from weft.runtime.run.arranged import JobStart
+    from weft.runtime.run.ranks import JobStart
 
     return JobStart(
         arrangement=bundle.where,
@@ -552,14 +548,26 @@ def _check_planned(job: Job, layout: Layout, options: TrainOptions) -> None:
         raise
 
 
-def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details | None = None) -> RunSettings:
+def _settings(job: Job, options: TrainOptions, details: Details) -> RunSettings:
+    from weft.runtime.run.optimizer import AdamSettings
+    from weft.runtime.run.session import RunSettings
+
+    return RunSettings(
+        seed=options.seed,
+        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
+        details=details,
+        precision=_precision(job),
+        weights=options.weights,
+        compiled="inductor" if options.compile else None,
+    )
+
+
+def _precision(job: Job) -> Precision:
+    """The formats in which a job is computed."""
     import torch
 
     from weft.layout.check import PRECISIONS
     from weft.runtime.core.machine import Precision
-    from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.optimizer import AdamSettings
-    from weft.runtime.run.session import RunSettings
 
     recipe = job.recipe
     if recipe.precision not in PRECISIONS:
@@ -575,14 +583,7 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
             remedy="set it to 4, or give --reduce-bf16",
         )
     precision = Precision.of(recipe.precision)
-    if recipe.gradient_bytes == 2:
-        precision = replace(precision, reduce=torch.bfloat16)
-    return RunSettings(
-        seed=options.seed,
-        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
-        details=details or Details(),
-        precision=precision,
-    )
+    return replace(precision, reduce=torch.bfloat16) if recipe.gradient_bytes == 2 else precision
 
 
 @click.group(cls=DefaultGroup, default="run")

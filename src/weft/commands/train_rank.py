@@ -30,10 +30,9 @@ from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import numerics
 from weft.runtime.measure.timing import accelerator_of, peak_flops
-from weft.runtime.run.arranged import JobStart
 from weft.runtime.run.data import Corpus, byte_corpus, is_tokens, markov_corpus, shard_corpus
 from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
-from weft.runtime.run.ranks import run_ranks
+from weft.runtime.run.ranks import JobStart, run_ranks
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.units import counted, format_seconds
 from weft.views.terminal import print_blocks

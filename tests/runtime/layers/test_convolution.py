@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import CASES, CONVOLUTIONS, Part, assert_states, compared, errors  # noqa: E402
+from cases import CASES, CONVOLUTIONS, Part, assert_states, errors  # noqa: E402
 from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -45,23 +45,6 @@ def test_outputs_and_all_gradients(ranks, grid):
 @pytest.mark.parametrize("grid", EVERY, ids=str)
 def test_every_grid(ranks, grid, overlaps):
     assert_exact(ranks.run(all_errors, layout_of(grid, **overlaps)))
-
-
-def squares(layout):
-    """Mean squares of errors in fp32, by name."""
-    return {
-        f"{case}: {name}": float((found - want).square().mean() ** 0.5) if found.numel() else 0.0
-        for case in CONVOLUTIONS
-        for name, found, want in compared(layout, CASES[case], "fp32")
-        if "clipped" not in name and name != "norm"
-    }
-
-
-@pytest.mark.parametrize("overlaps", [{}, OFF])
-def test_single_precision(ranks, overlaps):
-    """AxoNN's own bound (axonn.md, 2.4)."""
-    for found in ranks.run(squares, layout_of((2, 2, 2, 1), **overlaps)):
-        assert max(found.values()) < 1e-6, max(found.items(), key=lambda item: item[1])
 
 
 def states(layout):

@@ -101,19 +101,16 @@ def test_known_rows():
         {"z": 2, "data": 2, "order": ("data", "z", "y", "x", "context", "pipeline")},
     ],
 )
-@pytest.mark.parametrize("micro_batch", [1, 2])
-def test_every_grid_takes_the_same_global_batch(degrees, micro_batch):
+def test_every_grid_takes_the_same_global_batch(degrees):
     data = batches()
     whole = data.batch(7, range(16))[0]
     taken = {}
     for grid in grids(**degrees):
-        micro_batches = 16 // (grid.size("z", "data") * micro_batch)
-        own = [rows_of(grid, micro_batch, micro_batches, index) for index in range(micro_batches)]
-        for rows in own:
-            assert torch.equal(data.batch(7, rows)[0], whole[rows.start : rows.stop])
+        own = rows_of(grid, 16 // grid.size("z", "data"))
+        assert torch.equal(data.batch(7, own)[0], whole[own.start : own.stop])
         replica = (grid.coordinates["data"], grid.coordinates["z"])
         assert taken.setdefault(replica, own) == own
-    assert [row for replica in sorted(taken) for rows in taken[replica] for row in rows] == list(range(16))
+    assert [row for replica in sorted(taken) for row in taken[replica]] == list(range(16))
 
 
 def test_rows_beyond_the_batch_are_refused():

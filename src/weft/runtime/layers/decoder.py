@@ -37,7 +37,7 @@ from weft.runtime.layers.attention import (
     own_tokens,
     ring_attention,
 )
-from weft.runtime.layers.experts import Experts4D, Routing
+from weft.runtime.layers.experts import Experts4D
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, positions_table, vocabulary_matrix
@@ -161,7 +161,8 @@ def _experts(
         name,
         hidden,
         moe,
-        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
+        normalized=details.expert_weights_normalized,
+        balance=details.balance,
         places=own_tokens(machine.grid, sequence),
         whole_sequence=sequence,
         activation=partial(_between, activation=activation, gated=moe.expert.gated),

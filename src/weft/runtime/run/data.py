@@ -175,14 +175,10 @@ def _order(windows: int, seed: int, block: int) -> list[int]:
     return [int(window) for window in shuffled(positions, epochs, size=windows, seed=seed)]
 
 
-def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:
-    """The rows of the global batch that a rank's micro-batch ``index`` takes.
-
-    Ranks along z and data take different rows; those along other axes share them.
-    """
+def rows_of(grid: Grid, count: int) -> range:
+    """The rows of the global batch that a rank takes; those along z and data take different ones, ``count`` each."""
     replica = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
-    first = (replica * micro_batches + index) * micro_batch
-    return range(first, first + micro_batch)
+    return range(replica * count, (replica + 1) * count)
 
 
 def shuffled(positions: NDArray[np.int64], epochs: NDArray[np.int64], *, size: int, seed: int) -> NDArray[np.int64]:

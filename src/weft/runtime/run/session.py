@@ -178,11 +178,7 @@ class Session:
 
     def _batch(self, number: int, batches: Batches | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of this rank in a step, on their way to its device."""
-        rows = [
-            row
-            for index in range(self.micro_batches)
-            for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
-        ]
+        rows = rows_of(self.grid, self.micro_batches * self.grid.layout.micro_batch)
         own = own_tokens(self.grid, self.job.recipe.sequence)
         inputs, targets = (part[:, own] for part in (batches or self._batches).batch(number, rows))
         if self.grid.device.type != "cpu":
