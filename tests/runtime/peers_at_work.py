@@ -11,10 +11,9 @@ import torch
 import torch.distributed as dist
 from cases import CASES, CONVOLUTIONS, EASY, Case, assert_states, compared, linear
 from models import OFF
-from torch import nn
 
 from weft.layout.spec import Layout
-from weft.runtime.convert.roles import Normal, Transposed, Vocabulary
+from weft.runtime.convert.roles import Normal, Transposed
 
 SIZES = [(32, 64), (16, 128), (2, 256)]
 """Rows and features; two rows are two for each rank that has rows of its own."""
@@ -70,21 +69,6 @@ def check_models(some: list[tuple[int, int, int, int]]) -> None:
     for layout, case, overlaps in product(layouts(some), EASY, (OFF, {})):
         for _, found, want in compared(replace(layout, **overlaps), CASES[case], "fp32"):
             torch.testing.assert_close(found, want)
-
-
-def check_words(grid: tuple[int, int, int, int], vocabulary: int) -> None:
-    """Item 5."""
-    case = Case(
-        make=lambda: nn.Sequential(nn.Embedding(vocabulary, 8, padding_idx=1)),
-        shape=(64,),
-        plan={"0": Vocabulary()},
-        over=("", "y"),
-        vocabulary=4,
-    )
-    (layout,) = layouts([grid])
-    for _, found, want in compared(layout, case, "fp32"):
-        torch.testing.assert_close(found, want)
-    assert_states(layout, case)
 
 
 def everything(world: int, some: list[tuple[int, int, int, int]]) -> None:
