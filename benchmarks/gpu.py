@@ -35,14 +35,13 @@ from torch import Tensor
 
 from weft.cluster import calibration, load
 from weft.estimation import estimate, of_runtime
-from weft.layout.spec import Layout
+from weft.layout.spec import Layout, TensorOverlap
 from weft.layout.text import parse_layout
 from weft.model.job import Job, Recipe, model_flops
 from weft.model.spec import Attention, Block, BlockRun, FeedForward, MixtureOfExperts, Model
 from weft.runtime.core.collectives import Collectives, Pending
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.layers.decoder import Details
 from weft.runtime.measure.timing import accelerator_of, peak_flops
 from weft.runtime.measure.trace import on_fake_ranks
@@ -305,7 +304,6 @@ def numbers(tiny: bool) -> Iterator[Case]:
         "gpt": (job_of("gpt"), {}),
         "mixture": (job_of("mixture"), {}),
         "window": (job_of(window=8), {}),
-        "documents": (job_of(), {"details": Details(document_end=7)}),
         "soft caps": (job_of(), {"details": Details(score_cap=20.0, logit_cap=15.0)}),
         "recompute": (job_of(), {}),
         "compiled": (job_of(), {"compiled": "inductor" if CUDA else "aot_eager"}),
@@ -406,11 +404,12 @@ def overlap(tiny: bool) -> Iterator[Case]:
 
     def hidden(layout: Layout) -> dict[str, Any]:
         job, result = wide_job(layout.micro_batch * layout.dp * 2, tiny=tiny), {}
-        cases = {"alone": (math.inf, 0.0, None), "on": (LINK_BPS, LATENCY_S, None)}
-        cases["off"] = (LINK_BPS, LATENCY_S, Switches.off())
-        for name, (link_Bps, latency_s, switches) in cases.items():
-            with one_of_many(layout, link_Bps=link_Bps, latency_s=latency_s) as grid:
-                session = session_of(job, grid, switches=switches)
+        off = replace(layout, overlap_tensor=TensorOverlap.NONE, overlap_reduce=False, overlap_gather=False)
+        cases = {"alone": (math.inf, 0.0, layout), "on": (LINK_BPS, LATENCY_S, layout)}
+        cases["off"] = (LINK_BPS, LATENCY_S, off)
+        for name, (link_Bps, latency_s, one) in cases.items():
+            with one_of_many(one, link_Bps=link_Bps, latency_s=latency_s) as grid:
+                session = session_of(job, grid)
                 session.step()
                 Emulated.seconds, Emulated.count = 0.0, 0
                 session.step()

@@ -100,11 +100,11 @@ simulate: cluster model --arrangement --batch --calibration --fabric --failed --
 train:
 train export: file folder --config --dtype --to
 train run: model --arrangement --background-save --batch --calibration --clip --cluster
-    --compare --compile --data --deterministic --device --document-end --dry-run --eval-batches --eval-data
+    --compare --compile --data --deterministic --device --dry-run --eval-batches --eval-data
     --eval-every --expert-balance --from --job --keep --layout --no-overlap --out --plan --precision
-    --profile --rank --rate --reduce-bf16 --restart --restart-layout
+    --profile --rank --rate --reduce-bf16 --restart
     --resume --resume-from --save-every --seed --sequence --start-at --steps --tensorboard --timeout
-    --tokenizer --warmup --weight-cache
+    --warmup
 serve: --open --port --state
 fabric:
 fabric bill: network --format --kind --output --prices --radix --spares --wide

@@ -1,7 +1,7 @@
 """Run every command once, in a folder that is thrown away, and report those that do not end as they should.
 
-Run: ``python tools/smoke.py`` with a Python that has Weft and its extras ``chakra``, ``page``, ``parquet`` and
-``tokenizers``; it needs no test tools.  Commands that need PyTorch must say so where it is missing.
+Run: ``python tools/smoke.py`` with a Python that has Weft and its extras ``chakra``, ``page`` and ``parquet``;
+it needs no test tools.  Commands that need PyTorch must say so where it is missing.
 """
 
 from __future__ import annotations

@@ -806,22 +806,22 @@ of_file("runtime.run.data.byte_corpus", "text", words("some text"))
 def hub_file() -> dict[str, bytes]:
     """A folder of the hub with a model of one block, in one file."""
     import torch
+    from safetensors.torch import save
 
     from weft.model import read_config
-    from weft.runtime.checkpoints.hub import header, parts
+    from weft.runtime.checkpoints.hub import parts
 
     config = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
     config |= {"intermediate_size": 8, "vocab_size": 8, "tie_word_embeddings": True}
-    described = []
-    for name, part in parts(read_config(config), "llama").items():
-        width = () if "norm" in name else (8,)
-        described += [(f"model.{one}", torch.float32, (8, *width)) for one in part.names]
-    head = header(described, {})
-    size = sum(32 if len(shape) == 1 else 256 for _, _, shape in described)
-    index = json.dumps({"weight_map": {name: "model.safetensors" for name, *_ in described}})
+    tensors = {
+        f"model.{one}": torch.zeros(8, *(() if "norm" in name else (8,)))
+        for name, part in parts(read_config(config), "llama").items()
+        for one in part.names
+    }
+    index = json.dumps({"weight_map": dict.fromkeys(tensors, "model.safetensors")})
     return {
         "config.json": json.dumps(config).encode(),
-        "model.safetensors": head + bytes(size),
+        "model.safetensors": save(tensors),
         "model.safetensors.index.json": index.encode(),
     }
 
@@ -848,13 +848,7 @@ def shards() -> list[str | bytes]:
     return [file.getvalue()]
 
 
-def indexed(raw: bytes, folder: Path) -> object:
-    written(raw, folder / "given.idx")
-    return called("runtime.run.data.shard_corpus")(str(written(bytes(16), folder / "given.bin")))
-
-
 of_hub(
     "runtime.checkpoints.hub.HubWeights", "json", "model.safetensors.index.json", "config.json", "model.safetensors"
 )
 of_file("runtime.run.data.shard_corpus", "bytes", shards, file="given.npy")
-add("runtime.run.data._indexed", indexed, "bytes", lambda: [b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + b"\x04"])

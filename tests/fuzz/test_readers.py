@@ -53,7 +53,6 @@ NOT_READERS = {
     "runtime.convert.prepare.Step.load_state_dict": "takes tensors",
     "runtime.checkpoints.checkpoint.load": "read_state and read_index, then bytes with checksums",
     "runtime.convert.parallelize.load_state_dict": "takes tensors in memory",
-    "runtime.run.data.token_corpus": "gives its text to a tokenizer of another package",
     "model.huggingface.read_text_part": "gives a table to read_details and check_model",
     "runtime.measure.selftest.read_findings": "reads what its own ranks wrote",
     "runtime.run.session.load_latest": "gives folders to Session.load",

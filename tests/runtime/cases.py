@@ -17,13 +17,11 @@ from weft.layout.spec import Layout
 from weft.runtime.convert.parallelize import easy_plan, gather_state_dict, load_state_dict, parallelize
 from weft.runtime.convert.roles import Normal, Transposed
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.core.placement import share
 from weft.runtime.run.flat import Flat
 
 CLIP = 1e-3
-OFF, ON = Switches.off(), Switches(weight_cache=True)
 EVERY_ROW = ("x", "y", "z", "data")
 Pairs = Iterator[tuple[str, Tensor, Tensor]]
 
@@ -73,8 +71,8 @@ solved = lru_cache(Solved)
 class Part:
     """One rank's part of a model, with what trains it."""
 
-    def __init__(self, layout: Layout, case: Case, precision: str, switches: Switches | None) -> None:
-        self.machine = Machine.of(grid_of(layout), precision=Precision.of(precision), switches=switches)
+    def __init__(self, layout: Layout, case: Case, precision: str = "fp64") -> None:
+        self.machine = Machine.of(grid_of(layout), precision=Precision.of(precision))
         self.case, self.grid = case, self.machine.grid
         dtype = self.machine.precision.master
         self.whole = solved(case, dtype)
@@ -110,9 +108,9 @@ class Part:
             yield name, values, gradient[window]
 
 
-def compared(layout: Layout, case: Case, precision: str = "fp64", switches: Switches | None = None) -> Pairs:
+def compared(layout: Layout, case: Case, precision: str = "fp64") -> Pairs:
     """What this rank computes, in the second step of two, and the same part of the whole, by name."""
-    part = Part(layout, case, precision, switches)
+    part = Part(layout, case, precision)
     part.step()
     out, slope = part.step()
     whole = part.whole
@@ -125,17 +123,17 @@ def compared(layout: Layout, case: Case, precision: str = "fp64", switches: Swit
         yield f"{name}, clipped", *pair
 
 
-def errors(layout: Layout, case: str | Case, precision: str = "fp64", switches: Switches | None = None):
+def errors(layout: Layout, case: str | Case, precision: str = "fp64"):
     """The worst of each tensor."""
     found: dict[str, float] = {}
-    for name, *pair in compared(layout, CASES[case] if isinstance(case, str) else case, precision, switches):
+    for name, *pair in compared(layout, CASES[case] if isinstance(case, str) else case, precision):
         found[name] = max(found.get(name, 0.0), worst(*pair))
     return found
 
 
 def assert_states(layout: Layout, case: Case) -> None:
     """Plain states come back, and others are loaded."""
-    part = Part(layout, case, "fp64", None)
+    part = Part(layout, case)
     first, other = part.whole.state, case.model(torch.float64, seed=2).state_dict()
     assert_equal(gather_state_dict(part.model, part.flat), first)
     load_state_dict(part.model, other)

@@ -18,7 +18,6 @@ from weft.layout.spec import Layout
 from weft.model.spec import Model
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.layers.attention import own_tokens
 from weft.runtime.layers.decoder import Details
@@ -66,12 +65,11 @@ class Run:
         model: Model,
         *,
         precision: str = "fp64",
-        switches: Switches | None = None,
         collectives: type[Collectives] = Collectives,
         details: Details | None = None,
     ) -> None:
         self.model, self.grid = model, grid_of(layout)
-        machine = Machine.of(self.grid, precision=Precision.of(precision), switches=switches)
+        machine = Machine.of(self.grid, precision=Precision.of(precision))
         self.machine = replace(machine, collectives=collectives(self.grid))
         self.stages = build_stages(self.machine, model, sequence=SEQUENCE, details=details)
         self.serial = solved(model, self.machine.precision.master, details)

@@ -27,7 +27,6 @@ from weft.layout.step import Issue, wide_axes
 from weft.model.job import Job
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.measure.trace import bare_step
 
 Axes = tuple[str, ...]
@@ -193,7 +192,6 @@ def emulated(
     gemm_s: ProductTime,
     collective_s: CollectiveTime,
     paced: bool = True,
-    switches: Switches | None = None,
     precision: Precision | None = None,
 ) -> Iterator[Emulation]:
     """Rank 0 of a layout, on the CPU.
@@ -202,7 +200,6 @@ def emulated(
         gemm_s: seconds of a product.
         collective_s: seconds of a collective that has its link to itself, as of ``ring_times``.
         paced: delays take their time, else they are only added up.
-        switches: overlaps, those of the layout by default.
 
     Raises:
         BadInput: ``torch.distributed`` is in use.
@@ -218,7 +215,7 @@ def emulated(
     links = _Links(EmulatedClock(paced), collective_s)
     _join(layout, links)
     try:
-        machine = Machine.of(Grid.of(layout), precision=precision, switches=switches)
+        machine = Machine.of(Grid.of(layout), precision=precision)
         links.clock.begin()
         with _TimedProducts(links.clock, gemm_s):
             yield Emulation(machine=machine, clock=links.clock, exposed_s=links.exposed_s)

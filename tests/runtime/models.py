@@ -76,6 +76,10 @@ DATA_INSIDE = ("data", "y", "z", "x", "pipeline", "context")
 """Placements: y inside x, and not the other way round."""
 
 
+OFF = {"overlap_tensor": "none", "overlap_reduce": False, "overlap_gather": False}
+"""Nothing is hidden."""
+
+
 def layout_of(grid: tuple[int, int, int, int], *, micro_batches: int = 2, **switches: Any) -> Layout:
     """A layout whose ranks take their part of the batch in so many micro-batches."""
     x, y, z, data = grid

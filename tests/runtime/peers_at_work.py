@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import ranks
 import torch
 import torch.distributed as dist
-from cases import CASES, CLIP, CONVOLUTIONS, EASY, OFF, ON, Case, Part, assert_states, compared, linear
-from torch import nn
-from torch.nn import functional
+from cases import CASES, CONVOLUTIONS, EASY, Case, assert_states, compared, linear
+from models import OFF
 
 from weft.layout.spec import Layout
-from weft.runtime.checkpoints import checkpoint
-from weft.runtime.convert.parallelize import gather_state_dict
-from weft.runtime.convert.roles import Normal, Transposed, Vocabulary
-from weft.runtime.run.optimizer import AdamSettings, Optimizer
+from weft.runtime.convert.roles import Normal, Transposed
 
 SIZES = [(32, 64), (16, 128), (2, 256)]
 """Rows and features; two rows are two for each rank that has rows of its own."""
-ADAM = AdamSettings(rate=1e-2, clip=CLIP)
-STEPS, MICRO_BATCHES, BATCH = 3, 2, 16
 
 
 def grids(world: int) -> list[tuple[int, int, int, int]]:
@@ -48,11 +43,11 @@ def linears(layout: Layout) -> Iterator[Case]:
 
 
 def check_linears(some: list[tuple[int, int, int, int]]) -> None:
-    """Items 1 to 4 and 8: outputs, states, gradients, clipping; overlaps off and on with the cache."""
+    """Items 1 to 4 and 8: outputs, states, gradients, clipping; overlaps off and on."""
     for layout in layouts(some):
         for index, case in enumerate(linears(layout)):
-            for switches in (OFF, ON):
-                for _, found, want in compared(layout, case, "fp32", switches):
+            for one in (replace(layout, **OFF), layout):
+                for _, found, want in compared(one, case, "fp32"):
                     torch.testing.assert_close(found, want)
             if index < 3:
                 assert_states(layout, case)
@@ -61,8 +56,8 @@ def check_linears(some: list[tuple[int, int, int, int]]) -> None:
 def check_convolutions(some: list[tuple[int, int, int, int]]) -> None:
     """Item 6; gradients that sum over thousands of pixels are compared by their size where it is above 1."""
     for layout, case in product(layouts(some), CONVOLUTIONS):
-        for switches in (OFF, ON):
-            for name, found, want in compared(layout, CASES[case], "fp32", switches):
+        for one in (replace(layout, **OFF), layout):
+            for name, found, want in compared(one, CASES[case], "fp32"):
                 if name != "norm" and found.numel():
                     size = max(float(want.square().mean().sqrt()), 1.0)
                     assert float((found - want).square().mean().sqrt()) < 1e-6 * size, (layout, case, name)
@@ -71,24 +66,9 @@ def check_convolutions(some: list[tuple[int, int, int, int]]) -> None:
 
 def check_models(some: list[tuple[int, int, int, int]]) -> None:
     """Items 1 to 4 of whole models in easy mode."""
-    for layout, case, switches in product(layouts(some), EASY, (OFF, ON)):
-        for _, found, want in compared(layout, CASES[case], "fp32", switches):
+    for layout, case, overlaps in product(layouts(some), EASY, (OFF, {})):
+        for _, found, want in compared(replace(layout, **overlaps), CASES[case], "fp32"):
             torch.testing.assert_close(found, want)
-
-
-def check_words(grid: tuple[int, int, int, int], vocabulary: int) -> None:
-    """Item 5."""
-    case = Case(
-        make=lambda: nn.Sequential(nn.Embedding(vocabulary, 8, padding_idx=1)),
-        shape=(64,),
-        plan={"0": Vocabulary()},
-        over=("", "y"),
-        vocabulary=4,
-    )
-    (layout,) = layouts([grid])
-    for _, found, want in compared(layout, case, "fp32", ON):
-        torch.testing.assert_close(found, want)
-    assert_states(layout, case)
 
 
 def everything(world: int, some: list[tuple[int, int, int, int]]) -> None:
@@ -99,66 +79,3 @@ def everything(world: int, some: list[tuple[int, int, int, int]]) -> None:
     check_linears(some)
     check_convolutions(some)
     check_models(some)
-
-
-# Training in easy mode ------------------------------------------------------------------------------
-
-
-def words() -> torch.Tensor:
-    generator = torch.Generator().manual_seed(7)
-    return torch.randint(40, (STEPS, BATCH, 7), generator=generator)
-
-
-def loss_of(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    """A share of the mean loss over the global batch."""
-    losses = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-    return losses * len(batch) / BATCH
-
-
-def train_serially() -> tuple[list[float], dict[str, torch.Tensor]]:
-    model = CASES["attention, easy"].model(torch.float64)
-    groups = [
-        {"params": [one for one in model.parameters() if one.ndim > 1], "weight_decay": ADAM.weight_decay},
-        {"params": [one for one in model.parameters() if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    adam = torch.optim.AdamW(groups, lr=ADAM.rate, betas=ADAM.betas, eps=ADAM.epsilon)
-    found = []
-    for batch in words():
-        adam.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        adam.step()
-        found.append(loss.item())
-    return found, model.state_dict()
-
-
-def step(part: Part, optimizer: Optimizer, batch: torch.Tensor) -> float:
-    """In micro-batches, with the weight cache."""
-    total = torch.zeros(1, dtype=torch.float64)
-    own = part.rows_of(batch, "")
-    with part.flat.step(MICRO_BATCHES, loss="sum"):
-        for rows in own.chunk(MICRO_BATCHES):
-            loss = loss_of(part.model, rows)
-            loss.backward()
-            total += loss.detach()
-    optimizer.step()
-    return float(part.machine.collectives.all_reduce(total, "x", "y", "z", "data").wait())
-
-
-def train_easily(folder: str) -> None:
-    """Item 8: accumulation, fresh weights in the cache, a checkpoint that goes on on another grid."""
-    wanted, state = train_serially()
-    one, other = layouts([(2, 2, 1, 2), (1, 2, 4, 1)])
-    part = Part(one, CASES["attention, easy"], "fp64", ON)
-    optimizer = Optimizer(part.flat, ADAM)
-    for number in range(STEPS):
-        if number == STEPS - 1:
-            checkpoint.save(f"{folder}/easy", optimizer.pieces(), {"updates": optimizer.updates})
-            part = Part(other, CASES["attention, easy"], "fp64", ON)
-            optimizer = Optimizer(part.flat, ADAM)
-            optimizer.restored(checkpoint.load(f"{folder}/easy", optimizer.pieces())["updates"])
-        assert abs(step(part, optimizer, words()[number]) - wanted[number]) < 1e-10
-    found = gather_state_dict(part.model, part.flat)
-    for name, values in state.items():
-        torch.testing.assert_close(found[name], values, rtol=1e-8, atol=1e-8)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -66,8 +64,6 @@ def random_parameters(model: Model, dtype: torch.dtype, seed: int = 0) -> Parame
 def logits(parameters: Parameters, model: Model, ids: Tensor, details: Details | None = None) -> Tensor:
     """Logits (batch, sequence, vocabulary)."""
     details = details or Details()
-    if details.document_end is not None:
-        return torch.stack([_by_document(parameters, model, row, details) for row in ids])
     rows = functional.embedding(ids, parameters["embedding.weight"]) * (details.embedding_scale or 1.0)
     if model.positions:
         rows = rows + parameters["positions"][: ids.shape[1]]
@@ -78,15 +74,6 @@ def logits(parameters: Parameters, model: Model, ids: Tensor, details: Details |
         rows = norm(parameters, "norm", rows, details)
     table = parameters["embedding.weight" if model.tied_embeddings else "head.weight"]
     return soft_capped(functional.linear(rows, table, parameters.get("head.bias")), details.logit_cap)
-
-
-def _by_document(parameters: Parameters, model: Model, row: Tensor, details: Details) -> Tensor:
-    """Logits of a row, each of its documents by itself."""
-    ends = [place + 1 for place, token in enumerate(row.tolist()) if token == details.document_end]
-    borders = sorted({0, *ends, len(row)})
-    alone = replace(details, document_end=None)
-    parts = [row[start:stop] for start, stop in pairwise(borders)]
-    return torch.cat([logits(parameters, model, part[None], alone)[0] for part in parts])
 
 
 def soft_capped(values: Tensor, cap: float | None) -> Tensor:

@@ -1,8 +1,9 @@
 """AxoNN's own tests as behaviours, item by item, on grids of 2, 4 and 8 ranks, in single precision.
 
-What is elsewhere: 7, the vision transformer, in ``test_vision``; of 8, transposed layers and chains without a
-collective between in ``test_linear``, tied embeddings in ``test_parity``, exceptions inside the overlap and
-stale weights in ``test_overlap``, checkpoints of Weft's own decoder across grids in ``test_checkpoint``.
+What is elsewhere: 5, vocabularies, in ``test_vocabulary``; 7, the vision transformer, in ``test_vision``; of 8,
+transposed layers and chains without a collective between in ``test_linear``, tied embeddings in ``test_parity``,
+exceptions inside the overlap and stale weights in ``test_overlap``, checkpoints across grids in ``test_checkpoint``
+and ``test_prepare``, which also trains in easy mode.
 """
 
 from __future__ import annotations
@@ -11,13 +12,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import test_vocabulary  # noqa: E402
-from models import MORE, layout_of  # noqa: E402
-from peers_at_work import check_convolutions, check_linears, check_models, check_words, everything, grids, train_easily  # noqa: E402
+from peers_at_work import check_convolutions, check_linears, check_models, everything, grids  # noqa: E402
 
 from weft.runtime.run.ranks import run_ranks  # noqa: E402
-
-VOCABULARIES = [32_000, 50_304, 128_256]
 
 
 def test_there_are_as_many_grids_as_ways_to_write_the_world():
@@ -45,28 +42,3 @@ def test_eight_ranks(ranks):
 def test_every_grid_of_eight_ranks(ranks, grid):
     for check in (check_linears, check_convolutions, check_models):
         ranks.run(check, [grid])
-
-
-def close(layout, vocabulary):
-    for _, found, want in test_vocabulary.compared(layout, vocabulary, 8, "fp32"):
-        torch.testing.assert_close(found, want)
-
-
-@pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_vocabularies(ranks, vocabulary):
-    """Item 5: embedding, head and loss; the embedding's states."""
-    ranks.run(close, layout_of((2, 2, 2, 1)), vocabulary)
-    ranks.run(check_words, (2, 2, 1, 2), vocabulary)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("vocabulary", VOCABULARIES)
-@pytest.mark.parametrize("grid", MORE, ids=str)
-def test_vocabularies_on_more_grids(ranks, grid, vocabulary):
-    ranks.run(close, layout_of(grid), vocabulary)
-    ranks.run(check_words, grid, vocabulary)
-
-
-def test_training_in_easy_mode(ranks, tmp_path):
-    """Item 8: gradient accumulation, consecutive steps with the cache, a checkpoint across grids."""
-    ranks.run(train_easily, str(tmp_path))

@@ -137,14 +137,6 @@ def test_single_overlaps_over_z_by_hand(c):
     assert constant(scatters, collective=c) == pytest.approx(15 + (11 + 4 + 1 + 3) * c)
 
 
-def test_a_weight_cache_gathers_once():
-    """Two micro-batches, nothing hidden: 22 gathers without it, 6 with it."""
-    layout = replace(Layout(z=8, micro_batch=1), **OFF)
-    cached = StepOptions(weight_cache=True)
-    saved = constant(layout, collective=1.0) - constant(layout, collective=1.0, options=cached)
-    assert saved == pytest.approx(22 - 6)
-
-
 def test_data_parallelism_by_hand():
     """One bucket, complete after the embedding's gradient: nothing hides; vectors, loss and norm; with
     ZeRO-1 values are gathered."""
@@ -191,7 +183,7 @@ def layouts(draw):
 
 MODELS = [gpt(), gpt(layers=3, tied_embeddings=True), gpt(layers=2, head_bias=True), llama()]
 JOBS = st.sampled_from([Job(model=model, recipe=RECIPE) for model in MODELS])
-OPTIONS = st.builds(StepOptions, weight_cache=st.booleans(), clip=st.booleans())
+OPTIONS = st.builds(StepOptions, clip=st.booleans())
 SPEEDS = st.tuples(st.sampled_from([0.0, 1e-6, 1e-4]), st.sampled_from([1e6, 1e8, 1e10]), st.sampled_from([1e8, 1e10]))
 
 

@@ -187,7 +187,6 @@ EXTRAS = {
     "ray": ("sweeps on a cluster", ("ray",)),
     "runtime": ("weft train, weft bench", ("safetensors", "torch")),
     "tensorboard": ("weft train --tensorboard", ("tensorboard",)),
-    "tokenizers": ("weft train on text", ("tokenizers",)),
 }
 """Each extra: what it serves, and its packages."""
 

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from weft.commands.shared import (
 )
 from weft.errors import BadInput, Unsupported
 from weft.files import write_text
-from weft.launched import adopt_launcher, launched, launched_world, said_once, speaks
+from weft.launched import adopt_launcher, launched_world, said_once, speaks
 from weft.layout.measured import StepRecord
 from weft.layout.spec import Layout, TensorOverlap
 from weft.layout.text import parse_layout
@@ -46,8 +45,9 @@ if TYPE_CHECKING:
     from weft.commands.shared import JobSource
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.step import Issue
+    from weft.runtime.core.machine import Precision
     from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.arranged import JobStart
+    from weft.runtime.run.ranks import JobStart
     from weft.runtime.run.session import RunSettings
 
 USAGE = (
@@ -68,15 +68,13 @@ class DataOptions(Options):
 
     group = "Data"
     data: str | None = option(None, "Text or tokens (.npy, .bin, folder; default: synthetic).", metavar="FILE")
-    tokenizer: str | None = option(None, "tokenizer.json for texts of --data (default: bytes).", metavar="FILE")
-    document_end: int | None = option(None, "End-of-document token; attention stops at it.", metavar="ID", least=0)
     eval_every: int | None = option(None, "Evaluate every N steps and at the end.", metavar="N", least=1)
     eval_data: str | None = option(
         None, "Evaluation data, as --data (default: its last 5 %, not trained on).", metavar="FILE"
     )
     eval_batches: int = option(4, "Global batches per evaluation.", metavar="N", least=1)
 
-    needs = {"tokenizer": "data", "document_end": "data", "eval_data": "eval_every", "eval_batches": "eval_every"}
+    needs = {"eval_data": "eval_every", "eval_batches": "eval_every"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +92,6 @@ class OptimizerOptions(Options):
     )
     reduce_bf16: bool = option(False, "Accumulate and reduce gradients in 16 bits, not 32.")
     no_overlap: bool = option(False, "Hide no communication behind computation.")
-    weight_cache: bool = option(False, "Keep gathered weights for the whole step.")
     compile: bool = option(False, "Compile each block with torch.compile.")
     deterministic: bool = option(False, "The same bits in every run on GPUs too (slower).")
 
@@ -111,17 +108,11 @@ class CheckpointOptions(Options):
     resume: bool = option(False, "Continue from the last checkpoint of --out, in any layout.")
     resume_from: str | None = option(None, "Continue from this checkpoint instead, into --out.", metavar="DIR")
     restart: Literal["never", "on-failure"] = option("never", "Restart from the last checkpoint after a failure.")
-    restart_layout: tuple[str, ...] = option(
-        (), "Layout to continue with after a failure (repeats).", metavar="LAYOUT"
-    )
     timeout: float | None = option(
         None, "Give up on a collective that takes longer.", metavar="SECONDS", least=0, above=True
     )
 
-    needs = {
-        **dict.fromkeys(("save_every", "keep", "background_save", "resume", "restart"), "out"),
-        "restart_layout": "restart",
-    }
+    needs = dict.fromkeys(("save_every", "keep", "background_save", "resume", "restart"), "out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +164,7 @@ class TrainOptions(
             raise BadInput("--resume and --resume-from exclude each other", where="train", remedy="drop one of them")
         if self.arrangement is not None:
             recipe = (one.name for one in options_of(RecipeOptions))
-            own = {"layout", "restart_layout", "plan", "rank", "reduce_bf16", *recipe}
+            own = {"layout", "plan", "rank", "reduce_bf16", *recipe}
             for name in sorted(given.keys() & own):
                 problem = f"{given[name]} is already in the arrangement"
                 raise BadInput(problem, where="train --arrangement", remedy=USAGE)
@@ -185,7 +176,7 @@ _TRACED = frozenset(
     {
         *("layout", "plan", "rank", "arrangement", "job"),
         *("batch", "sequence", "precision", "reduce_bf16"),
-        *("no_overlap", "weight_cache", "dry_run"),
+        *("no_overlap", "dry_run"),
     }
 )
 """What a dry run takes."""
@@ -312,13 +303,12 @@ def train(
             job, layout, planned = arranged.job, _overlapped(arranged.layout, options), bundle.subcluster(number)
         if options.dry_run:
             return _dry_run(job, layout, options)
-        layouts = _for_launched([layout, *(_layout(text, job, options) for text in options.restart_layout)])
-        request, *others = (_request(model, options, job, one, planned, quiet=quiet) for one in layouts)
+        request = _request(model, options, job, layout, planned, quiet=quiet)
         if options.arrangement is not None:
             request = replace(request, start=_start_of(bundle, number, options), tuner=bundle.jobs[number].nccl_tuner)
     from weft.commands.train_rank import run_attempts
     from weft.runtime.core.machine import DETERMINISTIC
-    from weft.runtime.run.arranged import environment
+    from weft.runtime.run.ranks import environment
 
     with tempfile.TemporaryDirectory(prefix="weft-") as folder:
         if quiet and options.out is None:
@@ -333,7 +323,7 @@ def train(
                 settings[TUNER_KEY] = str(Path(folder) / TUNER)
             request = replace(request, seen=str(Path(options.out or folder) / SEEN))
         with environment(settings):
-            layout = run_attempts(request, others)
+            run_attempts(request)
         metrics, seen = request.metrics_path, request.seen
         steps: tuple[StepRecord, ...] = ()
         if metrics is not None and metrics.is_file():
@@ -352,7 +342,6 @@ def _request(
     from weft.commands.train_rank import TrainingRequest
     from weft.layout.check import check_trainable
     from weft.runtime.core.grid import sizes_of
-    from weft.runtime.run.data import is_tokens
     from weft.runtime.run.ranks import default_device
 
     world = launched_world()
@@ -364,26 +353,19 @@ def _request(
             remedy=f"launch {layout.world} ranks, or take another layout",
         )
     check_trainable(job, layout)
-    if options.tokenizer is not None and options.data is not None and is_tokens(options.data):
-        raise BadInput("--tokenizer has no effect on --data that holds tokens", where="train", remedy="drop it")
     device = default_device(layout.world) if options.device == "auto" else options.device
     described = None if options.cluster is None else cluster_of(options.cluster)
     cluster = described or (planned if device == "cuda" else None)
     if options.calibration is not None and cluster is None:
         raise BadInput("--calibration needs --cluster on CPUs", where="train")
     details, assumed, config = _of_model(options.weights or model, job, options)
-    settings = replace(
-        _settings(job, layout, options, details),
-        weights=options.weights,
-        compiled="inductor" if options.compile else None,
-    )
     return TrainingRequest(
         options=options,
         job=job,
         config=config,
         layout=layout,
         device=device,
-        settings=settings,
+        settings=_settings(job, options, details),
         cluster=cluster,
         described=described,
         planned_for=planned.name if planned else None,
@@ -413,10 +395,6 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
         modelled = table is not None and table.get("model_type") in DEFAULTS
         details = details_of(table, f"catalogue: {job.model.name}") if modelled else Details()
         assumed = (f"{in_words(details, job.model)} (a config.json would say)",)
-    if options.document_end is not None and options.document_end >= job.model.vocab:
-        problem = f"token {options.document_end} is outside the vocabulary of {job.model.name}"
-        raise BadInput(problem, where="--document-end", remedy=f"give 0 to {job.model.vocab - 1}")
-    details = replace(details, document_end=options.document_end)
     if options.expert_balance is not None:
         if not any(kind.moe for kind in job.model.kinds):
             raise BadInput(f"{job.model.name} has no experts", where="--expert-balance", remedy="drop it")
@@ -426,19 +404,18 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
 
 def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     from weft.layout.mesh import groups
-    from weft.layout.step import StepOptions, step_collectives
+    from weft.layout.step import step_collectives
     from weft.runtime.measure.trace import extrapolate
     from weft.runtime.run.session import micro_batches_of
 
     if not speaks():
         return DryRun(job=job, layout=layout, ends=())
-    settings = _settings(job, layout, options)
-    step_options = StepOptions(weight_cache=options.weight_cache)
+    precision = _precision(job)
     ranks = groups(layout, "pipeline")[0][[0, -1]].tolist()
     ends = []
     for stage, rank in dict(zip((0, layout.pipeline - 1), ranks, strict=True)).items():
-        issued, traced = extrapolate(job, layout, rank=rank, precision=settings.precision, switches=settings.switches)
-        predicted = step_collectives(job.model, job.recipe, layout, stage=stage, options=step_options)
+        issued, traced = extrapolate(job, layout, rank=rank, precision=precision)
+        predicted = step_collectives(job.model, job.recipe, layout, stage=stage)
         ends.append(
             TracedRank(
                 rank=rank,
@@ -452,7 +429,7 @@ def _dry_run(job: Job, layout: Layout, options: TrainOptions) -> DryRun:
     return DryRun(job=job, layout=layout, ends=tuple(ends))
 
 
-_READ = ("data", "eval_data", "tokenizer", "plan", "arrangement", "cluster", "calibration")
+_READ = ("data", "eval_data", "plan", "arrangement", "cluster", "calibration")
 
 
 def _check_files(model: JobSource | None, options: TrainOptions) -> None:
@@ -500,7 +477,7 @@ def _subject(model: JobSource | None, options: TrainOptions) -> tuple[Job, Layou
 def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     """A layout as it is trained; what is left out follows from the job, and from the ranks that were launched."""
     partial = parse_layout(text)
-    layout = partial.complete(None if options.restart_layout else launched_world())
+    layout = partial.complete(launched_world())
     if "micro_batch" not in partial.values:  # the whole share at once, with a pipeline in twice as many as stages
         share, rest = divmod(job.recipe.global_batch, layout.dp)
         parts = 2 * layout.pipeline if layout.pipeline > 1 else 1
@@ -509,14 +486,9 @@ def _layout(text: str, job: Job, options: TrainOptions) -> Layout:
     return _overlapped(layout, options)
 
 
-def _for_launched(layouts: Sequence[Layout]) -> Sequence[Layout]:
-    """Under torchrun the layout of as many ranks as were launched, else all."""
-    return layouts if not launched() else [next((one for one in layouts if one.world == launched_world()), layouts[0])]
-
-
 def _start_of(bundle: Bundle, number: int, options: TrainOptions) -> JobStart:
     """What the ranks of a job need to know of the arrangement."""
-    from weft.runtime.run.arranged import JobStart
+    from weft.runtime.run.ranks import JobStart
 
     return JobStart(
         arrangement=bundle.where,
@@ -559,15 +531,26 @@ def _check_planned(job: Job, layout: Layout, options: TrainOptions) -> None:
         raise
 
 
-def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details | None = None) -> RunSettings:
+def _settings(job: Job, options: TrainOptions, details: Details) -> RunSettings:
+    from weft.runtime.run.optimizer import AdamSettings
+    from weft.runtime.run.session import RunSettings
+
+    return RunSettings(
+        seed=options.seed,
+        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
+        details=details,
+        precision=_precision(job),
+        weights=options.weights,
+        compiled="inductor" if options.compile else None,
+    )
+
+
+def _precision(job: Job) -> Precision:
+    """The formats in which a job is computed."""
     import torch
 
     from weft.layout.check import PRECISIONS
     from weft.runtime.core.machine import Precision
-    from weft.runtime.core.overlap import Switches
-    from weft.runtime.layers.decoder import Details
-    from weft.runtime.run.optimizer import AdamSettings
-    from weft.runtime.run.session import RunSettings
 
     recipe = job.recipe
     if recipe.precision not in PRECISIONS:
@@ -583,15 +566,7 @@ def _settings(job: Job, layout: Layout, options: TrainOptions, details: Details 
             remedy="set it to 4, or give --reduce-bf16",
         )
     precision = Precision.of(recipe.precision)
-    if recipe.gradient_bytes == 2:
-        precision = replace(precision, reduce=torch.bfloat16)
-    return RunSettings(
-        seed=options.seed,
-        adam=AdamSettings(rate=options.rate, warmup=options.warmup, steps=options.steps, clip=options.clip),
-        details=details or Details(),
-        precision=precision,
-        switches=replace(Switches.of(layout), weight_cache=options.weight_cache),
-    )
+    return replace(precision, reduce=torch.bfloat16) if recipe.gradient_bytes == 2 else precision
 
 
 @click.group(cls=DefaultGroup, default="run")

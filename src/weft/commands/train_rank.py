@@ -23,7 +23,7 @@ from weft.files import write_text
 from weft.launched import launched
 from weft.layout import Layout
 from weft.layout.stages import stage_of
-from weft.layout.step import Issue, StepOptions, step_collectives
+from weft.layout.step import Issue, step_collectives
 from weft.layout.text import format_degrees
 from weft.model import Job
 from weft.model.job import model_flops
@@ -31,10 +31,9 @@ from weft.runtime.core.collectives import Log
 from weft.runtime.core.grid import GRID_AXES, Grid
 from weft.runtime.core.machine import numerics
 from weft.runtime.measure.timing import accelerator_of, peak_flops
-from weft.runtime.run.arranged import JobStart
-from weft.runtime.run.data import Corpus, is_tokens, markov_corpus, shard_corpus, text_corpus
+from weft.runtime.run.data import Corpus, byte_corpus, is_tokens, markov_corpus, shard_corpus
 from weft.runtime.run.folder import CheckpointSaving, locked, metrics_file, tensorboard_log, write_record
-from weft.runtime.run.ranks import run_ranks
+from weft.runtime.run.ranks import JobStart, run_ranks
 from weft.runtime.run.session import Resumed, RunSettings, Session, StepResult, load_latest
 from weft.units import counted, format_seconds
 from weft.views.terminal import print_blocks
@@ -66,8 +65,6 @@ PROFILED = "ProfilerStep#"
 """How PyTorch's profiler calls its steps, and tools that read its traces find them."""
 RESTARTS = 3
 """Failures after which a run has made no new checkpoint that --restart bears."""
-_OF_LAYOUT = ("layout", "device", "settings", "cluster", "calibration")
-"""What a request has that follows from its layout."""
 WARM_UP = 2
 """First steps that a comparison leaves out: nothing is gathered ahead in the first."""
 
@@ -126,21 +123,13 @@ class TrainingRequest:
         return self.out / "metrics.jsonl" if self.out else None
 
 
-def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) -> Layout:
-    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass.
-
-    Args:
-        others: the same with other layouts, of which each failure takes the next.
-
-    Returns:
-        The layout with which the run ended.
-    """
-    failures, newest, left = 0, _newest(request), list(others)
+def run_attempts(request: TrainingRequest) -> None:
+    """Train on all ranks; where that is wanted, go on from the last checkpoint after a failure that may pass."""
+    failures, newest, layout = 0, _newest(request), request.layout
     while True:
         try:
-            layout = request.layout
             run_ranks(train_rank, (request,), layout.world, request.device, request.options.timeout, layout)
-            return layout
+            return
         except (WeftError, RuntimeError) as error:
             if request.options.restart == "never" or launched() or not getattr(error, "temporary", True):
                 raise
@@ -152,9 +141,6 @@ def run_attempts(request: TrainingRequest, others: Sequence[TrainingRequest]) ->
                 reason = str(error).strip().splitlines()[-1]
                 print(f"Failed ({reason}); continuing from {newest or 'the beginning'}", flush=True)
         request = replace(request, resume=newest is not None, resume_from=None if newest else request.resume_from)
-        if left:
-            other = left.pop(0)
-            request = replace(request, **{name: getattr(other, name) for name in _OF_LAYOUT})
 
 
 def _newest(request: TrainingRequest) -> Path | None:
@@ -196,7 +182,7 @@ def _data(request: TrainingRequest) -> tuple[Corpus, Corpus | None]:
 def _corpus(request: TrainingRequest, path: str | None) -> Corpus:
     if path is None:
         return markov_corpus(request.job.model.vocab, tokens=SYNTHETIC_TOKENS, seed=request.settings.seed)
-    return shard_corpus(path) if is_tokens(path) else text_corpus(path, request.options.tokenizer)
+    return shard_corpus(path) if is_tokens(path) else byte_corpus(path)
 
 
 class _TrainingRun:
@@ -268,11 +254,7 @@ class _TrainingRun:
     def _predicted(self) -> Counter[Issue]:
         request = self.request
         return step_collectives(
-            request.job.model,
-            request.job.recipe,
-            request.layout,
-            stage=self.session.grid.coordinates["pipeline"],
-            options=_options(request),
+            request.job.model, request.job.recipe, request.layout, stage=self.session.grid.coordinates["pipeline"]
         )
 
     def _step(self, tellers: Sequence[Tell]) -> None:
@@ -468,7 +450,7 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
     from weft.simulation.step import predict_on
 
     try:
-        step = predict_on(request.job, request.cluster, request.layout, request.calibration, options=_options(request))
+        step = predict_on(request.job, request.cluster, request.layout, request.calibration)
     except Unsupported:
         from weft.cluster import calibration
         from weft.estimation import estimate, of_runtime
@@ -477,8 +459,3 @@ def _predicted_time(request: TrainingRequest) -> PredictedTime | None:
         found = estimate(request.job, request.cluster, [request.layout], own)[0]
         return PredictedTime(seconds=found.iteration_s, exposed_s=None)
     return PredictedTime(seconds=step.seconds, exposed_s=step.exposed_s)
-
-
-def _options(request: TrainingRequest) -> StepOptions:
-    switches = request.settings.switches
-    return StepOptions(weight_cache=switches is not None and switches.weight_cache)

@@ -172,11 +172,10 @@ SOFTWARES = {software.name: software for software in (BLOCKWISE, EAGER, FSDP2, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions:
-    """How ``weft.runtime`` trains: ``weight_cache`` keeps matrices gathered over z for the whole step, ``clip``
-    bounds the norm of the gradients.  ``separate`` queries, keys and values, and inputs of gated layers, are separate
-    products, as in the plain models that ``weft.runtime.convert`` cuts; ``loss`` is summed over all tokens."""
+    """How ``weft.runtime`` trains: ``clip`` bounds the norm of the gradients.  ``separate`` queries, keys and values,
+    and inputs of gated layers, are separate products, as in the plain models that ``weft.runtime.convert`` cuts;
+    ``loss`` is summed over all tokens."""
 
-    weight_cache: bool = False
     clip: bool = True
     separate: bool = False
     loss: bool = True
@@ -429,13 +428,8 @@ class TrainingStep:
 
     # One layout's calls ---------------------------------------------------------------------------
 
-    def inside(self, chunk: HeldChunk, *, cached: bool = False) -> Iterator[Call]:
-        """What a chunk of a stage communicates within its stage in one micro-batch.
-
-        Args:
-            chunk: what is held, and which of it is recomputed.
-            cached: weights are gathered before the step's first use, and kept.
-        """
+    def inside(self, chunk: HeldChunk) -> Iterator[Call]:
+        """What a chunk of a stage communicates within its stage in one micro-batch."""
         again = (*chunk.replayed, 0.0, 0.0)
         for count, more, part, units in zip(chunk.counts, again, self.collectives, self.units, strict=True):
             for collective in part:
@@ -444,9 +438,8 @@ class TrainingStep:
                 if more and collective.phase == "forward":
                     yield _call(collective, "backward", more * steps)
             for unit in units:
-                if not cached:
-                    yield self._weights("all-gather", unit, "forward", count * unit.forward)
-                    yield self._weights("all-gather", unit, "backward", count * unit.backward + more * unit.replay)
+                yield self._weights("all-gather", unit, "forward", count * unit.forward)
+                yield self._weights("all-gather", unit, "backward", count * unit.backward + more * unit.replay)
                 yield self._weights("reduce-scatter", unit, "backward", count)
 
     def between(self, chunk: HeldChunk) -> Iterator[Call]:
@@ -618,24 +611,11 @@ def step_collectives(
     rounds = int(step.micro_batches[0])
     result: Counter[Issue] = Counter()
     for chunk in chunks:
-        for call in (*step.inside(chunk, cached=options.weight_cache), *step.between(chunk)):
+        for call in (*step.inside(chunk), *step.between(chunk)):
             _count(result, call, layout, rounds)
-    if options.weight_cache:
-        for call in _gathered_once(step, step_chunks):
-            _count(result, call, layout)
     for call in step.once(step_chunks, clip=options.clip, loss=options.loss):
         _count(result, call, layout)
     return result
-
-
-def _gathered_once(step: TrainingStep, stage: HeldChunk) -> Iterator[Call]:
-    """Every matrix that a stage holds, a tied one once."""
-    counts = list(stage.counts)
-    if step.model.tied_embeddings and stage.holds_embedding:
-        counts[-1] = 0.0
-    for count, units in zip(counts, step.units, strict=True):
-        for unit in units:
-            yield step._weights("all-gather", unit, "forward", count)
 
 
 def _count(result: Counter[Issue], call: Call, layout: Layout, rounds: int = 1) -> None:

@@ -217,7 +217,6 @@ class _Weights:
         self.plan, self.program, self.order, self.accumulate = plan, program, order, accumulate
         self.used: list[_Weight] = []
         self._ahead: dict[_Weight, int | None] = {}
-        self._kept: set[_Weight] = set()
         self._scattering: deque[tuple[int, _Weight, int | None]] = deque()
         """The use at which each began, its weight and its number."""
         self._uses = 0
@@ -225,13 +224,9 @@ class _Weights:
     def gather(self, weight: _Weight) -> None:
         """Begin to gather the matrix unless that was done ahead, then the next ones; wait for the first."""
         self._count_use()
-        if weight in self._kept:
-            return
         number = self._ahead.pop(weight) if weight in self._ahead else self.program.start(weight.gather)
         self._prefetch(weight)
         self.program.wait(number)
-        if self.plan.options.weight_cache:
-            self._kept.add(weight)
 
     def _prefetch(self, weight: _Weight) -> None:
         self.used.append(weight)
@@ -240,7 +235,7 @@ class _Weights:
         if not self.plan.layout.overlap_gather:
             return
         for following in self.order[place : place + GATHERS_AHEAD]:
-            if following not in self._ahead and following not in self._kept:
+            if following not in self._ahead:
                 self._ahead[following] = self.program.start(following.gather)
 
     def scatter(self, weight: _Weight) -> None:

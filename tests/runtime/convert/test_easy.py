@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import CASES, EASY, OFF, ON, Case, Part, assert_states, errors, linear  # noqa: E402
+from cases import CASES, EASY, Case, Part, assert_states, errors, linear  # noqa: E402
 from easy_prediction import EasyLayer, easy_collectives  # noqa: E402
-from models import EVERY, FEW, MORE, layout_of  # noqa: E402
+from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
@@ -37,11 +37,9 @@ class WithParameter(nn.Module):
         self.extra, self.norm = nn.Parameter(torch.zeros(shape)), nn.LayerNorm(8)
 
 
-def all_errors(layout, switches):
+def all_errors(layout):
     """Of every model."""
-    return {
-        f"{case}: {name}": error for case in EASY for name, error in errors(layout, case, switches=switches).items()
-    }
+    return {f"{case}: {name}": error for case in EASY for name, error in errors(layout, case).items()}
 
 
 def assert_exact(found):
@@ -53,18 +51,18 @@ def assert_exact(found):
 @pytest.mark.parametrize("grid", FEW, ids=str)
 def test_plain_models(ranks, grid):
     """Outputs, all gradients, and those clipped at a norm of 1e-3, with all overlaps."""
-    assert_exact(ranks.run(all_errors, layout_of(grid), ON))
+    assert_exact(ranks.run(all_errors, layout_of(grid)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("switches", [ON, OFF])
+@pytest.mark.parametrize("overlaps", [{}, OFF])
 @pytest.mark.parametrize("grid", EVERY, ids=str)
-def test_plain_models_on_every_grid(ranks, grid, switches):
-    assert_exact(ranks.run(all_errors, layout_of(grid), switches))
+def test_plain_models_on_every_grid(ranks, grid, overlaps):
+    assert_exact(ranks.run(all_errors, layout_of(grid, **overlaps)))
 
 
 def test_without_overlap(ranks):
-    assert_exact(ranks.run(all_errors, layout_of((2, 2, 2, 1)), OFF))
+    assert_exact(ranks.run(all_errors, layout_of((2, 2, 2, 1), **OFF)))
 
 
 def states(layout):
@@ -80,7 +78,7 @@ def test_states_are_loaded_and_gathered(ranks):
 
 
 def issued(layout, inputs, outputs, rows):
-    part = Part(layout, Case(make=linear(inputs, outputs, bias=False), shape=(rows, inputs)), "fp64", OFF)
+    part = Part(layout, Case(make=linear(inputs, outputs, bias=False), shape=(rows, inputs)))
     with part.machine.collectives.logged() as log:
         part.step()
     return around(Counter(log.issued))

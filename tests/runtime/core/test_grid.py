@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -74,15 +73,29 @@ def test_a_group_has_the_ranks_that_differ_in_its_axes(ranks, degrees, order):
             assert found[axis,][0] in groups(layout, axis).tolist()
 
 
+class Group:
+    """A process group, which others hold."""
+
+    bound_device_id = None
+
+    def __init__(self, ranks):
+        self.ranks = tuple(ranks)
+
+
 def asked(monkeypatch, layout, rank, *, ends=False):
     """The groups that a rank asks for, in order; with ``ends`` also a tied embedding's, and whether it has one."""
-    found = []
-    monkeypatch.setattr(dist, "new_group", lambda ranks, **options: found.append(tuple(ranks)) or object())
-    grid = Grid(layout, torch.device("cpu"), SimpleNamespace(bound_device_id=None), rank)
+    made = [Group(range(layout.world))]
+
+    def new_group(ranks, **options):
+        made.append(Group(ranks))
+        return made[-1]
+
+    monkeypatch.setattr(dist, "new_group", new_group)
+    grid = Grid(layout, torch.device("cpu"), made[0], rank)
     if ends:
         grid.join_ends()
-        return found, grid.ends is not None
-    return found
+    found = [group.ranks for group in made[1:]]
+    return (found, grid.ends is not None) if ends else found
 
 
 @pytest.mark.parametrize("stages", [3, 4])

@@ -13,30 +13,29 @@ torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
 from compare import Run, pieces, worst  # noqa: E402
-from models import layout_of  # noqa: E402
+from models import OFF, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
+from weft.layout.spec import Layout  # noqa: E402
 from weft.layout.step import GATHERS_AHEAD, SCATTER_USES  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
 from weft.runtime.core.machine import Machine, Precision  # noqa: E402
-from weft.runtime.core.overlap import Overlap, Switches  # noqa: E402
+from weft.runtime.core.overlap import Overlap  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
 from weft.runtime.layers.linear import Linear4D  # noqa: E402
 from weft.runtime.run.flat import Flat  # noqa: E402
 from weft.runtime.run.optimizer import AdamSettings, Optimizer  # noqa: E402
 
-OFF = Switches.off()
 MODES = {
     "off": OFF,
-    "OAR": replace(OFF, all_reduce=True),
-    "OAR, ORS": replace(OFF, all_reduce=True, reduce_scatter=True),
-    "OAR, ORS, OAG": Switches(),
-    "OAR, ORS, OAG, cache": Switches(weight_cache=True),
-    "as on a device": Switches(),
+    "OAR": OFF | {"overlap_tensor": "backward"},
+    "OAR, ORS": {"overlap_gather": False},
+    "OAR, ORS, OAG": {},
+    "as on a device": {},
 }
-ALL = ("OAR, ORS, OAG", "OAR, ORS, OAG, cache")
+ALL = ("OAR, ORS, OAG", "as on a device")
 
 
 # The scheduler alone ------------------------------------------------------------------------------
@@ -79,10 +78,10 @@ class Weight:
 class Stage:
     """Some weights under one scheduler."""
 
-    def __init__(self, count, switches):
+    def __init__(self, count, **overlaps):
         self.events, self.started = [], []
         self.weights = [Weight(chr(ord("a") + i), self.events, self.started) for i in range(count)]
-        self.overlap = Overlap(switches)
+        self.overlap = Overlap(Layout(**overlaps))
 
     def forward(self, order):
         for index in order:
@@ -96,7 +95,7 @@ class Stage:
 
 def test_what_needs_no_gathering_is_cast_once_a_step():
     """In micro-batches, forward and backward; anew in the next step, and ahead of its use."""
-    stage = Stage(3, Switches())
+    stage = Stage(3)
     for weight in stage.weights[:2]:
         weight.alone = True
     for version in range(2):
@@ -114,7 +113,7 @@ def test_what_needs_no_gathering_is_cast_once_a_step():
 
 def test_gradients_that_nobody_else_has_are_added_at_once():
     """z = 1: buckets are summed over data as early as they can be."""
-    stage = Stage(2, Switches())
+    stage = Stage(2)
     stage.weights[0].alone = True
     with stage.overlap.step():
         for weight in (stage.weights[1], stage.weights[0]):
@@ -125,7 +124,7 @@ def test_gradients_that_nobody_else_has_are_added_at_once():
 
 def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
     count = GATHERS_AHEAD + 2
-    stage, last = Stage(count, Switches()), count - 1
+    stage, last = Stage(count), count - 1
     with stage.overlap.step():
         stage.forward(range(count))
     stage.told()
@@ -145,7 +144,7 @@ def test_a_weight_that_was_not_expected_ends_the_gathering_ahead():
 
 
 def test_outside_a_step_all_is_done_at_once():
-    stage = Stage(2, Switches(weight_cache=True))
+    stage = Stage(2)
     stage.forward([0, 0])
     stage.overlap.scatter(stage.weights[1], 1)
     assert stage.weights[1].gradients == [1]
@@ -153,7 +152,7 @@ def test_outside_a_step_all_is_done_at_once():
 
 
 def test_a_step_within_a_step_is_a_mistake():
-    overlap = Overlap(Switches())
+    overlap = Overlap(Layout())
     with overlap.step(), pytest.raises(RuntimeError, match="twice"), overlap.step():
         pass
     with overlap.step():
@@ -161,7 +160,7 @@ def test_a_step_within_a_step_is_a_mistake():
 
 
 def test_a_collective_that_fails_hides_no_exception_and_no_other_collective():
-    stage = Stage(3, Switches())
+    stage = Stage(3)
     with stage.overlap.step():
         stage.forward([0, 1, 2])
 
@@ -190,13 +189,13 @@ ACTIONS = st.lists(st.tuples(st.sampled_from(["gather", "scatter"]), st.integers
 
 
 @given(
-    st.builds(Switches, reduce_scatter=st.booleans(), all_gather=st.booleans(), weight_cache=st.booleans()),
+    st.fixed_dictionaries({"overlap_reduce": st.booleans(), "overlap_gather": st.booleans()}),
     st.lists(st.tuples(ACTIONS, st.booleans()), min_size=1, max_size=4),
 )
-def test_any_order_gets_what_it_asks_for(switches, steps):
+def test_any_order_gets_what_it_asks_for(overlaps, steps):
     """Weights of the present step, every gradient once and in order, and nothing under way after a step,
     also one that fails."""
-    stage = Stage(5, switches)
+    stage = Stage(5, **overlaps)
     for number, (actions, fails) in enumerate(steps):
         for weight in stage.weights:
             weight.version, weight.gradients = number, []
@@ -238,7 +237,7 @@ def trained(layout, model, modes, count):
     """Losses, and digests of gradients and of what they make of the weights, of some steps in each mode."""
     found = {}
     for mode in modes:
-        run = Run(layout, model, switches=MODES[mode])
+        run = Run(replace(layout, **MODES[mode]), model)
         if (
             mode == "as on a device"
         ):  # gradients are summed in a queue beside computation; that of the CPU does nothing
@@ -330,11 +329,11 @@ def value(name, shape, offsets, sizes):
     return values[tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))]
 
 
-def wandering(layout, count, orders, switches):
+def wandering(layout, count, orders):
     """The worst gradient of each step, and how many collectives it left under way."""
     hidden, tokens = 16, 16
     grid = grid_of(layout)
-    machine = Machine.of(grid, precision=Precision.of("fp64"), switches=switches)
+    machine = Machine.of(grid, precision=Precision.of("fp64"))
     machine = replace(machine, collectives=Watched(grid))
     model = Pairs(machine, count, hidden)
     held = holdings(model)
@@ -364,7 +363,7 @@ def wandering(layout, count, orders, switches):
 def test_modules_in_any_order(ranks, grid, mode):
     """As declared, backwards, otherwise in each step, and leaving some out."""
     orders = [[0, 1, 2], [2, 1, 0], [1, 0, 2], [0, 2, 1], [2, 0], [1], [0, 1, 2]]
-    found = ranks.run(wandering, layout_of(grid), 3, orders, MODES[mode])
+    found = ranks.run(wandering, layout_of(grid, **MODES[mode]), 3, orders)
     print(mode, max(error for rank in found for error, _ in rank))
     assert all(error <= 1e-12 for rank in found for error, _ in rank)
     assert not any(left for rank in found for _, left in rank)
@@ -377,13 +376,13 @@ class Stumbled(Exception):
     """Raised within a step."""
 
 
-def hurt(layout, places, switches):
+def hurt(layout, places):
     """For each place where a step fails: what was under way then and what is left, and whether the next step
     is bit by bit what it would have been."""
     model = models.gpt(layers=1)
-    clean = Run(layout, model, switches=switches)
+    clean = Run(layout, model)
     wanted = [(clean.step(seed=step), digest(clean)) for step in range(2)]
-    run = Run(layout, model, switches=switches, collectives=Watched)
+    run = Run(layout, model, collectives=Watched)
     assert (run.step(), digest(run)) == wanted[0]
     block, busy = run.stages[0].blocks[0], []
 
@@ -416,7 +415,7 @@ def hurt(layout, places, switches):
 )
 def test_an_exception_leaves_nothing_behind(ranks, grid, switches, mode):
     """In the forward pass weights are under way, in the backward pass gradients."""
-    for rank in ranks.run(hurt, layout_of(grid, **switches), ["forward", "backward"], MODES[mode]):
+    for rank in ranks.run(hurt, layout_of(grid, **switches, **MODES[mode]), ["forward", "backward"]):
         for busy, left, same in rank.values():
             assert (busy > 0) == (mode != "off")
             assert left == 0

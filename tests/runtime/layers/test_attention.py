@@ -1,4 +1,4 @@
-"""Attention with windows, documents and soft caps: whole masks and FlexAttention's blocks against all scores."""
+"""Attention with windows and soft caps: whole masks and FlexAttention's blocks against all scores."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from compare import worst  # noqa: E402
 from torch.nn.attention.flex_attention import BlockMask  # noqa: E402
 
 from weft.runtime.layers import attention  # noqa: E402
-from weft.runtime.layers.attention import Core, documents_of  # noqa: E402
+from weft.runtime.layers.attention import Core  # noqa: E402
 
 TOKENS = 150
 """More than one block of FlexAttention."""
 
 
-def whole(core, queries, keys, values, documents):
+def whole(core, queries, keys, values):
     """From all scores."""
     keys, values = (part.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for part in (keys, values))
     scores = queries @ keys.mT * (core.scale or queries.shape[-1] ** -0.5)
@@ -26,18 +26,15 @@ def whole(core, queries, keys, values, documents):
     hidden = later if core.causal else ~near
     if core.window is not None:
         hidden = hidden | near.tril(-core.window)
-    if documents is not None:
-        hidden = hidden | (documents.unsqueeze(2) != documents.unsqueeze(1)).unsqueeze(1)
     return scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
 
 
 CORES = {
-    "window": (Core(window=20), False),
-    "documents": (Core(scale=0.3), True),
-    "cap": (Core(cap=1.5), False),
-    "all of them": (Core(window=20, cap=1.5), True),
-    "cap, later keys too": (Core(causal=False, cap=1.5), False),
-    "window, later keys too": (Core(causal=False, window=20), True),
+    "window": Core(window=20, scale=0.3),
+    "cap": Core(cap=1.5),
+    "both": Core(window=20, cap=1.5),
+    "cap, later keys too": Core(causal=False, cap=1.5),
+    "window, later keys too": Core(causal=False, window=20),
 }
 
 
@@ -47,15 +44,14 @@ CORES = {
 @pytest.mark.parametrize("features", [4, 16])
 def test_a_core_is_a_softmax_of_all_scores(monkeypatch, name, blocks, features):
     """In blocks as GPUs compute it, not compiled."""
-    core, packed = CORES[name]
+    core = CORES[name]
     torch.manual_seed(0)
     queries, keys, values = (torch.randn(2, heads, TOKENS, features, dtype=torch.float64) for heads in (4, 2, 2))
-    documents = documents_of(torch.randint(30, (2, TOKENS)), 7) if packed else None
     monkeypatch.setattr(attention, "_fused", lambda like: blocks)
     monkeypatch.setattr(attention, "_compiled", lambda function: function)
-    seen = core.seen(TOKENS, queries, documents)
+    seen = core.seen(TOKENS, queries)
     assert isinstance(seen, BlockMask) == blocks
-    assert worst(core(queries, keys, values, seen), whole(core, queries, keys, values, documents)) <= 1e-13
+    assert worst(core(queries, keys, values, seen), whole(core, queries, keys, values)) <= 1e-13
 
 
 def test_a_causal_core_needs_no_mask():

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import CASES, CONVOLUTIONS, OFF, ON, Part, assert_states, compared, errors  # noqa: E402
-from models import EVERY, FEW, MORE, layout_of  # noqa: E402
+from cases import CASES, CONVOLUTIONS, Part, assert_states, errors  # noqa: E402
+from models import EVERY, FEW, MORE, OFF, layout_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
@@ -24,12 +24,8 @@ from weft.runtime.layers.linear import Conv4D  # noqa: E402
 EXACT = 1e-12
 
 
-def all_errors(layout, switches):
-    return {
-        f"{case}: {name}": error
-        for case in CONVOLUTIONS
-        for name, error in errors(layout, case, switches=switches).items()
-    }
+def all_errors(layout):
+    return {f"{case}: {name}": error for case in CONVOLUTIONS for name, error in errors(layout, case).items()}
 
 
 def assert_exact(found):
@@ -41,31 +37,14 @@ def assert_exact(found):
 @pytest.mark.parametrize("grid", FEW, ids=str)
 def test_outputs_and_all_gradients(ranks, grid):
     """With all overlaps, clipping included."""
-    assert_exact(ranks.run(all_errors, layout_of(grid), ON))
+    assert_exact(ranks.run(all_errors, layout_of(grid)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("switches", [ON, OFF])
+@pytest.mark.parametrize("overlaps", [{}, OFF])
 @pytest.mark.parametrize("grid", EVERY, ids=str)
-def test_every_grid(ranks, grid, switches):
-    assert_exact(ranks.run(all_errors, layout_of(grid), switches))
-
-
-def squares(layout, switches):
-    """Mean squares of errors in fp32, by name."""
-    return {
-        f"{case}: {name}": float((found - want).square().mean() ** 0.5) if found.numel() else 0.0
-        for case in CONVOLUTIONS
-        for name, found, want in compared(layout, CASES[case], "fp32", switches)
-        if "clipped" not in name and name != "norm"
-    }
-
-
-@pytest.mark.parametrize("switches", [ON, OFF])
-def test_single_precision(ranks, switches):
-    """AxoNN's own bound (axonn.md, 2.4)."""
-    for found in ranks.run(squares, layout_of((2, 2, 2, 1)), switches):
-        assert max(found.values()) < 1e-6, max(found.items(), key=lambda item: item[1])
+def test_every_grid(ranks, grid, overlaps):
+    assert_exact(ranks.run(all_errors, layout_of(grid, **overlaps)))
 
 
 def states(layout):
@@ -78,7 +57,7 @@ def test_states_are_loaded_and_gathered(ranks):
 
 
 def issued(layout):
-    part = Part(layout, CASES["chain"], "fp64", OFF)
+    part = Part(layout, CASES["chain"])
     with part.machine.collectives.logged() as log:
         part.step()
     return Counter(issue for issue in log.issued if len(issue.axes) == 1 and issue.axes != ("data",))

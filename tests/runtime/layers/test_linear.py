@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import nullcontext
-from itertools import product
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from compare import worst  # noqa: E402
-from models import EVERY, FEW, MORE, layout_of  # noqa: E402
+from models import FEW, MORE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -186,33 +185,6 @@ def test_a_transposed_layer_takes_what_a_normal_one_gives(ranks, grid):
     found = ranks.run(chain, layout_of(grid), tokens, hidden, inner)
     assert all(issued == wanted for _, issued in found)
     assert max(error for error, _ in found) <= EXACT
-
-
-# As AxoNN's own tests (axonn.md, 2.4) --------------------------------------------------------------
-
-
-def close(layout, sizes, overlapped):
-    """Of one layer after the other."""
-    for (tokens, hidden), kind, bias in product(sizes, ("normal", "transposed"), (True, False)):
-        shape = hidden, 2 * hidden, {"kind": kind, "bias": bias}
-        for _, found, want in compared(layout, tokens, shape, precision="fp32", overlapped=overlapped):
-            torch.testing.assert_close(found, want)
-
-
-SIZES = [(32, 64), (16, 128), (32, 256)]
-
-
-def test_single_precision(ranks):
-    ranks.run(close, layout_of((2, 2, 2, 1)), SIZES, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overlapped", [False, True])
-@pytest.mark.parametrize("grid", EVERY, ids=str)
-def test_single_precision_on_every_grid(ranks, grid, overlapped):
-    ranks.run(close, layout_of(grid), SIZES, overlapped)
-    if grid[0] > 1 and grid[1] == 1:
-        ranks.run(close, layout_of(grid, sequence_parallel=True), SIZES[:1] + SIZES[2:], overlapped)
 
 
 # Norms over features that are split ----------------------------------------------------------------

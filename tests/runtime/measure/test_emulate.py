@@ -19,16 +19,14 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 from emulation import Emulation, Link, emulated, measure_steps, ring_times  # noqa: E402
-from models import EVERY, gpt, layout_of, llama  # noqa: E402
+from models import EVERY, OFF, gpt, layout_of, llama  # noqa: E402
 
 import weft.layout.step  # noqa: E402
 from weft.collectives.stages import stage  # noqa: E402
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import StepOptions  # noqa: E402
 from weft.model.job import Job, Recipe  # noqa: E402
 from weft.runtime.core.collectives import Collectives  # noqa: E402
-from weft.runtime.core.overlap import Switches  # noqa: E402
 from weft.simulation.step import StepTime, predict_step, step_program  # noqa: E402
 
 LINKS = {
@@ -40,7 +38,6 @@ LINKS = {
 FLOPS = 3e7
 """So slow that a step of the smallest model takes 0.14 to 0.37 s, in which Python's part is small; the three
 fastest grids are 3 % apart or more."""
-OFF = {"overlap_tensor": "none", "overlap_reduce": False, "overlap_gather": False}
 OVERLAPS = {
     "off": OFF,
     "OAR": OFF | {"overlap_tensor": "backward"},
@@ -49,8 +46,6 @@ OVERLAPS = {
     "OAR, ORS": {"overlap_gather": False},
     "all": {},
 }
-CACHED = StepOptions(weight_cache=True)
-NONE = StepOptions()
 
 
 def gemm_s(m: float, n: float, k: float) -> float:
@@ -62,26 +57,25 @@ def job_of(model=None):
     return Job(model=model or gpt(layers=1, vocab=64), recipe=Recipe(global_batch=16, sequence=8, precision="fp32"))
 
 
-def predicted(job: Job, layout: Layout, options: StepOptions = NONE) -> StepTime:
+def predicted(job: Job, layout: Layout) -> StepTime:
     times = ring_times(layout, LINKS)
-    return predict_step(job, layout, gemm_s=gemm_s, collective_s=times, options=options)
+    return predict_step(job, layout, gemm_s=gemm_s, collective_s=times)
 
 
 @contextmanager
-def rank_of(layout: Layout, *, paced: bool, options: StepOptions = NONE) -> Iterator[Emulation]:
-    switches = replace(Switches.of(layout), weight_cache=options.weight_cache)
+def rank_of(layout: Layout, *, paced: bool) -> Iterator[Emulation]:
     times = ring_times(layout, LINKS)
-    with emulated(layout, gemm_s=gemm_s, collective_s=times, paced=paced, switches=switches) as rank:
+    with emulated(layout, gemm_s=gemm_s, collective_s=times, paced=paced) as rank:
         yield rank
 
 
 # In emulated time ---------------------------------------------------------------------------------
 
 
-def check(job: Job, layout: Layout, options: StepOptions = NONE, steps: int = 2) -> None:
+def check(job: Job, layout: Layout, steps: int = 2) -> None:
     """All steps but the first are as predicted."""
-    expected, program = predicted(job, layout, options), step_program(job, layout, options)
-    with rank_of(layout, paced=False, options=options) as rank:
+    expected, program = predicted(job, layout), step_program(job, layout)
+    with rank_of(layout, paced=False) as rank:
         _, *found = measure_steps(job, rank, steps)
     for step in found:
         assert list(step.issued) == program.issued
@@ -101,7 +95,7 @@ def test_every_grid_as_predicted(grid):
     for switches in OVERLAPS.values():
         check(job_of(), layout_of(grid, micro_batches=1, **switches))
     layout = layout_of(grid, recompute="full")
-    check(job_of(gpt(vocab=64, tied=True)), layout, CACHED)
+    check(job_of(gpt(vocab=64, tied=True)), layout)
     check(job_of(gpt(vocab=64, tied=True)), replace(layout, zero=0))
 
 
@@ -117,7 +111,7 @@ def test_sequence_parallelism_and_recomputation_as_predicted(grid, switches):
     layout = layout_of(grid, sequence_parallel=True, **switches)
     for recompute in ("none", "selective", "full"):
         check(job, replace(layout, recompute=recompute))
-    check(job, replace(layout, recompute="full", recompute_layers=1), CACHED)
+    check(job, replace(layout, recompute="full", recompute_layers=1))
 
 
 @pytest.mark.slow_but(1)
@@ -146,10 +140,10 @@ ATTEMPTS = 12
 """Other processes only ever add to a step's time, so that the fastest of some steps counts."""
 
 
-def measured_s(job: Job, layout: Layout, options: StepOptions, expected_s: float) -> float:
+def measured_s(job: Job, layout: Layout, expected_s: float) -> float:
     """Seconds of a step by the wall's clock; more steps where one was disturbed."""
     best = np.inf
-    with rank_of(layout, paced=True, options=options) as rank:
+    with rank_of(layout, paced=True) as rank:
         for _ in range(ATTEMPTS):
             step = measure_steps(job, rank, 2)[1]
             assert step.wall_s > 0.999 * step.seconds
@@ -159,11 +153,11 @@ def measured_s(job: Job, layout: Layout, options: StepOptions, expected_s: float
     return best
 
 
-def compared(grids, switches, options):
+def compared(grids, switches):
     """Predicted and measured seconds of each grid."""
     job, layouts = job_of(), [layout_of(grid, micro_batches=1, **switches) for grid in grids]
-    expected = [predicted(job, layout, options).seconds for layout in layouts]
-    found = [measured_s(job, layout, options, seconds) for layout, seconds in zip(layouts, expected, strict=True)]
+    expected = [predicted(job, layout).seconds for layout in layouts]
+    found = [measured_s(job, layout, seconds) for layout, seconds in zip(layouts, expected, strict=True)]
     return np.array(expected), np.array(found)
 
 
@@ -175,17 +169,17 @@ def spearman(first, second):
 
 @pytest.mark.slow
 def test_some_grids_by_the_wall_s_clock():
-    expected, found = compared(FEW, OVERLAPS["all"], NONE)
+    expected, found = compared(FEW, OVERLAPS["all"])
     assert np.max(np.abs(found / expected - 1)) < 0.05
     assert np.argmin(found) == np.argmin(expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "options"), [("off", NONE), ("OAR", NONE), ("all", NONE), ("all", CACHED)], ids=str)
-def test_all_grids_by_the_wall_s_clock(name, options):
-    expected, found = compared(EVERY, OVERLAPS[name], options)
+@pytest.mark.parametrize("name", ["off", "OAR", "all"])
+def test_all_grids_by_the_wall_s_clock(name):
+    expected, found = compared(EVERY, OVERLAPS[name])
     worst, alike = float(np.max(np.abs(found / expected - 1))), spearman(expected, found)
-    print(f"{name}, weight_cache={options.weight_cache}: Spearman {alike:.4f}, worst {worst:.2%}")
+    print(f"{name}: Spearman {alike:.4f}, worst {worst:.2%}")
     assert worst < 0.05
     assert alike >= 0.98
     assert list(np.argsort(found)[:3]) == list(np.argsort(expected)[:3])

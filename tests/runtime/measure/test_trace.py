@@ -13,21 +13,19 @@ torch = pytest.importorskip("torch")
 
 import models  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from models import BATCH, DATA_INSIDE, EVERY, SEQUENCE, layout_of  # noqa: E402
+from models import BATCH, DATA_INSIDE, EVERY, OFF, SEQUENCE, layout_of  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.layout.mesh import coordinates  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
-from weft.layout.step import StepOptions, step_collectives  # noqa: E402
+from weft.layout.step import step_collectives  # noqa: E402
 from weft.model import Attention, Block, BlockRun, FeedForward, Job, Model, Recipe, resolve_job  # noqa: E402
 from weft.runtime.core.machine import Precision  # noqa: E402
-from weft.runtime.core.overlap import Switches  # noqa: E402
 from weft.runtime.measure.trace import extrapolate, trace  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
-CACHED = Switches(weight_cache=True)
 INTERLEAVED = {"virtual_stages": 2, "schedule": "interleaved"}
 MODELS = {
     "gpt": replace(models.gpt(), head_bias=True),
@@ -42,21 +40,19 @@ def job_of(model, precision="fp32"):
     return Job(model=MODELS[model], recipe=Recipe(global_batch=BATCH, sequence=SEQUENCE, precision=precision))
 
 
-def predicted(job, layout, rank=0, switches=None):
-    stage = coordinates(layout, rank)["pipeline"]
-    options = StepOptions(weight_cache=switches is not None and switches.weight_cache)
-    return step_collectives(job.model, job.recipe, layout, stage=stage, options=options)
+def predicted(job, layout, rank=0):
+    return step_collectives(job.model, job.recipe, layout, stage=coordinates(layout, rank)["pipeline"])
 
 
-def traced(job, layout, rank=0, switches=None):
-    return trace(job, layout, rank=rank, precision=Precision.of(job.recipe.precision), switches=switches)
+def traced(job, layout, rank=0):
+    return trace(job, layout, rank=rank, precision=Precision.of(job.recipe.precision))
 
 
-def logged(layout, model, precision, switches):
+def logged(layout, model, precision):
     """What this rank issues in the second step."""
     job = job_of(model, precision)
     corpus = markov_corpus(job.model.vocab, tokens=2000, seed=0)
-    settings = RunSettings(precision=Precision.of(precision), switches=switches)
+    settings = RunSettings(precision=Precision.of(precision))
     running = Session(job, grid_of(layout), settings, corpus)
     running.step()
     with running.machine.collectives.logged() as log:
@@ -65,39 +61,39 @@ def logged(layout, model, precision, switches):
 
 
 CASES = [
-    ("gpt", layout_of((2, 2, 2, 1), micro_batches=1), None),
-    ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full"), None),
-    ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective"), CACHED),
-    ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE), Switches.off()),
-    ("gpt", layout_of((2, 1, 1, 4), zero=2, micro_batches=4), None),
-    ("llama", layout_of((1, 2, 2, 2), zero=2, recompute="full"), Switches.off()),
-    ("gemma", layout_of((2, 2, 2, 1)), None),
-    ("gemma", layout_of((2, 1, 2, 2), sequence_parallel=True, recompute="full"), None),
-    ("gemma", layout_of((1, 4, 1, 2), recompute="selective"), None),
-    ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=2, recompute="full", **INTERLEAVED), None),
-    ("chunks", Layout(pipeline=4, x=2, micro_batch=2, sequence_parallel=True), CACHED),
+    ("gpt", layout_of((2, 2, 2, 1), micro_batches=1)),
+    ("gpt", layout_of((2, 1, 2, 2), zero=0, sequence_parallel=True, recompute="full")),
+    ("llama", layout_of((4, 1, 2, 1), sequence_parallel=True, recompute="selective")),
+    ("gpt", layout_of((1, 2, 2, 2), recompute="full", recompute_layers=1, order=DATA_INSIDE, **OFF)),
+    ("gpt", layout_of((2, 1, 1, 4), zero=2, micro_batches=4)),
+    ("llama", layout_of((1, 2, 2, 2), zero=2, recompute="full", **OFF)),
+    ("gemma", layout_of((2, 2, 2, 1))),
+    ("gemma", layout_of((2, 1, 2, 2), sequence_parallel=True, recompute="full")),
+    ("gemma", layout_of((1, 4, 1, 2), recompute="selective")),
+    ("tied", Layout(pipeline=2, x=2, z=2, micro_batch=2, recompute="full", **INTERLEAVED)),
+    ("chunks", Layout(pipeline=4, x=2, micro_batch=2, sequence_parallel=True)),
 ]
 
 
-def check(ranks, model, layout, switches, asked, precision="fp32"):
+def check(ranks, model, layout, asked, precision="fp32"):
     job = job_of(model, precision)
-    found = ranks.run(logged, layout, model, precision, switches)
+    found = ranks.run(logged, layout, model, precision)
     for rank, issued in enumerate(found):
-        assert issued == predicted(job, layout, rank, switches)
+        assert issued == predicted(job, layout, rank)
     for rank in asked:
-        assert found[rank] == traced(job, layout, rank, switches)
+        assert found[rank] == traced(job, layout, rank)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "layout", "switches"), CASES)
-def test_log_trace_and_prediction_agree(ranks, model, layout, switches):
-    check(ranks, model, layout, switches, asked=(2, 7))
+@pytest.mark.parametrize(("model", "layout"), CASES)
+def test_log_trace_and_prediction_agree(ranks, model, layout):
+    check(ranks, model, layout, asked=(2, 7))
 
 
 def test_gradients_that_are_scattered_in_every_micro_batch(ranks):
     """ZeRO-2."""
     layout = layout_of((2, 1, 2, 2), zero=2)
-    check(ranks, "llama", layout, None, asked=(5,))
+    check(ranks, "llama", layout, asked=(5,))
     issued, short = extrapolate(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
     assert len(short) == 2
     assert issued == predicted(job_of("llama"), layout_of((2, 1, 1, 4), zero=2, micro_batches=4))
@@ -105,7 +101,7 @@ def test_gradients_that_are_scattered_in_every_micro_batch(ranks):
 
 @pytest.mark.parametrize("precision", ["bf16"])
 def test_they_agree_on_widths(ranks, precision):
-    check(ranks, "llama", layout_of((2, 2, 1, 2), micro_batches=1), None, asked=(5,), precision=precision)
+    check(ranks, "llama", layout_of((2, 2, 1, 2), micro_batches=1), asked=(5,), precision=precision)
 
 
 def test_weights_that_do_not_divide_over_z_are_padded():
@@ -125,8 +121,8 @@ def test_weights_that_do_not_divide_over_z_are_padded():
 def test_they_agree_on_every_grid(ranks, grid):
     sharded = grid[0] > 1 and grid[1] == 1
     again = layout_of(grid, recompute="full", zero=0, micro_batches=1)
-    check(ranks, "gpt", again, None, asked=(0, 6))
-    check(ranks, "llama", layout_of(grid, sequence_parallel=sharded), CACHED, asked=(3,))
+    check(ranks, "gpt", again, asked=(0, 6))
+    check(ranks, "llama", layout_of(grid, sequence_parallel=sharded), asked=(3,))
 
 
 @pytest.mark.slow
@@ -160,7 +156,7 @@ REFERENCE_COUNTS = {
 LINEARS = 4
 
 
-def of_one_block(layout, switches=None):
+def of_one_block(layout):
     """What a second block adds to the step of a model of one: collectives of its linear layers, and elements
     of their gradients that are reduced over data.
 
@@ -170,7 +166,7 @@ def of_one_block(layout, switches=None):
     for count in (1, 2):
         model = Model(name="m", hidden=64, vocab=64, runs=(BlockRun(block=REFERENCE, count=count),))
         job = Job(model=model, recipe=Recipe(global_batch=8, sequence=16))
-        step = traced(job, layout, layout.world - 1, switches)
+        step = traced(job, layout, layout.world - 1)
         kept = {
             i: n for i, n in step.items() if i.element_bytes == 2 or (i.axes == ("z",) and i.kind == "reduce-scatter")
         }
@@ -201,13 +197,11 @@ def test_reference_counts_are_traced(grid):
     [(2, 2, 2, 1), *(pytest.param(grid, marks=pytest.mark.slow) for grid in [(1, 4, 2, 1), (4, 1, 2, 1)])],
     ids=str,
 )
-def test_recomputation_and_the_cache_change_what_the_reference_says(grid):
-    """5.7: recomputation gathers and reduces each linear layer once more; the cache leaves one gather."""
+def test_recomputation_changes_what_the_reference_says(grid):
+    """5.7: recomputation gathers and reduces each linear layer once more."""
     x, y, z, _ = grid
     plain, _ = of_one_block(reference_layout(grid))
     again, _ = of_one_block(reference_layout(grid, recompute="full"))
-    cached, _ = of_one_block(reference_layout(grid), CACHED)
-    both, _ = of_one_block(reference_layout(grid, recompute="full"), CACHED)
     rows = 8 // z * 16
     gathers, reduced = Counter(), Counter()
     for linear in REFERENCE.linears():
@@ -221,9 +215,6 @@ def test_recomputation_and_the_cache_change_what_the_reference_says(grid):
 
     assert of(again - plain) == gathers + reduced
     assert not plain - again
-    assert of(plain - cached) == gathers
-    assert not cached - plain
-    assert of(again - both) == gathers + gathers
 
 
 # Without hardware ---------------------------------------------------------------------------------
@@ -270,14 +261,7 @@ def test_thousands_of_ranks(name, layout, rank):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "switches",
-    [
-        pytest.param(None, id="usual"),
-        pytest.param(CACHED, id="cached", marks=pytest.mark.slow),
-        pytest.param(Switches.off(), id="off", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("overlaps", [{}, OFF], ids=["usual", "off"])
 @pytest.mark.parametrize(
     ("model", "layout"),
     [
@@ -288,12 +272,13 @@ def test_thousands_of_ranks(name, layout, rank):
         ("chunks", Layout(pipeline=2, z=2, micro_batch=1, **INTERLEAVED)),
     ],
 )
-def test_two_short_steps_give_a_long_one(model, layout, switches):
+def test_two_short_steps_give_a_long_one(model, layout, overlaps):
+    layout = replace(layout, **overlaps)
     job = job_of(model)
     for rank in (0, layout.world - 1):
-        issued, short = extrapolate(job, layout, rank=rank, switches=switches)
+        issued, short = extrapolate(job, layout, rank=rank)
         assert max(short) < BATCH // layout.dp
-        assert issued == trace(job, layout, rank=rank, switches=switches)
+        assert issued == trace(job, layout, rank=rank)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import weft
 import weft.commands.app
 from weft.arrangement.bundle import read_bundle
 from weft.errors import BadInput
-from weft.runtime.run.arranged import JobStart, environment
+from weft.runtime.run.ranks import JobStart, environment
 from weft.units import parse_moment
 
 SITE = Path(__file__).parents[3] / "examples" / "two-jobs.toml"

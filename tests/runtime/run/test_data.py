@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -16,23 +15,12 @@ torch = pytest.importorskip("torch")
 from models import BATCH, SEQUENCE, layout_of, llama  # noqa: E402
 from ranks import grid_of  # noqa: E402
 
-from weft.errors import BadInput, MissingExtra  # noqa: E402
+from weft.errors import BadInput  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.model import Job, Recipe  # noqa: E402
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Precision  # noqa: E402
-from weft.runtime.run.data import (  # noqa: E402  # noqa: E402
-    Batches,
-    Corpus,
-    Shards,
-    byte_corpus,
-    markov_corpus,
-    rows_of,
-    shard_corpus,
-    shuffled,
-    text_corpus,
-    token_corpus,
-)
+from weft.runtime.run.data import Batches, Corpus, Shards, byte_corpus, markov_corpus, rows_of, shard_corpus, shuffled  # noqa: E402  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402
 
 
@@ -113,19 +101,16 @@ def test_known_rows():
         {"z": 2, "data": 2, "order": ("data", "z", "y", "x", "context", "pipeline")},
     ],
 )
-@pytest.mark.parametrize("micro_batch", [1, 2])
-def test_every_grid_takes_the_same_global_batch(degrees, micro_batch):
+def test_every_grid_takes_the_same_global_batch(degrees):
     data = batches()
     whole = data.batch(7, range(16))[0]
     taken = {}
     for grid in grids(**degrees):
-        micro_batches = 16 // (grid.size("z", "data") * micro_batch)
-        own = [rows_of(grid, micro_batch, micro_batches, index) for index in range(micro_batches)]
-        for rows in own:
-            assert torch.equal(data.batch(7, rows)[0], whole[rows.start : rows.stop])
+        own = rows_of(grid, 16 // grid.size("z", "data"))
+        assert torch.equal(data.batch(7, own)[0], whole[own.start : own.stop])
         replica = (grid.coordinates["data"], grid.coordinates["z"])
         assert taken.setdefault(replica, own) == own
-    assert [row for replica in sorted(taken) for rows in taken[replica] for row in rows] == list(range(16))
+    assert [row for replica in sorted(taken) for row in taken[replica]] == list(range(16))
 
 
 def test_rows_beyond_the_batch_are_refused():
@@ -146,15 +131,13 @@ def test_bytes_of_a_text(tmp_path):
     assert torch.equal(inputs[:, 1:], targets[:, :-1])
 
 
-@pytest.mark.parametrize("reader", [byte_corpus, lambda path: token_corpus(path, path)])
-def test_files_that_are_no_text(tmp_path, reader, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", json)
+def test_files_that_are_no_text(tmp_path):
     (tmp_path / "empty").touch()
     for name, problem in (("absent", "no such file"), ("empty", "is empty"), ("", "is not a file")):
         with pytest.raises(BadInput, match=problem):
-            reader(tmp_path / name)
+            byte_corpus(tmp_path / name)
     with pytest.raises(BadInput, match=r"cannot be read|no such file"):
-        reader(tmp_path / ("n" * 5000))
+        byte_corpus(tmp_path / ("n" * 5000))
 
 
 def test_texts_that_are_too_short(tmp_path):
@@ -200,36 +183,6 @@ def test_synthetic_text_is_that_of_its_seed():
     assert len(markov_corpus(64, tokens=3, seed=1).tokens) == 3
 
 
-def test_tokenizers_are_an_extra(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingExtra, match=r"weft\[tokenizers\]"):
-        token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")
-
-
-def test_tokens_of_a_tokenizer(tmp_path):
-    pytest.importorskip("tokenizers")
-    words = {"to": 0, "be": 1, "or": 2, "not": 3, "?": 9}
-    rules = {
-        "version": "1.0",
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "Whitespace"},
-        "post_processor": None,
-        "decoder": None,
-        "truncation": None,
-        "padding": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "?"},
-    }
-    (tmp_path / "tokenizer.json").write_text(json.dumps(rules))
-    (tmp_path / "text").write_text("to be or not to be said")
-    corpus = token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")
-    assert corpus.tokens.tolist() == [0, 1, 2, 3, 0, 1, 9]
-    assert corpus.vocabulary == 10
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(BadInput, match="is not a tokenizer"):
-        token_corpus(tmp_path / "text", tmp_path / "tokenizer.json")
-
-
 # Tokens in files -----------------------------------------------------------------------------------
 
 
@@ -249,11 +202,10 @@ def test_shards_are_sliced_as_one_array(sizes, start, stop, step):
 
 
 def test_files_of_a_folder_in_order(tmp_path):
-    """NumPy's, bare ones of 16 bits and Megatron-LM's; values are those that were written."""
+    """NumPy's and bare ones of 16 bits; values are those that were written."""
     np.save(tmp_path / "a.npy", np.arange(10, dtype=np.uint32))
     np.arange(10, 25, dtype=np.uint16).tofile(tmp_path / "b.bin")
-    np.arange(25, 40, dtype=np.int32).tofile(tmp_path / "c.bin")
-    (tmp_path / "c.idx").write_bytes(b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([4]) + bytes(16))
+    np.save(tmp_path / "c.npy", np.arange(25, 40, dtype=np.int64))
     (tmp_path / "notes.txt").write_text("not tokens")
     found = shard_corpus(tmp_path)
     assert found.tokens[:].tolist() == list(range(40))
@@ -273,7 +225,7 @@ def test_files_of_a_folder_in_order(tmp_path):
         ("a.npy", "2d", r"is an array of float64 of shape \(2, 2\)"),
         ("a.npy", "float", r"is an array of float32 of shape \(3,\) -- save token ids"),
         ("a.npy", "below", "has tokens below 0"),
-        ("a.bin", b"abc", "3 bytes are not tokens of uint16"),
+        ("a.bin", b"abc", "3 bytes are not tokens of 16 bits"),
         ("a.bin", b"", "is empty"),
         ("a.txt", b"text", "holds no shards"),
     ],
@@ -287,33 +239,14 @@ def test_files_that_are_no_tokens(tmp_path, name, content, words):
     with pytest.raises(BadInput, match=words):
         shard_corpus(tmp_path)
     if name == "a.bin":
-        (tmp_path / "a.idx").write_bytes(b"MMIDIDX\x00\x00" + bytes(9))
-        with pytest.raises(BadInput, match="not an index of token ids"):
+        (tmp_path / "a.idx").touch()
+        with pytest.raises(BadInput, match="is indexed"):
             shard_corpus(tmp_path)
 
 
 def test_what_is_held_out_is_not_trained_on():
     kept, held = corpus(50, start=500).split(0.1)
     assert (len(kept.tokens), held.tokens.tolist()) == (45, list(range(545, 550)))
-
-
-# Texts -------------------------------------------------------------------------------------------
-
-
-def tokenized(text, tokenizer):
-    corpus = text_corpus(text, tokenizer)
-    return corpus.tokens.tolist(), corpus.vocabulary
-
-
-def test_a_text_is_tokenized_by_the_first_rank(ranks, tmp_path):
-    tokenizers = pytest.importorskip("tokenizers")
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "c": 2}, unk_token="c"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    words.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "text").write_text("a b b a d")
-    paths = str(tmp_path / "text"), str(tmp_path / "tokenizer.json")
-    assert ranks.run(tokenized, *paths) == [([0, 1, 1, 0, 2], 3)] * 8
-    assert tokenized(*paths) == ([0, 1, 1, 0, 2], 3)
 
 
 # Evaluation --------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from test_training import session  # noqa: E402
 import weft  # noqa: E402
 from weft.checkpoints import step_folder, step_folders  # noqa: E402
 from weft.commands import train_rank  # noqa: E402
-from weft.commands.train import _for_launched  # noqa: E402
 from weft.errors import BadInput, WeftError  # noqa: E402
 from weft.layout.spec import Layout  # noqa: E402
 from weft.runtime.checkpoints import checkpoint  # noqa: E402
@@ -161,41 +160,6 @@ def test_a_run_whose_rank_died_goes_on(tmp_path, monkeypatch, capsys):
     lines = (out / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5]
     assert "checkpoint_s" in json.loads(lines[-1])
-
-
-@pytest.mark.slow
-def test_a_run_whose_rank_died_goes_on_with_fewer(tmp_path, monkeypatch, capsys):
-    wanted = weft.train("tiny-gpt", **{**TRAINED, "layout": "x=1", "save_every": None})
-    monkeypatch.setattr(ranks_at_work, "plain_train_rank", train_rank.train_rank)
-    monkeypatch.setattr(train_rank, "train_rank", ranks_at_work.train_mortally)
-    out = tmp_path / "out"
-    again = {"restart": "on-failure", "restart_layout": ("micro_batch=2",), "quiet": False}
-    found = weft.train("tiny-gpt", **TRAINED, out=str(out), **again)
-    assert (tmp_path / "died").exists()
-    said = capsys.readouterr().out
-    assert "continuing from" in said
-    assert found.layout == Layout(micro_batch=2)
-    assert [one.loss for one in found.steps] == pytest.approx([one.loss for one in wanted.steps], rel=1e-5)
-    assert list(step_folders(out)) == [2, 4, 5]
-
-
-@pytest.mark.parametrize(("world", "chosen"), [("4", 0), ("2", 1), ("3", 0)])
-def test_under_torchrun_the_layout_of_as_many_ranks_is_taken(monkeypatch, world, chosen):
-    layouts = [Layout(x=2, z=2, micro_batch=2), Layout(z=2, micro_batch=2), Layout(micro_batch=4)]
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
-        monkeypatch.delenv(name, raising=False)
-    assert _for_launched(layouts) == layouts
-    for name, value in {"RANK": "0", "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    assert _for_launched(layouts) == [layouts[chosen]]
-
-
-def test_layouts_to_go_on_with_are_checked_before_the_first_step(tmp_path):
-    asked = {**TRAINED, "out": str(tmp_path), "restart": "on-failure"}
-    with pytest.raises(BadInput, match="more pipeline chunks than layers"):
-        weft.train("tiny-gpt", **asked, restart_layout=("pipeline=50",))
-    with pytest.raises(BadInput, match="--restart-layout: needs --restart"):
-        weft.train("tiny-gpt", restart_layout=("x=1",))
 
 
 CHAIN = (

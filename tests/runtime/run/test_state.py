@@ -80,8 +80,7 @@ def test_only_steps_and_the_optimizer_may_change():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"data": "another"}, r"was trained on other data \(files, weights, --tokenizer"),
-        ({"details": TABLE["details"] | {"document_end": 3}}, r"= .* give the same --document-end"),
+        ({"data": "another"}, r"was trained on other data \(files, weights, or what"),
         ({"precision": TABLE["precision"] | {"compute": "bfloat16"}}, "has bfloat16 -- give the same --precision"),
         ({"precision": TABLE["precision"] | {"reduce": "bfloat16"}}, "has bfloat16 -- give the same --reduce-bf16"),
     ],

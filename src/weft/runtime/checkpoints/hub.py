@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -253,15 +253,15 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _HubTensor:
-    """A tensor of the hub: rows of a parameter of Weft, from ``start``."""
+class _FileTensor:
+    """A tensor of a file: rows of a parameter of Weft, from ``start``."""
 
     name: str
     dtype: torch.dtype
     shape: Shape
     source: str
-    start: int
-    shift: float
+    start: int = 0
+    shift: float = 0.0
 
     @property
     def size_bytes(self) -> int:
@@ -306,12 +306,7 @@ def export_hub(
     _make_empty(target)
     files = _files(tensors, largest_bytes)
     for name, shard in files.items():
-        with writing(target / name) as file:
-            file.write(header(((tensor.name, tensor.dtype, tensor.shape) for tensor in shard), {}))
-            for parameter, rows in groupby(shard, lambda tensor: tensor.source):
-                values = saved.values(parameter)
-                for tensor in rows:
-                    file.write(raw_bytes(tensor.of(values)))
+        _write(target / name, shard, saved, {})
     if len(files) > 1:
         size_bytes = sum(tensor.size_bytes for tensor in tensors)
         listed = {tensor.name: name for name, shard in files.items() for tensor in shard}
@@ -333,7 +328,7 @@ def _make_empty(target: Path) -> None:
 
 def _hub_tensors(
     saved: SavedParameters, hub_parts: dict[str, HubPart], source: Path, dtype: str | None
-) -> Iterator[_HubTensor]:
+) -> Iterator[_FileTensor]:
     """The hub's tensors, in the order of Weft's parameters."""
     different = sorted(saved.entries.keys() ^ hub_parts.keys())
     problem = f"{different[0]} is in one of them only" if different else ""
@@ -343,7 +338,7 @@ def _hub_tensors(
             problem = f"{name} has {entry.shape[0]} rows, not {sum(part.heights)}"
             break
         for hub, height in zip(part.names, part.heights, strict=True):
-            yield _HubTensor(
+            yield _FileTensor(
                 name=hub if hub == "lm_head.weight" else f"model.{hub}",
                 dtype=DTYPES[dtype] if dtype else entry.format,
                 shape=(height, *entry.shape[1:]),
@@ -357,9 +352,9 @@ def _hub_tensors(
         raise BadInput(problem, where=str(source), remedy="give the model's with --config")
 
 
-def _files(tensors: Iterable[_HubTensor], largest_bytes: int) -> dict[str, list[_HubTensor]]:
+def _files(tensors: Iterable[_FileTensor], largest_bytes: int) -> dict[str, list[_FileTensor]]:
     """The tensors dealt to files in order, each below the limit unless one tensor is larger."""
-    shards: list[list[_HubTensor]] = [[]]
+    shards: list[list[_FileTensor]] = [[]]
     size_bytes = 0
     for tensor in tensors:
         if shards[-1] and size_bytes + tensor.size_bytes > largest_bytes:
@@ -392,11 +387,11 @@ def export(folder: str | os.PathLike[str], file: str | os.PathLike[str]) -> None
     """
     source = Path(folder)
     state, saved = read_state(source), SavedParameters(source)
-    with writing(file) as out:
-        described = ((entry.name, entry.format, entry.shape) for entry in saved.entries.values())
-        out.write(header(described, {"weft": json.dumps(state)}))
-        for name in saved.entries:
-            out.write(raw_bytes(saved.values(name)))
+    tensors = [
+        _FileTensor(name=name, dtype=entry.format, shape=entry.shape, source=name)
+        for name, entry in saved.entries.items()
+    ]
+    _write(file, tensors, saved, {"weft": json.dumps(state)})
 
 
 class SavedParameters:
@@ -420,15 +415,23 @@ class SavedParameters:
             raise BadInput(f"cannot be read: {error.strerror}", where=where) from None
 
 
-def header(tensors: Iterable[tuple[str, torch.dtype, Shape]], metadata: Mapping[str, str]) -> bytes:
-    """What stands before the values of tensors that follow each other in this order."""
+def _write(
+    path: str | os.PathLike[str], tensors: Sequence[_FileTensor], saved: SavedParameters, metadata: Mapping[str, str]
+) -> None:
+    """A safetensors file; of the parameters one is in memory at a time."""
     names = {dtype: name for name, dtype in STORED.items()}
     table: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     start = 0
-    for name, dtype, shape in tensors:
-        stop = start + prod(shape) * dtype.itemsize
-        table[name] = {"dtype": names[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+    for tensor in tensors:
+        stop = start + tensor.size_bytes
+        shape, place = list(tensor.shape), [start, stop]
+        table[tensor.name] = {"dtype": names[tensor.dtype], "shape": shape, "data_offsets": place}
         start = stop
     text = json.dumps(table).encode()
     text += b" " * (-len(text) % _ALIGNMENT_BYTES)
-    return len(text).to_bytes(8, "little") + text
+    with writing(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for parameter, rows in groupby(tensors, lambda tensor: tensor.source):
+            values = saved.values(parameter)
+            for tensor in rows:
+                file.write(raw_bytes(tensor.of(values)))

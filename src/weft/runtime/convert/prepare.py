@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 from warnings import warn
-from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -47,6 +45,7 @@ from weft.runtime.layers.vocabulary import IGNORED, cross_entropy
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.optimizer import AdamSettings, Optimizer, check_finite, torch_optimizer
 from weft.runtime.run.pipeline import StepPasses, build_stages
+from weft.runtime.run.ranks import leave
 
 LossFunction = Callable[[Any, Any], Tensor]
 """The mean loss over rows, of what the model gives for them and their targets."""
@@ -103,7 +102,7 @@ def prepare(
         return _built_in(model, degrees, micro_batch, optimizer, precision, compile)
     if precision is None:
         precision = "fp64" if any(one.dtype == torch.float64 for one in model.parameters()) else "fp32"
-    machine = Machine.of(_grid(degrees), precision=Precision.of(precision))
+    machine = Machine.of(Grid.of(degrees, _device()), precision=Precision.of(precision))
     roles = _roles(model, machine, plan)
     easy = all(isinstance(role, Easy | Whole) for role in roles.values())
     vocabulary = _vocabulary(model, roles)
@@ -423,7 +422,7 @@ def _built_in(
     job = resolve_job(source) if isinstance(source, str) else source
     rows = layout.dp * (micro_batch or 1) * 2 * layout.pipeline
     check_trainable(replace(job, recipe=replace(job.recipe, global_batch=rows)), layout)
-    grid = _grid(layout)
+    grid = Grid.of(layout, _device())
     machine = Machine.of(grid, precision=Precision.of(precision or job.recipe.precision))
     stages = build_stages(machine, job.model, sequence=job.recipe.sequence)
     seed = torch.tensor([torch.initial_seed() % 2**62 if grid.rank == 0 else 0], device=grid.device)
@@ -450,27 +449,7 @@ def _join() -> None:
         dist.init_process_group("nccl", device_id=_device())
     else:
         dist.init_process_group("gloo")
-
-    def leave() -> None:
-        gc.collect()  # what refers to groups, whose threads must end before the interpreter does
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
     atexit.register(leave)
-
-
-def _grid(layout: Layout) -> Grid:
-    """A rank's grid, which lets go of its groups before the process leaves them: what scripts keep lives longer."""
-    grid = Grid.of(layout, _device())
-    known = ref(grid)
-
-    def leave() -> None:
-        kept = known()
-        if kept is not None:
-            kept.leave()
-
-    atexit.register(leave)
-    return grid
 
 
 def _device() -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ GRID_AXES = AXES
 
 SEQUENCE = ("x", "y", "context")
 """Axes whose ranks have the same sequences, over which experts are balanced."""
+_WORLD, _ENDS = ("every rank",), ("both ends",)
 
 
 class Grid:
@@ -29,7 +31,6 @@ class Grid:
         coordinates: this rank's index on each axis.
         shard: axes over which matrices are cut at rest.
         replica: axes whose ranks hold copies of the matrices.
-        world: the process group of all ranks, None where no others run.
     """
 
     def __init__(
@@ -40,16 +41,16 @@ class Grid:
         rank: int,
         timeout: timedelta | None = None,
     ) -> None:
-        self.layout, self.device, self.world, self.rank, self._timeout = layout, device, world, rank, timeout
+        self.layout, self.device, self.rank, self._timeout = layout, device, rank, timeout
         self.coordinates: Mapping[str, int] = coordinates(layout, rank)
         self.shard, self.replica = (self.axes(*real_axes(layout, (group,))) for group in ("shard", "replica"))
         self._routed: dict[str, tuple[int, int]] = {}
         """Size of each of ``EXPERT_GROUPS`` and this rank's place in it, after ``join_experts``."""
-        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+        self._groups: WeakValueDictionary[tuple[str, ...], dist.ProcessGroup] = WeakValueDictionary()
+        """PyTorch holds them: when it destroys them gloo's threads end, as they must before the interpreter does."""
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.ends: dist.ProcessGroup | None = None
-        """The first and the last stage of this rank's pipeline, after ``join_ends``."""
         if world is not None:
+            self._groups[_WORLD] = world
             self._join(world)
 
     @classmethod
@@ -75,6 +76,16 @@ class Grid:
             return cls(layout, where, None, 0)
         assert dist.group.WORLD is not None
         return cls(layout, where, dist.group.WORLD, dist.get_rank(), timeout)
+
+    @property
+    def world(self) -> dist.ProcessGroup | None:
+        """The process group of all ranks; None where no others run."""
+        return self._groups.get(_WORLD)
+
+    @property
+    def ends(self) -> dist.ProcessGroup | None:
+        """The first and the last stage of this rank's pipeline, after ``join_ends``."""
+        return self._groups.get(_ENDS)
 
     @property
     def runs(self) -> bool:
@@ -114,23 +125,19 @@ class Grid:
         made: dist.ProcessGroup = dist.new_group(ranks, timeout=self._timeout, use_local_synchronization=True)
         return made
 
-    def leave(self) -> None:
-        """Refer to no process group any more: gloo's threads are to end with their groups, before the interpreter."""
-        self._groups.clear()
-        self.world = self.ends = None
-
     def join_ends(self) -> None:
         """Make the group of the first and the last pipeline stage, which share a tied embedding.
 
         The stages between make one too: PyTorch names groups by how many a rank has, so that ranks that have different
         numbers of them would miss each other in the next group that they share.
         """
-        if self.layout.pipeline == 2:
-            self.ends = self.group("pipeline")
-        elif self.world is not None:
+        both = self.group("pipeline") if self.layout.pipeline == 2 else None
+        if self.layout.pipeline > 2 and self.world is not None:
             stages = groups(self.layout, "pipeline")
             made = self._own(self.world, [*stages[:, [0, -1]].tolist(), *stages[:, 1:-1].tolist()])
-            self.ends = made if self.rank in stages[:, [0, -1]] else None
+            both = made if self.rank in stages[:, [0, -1]] else None
+        if both is not None:
+            self._groups[_ENDS] = both
 
     def join_experts(self) -> None:
         """Make this rank's groups over which experts are dealt, balanced, cut and copied within a stage."""

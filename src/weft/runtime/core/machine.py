@@ -13,7 +13,7 @@ from torch import Tensor
 from weft.errors import UnknownName, Unsupported
 from weft.runtime.core.collectives import Collectives
 from weft.runtime.core.grid import Grid
-from weft.runtime.core.overlap import Overlap, SideQueue, Switches
+from weft.runtime.core.overlap import Overlap, SideQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +149,12 @@ class Machine:
     beside: SideQueue = field(default_factory=SideQueue)
 
     @classmethod
-    def of(cls, grid: Grid, *, precision: Precision | None = None, switches: Switches | None = None) -> Machine:
-        """The means of a grid's rank; overlaps are those of its layout unless given."""
+    def of(cls, grid: Grid, *, precision: Precision | None = None) -> Machine:
+        """The means of a grid's rank."""
         return cls(
             grid=grid,
             collectives=Collectives(grid),
-            overlap=Overlap(switches or Switches.of(grid.layout), grid.device),
+            overlap=Overlap(grid.layout, grid.device),
             precision=precision or Precision(),
             beside=SideQueue(grid.device),
         )

@@ -1,4 +1,4 @@
-"""What is communicated behind computation: AxoNN's OAR, ORS, OAG and the weight cache as one object.
+"""What is communicated behind computation: AxoNN's OAR, ORS and OAG as one object.
 
 Inside ``Overlap.step`` weights are gathered before they are asked for, in the order in which the previous
 step asked for them, and gradients are scattered while earlier layers compute.  Outside, all is done at once.
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -25,38 +25,6 @@ from weft.runtime.core.collectives import Pending, settle
 
 if TYPE_CHECKING:
     from weft.runtime.core.parameters import Matrix
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switches:
-    """Which overlaps are on.
-
-    Attributes:
-        all_reduce: OAR, the input gradient's collective behind the weight gradient's product.
-        reduce_scatter: ORS, weight gradients over z behind the backward pass of earlier layers.
-        all_gather: OAG, the weights of the next layers behind the computation of this one.
-        weight_cache: gathered weights are kept until the step ends; those that need no gathering, cast once, always
-            are.
-    """
-
-    all_reduce: bool = True
-    reduce_scatter: bool = True
-    all_gather: bool = True
-    weight_cache: bool = False
-
-    @classmethod
-    def of(cls, layout: Layout) -> Switches:
-        """The switches that a layout asks for."""
-        return cls(
-            all_reduce=layout.overlap_tensor != "none",
-            reduce_scatter=layout.overlap_reduce,
-            all_gather=layout.overlap_gather,
-        )
-
-    @classmethod
-    def off(cls) -> Switches:
-        """Nothing overlaps."""
-        return replace(cls(), all_reduce=False, reduce_scatter=False, all_gather=False)
 
 
 class SideQueue:
@@ -109,10 +77,17 @@ class _Scattering:
 
 
 class Overlap:
-    """Schedules the gathering of weights and the scattering of their gradients."""
+    """Schedules the gathering of weights and the scattering of their gradients.
 
-    def __init__(self, switches: Switches, device: torch.device | None = None) -> None:
-        self.switches = switches
+    Attributes:
+        all_reduce: OAR is on, the input gradient's collective behind the weight gradient's product.
+        reduce_scatter: ORS, weight gradients over z behind the backward pass of earlier layers.
+        all_gather: OAG, the weights of the next layers behind the computation of this one.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device | None = None) -> None:
+        self.all_reduce = layout.overlap_tensor != "none"
+        self.reduce_scatter, self.all_gather = layout.overlap_reduce, layout.overlap_gather
         self._reducing = SideQueue(device)
         self._active = False
         self._forget()
@@ -152,7 +127,7 @@ class Overlap:
             self._forget()
 
     def gather(self, weight: Matrix) -> Tensor:
-        """The whole weight; begins to gather those that come next."""
+        """The whole weight; begins to gather those that come next.  Those of one rank alone are cast once a step."""
         if not self._active:
             return weight.start_gather().wait()
         self._count_use()
@@ -161,14 +136,14 @@ class Overlap:
         pending = self._ahead.pop(weight, None) or weight.start_gather()
         self._prefetch(weight)
         whole = pending.wait()
-        if self.switches.weight_cache or weight.alone:
+        if weight.alone:
             self._kept[weight] = whole
         return whole
 
     def _prefetch(self, weight: Matrix) -> None:
         """Follow the order of the previous step; once it is left, nothing is gathered ahead any more."""
         self._asked.append(weight)
-        if not self.switches.all_gather or self._position is None:
+        if not self.all_gather or self._position is None:
             return
         if self._position >= len(self._order) or self._order[self._position]() is not weight:
             self._position = None
@@ -184,7 +159,7 @@ class Overlap:
         if weight.alone:
             weight.accumulate(gradient)
             return
-        if not (self._active and self.switches.reduce_scatter):
+        if not (self._active and self.reduce_scatter):
             weight.accumulate(weight.start_scatter(gradient).wait())
             return
         if self._reducing.queues:

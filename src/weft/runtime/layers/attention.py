@@ -32,29 +32,15 @@ def capped(values: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(values / cap)
 
 
-def documents_of(ids: Tensor, end: int) -> Tensor:
-    """The number of each token's document in its row, shape of ``ids``; a document ends with the token ``end``."""
-    ends = ids == end
-    return ends.cumsum(1) - ends.long()
-
-
-def within(documents: Tensor) -> Tensor:
-    """Each token's place in its document, from 0."""
-    places = torch.arange(documents.shape[1], device=documents.device).expand(documents.shape)
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    return places - torch.where(begins, places, 0).cummax(1).values
-
-
 Seen = Tensor | BlockMask
-"""Which keys each query sees: of shape ([batch, 1,] queries, keys), or in blocks, as FlexAttention takes it."""
+"""Which keys each query sees: of shape (queries, keys), or in blocks, as FlexAttention takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """Softmax of scores times values; shapes (batch, heads, sequence, features), fewer heads of keys and values.
 
-    A window, documents and a cap are computed by FlexAttention on GPUs in 16 bits, which keeps no scores.  Elsewhere
+    A window and a cap are computed by FlexAttention on GPUs in 16 bits, which keeps no scores.  Elsewhere
     masks are whole, and a cap keeps its scores.
 
     Attributes:
@@ -86,32 +72,24 @@ class Core:
             return functional.scaled_dot_product_attention(queries, keys, values, attn_mask=seen, scale=self.scale)
         return self._capped(queries, keys, values, seen, self.cap)
 
-    def seen(self, size: int, like: Tensor, documents: Tensor | None = None) -> Seen | None:
+    def seen(self, size: int, like: Tensor) -> Seen | None:
         """Which keys each query sees; None where PyTorch's attention needs no mask.
 
         Args:
             size: tokens of a sequence.
             like: has the device and format of queries.
-            documents: the number of each token's document in its row, shape (batch, size); a query sees keys of its
-                own document only.
         """
-        if self.window is None and self.cap is None and documents is None:
+        if self.window is None and self.cap is None:
             return None
 
         def shown(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             result = query >= key if self.causal else key >= 0
-            if self.window is not None:
-                result = result & (key > query - self.window)
-            if documents is not None:
-                result = result & (documents[batch, query] == documents[batch, key])
-            return result
+            return result if self.window is None else result & (key > query - self.window)
 
-        rows = None if documents is None else len(documents)
         if _fused(like):
-            return _compiled(create_block_mask)(shown, rows, None, size, size, device=like.device)  # type: ignore[no-any-return]
+            return _compiled(create_block_mask)(shown, None, None, size, size, device=like.device)  # type: ignore[no-any-return]
         places = torch.arange(size, device=like.device)
-        batch = torch.arange(rows or 1, device=like.device).view(-1, 1, 1, 1)
-        return shown(batch, places, places.unsqueeze(1), places)
+        return shown(places, places, places.unsqueeze(1), places)
 
     def _in_blocks(self, queries: Tensor, keys: Tensor, values: Tensor, seen: BlockMask) -> Tensor:
         features = queries.shape[-1]

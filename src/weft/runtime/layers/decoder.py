@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from weft.errors import BadInput, Unsupported
+from weft.errors import BadInput
 from weft.layout.check import check_runnable
 from weft.layout.spec import Layout
 from weft.model.spec import Attention, Block, FeedForward, MixtureOfExperts, Model
@@ -32,14 +32,12 @@ from weft.runtime.layers.attention import (
     HeadNorms,
     Seen,
     capped,
-    documents_of,
     gather_heads,
     gather_sequence,
     own_tokens,
     ring_attention,
-    within,
 )
-from weft.runtime.layers.experts import Experts4D, Routing
+from weft.runtime.layers.experts import Experts4D
 from weft.runtime.layers.linear import Linear4D
 from weft.runtime.layers.norm import Norm4D
 from weft.runtime.layers.vocabulary import Embedding4D, Head4D, cross_entropy, positions_table, vocabulary_matrix
@@ -73,8 +71,6 @@ class Details:
     """The weights of a token's experts add up to 1."""
     balance: float = 0.01
     """Factor of the loss that balances experts (arXiv 2101.03961)."""
-    document_end: int | None = None
-    """The token behind which another document begins, to whose tokens those before are not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +161,8 @@ def _experts(
         name,
         hidden,
         moe,
-        Routing(normalized=details.expert_weights_normalized, balance=details.balance),
+        normalized=details.expert_weights_normalized,
+        balance=details.balance,
         places=own_tokens(machine.grid, sequence),
         whole_sequence=sequence,
         activation=partial(_between, activation=activation, gated=moe.expert.gated),
@@ -260,8 +257,6 @@ class Decoder4D(nn.Module):
             )
         details, stage = details or Details(), stage or Stage.whole(model, machine.grid.layout)
         self.details = details
-        if details.document_end is not None:
-            _check_documents(machine)
         self.machine, self.model, self.stage = machine, model, stage
         self.first, self.last = stage.first, stage.last
         self._places = own_tokens(machine.grid, sequence).to(machine.grid.device)
@@ -305,10 +300,8 @@ class Decoder4D(nn.Module):
 
         Logits have shape (tokens, padded vocabulary / (x y)).
         """
-        end = self.details.document_end
-        documents = None if end is None else documents_of(given, end)
-        rows = given if self.embedding is None else self._embed(given, documents)
-        seen = self._seen if documents is None and self._seen else self._masks(rows, documents)
+        rows = given if self.embedding is None else self._embed(given)
+        seen = self._seen or self._masks(rows)
         for index, (block, core) in enumerate(zip(self.blocks, self._cores, strict=True)):
             if index < self.stage.recomputed and torch.is_grad_enabled():
                 rows = checkpoint(block, rows, seen[core], use_reentrant=False, preserve_rng_state=False)
@@ -319,10 +312,10 @@ class Decoder4D(nn.Module):
         logits: Tensor = self.head(rows if self.norm is None else self.norm(rows))
         return logits if self.details.logit_cap is None else capped(logits, self.details.logit_cap)
 
-    def _masks(self, rows: Tensor, documents: Tensor | None) -> Mapping[Core, Seen | None]:
-        """Which keys queries see in each kind of block; without documents the same in every micro-batch."""
+    def _masks(self, rows: Tensor) -> Mapping[Core, Seen | None]:
+        """Which keys queries see in each kind of block."""
         like = rows.new_empty(0, dtype=self.machine.precision.compute)
-        self._seen = {core: core.seen(self._whole_sequence, like, documents) for core in self._cores}
+        self._seen = {core: core.seen(self._whole_sequence, like) for core in self._cores}
         return self._seen
 
     def takes(self, micro_batch: int) -> Tensor:
@@ -351,31 +344,19 @@ class Decoder4D(nn.Module):
         """Cross-entropy of each of the rank's tokens, shape (tokens,); ``targets`` is (batch, sequence)."""
         return cross_entropy(self.machine, logits, targets.reshape(-1), self.model.vocab)
 
-    def _embed(self, ids: Tensor, documents: Tensor | None) -> Tensor:
+    def _embed(self, ids: Tensor) -> Tensor:
         assert self.embedding is not None
         rows = cast(Tensor, self.embedding(ids.reshape(-1))).to(self.machine.precision.compute)
         if self.details.embedding_scale is not None:
             rows = rows * rows.new_tensor(self.details.embedding_scale)
         if self.positions is None:
             return rows
-        places = self._places.to(ids.device).expand(ids.shape)
-        places = (places if documents is None else within(documents)).reshape(-1)
+        places = self._places.to(ids.device).expand(ids.shape).reshape(-1)
         if self.machine.rows_cut:
             grid = self.machine.grid
             start, stop = share(len(places), grid.size("x"), grid.index("x"))
             places = places[start:stop]
         return rows + functional.embedding(places, self.positions())
-
-
-def _check_documents(machine: Machine) -> None:
-    """Documents are told apart where a rank has all tokens of a sequence."""
-    for axis in ("pipeline", "context"):
-        if machine.grid.size(axis) > 1:
-            raise Unsupported(
-                f"document_end: with {axis} = {machine.grid.size(axis)} a rank does not know all tokens of a sequence",
-                where=axis,
-                remedy=f"set {axis}=1, or leave documents unmasked",
-            )
 
 
 def _blocks(machine: Machine, model: Model, details: Details, stage: Stage, sequence: int) -> Iterable[Block4D]:

@@ -160,19 +160,6 @@ def evenly(size: int, parts: int) -> list[int]:
     return [base + (part < more) for part in range(parts)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
-    """How a router weighs and balances.
-
-    Attributes:
-        normalized: the weights of a token's experts add up to 1 (Mixtral, Qwen3).
-        balance: factor of the balancing loss, the mean over all sequences, in each layer.
-    """
-
-    normalized: bool = True
-    balance: float = 0.0
-
-
 class ExpertLinear(nn.Module):
     """One linear layer of this rank's experts; the whole matrix has the rows of all experts, one after the other.
 
@@ -280,6 +267,8 @@ class Experts4D(nn.Module):
     """Rows (tokens [/ x], hidden / y) to rows of the same shape.
 
     Args:
+        normalized: the weights of a token's experts add up to 1 (Mixtral, Qwen3).
+        balance: factor of the balancing loss, the mean over all sequences, in each layer.
         places: of this rank's tokens in their sequence.
         whole_sequence: all tokens of one sequence.
         activation: between the two products of an expert.
@@ -295,15 +284,17 @@ class Experts4D(nn.Module):
         name: str,
         hidden: int,
         moe: MixtureOfExperts,
-        routing: Routing,
         *,
+        normalized: bool,
+        balance: float,
         places: Tensor,
         whole_sequence: int,
         activation: Callable[[Tensor], Tensor],
         shared: nn.Module | None,
     ) -> None:
         super().__init__()
-        self.machine, self.experts, self.top_k, self.routing = machine, moe.experts, moe.top_k, routing
+        self.machine, self.experts, self.top_k = machine, moe.experts, moe.top_k
+        self.normalized, self.balance = normalized, balance
         self.places, self.whole_sequence = places.to(machine.grid.device), whole_sequence
         self.activation, self.shared = activation, shared
         self.tokens = 0
@@ -322,13 +313,13 @@ class Experts4D(nn.Module):
         wide = self.machine.precision.wide
         chances = (rows.to(wide) @ self.router.values.to(wide).t()).softmax(-1)
         weights, chosen = chances.topk(self.top_k)
-        if self.routing.normalized:
+        if self.normalized:
             weights = weights / weights.sum(-1, keepdim=True)
         sequence, place = self._where(given)
         load = self._load(self._choices(chosen, sequence, place))
-        if self.tokens and self.routing.balance:
+        if self.tokens and self.balance:
             crowd = load[sequence] * (self.experts / (self.top_k * self.whole_sequence))
-            loss = (chances * crowd).sum() * (self.routing.balance / self.tokens)
+            loss = (chances * crowd).sum() * (self.balance / self.tokens)
             rows = cast(Tensor, _Balanced.apply(rows, loss))  # type: ignore[no-untyped-call]
         which, order = chosen.flatten().sort(stable=True)  # copies by their experts
         experts = torch.arange(self.experts, device=chosen.device)

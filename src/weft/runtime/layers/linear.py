@@ -218,7 +218,7 @@ class Layer4D(nn.Module, ABC):
             pending = collectives.reduce_scatter(partial, self.over_out)
         else:
             pending = collectives.all_reduce(partial, self.over_out)
-        if not self.machine.overlap.switches.all_reduce:
+        if not self.machine.overlap.all_reduce:
             pending.wait()
         return pending
 
@@ -266,18 +266,18 @@ class _Product(Function):
         """Steps 4 to 6; the gradient of rows, where it is wanted and goes to no joint."""
         (rows,) = ctx.saved_tensors
         layer: Layer4D = ctx.layer
-        machine, switches = layer.machine, layer.machine.overlap.switches
+        machine, overlap = layer.machine, layer.machine.overlap
         machine.last.forget()
         gradient = layer.gather_gradient(gradients[0])
         again = None if machine.later.collects else layer.gather_rows(rows)
-        if again is not None and not switches.all_reduce:
+        if again is not None and not overlap.all_reduce:
             again.wait()
 
         def scatter() -> None:
             layer.scatter_weight(gradient, (layer.gather_rows(rows) if again is None else again).wait())
 
         outputs, shards = machine.grid.size(layer.over_out), machine.grid.size(*machine.grid.shard)
-        scatter_first = weight_gradient_first(outputs, shards, overlap_reduce=switches.reduce_scatter)
+        scatter_first = weight_gradient_first(outputs, shards, overlap_reduce=overlap.reduce_scatter)
         if scatter_first:
             machine.later.do(scatter)
         partial = None

@@ -193,7 +193,7 @@ class _Logits(Function):
             return _gathered(machine, saved) if machine.rows_cut else Pending(saved)
 
         again = None if machine.later.collects else gather()
-        if again is not None and not machine.overlap.switches.all_reduce:
+        if again is not None and not machine.overlap.all_reduce:
             again.wait()
 
         def scatter() -> None:
@@ -205,7 +205,7 @@ class _Logits(Function):
             pending = machine.collectives.reduce_scatter(_to_ranks(machine, partial), "x", "y")
         else:
             pending = machine.collectives.all_reduce(partial, "x", "y")
-        if not machine.overlap.switches.all_reduce:
+        if not machine.overlap.all_reduce:
             pending.wait()
         machine.later.do(scatter)
         summed = pending.wait()

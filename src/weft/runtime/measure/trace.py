@@ -27,7 +27,6 @@ from weft.model.job import Job
 from weft.runtime.core.beneath import TorchDispatchMode, start_fake_ranks
 from weft.runtime.core.grid import SEQUENCE, Grid
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import holdings
 from weft.runtime.run.flat import Flat
 from weft.runtime.run.pipeline import StepPasses, build_stages
@@ -46,9 +45,7 @@ _BACKEND = "weft_trace"
 _SILENT = frozenset({"recv_", "barrier"})
 
 
-def trace(
-    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, switches: Switches | None = None
-) -> Counter[Issue]:
+def trace(job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None) -> Counter[Issue]:
     """The collectives that ``rank`` issues in one training step.
 
     Raises:
@@ -56,9 +53,7 @@ def trace(
         Unsupported: the runtime cannot run the model or the layout.
     """
     check_trainable(job, layout)
-    return trace_step(
-        layout, lambda grid: bare_step(job, Machine.of(grid, precision=precision, switches=switches))(), rank=rank
-    )
+    return trace_step(layout, lambda grid: bare_step(job, Machine.of(grid, precision=precision))(), rank=rank)
 
 
 def trace_step(layout: Layout, step: Callable[[Grid], object], *, rank: int = 0) -> Counter[Issue]:
@@ -97,7 +92,7 @@ def on_fake_ranks(layout: Layout, rank: int, device: str = "meta") -> Iterator[G
 
 
 def extrapolate(
-    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None, switches: Switches | None = None
+    job: Job, layout: Layout, *, rank: int = 0, precision: Precision | None = None
 ) -> tuple[Counter[Issue], tuple[int, ...]]:
     """As ``trace``, in a time that does not grow with the number of micro-batches; and how many were traced.
 
@@ -113,7 +108,7 @@ def extrapolate(
     def traced(micro_batches: int) -> Counter[Issue]:
         rows = micro_batches * layout.micro_batch * layout.dp
         part = replace(job, recipe=replace(job.recipe, global_batch=rows))
-        return trace(part, layout, rank=rank, precision=precision, switches=switches)
+        return trace(part, layout, rank=rank, precision=precision)
 
     first = layout.pipeline
     second = 2 * first if layout.schedule.rounds else first + 1

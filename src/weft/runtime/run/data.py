@@ -1,8 +1,8 @@
 """Training data by global step: row i of step s is a function of the seed, s and i alone, on every grid.
 
 A corpus is cut into windows; each epoch visits every window once, in an order that is computed and not
-stored, so that a run resumes from its step.  Files of tokens are mapped: NumPy's ``.npy`` (unsigned, one dimension),
-bare ``.bin`` of 16 bits (nanoGPT), and ``.bin`` with an ``.idx`` beside it (Megatron-LM's indexed data set).
+stored, so that a run resumes from its step.  Files of tokens are mapped: NumPy's ``.npy`` (integers, one dimension),
+and bare ``.bin`` of 16 bits (nanoGPT).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
-from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.errors import BadInput, MissingExtra
-from weft.files import read_text, refused
-from weft.runtime.core.collectives import from_first_rank
+from weft.errors import BadInput
+from weft.files import refused
 from weft.runtime.core.grid import Grid
 
 Words = NDArray[np.uint64]
@@ -100,32 +98,6 @@ def byte_corpus(path: str | os.PathLike[str]) -> Corpus:
     with refused("cannot be read", where):
         tokens = np.memmap(path, dtype=np.uint8, mode="r")
     return Corpus(tokens=tokens, vocabulary=256, where=where)
-
-
-def token_corpus(path: str | os.PathLike[str], tokenizer: str | os.PathLike[str]) -> Corpus:
-    """A text in the tokens of a ``tokenizer.json`` of Hugging Face, without its special tokens, in memory.
-
-    Raises:
-        BadInput: a file cannot be read, the text is not UTF-8, empty or larger than 256 MB, or the tokenizer
-            is none.
-        MissingExtra: the package ``tokenizers`` is not installed.
-    """
-    where, place = os.fspath(path), os.fspath(tokenizer)
-    try:
-        package: Any = import_module("tokenizers")
-    except ImportError:
-        raise MissingExtra("a tokenizer", "tokenizers") from None
-    _check_file(Path(path), where)
-    _check_file(Path(tokenizer), place)
-    rules = read_text(tokenizer, where=place, raw=True)
-    try:
-        coder = package.Tokenizer.from_str(rules)
-    except Exception as error:  # the package raises nothing narrower
-        reason = str(error).splitlines()[0] if str(error) else "unknown"
-        raise BadInput(f"is not a tokenizer: {reason}", where=place, remedy="give a model's tokenizer.json") from None
-    known = coder.get_vocab(with_added_tokens=True)
-    tokens = np.array(coder.encode(read_text(path, where=where, raw=True), add_special_tokens=False).ids, np.uint32)
-    return Corpus(tokens=tokens, vocabulary=max(known.values(), default=-1) + 1, where=where)
 
 
 def markov_corpus(vocabulary: int, *, tokens: int, seed: int) -> Corpus:
@@ -203,14 +175,10 @@ def _order(windows: int, seed: int, block: int) -> list[int]:
     return [int(window) for window in shuffled(positions, epochs, size=windows, seed=seed)]
 
 
-def rows_of(grid: Grid, micro_batch: int, micro_batches: int, index: int) -> range:
-    """The rows of the global batch that a rank's micro-batch ``index`` takes.
-
-    Ranks along z and data take different rows; those along other axes share them.
-    """
+def rows_of(grid: Grid, count: int) -> range:
+    """The rows of the global batch that a rank takes; those along z and data take different ones, ``count`` each."""
     replica = grid.coordinates["data"] * grid.size("z") + grid.coordinates["z"]
-    first = (replica * micro_batches + index) * micro_batch
-    return range(first, first + micro_batch)
+    return range(replica * count, (replica + 1) * count)
 
 
 def shuffled(positions: NDArray[np.int64], epochs: NDArray[np.int64], *, size: int, seed: int) -> NDArray[np.int64]:
@@ -269,10 +237,7 @@ def _check_file(path: Path, where: str) -> None:
 
 SUFFIXES = (".npy", ".bin")
 """Of files that hold tokens and no text."""
-_MAGIC = b"MMIDIDX\x00\x00"
-_FORMATS: dict[int, Any] = {1: np.uint8, 4: np.int32, 5: np.int64, 8: np.uint16}
-"""Of Megatron-LM's index that hold token ids."""
-_REMEDY = "give .npy, .bin, or .bin with its .idx"
+_REMEDY = "give .npy, or .bin of 16 bits"
 
 Tokens = NDArray[np.integer[Any]]
 
@@ -345,12 +310,12 @@ def _mapped(path: Path) -> Tokens:
                     remedy="save token ids as one dimension of integers",
                 )
             return array
-        index = path.with_suffix(".idx")
-        kind = _indexed(index) if index.is_file() else np.uint16
         size = path.stat().st_size
-        if size % np.dtype(kind).itemsize:
-            raise BadInput(f"{size:,} bytes are not tokens of {np.dtype(kind)}", where=where, remedy=_REMEDY)
-        return np.memmap(path, dtype=kind, mode="r") if size else np.empty(0, kind)
+        if path.with_suffix(".idx").is_file():
+            raise BadInput("is indexed (Megatron-LM's)", where=where, remedy="save its tokens as .npy")
+        if size % 2:
+            raise BadInput(f"{size:,} bytes are not tokens of 16 bits", where=where, remedy=_REMEDY)
+        return np.memmap(path, dtype=np.uint16, mode="r") if size else np.empty(0, np.uint16)
     except OSError as error:
         raise BadInput(f"cannot be read: {error.strerror or error}", where=where, remedy="check the path") from None
     except ValueError as error:
@@ -364,27 +329,3 @@ def _array(path: Path) -> NDArray[Any]:
         raise
     except Exception as error:  # its header is parsed as Python, which fails in many ways
         raise ValueError(f"no array of NumPy: {error}") from None
-
-
-def _indexed(index: Path) -> Any:
-    """The format of the tokens beside an index."""
-    with index.open("rb") as file:
-        head = file.read(len(_MAGIC) + 9)
-    code = head[-1] if len(head) == len(_MAGIC) + 9 and head.startswith(_MAGIC) else None
-    if code not in _FORMATS:
-        raise BadInput("is not an index of token ids of Megatron-LM", where=str(index), remedy=_REMEDY)
-    return np.dtype(_FORMATS[code]).newbyteorder("<")
-
-
-# Texts -------------------------------------------------------------------------------------------
-
-
-def text_corpus(path: str, tokenizer: str | None) -> Corpus:
-    """A text's bytes, or with a tokenizer the tokens that the first rank makes of it; every rank calls it.
-
-    Raises:
-        BadInput, MissingExtra: on every rank: as ``byte_corpus`` and ``token_corpus``.
-    """
-    if tokenizer is None:
-        return byte_corpus(path)
-    return from_first_rank(lambda: token_corpus(path, tokenizer))

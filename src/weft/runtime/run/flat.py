@@ -320,7 +320,7 @@ class Flat:
             )
         for index in self._buckets_of.get(parameter, ()):
             self._missing[index] -= 1
-            early = self.machine.overlap.switches.reduce_scatter and index not in self._late
+            early = self.machine.overlap.reduce_scatter and index not in self._late
             if self._buckets[index][0].passing:
                 self._pass_on(index, min(self._given_by_all(index), self._micro_batches - (index in self._late)))
                 if not early:

@@ -8,14 +8,18 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from math import ceil
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -29,7 +33,7 @@ from weft.errors import BadInput, NothingFeasible, UnknownName, WeftError
 from weft.launched import launched, said_once, variable
 from weft.layout.spec import Layout
 from weft.runtime.core.beneath import default_store
-from weft.runtime.run.arranged import environment
+from weft.units import format_moment, format_seconds
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 """How ranks of a device talk."""
@@ -120,6 +124,18 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+@contextmanager
+def environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the process and those that it starts have these settings, unless they have others already."""
+    added = [name for name in settings if name not in os.environ]
+    os.environ.update({name: settings[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
 # Under torchrun ----------------------------------------------------------------------------------
 
 
@@ -145,7 +161,7 @@ def _as_launched(worker: Worker, arguments: tuple[Any, ...], world: int, device:
         if _others_failed():
             raise SystemExit(getattr(error, "exit_code", 1)) from None
         raise
-    _leave()
+    leave()
 
 
 def _others_failed() -> bool:
@@ -175,11 +191,12 @@ def _join(device: str, rank: int, world: int, local: int, meeting: str, timeout_
     )
 
 
-def _leave() -> None:
+def leave() -> None:
     """Destroy the process groups while the interpreter is whole: a thread of gloo's that still holds a tensor
     when it ends aborts the process.  What refers to groups, which would outlive this, is collected before."""
     gc.collect()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 # Processes started here --------------------------------------------------------------------------
@@ -328,7 +345,7 @@ def _rank(
             torch.set_num_threads(max(1, cores() // world))
         _join(device, rank, world, rank, f"file://{folder}/meeting", timeout_s)
         worker(*arguments)
-        _leave()
+        leave()
     except Exception as error:
         _record(Path(folder), rank, error)
         _exit(1)
@@ -336,7 +353,7 @@ def _rank(
 
 
 def _exit(code: int) -> NoReturn:
-    """End at once, without the interpreter's clean-up (see ``_leave``)."""
+    """End at once, without the interpreter's clean-up (see ``leave``)."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(BrokenPipeError):
             stream.flush()
@@ -363,3 +380,91 @@ def _record(folder: Path, rank: int, error: Exception) -> None:
     name = folder / f"{time.monotonic_ns():020d}-{rank}.partial"
     name.write_text(json.dumps(record), encoding="utf-8")
     name.replace(name.with_suffix(".json"))
+
+
+# A job of an arrangement -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStart:
+    """What an arrangement says of a job.
+
+    Attributes:
+        hosts: the host of each rank.
+        site_hosts: the names of all hosts of the site.
+        traffic_class: a higher one goes first.
+        offset_s: after the time at which all jobs of the arrangement begin.
+        period_s: of an iteration; a job that is late begins whole iterations later.
+        start_at_s: when all jobs begin, in seconds since 1970 (UTC); None begins at once.
+        settings: NCCL's, by name.
+        routes: of each rank, rows of collective, target and path as the arrangement has them.
+    """
+
+    arrangement: str
+    job: str
+    hosts: tuple[str, ...]
+    site_hosts: frozenset[str]
+    traffic_class: int
+    offset_s: float
+    period_s: float
+    start_at_s: float | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    routes: tuple[tuple[dict[str, Any], ...], ...] = ()
+
+    def begins_s(self, ready_s: float) -> float:
+        """When the first step begins, if the last rank is ready at a time (seconds since 1970)."""
+        if self.start_at_s is None:
+            return ready_s
+        begin = self.start_at_s + self.offset_s
+        return begin + max(0, ceil((ready_s - begin) / self.period_s)) * self.period_s
+
+    def check_host(self, rank: int) -> None:
+        """Refuse a host of the site that is not the rank's.  A machine that is none of them emulates.
+
+        Raises:
+            BadInput: with both hosts.
+        """
+        here = socket.gethostname().partition(".")[0]
+        if here in self.site_hosts and here != self.hosts[rank]:
+            raise BadInput(
+                f"rank {rank} runs on {here}, but {self.arrangement} puts it on {self.hosts[rank]}",
+                where="--arrangement",
+                remedy="start ranks in the order of its hostfile",
+            )
+
+    def begin(self, rank: int, device: torch.device, say: Callable[[str], None]) -> dict[str, Any]:
+        """Wait, with all ranks, until the first step begins; ``say`` is told where and when.
+
+        Returns:
+            What this rank's process sees: its settings as its environment has them, when it was to begin, and when it
+            did (seconds since 1970).
+        """
+        self.check_host(rank)
+        ready = torch.tensor([time.time()], dtype=torch.float64, device=device)
+        if dist.is_initialized():
+            dist.all_reduce(ready, op=dist.ReduceOp.MAX)
+        begins_s = self.begins_s(float(ready))
+        say(self.words(begins_s))
+        while (left := begins_s - time.time()) > 0:
+            time.sleep(left)
+        return {
+            "rank": rank,
+            "process": os.getpid(),
+            "host": self.hosts[rank],
+            "class": self.traffic_class,
+            "offset_s": self.offset_s,
+            "begins_s": begins_s,
+            "began_s": time.time(),
+            "settings": {name: os.environ.get(name) for name in self.settings},
+            "routes": list(self.routes[rank]) if self.routes else [],
+        }
+
+    def words(self, begins_s: float) -> str:
+        """Where and when the job begins, for people."""
+        slots = Counter(self.hosts)
+        where = ", ".join(f"{host} x{count}" for host, count in slots.items())
+        late = "" if self.start_at_s is not None or not self.offset_s else " (at once: no --start-at)"
+        return (
+            f"{self.job} on {where}; class {self.traffic_class}, offset {format_seconds(self.offset_s)}, "
+            f"begins {format_moment(begins_s)}{late}"
+        )

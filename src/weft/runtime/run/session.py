@@ -28,7 +28,6 @@ from weft.runtime.checkpoints.hub import HubWeights
 from weft.runtime.core.collectives import from_first_rank
 from weft.runtime.core.grid import Grid
 from weft.runtime.core.machine import Machine, Precision
-from weft.runtime.core.overlap import Switches
 from weft.runtime.core.parameters import check_replicas, holdings, initialize
 from weft.runtime.layers.attention import own_tokens
 from weft.runtime.layers.blocks import compile_blocks
@@ -44,15 +43,14 @@ from weft.runtime.run.pipeline import StepPasses, build_stages
 class RunSettings:
     """What a run needs beyond its job and layout.
 
-    ``switches`` None takes the layout's overlaps; ``weights`` is a folder of the Hugging Face hub with the values to
-    begin with.  ``compiled`` is the backend of ``torch.compile`` for blocks ("inductor").
+    ``weights`` is a folder of the Hugging Face hub with the values to begin with; ``compiled`` is the backend of
+    ``torch.compile`` for blocks ("inductor").
     """
 
     seed: int = 0
     adam: AdamSettings = field(default_factory=AdamSettings)
     details: Details = field(default_factory=Details)
     precision: Precision = field(default_factory=Precision)
-    switches: Switches | None = None
     weights: str | None = None
     compiled: str | None = None
 
@@ -107,7 +105,7 @@ class Session:
         """The batch of the next step, by its number."""
         self._saving: CheckpointSaving | None = None
         """What may still copy values."""
-        self.machine = Machine.of(grid, precision=settings.precision, switches=settings.switches)
+        self.machine = Machine.of(grid, precision=settings.precision)
         self.stages = build_stages(self.machine, job.model, sequence=job.recipe.sequence, details=settings.details)
         held = holdings(self.stages)
         if settings.weights is None:
@@ -180,11 +178,7 @@ class Session:
 
     def _batch(self, number: int, batches: Batches | None = None) -> tuple[Tensor, Tensor]:
         """Inputs and targets of this rank in a step, on their way to its device."""
-        rows = [
-            row
-            for index in range(self.micro_batches)
-            for row in rows_of(self.grid, self.grid.layout.micro_batch, self.micro_batches, index)
-        ]
+        rows = rows_of(self.grid, self.micro_batches * self.grid.layout.micro_batch)
         own = own_tokens(self.grid, self.job.recipe.sequence)
         inputs, targets = (part[:, own] for part in (batches or self._batches).batch(number, rows))
         if self.grid.device.type != "cpu":
@@ -262,7 +256,6 @@ _OPTIONS = {
     "sequence": "--sequence",
     "model": "MODEL",
     "data": "--data",
-    "details.document_end": "--document-end",
     "precision": "--precision",
     "precision.reduce": "--reduce-bf16",
 }
@@ -308,7 +301,7 @@ class RunState:
                 option = _OPTIONS.get(name) or _OPTIONS.get(name.partition(".")[0], name)
                 problem = f"was trained with {name} = {there.get(name)}, this run has {here.get(name)}"
                 if option == "--data":
-                    problem = "was trained on other data (files, weights, --tokenizer, or what --eval-every holds out)"
+                    problem = "was trained on other data (files, weights, or what --eval-every holds out)"
                 raise BadInput(problem, where=where, remedy=f"give the same {option}, or start a new run")
 
     def _fixed(self) -> Iterator[tuple[str, Any]]:
