@@ -16,7 +16,7 @@ from weft.errors import BadInput
 from weft.estimation.report import EstimateReport
 from weft.interop.fabric_files import read_fabric
 from weft.interop.launch import read_run
-from weft.search.enumeration import Space
+from weft.search.enumeration import named_space
 from weft.search.ranking import Plan
 from weft.validation.inputs import Skipped
 from weft.validation.predict import Predictions
@@ -92,7 +92,7 @@ def _modules() -> list[Path]:
 @pytest.mark.parametrize("name", [[], {}, None, 1])
 def test_a_space_with_no_name(name: object) -> None:
     with pytest.raises(BadInput, match="unknown space"):
-        Space.of_bounds(name, {"fixed": {}, "maximum": {}}, where="here")
+        named_space(name)
 
 
 @pytest.mark.parametrize("document", [3, [], "plan"])
