@@ -67,7 +67,7 @@ class SearchBounds:
     maximum: Mapping[str, int]
     memory_margin: float
     per_mesh: bool
-    order: str
+    order: str = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
