@@ -267,7 +267,10 @@ class Enumeration:
         ``rejected``."""
         # FRAME_RULES read no switch, so that the verdict on a frame with neutral switches holds for all of its
         # layouts.
-        frames, mesh = self._frames(numbers, keys)
+        pieces = [self._grid(*keys[number]) for number in numbers]
+        mesh = np.repeat(numbers, [len(piece) for piece in pieces])
+        names = ("micro_batch", "schedule", "virtual_stages", "context_method")
+        frames = self.meshes.take(mesh, dict(zip(names, np.concatenate(pieces).T.copy(), strict=True)))
         verdict = reject(self.job, self.count, frames)
         dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
         np.add.at(rejected, verdict[dropped], 1)
@@ -326,15 +329,6 @@ class Enumeration:
         return crossed.take(keep)
 
     # Frames: mesh, micro-batch, schedule ----------------------------------------------------------
-
-    def _frames(self, numbers: Ints, keys: list[tuple[int, int, bool]]) -> tuple[LayoutTable, Ints]:
-        """The given meshes with every micro-batch, schedule and context method."""
-        pieces = [self._grid(*keys[number]) for number in numbers]
-        owner = np.repeat(numbers, [len(piece) for piece in pieces])
-        grid = np.concatenate(pieces)
-        names = ("micro_batch", "schedule", "virtual_stages", "context_method")
-        columns = {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(names)}
-        return self.meshes.take(owner, columns), owner
 
     def _keys(self) -> list[tuple[int, int, bool]]:
         """What decides micro-batches and schedules of each mesh: share of the batch, pipeline, context."""

@@ -20,7 +20,6 @@ from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.estimation.trust import shipped_contrast
 from weft.layout.check import CODES, REMEDIES, explain
 from weft.layout.spec import Layout, Recompute
-from weft.layout.table import Ints
 from weft.model.job import Job, WrittenJob
 from weft.model.resolve import even_batch
 from weft.results import Result
@@ -261,6 +260,7 @@ def plan(
     rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
+    counts = sorted(zip((-rejected).tolist(), CODES, strict=True))
     bounds = SearchBounds(**space.bounds(), memory_margin=memory_margin, per_mesh=per_mesh, order=order)
     result = Plan(
         job=job,
@@ -272,7 +272,7 @@ def plan(
         considered=screen.feasible + int(rejected.sum()),
         evaluated=screen.compared,
         feasible=screen.feasible,
-        rejected=_counts(rejected),
+        rejected=tuple(Count(code=code, layouts=-number) for number, code in counts if number),
         ranked=(),
         pareto=estimator.estimates([kept.layout for kept in screen.fold.front]),
         advice=_advice(estimator, screen.fold),
@@ -286,12 +286,6 @@ def plan(
         if plan(even, cluster, space=space, top=1, memory_margin=memory_margin, constants=constants).ranked:
             result = replace(result, batch_that_runs=batch)
     return _judged(result, best)
-
-
-def _counts(rejected: Ints) -> tuple[Count, ...]:
-    """What fell to each rule, most first."""
-    ordered = sorted(zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return tuple(Count(code=code, layouts=int(number)) for code, number in ordered if number)
 
 
 def _judged(result: Plan, layouts: Sequence[Estimate]) -> Plan:

@@ -249,9 +249,8 @@ def advice_sentence(plan: Plan, advice: Advice) -> str:
     takes = (
         f"{format_layout(out.layout) if alike else _spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
     )
-    margin = plan.search.memory_margin
-    room = f"{(1 - margin) * out.capacity_bytes / 2**30:.1f} GiB"
-    free = f" ({margin:.0%} stay free)" if margin else ""
+    room = f"{plan.capacity_bytes / 2**30:.1f} GiB"
+    free = f" ({plan.search.memory_margin:.0%} stay free)" if plan.search.memory_margin else ""
     need = f"{start}: {takes} and needs {out.memory_bytes / 2**30:.1f} of {room}{free};"
     if advice.accepted is None:
         return f"{need} no single option makes it fit, only {advice.change}"
