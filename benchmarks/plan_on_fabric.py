@@ -70,7 +70,7 @@ def main() -> None:
 
 def told(name: str, found: NetworkPlan, seconds: float) -> dict[str, float]:
     """Print a search, and return its figures."""
-    best, proof = found.simulated_s[0], found.proof
+    best, proof = found.ranked[0].simulated_s, found.proof
     lost = found.first_choice_s / best - 1
     print(
         f"{name:34s} best {best:8.3f} s, gap {proof.gap:.1%}, first choice loses {lost:6.1%};"

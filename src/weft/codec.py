@@ -116,7 +116,8 @@ NonNegative = Annotated[float, Range(0)]
 
 
 class Entry(NamedTuple):
-    """One name of a document: the attribute that it shows, and the field that it fills, if it fills one."""
+    """One name of a document: the attribute that it shows, and the field that it fills ("estimate.mfu": of the record
+    in a field), if it fills one."""
 
     name: str
     also: str | None
@@ -155,7 +156,14 @@ class Document:
             )
 
         def build(table: Mapping[str, Any]) -> Any:
-            return cls(**{entry.field: table[entry.name] for entry in listed if entry.field and entry.name in table})
+            values: dict[str, Any] = {}
+            inner: dict[str, dict[str, Any]] = {}
+            for entry in listed:
+                if entry.field and entry.name in table:
+                    outer, _, name = entry.field.rpartition(".")
+                    (inner.setdefault(outer, {}) if outer else values)[name] = table[entry.name]
+            kinds = get_type_hints(cls) if inner else {}
+            return cls(**values, **{name: kinds[name](**some) for name, some in inner.items()})
 
         names = core_schema.typed_dict_schema(table, cls_name=cls.__name__, extra_behavior="forbid")
         return core_schema.no_info_after_validator_function(build, names, ref=f"{cls.__module__}.{cls.__name__}")
@@ -181,9 +189,11 @@ def entries(kind: type[Any]) -> tuple[Entry, ...]:
             getter = attribute.fget if isinstance(attribute, property) else getattr(attribute, "func", None)
             hint = get_type_hints(getter or hint, include_extras=True)["return" if getter else part]
         if word.endswith(".*"):
-            result |= {
-                entry.name: entry._replace(path=path + entry.path, field=None, needed=False) for entry in entries(hint)
-            }
+            outer = path[0] if len(path) == 1 and path[0] in known else None
+            for entry in entries(hint):
+                inside = f"{outer}.{entry.field}" if outer and entry.field else None
+                needed = entry.needed and inside is not None
+                result[entry.name] = entry._replace(path=path + entry.path, field=inside, needed=needed)
             continue
         notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
         write = next((note.write for note in notes if isinstance(note, Coded) and note.write), encode)

@@ -24,8 +24,8 @@ _LONGEST_KEY = 64
 _NAME = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
 _DOTTED = re.compile(rf"(?<![\w-]){_NAME}(?:[ \t]*\.[ \t]*{_NAME}){{{_LONGEST_KEY}}}")
 """A key of TOML with many dots, for which tomllib takes time and memory in the square of their number."""
-_ODD = re.compile(r"\\(?:u00[01789]|b|u[dD][89a-fA-F])")
-"""A control character or half a character as JSON writes it, if its backslash is not itself escaped."""
+_ODD = re.compile(r"(?<!\\)(?:\\\\)*\\(?:u00[01789]|b|u[dD][89a-fA-F])")
+"""A control character or half a character as JSON writes it, whose backslash is not itself escaped."""
 _MOST_DIGITS = 300
 """Of whole numbers: all of them become floats."""
 _TOO_LONG = f"a number has more than {_MOST_DIGITS} digits"
@@ -39,7 +39,7 @@ def parse_json(text: str, where: str, *, remedy: str | None = None) -> Any:
         result = json.loads(
             text, parse_constant=_refuse, parse_float=_finite, parse_int=_whole, object_pairs_hook=_once
         )
-        return _usable(result) if any(_is_escape(text, odd.start()) for odd in _ODD.finditer(text)) else result
+        return _usable(result) if _ODD.search(text) else result
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not valid JSON: {_problem(error)}", where=where, remedy=remedy) from None
 
@@ -86,14 +86,6 @@ def _problem(error: ValueError | RecursionError) -> str:
         return "nested too deeply"
     text = str(error)
     return _TOO_LONG if text.startswith("Exceeds the limit") else text
-
-
-def _is_escape(text: str, last: int) -> bool:
-    """Whether the run of backslashes that ends at ``last`` leaves one that escapes."""
-    first = last
-    while first and text[first - 1] == "\\":
-        first -= 1
-    return (last - first) % 2 == 0
 
 
 def _usable(found_type: Found) -> Found:

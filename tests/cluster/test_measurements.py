@@ -7,14 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.cluster import read_calibration
-from weft.cluster.calibration import Calibration, calibration_from, parse_tables, with_constants, write_calibration
-from weft.cluster.measurements import (
+from weft.cluster.calibration import (
     AttentionTime,
+    Calibration,
     CollectiveTime,
     Measurements,
     MemoryTime,
     ProductTime,
-    measurements_to_toml,
+    calibration_from,
+    parse_tables,
+    with_constants,
+    write_calibration,
 )
 from weft.documents import parse_toml
 from weft.errors import BadInput
@@ -73,7 +76,7 @@ found = st.builds(
 
 @given(found)
 def test_what_is_written_reads_back(measured: Measurements) -> None:
-    values = parse_toml("\n".join(measurements_to_toml(measured)), "here")
+    values = parse_toml(write_calibration({}, source="here", measured=measured), "here")
     read = with_constants(Calibration(), values, where="here")
     assert (read.measured or Measurements()) == measured
 

@@ -50,7 +50,7 @@ def test_an_estimate_of_a_planned_layout_is_the_plan_s() -> None:
 
 def test_tokens_add_what_the_run_costs() -> None:
     found = compute("plan", SMALL | {"tokens": "1B", "usd_per_hour": 2.0})
-    run = weft.plan("gpt2-124m", "a100-16", top=1, tokens="1B", usd_per_hour=2.0).runs[0]
+    run = weft.plan("gpt2-124m", "a100-16", top=1, tokens="1B", usd_per_hour=2.0).ranked[0].run
     assert found["expected_days"] == run.expected_days
     assert {name: value for name, value in found.items() if name.startswith("run_")}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.cluster import accelerator, calibration, load
-from weft.cluster.measurements import AttentionTime, Measurements, MemoryTime, ProductTime
+from weft.cluster.calibration import AttentionTime, Measurements, MemoryTime, ProductTime
 from weft.estimation.iteration import Estimator
 from weft.estimation.kernels import KernelModel, ShapeTable
 from weft.estimation.result import EstimateTable

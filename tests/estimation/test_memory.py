@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from weft.cluster.calibration import calibration
 from weft.cluster.catalogue import load as load_cluster
 from weft.cluster.spec import Cluster
+from weft.codec import decode
 from weft.estimation import Estimate, estimate
 from weft.estimation.costs import block_activations
 from weft.estimation.iteration import Estimator
@@ -294,7 +295,7 @@ def test_documents_of_before_have_no_communicators() -> None:
     )
     document = found.to_dict()
     outside = document["memory"].pop("communicators_bytes")
-    read = Estimate.from_dict(document, where="plan")
+    read = decode(Estimate, document, "plan")
     assert outside > 0
     assert {part.name: part.value for part in read.memory}["communicators_bytes"] == 0
     assert read.allocated_bytes == pytest.approx(found.allocated_bytes + outside)

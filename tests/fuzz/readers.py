@@ -669,14 +669,7 @@ def site_of_plan(raw: bytes, folder: Path) -> object:
 
 
 add("arrangement.site.site_of", site_of_plan, "json", document(plan))
-add(
-    "search.enumeration.Space.of_bounds",
-    lambda raw, _: called("search.enumeration.Space.of_bounds")(*listed(parsed(raw)), where="given"),
-    "json",
-    words('["standard", {"fixed": {"x": [2], "schedule": ["1f1b"]}, "maximum": {"pipeline": 4}}]'),
-)
 of_tree("estimation.report.EstimateReport.from_dict", document(estimate))
-of_tree("estimation.result.Estimate.from_dict", document(estimate, "estimate"), where="given")
 of_file("commands.read.read", "json", lambda: document(plan)() + document(estimate)())
 of_file("commands.read.read_plan", "json", document(plan))
 of_file("commands.read.schema_of", "json", document(plan))

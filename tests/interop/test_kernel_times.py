@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from weft.cluster import read_calibration
-from weft.cluster.measurements import AttentionTime, ProductTime
+from weft.cluster.calibration import AttentionTime, ProductTime
 from weft.errors import BadInput
 from weft.interop.kernel_times import Traced, read_kernel_times
 

@@ -53,8 +53,8 @@ def test_plan_and_comparison_state_one_error_of_a_difference():
     (difference,) = weft.compare(
         "llama-3.1-8b", "h100-64", layout=[e.layout_text for e in plan.layouts[:2]]
     ).differences
-    assert difference.error == pytest.approx(plan.ties[1].layout_error)
-    assert difference.tied == plan.ties[1].tied
+    assert difference.error == pytest.approx(plan.ranked[1].layout_error)
+    assert difference.tied == plan.ranked[1].tied
 
 
 def test_a_side_against_itself_differs_in_nothing():

@@ -93,7 +93,7 @@ PLANNED = [
 def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str) -> None:
     """The first, the order of the others, and the tie of each."""
     plans = [weft.plan(model, cluster, top=top) for top in (1, 3, 10)]
-    rows = [list(zip([one.layout for one in plan.layouts], plan.ties, strict=True)) for plan in plans]
+    rows = [[(row.estimate.layout, row.tied, row.slower, row.layout_error) for row in plan.ranked] for plan in plans]
     assert rows[2][: len(rows[1])] == rows[1]
     assert rows[1][:1] == rows[0]
     assert len({plan.choice for plan in plans}) == 1
@@ -103,11 +103,12 @@ def test_a_layout_says_the_same_however_many_are_shown(model: str, cluster: str)
 def test_ties_are_inside_the_error_between_two_layouts(model: str, cluster: str) -> None:
     plan = weft.plan(model, cluster, top=20, variants=True)
     fastest, contrast = plan.choice.fastest, shipped_contrast()
-    assert plan.ties[0].tied
-    for layout, tie in zip(plan.layouts, plan.ties, strict=True):
-        assert layout.iteration_s == pytest.approx((1 + tie.slower) * fastest.iteration_s)
-        assert tie.layout_error == contrast.covered([layout.layout, fastest.layout])[0, 1]
-        assert tie.tied == (tie.slower <= tie.layout_error)
+    assert plan.best == plan.ranked[0].estimate
+    assert plan.ranked[0].tied
+    for row in plan.ranked:
+        assert row.estimate.iteration_s == pytest.approx((1 + row.slower) * fastest.iteration_s)
+        assert row.layout_error == contrast.covered([row.estimate.layout, fastest.layout])[0, 1]
+        assert row.tied == (row.slower <= row.layout_error)
     seconds = [layout.iteration_s for layout in plan.layouts[1:]]
     assert seconds == sorted(seconds)
 

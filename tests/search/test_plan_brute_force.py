@@ -268,7 +268,7 @@ def test_ease_orders_by_time_and_effort(name: str) -> None:
         return one.iteration_s * (1.0 + sum(habit.price for habit in ease.does(one.layout)) + 0.01 * tight)
 
     found = plan(case.job, where, space=case.space, top=10**6)
-    tied = [score(one) for one, tie in zip(found.layouts, found.ties, strict=True) if tie.tied]
+    tied = [score(row.estimate) for row in found.ranked if row.tied]
     assert tied[0] <= min(tied) * (1 + 1e-12)
     assert sorted({(one.iteration_s, one.memory_bytes) for one in found.layouts}) == feasible(name)
     assert found.choice is not None

@@ -75,18 +75,6 @@ def search(job: Job = JOB, cluster: str = "h100-16", **options: object) -> Plan:
     return plan(job, load_cluster(cluster), **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
-def test_wider_spaces_find_nothing_slower() -> None:
-    best = [search(space=space, top=1).layouts[0].iteration_s for space in (STANDARD, FOUR_D, WIDE)]
-    assert best[1] <= best[0]
-    assert best[2] <= best[1]
-
-
-@pytest.mark.slow
-def test_searches_are_deterministic() -> None:
-    assert search(top=20) == search(top=20)
-
-
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("top", [1, 3, 50])
 def test_a_shorter_list_is_part_of_a_longer(top: int) -> None:
@@ -105,6 +93,7 @@ def test_a_shorter_list_is_part_of_a_longer(top: int) -> None:
         ({"x": 4}, {}),
         ({"pipeline": 2, "schedule": "1f1b"}, {}),
         ({"recompute": "full", "recompute_layers": 4}, {}),
+        ({"recompute_layers": 2}, {}),
         ({"sequence_parallel": True, "zero": 2}, {}),
         ({"micro_batch": 2, "context": 2, "context_method": "ulysses"}, {}),
         ({"data_parallel": 8}, {}),
@@ -121,18 +110,13 @@ def test_constraints_hold_in_every_result(fixed: dict[str, object], maximum: dic
             assert getattr(one.layout, "dp" if name == "data_parallel" else name) == value, name
         for name, most in maximum.items():
             assert getattr(one.layout, name) <= most
+        assert "recompute_layers" not in fixed or one.layout.recompute == "full"
         assert explain(JOB, 16, one.layout) is None
 
 
 def test_contradictory_constraints_are_refused() -> None:
     with pytest.raises(BadInput, match="recompute = full"):
         STANDARD.constrained({"recompute": "none", "recompute_layers": 2}, {})
-
-
-def test_recomputed_layers_imply_full_recomputation() -> None:
-    for one in search(space=STANDARD.constrained({"recompute_layers": 2}, {}), top=5).layouts:
-        assert explain(JOB, 16, one.layout) is None
-        assert (one.layout.recompute, one.layout.recompute_layers) == ("full", 2)
 
 
 @pytest.mark.parametrize("fixed", [{"x": 3}, {"x": 16, "pipeline": 2}, {"micro_batch": 5}, {"expert": 4}])

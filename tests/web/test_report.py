@@ -54,7 +54,7 @@ def test_hostile_names_are_inert(form):
 
 
 def test_a_plan_without_layouts_says_so():
-    text = weft.make_report(replace(planned(), layouts=(), pareto=(), ties=(), choice=None))
+    text = weft.make_report(replace(planned(), ranked=(), pareto=(), choice=None))
     assert "No layout fits" in text
     assert 'id="rejected-layouts"' in text
     assert 'id="launch"' not in text

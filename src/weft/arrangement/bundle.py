@@ -18,9 +18,8 @@ from weft.arrangement.cuts import FabricCuts, cuts_of
 from weft.arrangement.layouts import Layouts
 from weft.arrangement.site import Cut, Goal, May, Router, Site, SiteJob
 from weft.arrangement.template import MOST_RANKS, template
-from weft.cluster import Cluster
+from weft.cluster import Cluster, WrittenCluster
 from weft.cluster.calibration import calibration
-from weft.cluster.files import WrittenCluster
 from weft.codec import Coded, Document, Range, decode, encode
 from weft.documents import parse_json
 from weft.errors import BadInput, UnknownName

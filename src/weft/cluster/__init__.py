@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Annotated, Any
 
 from weft.cluster.calibration import Calibration, calibration, read_calibration
 from weft.cluster.catalogue import MAX_COUNT, accelerator, accelerator_names, load, names
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
+from weft.codec import Coded, table_of
 from weft.errors import BadInput
 from weft.files import CONFIGURATION_BYTES, read_text
 
@@ -51,12 +53,23 @@ def _system(path: str, count: str | None) -> Cluster:
     return system_cluster(values, int(count), Path(path).stem, where=path)
 
 
+def _read(raw: Any) -> Cluster:
+    from weft.cluster.files import cluster_from_dict
+
+    return cluster_from_dict(table_of(raw, ""), where="")
+
+
+WrittenCluster = Annotated[Cluster, Coded(_read, shape=Cluster)]
+"""A cluster in a document."""
+
+
 __all__ = [
     "Accelerator",
     "Calibration",
     "Cluster",
     "Tier",
     "TierKind",
+    "WrittenCluster",
     "accelerator",
     "accelerator_names",
     "calibration",

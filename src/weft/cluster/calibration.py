@@ -1,20 +1,104 @@
-"""Calibration: named physical constants of an accelerator and its software, each with unit, range and
-source."""
+"""Calibration: named physical constants of an accelerator and its software, each with unit, range and source, and
+measured times of single kernels and collectives by shape."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from weft.cluster.measurements import PARTS, Measurements, measurements_from, measurements_to_toml
+from weft.codec import Name, NonNegative, Positive, Range, decode
 from weft.documents import parse_json, parse_toml
 from weft.errors import BadInput, UnknownName
 from weft.files import CONFIGURATION_BYTES, read_text
+from weft.model.job import Precision
+
+MeasuredPhase = Literal["any", "forward", "input-gradient", "weight-gradient"]
+MeasuredCollective = Literal["all-reduce", "all-gather", "reduce-scatter", "all-to-all", "send"]
+SCALE_UP, SCALE_OUT = "scale-up", "scale-out"
+DEFAULT = "default"
+"""The memory-bound kernels that no other entry names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductTime:
+    """Seconds of ``groups`` products (m x k) by (k x n) in one kernel.
+
+    The sides are those of the phase: forward (tokens x inputs) by (inputs x outputs), input-gradient (tokens x
+    outputs) by (outputs x inputs), weight-gradient (outputs x tokens) by (tokens x inputs).  ``any`` phase stands
+    for all three, and for the transposed product.
+    """
+
+    m: Positive
+    n: Positive
+    k: Positive
+    seconds: Positive
+    groups: Positive = 1.0
+    phase: MeasuredPhase = "any"
+    precision: Precision = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionTime:
+    """Seconds of one fused, causal attention kernel, forward or backward (``input-gradient``); heads are those
+    of one rank."""
+
+    batch: Positive
+    sequence: Positive
+    heads: Positive
+    kv_heads: Positive
+    qk_dim: Positive
+    v_dim: Positive
+    seconds: Positive
+    phase: MeasuredPhase = "forward"
+    precision: Precision = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTime:
+    """``seconds = latency_s + bytes / Bps`` of the memory-bound kernels of a ``name``: ``default``, or what
+    ``weft.layout.operations`` calls them (``cross-entropy``, ``expert.permute``, ``norms``)."""
+
+    name: Name
+    Bps: Positive
+    latency_s: NonNegative = 0.0
+    phase: MeasuredPhase = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveTime:
+    """``seconds = latency_s + steps * step_s + bytes / Bps`` of a collective.
+
+    ``scope`` is the outermost tier that the group spans: ``scale-up`` (the innermost), ``scale-out`` (any other),
+    or a tier's name.  ``ranks`` limits the entry to groups of that size; 0 is any.  ``Bps`` is per accelerator and
+    direction, over the bytes that a ring's rank sends (nccl-tests' bus bandwidth); ranks of one unit below the
+    scope's tier share the crossing.  Steps are a ring's.
+    """
+
+    kind: MeasuredCollective
+    scope: Name
+    Bps: Positive
+    latency_s: NonNegative = 0.0
+    step_s: NonNegative = 0.0
+    ranks: Annotated[int, Range(0, 10**9)] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurements:
+    """Everything that was measured by shape; empty parts leave Weft's closed forms as they are."""
+
+    products: tuple[ProductTime, ...] = ()
+    attention: tuple[AttentionTime, ...] = ()
+    memory: tuple[MemoryTime, ...] = ()
+    collectives: tuple[CollectiveTime, ...] = ()
+
+
+PARTS = tuple(field.name for field in fields(Measurements))
+"""Names of the lists of a calibration file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +318,8 @@ def with_constants(base: Calibration, values: Mapping[str, Any], *, where: str) 
             raise BadInput(f"{name} = {value!r} is outside {low:g} to {high:g}", where=where)
     numbers = {name: float(value) for name, value in values.items() if name in ranges}
     if any(name in values for name in PARTS):
-        base = replace(base, measured=measurements_from(values, where=where))
+        measured = {name: values[name] for name in PARTS if name in values}
+        base = replace(base, measured=decode(Measurements, measured, where))
     return replace(base, **numbers)  # type: ignore[arg-type]
 
 
@@ -269,7 +354,26 @@ def write_calibration(values: Mapping[str, float], *, source: str, measured: Mea
     """TOML that ``read_calibration`` takes; ``source`` says where the constants and times are from."""
     lines = [f"source = {json.dumps(source, ensure_ascii=False)}"]
     lines += [f"{name} = {value!r}" for name, value in values.items()]
-    return "\n".join([*lines, *measurements_to_toml(measured or Measurements())]) + "\n"
+    return "\n".join([*lines, *_measured_toml(measured or Measurements())]) + "\n"
+
+
+def _measured_toml(result: Measurements) -> Iterator[str]:
+    """A list a part, an entry a line, without what is default."""
+    for part in PARTS:
+        entries: Sequence[Any] = getattr(result, part)
+        if entries:
+            yield ""
+            yield f"{part} = ["
+            for entry in entries:
+                stated = [field.name for field in fields(entry) if getattr(entry, field.name) != field.default]
+                yield f"  {{{', '.join(f'{name} = {_exact(getattr(entry, name))}' for name in stated)}}},"
+            yield "]"
+
+
+def _exact(value: float | str) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return repr(int(value) if float(value).is_integer() and abs(value) < 2**53 else value)
 
 
 def tables_to_toml(tables: Tables, *, comment: str) -> str:

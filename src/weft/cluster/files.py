@@ -17,7 +17,7 @@ from weft import units
 from weft.cluster import catalogue
 from weft.cluster.catalogue import PEAKS, with_domain
 from weft.cluster.spec import Accelerator, Cluster, Tier, TierKind
-from weft.codec import Also, Coded, Document, Range, decode, encode, entries, shown, table_of
+from weft.codec import Also, Document, Range, decode, encode, entries, shown
 from weft.documents import parse_toml
 from weft.errors import BadInput
 from weft.files import read_text
@@ -156,10 +156,6 @@ def cluster_from_dict(mapping: Mapping[str, Any], *, where: str = "cluster") -> 
         defaults=tuple(defaults),
         whole_domains=first < size and (used is not None or (data.tiers is None and len(tiers) > 1)),
     )
-
-
-WrittenCluster = Annotated[Cluster, Coded(lambda raw: cluster_from_dict(table_of(raw, ""), where=""), shape=Cluster)]
-"""A cluster in a document."""
 
 
 def write_cluster(cluster: Cluster) -> str:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration
-from weft.cluster.measurements import SCALE_OUT, SCALE_UP, CollectiveTime
+from weft.cluster.calibration import SCALE_OUT, SCALE_UP, Calibration, CollectiveTime
 from weft.cluster.spec import Cluster, TierKind
 from weft.errors import BadInput
 from weft.layout.mesh import Spread, distinct_groups, spread

@@ -136,7 +136,6 @@ def _of_result(result: Plan | EstimateReport, label: str) -> Side:
             constants=constants_of(usual, result.cluster, result.job),
             stack=stack_of(usual, result.job, result.cluster),
         )
-    simulated = getattr(result, "simulated_s", None)
     return Side(
         label=label,
         job=result.job,
@@ -145,7 +144,7 @@ def _of_result(result: Plan | EstimateReport, label: str) -> Side:
         constants=result.constants,
         stack=result.stack,
         fabric=getattr(result, "fabric", None),
-        simulated_s=simulated[0] if simulated else None,
+        simulated_s=result.ranked[0].simulated_s,
     )
 
 

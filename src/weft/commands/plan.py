@@ -147,8 +147,8 @@ def plan(
     else:
         kept = result if options.variants else distinct(result, options.top)
     constants = constants_of(options, where, job)
-    runs = [options.training(layout, job, where, constants) for layout in kept.layouts]
-    return replace(kept, runs=tuple(filter(None, runs)))
+    ranked = [replace(row, run=options.training(row.estimate, job, where, constants)) for row in kept.ranked]
+    return replace(kept, ranked=tuple(ranked))
 
 
 def _constrain(space: Space, count: int, options: PlanOptions) -> Space:

@@ -96,17 +96,17 @@ class _Verb:
 
 def _plan(options: PointOptions) -> Row:
     result = plan(options.model, options.cluster, top=1, **options.without(*_RECIPE))
-    return _estimate_row(result, result.best, result.runs[0] if result.runs else None)
+    return _estimate_row(result.best, result.ranked[0].run, result.ranked[0].simulated_s)
 
 
-def _estimate_row(result: Any, best: Any, run: Any) -> Row:
+def _estimate_row(best: Any, run: Any, simulated_s: float | None = None) -> Row:
     """The figures of an estimate, of the training run with ``tokens``, and the simulated time on a network."""
     row: Row = {"layout_text": format_layout(best.layout)} | best.row()
     if run is not None:
         row |= {f"run_{name}": value for name, value in _figures(encode(run)).items()}
         row |= {"days": run.days, "expected_days": run.expected_days, "goodput": run.training_s / run.expected_s}
-    if getattr(result, "simulated_s", ()):
-        row["simulated_s"] = result.simulated_s[0]
+    if simulated_s is not None:
+        row["simulated_s"] = simulated_s
     return row
 
 
@@ -119,7 +119,7 @@ def _figures(document: Mapping[str, Any]) -> Row:
 def _estimate(options: PointOptions) -> Row:
     given = options.without("layout", *_RECIPE)
     result = estimate(options.model, options.cluster, options.layout, **given)
-    return _estimate_row(result, result.estimate, result.run)
+    return _estimate_row(result.estimate, result.run)
 
 
 def _simulate(options: PointOptions) -> Row:

@@ -18,7 +18,7 @@ from weft.cluster.spec import Cluster
 from weft.estimation.costs import CostModel, PartCosts, ShardCosts
 from weft.estimation.frame import SLICE, Frame, StageMemory, pinned_capacity, weighted
 from weft.estimation.result import MEMORY_PARTS, TIME_PARTS, Estimate, EstimateTable, Part
-from weft.estimation.trust import widened_bar
+from weft.estimation.trust import ErrorBar, widened_bar
 from weft.layout.check import check_layout
 from weft.layout.mesh import spread
 from weft.layout.spec import Layout
@@ -50,8 +50,10 @@ class Estimator(CostModel):
         """Layouts one by one, which must have passed ``weft.layout.check`` and share their order of axes."""
         if not layouts:
             return ()
-        results = self.evaluate(LayoutTable.of(layouts))
-        return tuple(estimate_of(self, layout, results, i) for i, layout in enumerate(layouts))
+        results, error = self.evaluate(LayoutTable.of(layouts)), None
+        if self.constants.shipped:
+            error = widened_bar(self.job, self.cluster)
+        return tuple(estimate_of(self, layout, results, i, error) for i, layout in enumerate(layouts))
 
     def slices(self, table: LayoutTable) -> Iterator[tuple[Index, Frame]]:
         """Numbers of some rows, and their frame, until all rows have been.
@@ -469,9 +471,11 @@ def floor_s(frame: Frame, estimates: EstimateTable, *, uneven: bool = False) -> 
 # One layout --------------------------------------------------------------------------------------
 
 
-def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, row: int) -> Estimate:
+def estimate_of(
+    estimator: Estimator, layout: Layout, results: EstimateTable, row: int, error: ErrorBar | None
+) -> Estimate:
     """One row of a table of estimates with totals, rates and named parts."""
-    job, cluster, chip = estimator.job, estimator.cluster, estimator.cluster.accelerator
+    job, chip = estimator.job, estimator.cluster.accelerator
     values = {name: float(getattr(results, name)[row]) for name in EstimateTable.__slots__}
     seconds, executed, replayed = (values[name] for name in ("iteration_s", "executed_flops", "replayed_flops"))
     peak = chip.peak_flops(job.recipe.precision) * layout.world
@@ -495,7 +499,7 @@ def estimate_of(estimator: Estimator, layout: Layout, results: EstimateTable, ro
         time=tuple([Part(name=name, value=values[name]) for name in TIME_PARTS]),
         memory=tuple([Part(name=name, value=values[name]) for name in MEMORY_PARTS]),
         provenance=estimator.constants.provenance,
-        error=widened_bar(job, cluster) if estimator.constants.shipped else None,
+        error=error,
     )
 
 

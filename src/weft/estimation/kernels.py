@@ -16,8 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration
-from weft.cluster.measurements import DEFAULT, AttentionTime, MemoryTime
+from weft.cluster.calibration import DEFAULT, AttentionTime, Calibration, MemoryTime
 from weft.cluster.spec import Accelerator, Cluster
 from weft.layout.operations import (
     AttentionShape,

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from weft.cluster import WrittenCluster
 from weft.cluster.calibration import Calibration
 from weft.cluster.catalogue import Scales, scaled
 from weft.cluster.spec import Cluster
-from weft.codec import decode, table_of
-from weft.errors import BadInput
+from weft.codec import decode
 from weft.estimation.iteration import estimate
 from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.layout.spec import Layout
-from weft.model.job import Job, job_from_dict
+from weft.model.job import Job, WrittenJob
 from weft.results import Result
 
 
@@ -59,8 +59,8 @@ class EstimateReport(Result):
 
     DOCUMENT = "job cluster defaults estimate sensitivities run"
 
-    job: Job
-    cluster: Cluster
+    job: WrittenJob
+    cluster: WrittenCluster
     estimate: Estimate
     sensitivities: tuple[Sensitivity, ...] = ()
     run: TrainingRun | None = None
@@ -104,18 +104,6 @@ class EstimateReport(Result):
         Raises:
             BadInput: a field is missing or of the wrong kind.
         """
-        from weft.cluster.files import cluster_from_dict
-
-        table_of(document, where)
-        if missing := [
-            name for name in ("job", "cluster", "estimate", "sensitivities", "run") if name not in document
-        ]:
-            raise BadInput(f"{missing[0]} is missing", where=where)
-        cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
-        return cls(
-            job=job_from_dict(document["job"], where=f"{where}: job"),
-            cluster=cluster,
-            estimate=Estimate.from_dict(document["estimate"], where=f"{where}: estimate", world=cluster.count),
-            sensitivities=decode(tuple[Sensitivity, ...], document["sensitivities"], f"{where}: sensitivities"),
-            run=None if document["run"] is None else decode(TrainingRun, document["run"], f"{where}: run"),
-        )
+        report = decode(cls, document, where)
+        report.estimate.check_world(report.cluster.count, f"{where}: estimate")
+        return report

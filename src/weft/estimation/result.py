@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import fsum
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from weft.codec import Coded, decode, entries, number, table_of
+from weft.codec import Coded, number, table_of
 from weft.errors import BadInput
 from weft.estimation.trust import ErrorBar
 from weft.layout.table import Floats, Index
-from weft.layout.text import DEGREES, OPTION_FIELDS, WrittenLayout, format_layout, layout_from_dict
+from weft.layout.text import DEGREES, OPTION_FIELDS, WrittenLayout, format_layout, product
 from weft.reliability.renewal import ClassCost
 from weft.results import Result
 
@@ -196,16 +196,11 @@ class Estimate(Result):
     def layout_text(self) -> str:
         return format_layout(self.layout)
 
-    @classmethod
-    def from_dict(cls, mapping: object, *, where: str, world: int | None = None) -> Estimate:
-        """The estimate that ``to_dict`` wrote; names that are not its own are left out.
-
-        Raises:
-            BadInput: a field is missing or of the wrong kind, or the layout is not for ``world`` accelerators.
-        """
-        table = table_of(mapping, where)
-        result = decode(cls, {entry.name: table[entry.name] for entry in entries(cls) if entry.name in table}, where)
-        return replace(result, layout=layout_from_dict(table["layout"], where=where, world=world))
+    def check_world(self, count: int, where: str) -> None:
+        """Refuse an estimate in a document of a layout that is not for so many accelerators."""
+        if self.layout.world != count:
+            problem = f"{product(self.layout)}, but there are {count} accelerators"
+            raise BadInput(problem, where=where, remedy="change a degree")
 
     def row(self) -> dict[str, Any]:
         """Degrees and options of the layout, totals and parts side by side, under ``COLUMNS``."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from weft.cluster.calibration import write_calibration
-from weft.cluster.measurements import AttentionTime, MeasuredPhase, Measurements, ProductTime
+from weft.cluster.calibration import AttentionTime, MeasuredPhase, Measurements, ProductTime, write_calibration
 from weft.codec import encode
 from weft.errors import BadInput
 from weft.interop.torch_records import number, read_events

@@ -77,29 +77,21 @@ class Space:
         )
 
     def bounds(self) -> dict[str, Any]:
-        """What pins and bounds the fields, with vocabulary fields by name; ``of_bounds`` reads it back."""
-        fixed = {name: [decode(name, value) for value in values] for name, values in self.fixed.items()}
+        """What pins and bounds the fields, with vocabulary fields by name; ``bounded`` reads it back."""
+        fixed = {name: tuple(decode(name, value) for value in values) for name, values in self.fixed.items()}
         return {"fixed": fixed, "maximum": dict(self.maximum)}
 
-    @staticmethod
-    def of_bounds(name: object, bounds: Mapping[str, Any], *, where: str) -> Space:
-        """The space of a name with ``bounds``.
+    def bounded(self, fixed: Mapping[str, Sequence[Any]], maximum: Mapping[str, int], *, where: str) -> Space:
+        """This space with ``bounds``.
 
         Raises:
-            BadInput: there is no such space or field, or a value is none of the field's.
+            BadInput: a value is none of its field's.
         """
-        if not isinstance(name, str) or name not in SPACES:
-            raise UnknownName("space", str(name)[:40], SPACES, where=where)
-        space = SPACES[name]
-        fixed, maximum = bounds.get("fixed"), bounds.get("maximum")
-        if not isinstance(fixed, Mapping) or not isinstance(maximum, Mapping):
-            raise BadInput("fixed and maximum are not tables of fields", where=where)
         try:
             pinned = {field: tuple(encode(field, value) for value in values) for field, values in fixed.items()}
-            most = {field: int(value) for field, value in maximum.items()}
         except (TypeError, ValueError):
             raise BadInput("holds a value that its field does not take", where=where) from None
-        return replace(space, y=space.y or "y" in pinned or "y" in most, fixed=pinned, maximum=most)
+        return replace(self, y=self.y or "y" in pinned or "y" in maximum, fixed=pinned, maximum=dict(maximum))
 
 
 def runnable(space: Space, model: Model) -> Space:
@@ -164,6 +156,17 @@ WIDE = replace(
 """Every switch that Weft models."""
 
 SPACES = {space.name: space for space in (STANDARD, ZERO_BUBBLE, FOUR_D, WIDE)}
+
+
+def named_space(name: object) -> Space:
+    """The space of a name.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if not isinstance(name, str) or name not in SPACES:
+        raise UnknownName("space", str(name)[:40], SPACES)
+    return SPACES[name]
 
 
 MESH_AXES = ("x", "y", "z", "data", "pipeline", "context", "expert", "expert_tensor")
@@ -264,7 +267,10 @@ class Enumeration:
         ``rejected``."""
         # FRAME_RULES read no switch, so that the verdict on a frame with neutral switches holds for all of its
         # layouts.
-        frames, mesh = self._frames(numbers, keys)
+        pieces = [self._grid(*keys[number]) for number in numbers]
+        mesh = np.repeat(numbers, [len(piece) for piece in pieces])
+        names = ("micro_batch", "schedule", "virtual_stages", "context_method")
+        frames = self.meshes.take(mesh, dict(zip(names, np.concatenate(pieces).T.copy(), strict=True)))
         verdict = reject(self.job, self.count, frames)
         dropped = np.isin(verdict, [CODES.index(code) for code in FRAME_RULES])
         np.add.at(rejected, verdict[dropped], 1)
@@ -323,15 +329,6 @@ class Enumeration:
         return crossed.take(keep)
 
     # Frames: mesh, micro-batch, schedule ----------------------------------------------------------
-
-    def _frames(self, numbers: Ints, keys: list[tuple[int, int, bool]]) -> tuple[LayoutTable, Ints]:
-        """The given meshes with every micro-batch, schedule and context method."""
-        pieces = [self._grid(*keys[number]) for number in numbers]
-        owner = np.repeat(numbers, [len(piece) for piece in pieces])
-        grid = np.concatenate(pieces)
-        names = ("micro_batch", "schedule", "virtual_stages", "context_method")
-        columns = {name: np.ascontiguousarray(grid[:, i]) for i, name in enumerate(names)}
-        return self.meshes.take(owner, columns), owner
 
     def _keys(self) -> list[tuple[int, int, bool]]:
         """What decides micro-batches and schedules of each mesh: share of the batch, pipeline, context."""

@@ -136,37 +136,23 @@ def step_gap(
             measured[name] += group.exposed_s / len(traces)
             if words := _slow_links(group, name, layout, cluster, network):
                 slow_links[name] = words
-    parts = []
+    parts, step_s = [], fsum(measured.values())
     for name, seconds in measured.items():
-        part = GapPart(
-            name=name,
-            measured_s=seconds,
-            expected_s=fsum(each.value for each in expected.time if each.name in EXPECTED[name]),
-        )
-        lost = part.lost_s > LOST * fsum(measured.values())
-        parts.append(
-            GapPart(
-                name=name,
-                measured_s=seconds,
-                expected_s=part.expected_s,
-                cause=slow_links.get(name, _CAUSES[name]) if lost else "",
-            )
-        )
+        expected_s = fsum(part.value for part in expected.time if part.name in EXPECTED[name])
+        if max(seconds, expected_s) > 0:
+            cause = slow_links.get(name, _CAUSES[name]) if seconds - expected_s > LOST * step_s else ""
+            parts.append(GapPart(name=name, measured_s=seconds, expected_s=expected_s, cause=cause))
     computed = [sum(trace.computation_s) for trace in traces]
     slowest = int(np.argmax(computed))
     slower = computed[slowest] / median_low(computed) - 1.0 if min(computed) > 0 else 0.0
     return StepGap(
         sources=tuple(trace.source for trace in traces),
-        step_s=fsum(measured.values()),
-        parts=tuple(sorted(filter(_is_there, parts), key=lambda part: -part.lost_s)),
+        step_s=step_s,
+        parts=tuple(sorted(parts, key=lambda part: -part.lost_s)),
         kinds=tuple(np.mean([trace.computation_s for trace in traces], axis=0).tolist()),
         slow_rank=(traces[slowest].rank if traces[slowest].rank is not None else slowest) if slower > SKEW else None,
         slower=slower if slower > SKEW else None,
     )
-
-
-def _is_there(part: GapPart) -> bool:
-    return max(part.measured_s, part.expected_s) > 0
 
 
 def _check(traces: Sequence[StepTrace], layout: Layout) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 
-from weft.codec import decode
-from weft.errors import BadInput
 from weft.estimation.iteration import Estimator
 from weft.fabric.placement import Placement
 from weft.fabric.spec import Fabric
@@ -336,9 +334,9 @@ BEGUN = 8
 class NetworkPlan(Plan):
     """Layouts of a job on one network, fastest at flow level first.
 
-    ``layouts`` are the evaluated ones, of which the first is proved; ``simulated_s`` are their seconds.
-    ``first_choice_s`` are those of the layout that the closed form ranks first.  The other fields, such as counts
-    and ``pareto``, are those of the plan without a network.
+    ``ranked`` are the evaluated ones, of which the first is proved.  ``first_choice_s`` are the seconds of the layout
+    that the closed form ranks first.  The other fields, such as counts and ``pareto``, are those of the plan without a
+    network.
     """
 
     COLUMNS = ("rank", "simulated_s", *Plan.COLUMNS[1:])
@@ -346,49 +344,12 @@ class NetworkPlan(Plan):
 
     fabric: str
     routing: str
-    simulated_s: tuple[float, ...]
     first_choice_s: float
     proof: Proof
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """The ranked layouts, a row each, under ``COLUMNS``."""
-        # super() without arguments does not work in classes that slots=True rebuilds.
-        rows = Plan.to_dicts(self)
-        return [row | {"simulated_s": seconds} for row, seconds in zip(rows, self.simulated_s, strict=True)]
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """Simulated seconds of an iteration of each layout, by which they are ranked."""
-        return self.simulated_s
 
     @property
     def transport(self) -> str:
         return carrier(self.routing)
-
-    @property
-    def rows(self) -> tuple[RankedLayout, ...]:
-        """The ranked layouts with their simulated seconds."""
-        rows = zip(Plan.rows.__get__(self), self.simulated_s, strict=True)
-        return tuple(replace(row, simulated_s=seconds) for row, seconds in rows)
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> NetworkPlan:
-        """The plan that ``to_dict`` wrote.
-
-        Raises:
-            BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
-        """
-        result = Plan.from_dict(document, where=where)
-        named = {"fabric": str, "routing": str, "first_choice_s": float, "proof": Proof}
-        if missing := [name for name in named if name not in document]:
-            raise BadInput(f"{missing[0]} is missing", where=where)
-        own: dict[str, Any] = {name: decode(kind, document[name], f"{where}: {name}") for name, kind in named.items()}
-        simulated_s = [row.get("simulated_s") for row in document["layouts"]]
-        return cls(
-            **{field.name: getattr(result, field.name) for field in fields(result)},
-            **own,
-            simulated_s=decode(tuple[float, ...], simulated_s, f"{where}: layouts.simulated_s"),
-        )
 
 
 def plan_on_fabric(
@@ -420,7 +381,7 @@ def plan_on_fabric(
     evaluated = search_on_fabric(
         evaluator,
         result.space,
-        capacity_bytes=(1 - result.memory_margin) * result.cluster.accelerator.memory_bytes,
+        capacity_bytes=result.capacity_bytes,
         first=[estimate.layout for estimate in result.layouts[:BEGUN]],
         orders=orders,
         top=top,
@@ -428,14 +389,12 @@ def plan_on_fabric(
         budget_s=budget_s,
     )
     estimator = Estimator(result.job, result.cluster, result.constants)
-    layouts = [layout for layout, _ in evaluated.layouts]
-    figures = {field.name: getattr(result, field.name) for field in fields(result)}
-    ranked = tuple(estimator.estimates([layout])[0] for layout in layouts)
+    ranked = [
+        RankedLayout(rank=rank, estimate=estimator.estimates([layout])[0], simulated_s=seconds)
+        for rank, (layout, seconds) in enumerate(evaluated.layouts, 1)
+    ]
+    figures: dict[str, Any] = {field.name: getattr(result, field.name) for field in fields(result)}
+    figures |= {"ranked": tuple(ranked), "choice": None, "search": replace(result.search, order="time")}
     return NetworkPlan(
-        **figures | {"layouts": ranked, "runs": (), "ties": (), "choice": None, "order": "time"},
-        fabric=fabric.name,
-        routing=routing,
-        simulated_s=tuple(seconds for _, seconds in evaluated.layouts),
-        first_choice_s=evaluated.first_s,
-        proof=evaluated.proof,
+        **figures, fabric=fabric.name, routing=routing, first_choice_s=evaluated.first_s, proof=evaluated.proof
     )

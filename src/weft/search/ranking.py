@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 
+from weft.cluster import WrittenCluster
 from weft.cluster.calibration import USUAL_STACK, Calibration
 from weft.cluster.spec import Cluster
-from weft.codec import Coded, Document, Value, decode, table_of
-from weft.errors import BadInput, NothingFeasible
+from weft.codec import Coded, Document, decode
+from weft.errors import NothingFeasible
 from weft.estimation.frame import pinned_capacity
 from weft.estimation.iteration import Estimator
 from weft.estimation.result import COLUMNS, Estimate, TrainingRun
 from weft.estimation.trust import shipped_contrast
 from weft.layout.check import CODES, REMEDIES, explain
 from weft.layout.spec import Layout, Recompute
-from weft.layout.table import Ints
-from weft.model.job import Job, job_from_dict
+from weft.model.job import Job, WrittenJob
 from weft.model.resolve import even_batch
 from weft.results import Result
-from weft.search.enumeration import STANDARD, Enumeration, Space
-from weft.search.screen import UNUSUAL, Ease, Fold, Recommendation, Scale, Screening, Tie, ties
+from weft.search.enumeration import STANDARD, Enumeration, Space, named_space
+from weft.search.screen import UNUSUAL, Ease, Fold, Recommendation, Scale, Screening
 from weft.units import counted, format_bytes
 
 ALIKE = 0.03
@@ -35,6 +35,8 @@ DEALT_ALIKE = attrgetter("x", "y", "pipeline", "expert", "expert_tensor")
 """The degrees that layouts share which only deal the other ranks differently."""
 ORDERS = ("ease", "time")
 """How layouts are ranked: by time and what each is to run (``weft.search.screen``), or by time alone."""
+TIE = ("tied", "slower", "layout_error")
+"""How a layout compares with the fastest."""
 DOES_NOT_FIT, HOST_MEMORY = CODES.index("does-not-fit"), CODES.index("host-memory")
 NOT_DIVISIBLE = CODES.index("batch-not-divisible")
 Progress = Callable[[int, int], None]
@@ -48,8 +50,8 @@ class Count:
     layouts: int
 
 
-def _counted(raw: object, where: str = "") -> tuple[Count, ...]:
-    counts = decode(Mapping[str, int], raw, where)  # type: ignore[type-abstract]
+def _counted(raw: object) -> tuple[Count, ...]:
+    counts = decode(Mapping[str, int], raw, "")  # type: ignore[type-abstract]
     return tuple(Count(code=code, layouts=layouts) for code, layouts in counts.items())
 
 
@@ -58,7 +60,7 @@ _CODES = Coded(_counted, lambda counts: {count.code: count.layouts for count in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchBounds:
-    """What pinned and bounded a search, as documents say it."""
+    """What a search was told beside the name of its space; ``order`` is one of ``ORDERS``."""
 
     fixed: Mapping[str, tuple[str | int | bool, ...]]
     maximum: Mapping[str, int]
@@ -69,17 +71,30 @@ class SearchBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedLayout(Document):
-    """A layout of a plan, with its rank, its tie, its whole run and its simulated seconds where they are known."""
+    """A layout of a plan; None is what is not known, or was not asked for.
+
+    Attributes:
+        tied: whether ``slower`` is at most ``layout_error``.
+        slower: share of the time of the fastest layout that fits that it takes longer.
+        layout_error: share within which the ratio of their times is predicted for four of five such pairs.
+        run: the whole training run with it.
+        simulated_s: seconds of an iteration on a network.
+    """
 
     DOCUMENT = "rank estimate.* tied slower layout_error run? simulated_s?"
 
     rank: int
     estimate: Estimate
-    tied: bool | None
-    slower: float | None
-    layout_error: float | None
-    run: TrainingRun | None
+    tied: bool | None = None
+    slower: float | None = None
+    layout_error: float | None = None
+    run: TrainingRun | None = None
     simulated_s: float | None = None
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of an iteration, simulated where they are, by which layouts are ranked."""
+        return self.estimate.iteration_s if self.simulated_s is None else self.simulated_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,40 +116,39 @@ class Plan(Result):
 
     ``considered`` counts feasible and rejected layouts; ``evaluated`` those that were compared, without those
     that lack so much memory that no option helps: of each the memory, and the time unless a bound on it rules it out
-    (``weft.search.screen``).  ``layouts`` are feasible ones, the best of ``order``: first the one to use, then the
-    others by time and memory.  ``ties`` say of each how it compares with the fastest, ``choice`` why the first is
-    first (both empty where no error between layouts is known, as with a user's constants).  ``pareto`` are the
-    feasible ones that no other beats in both time and memory, by time.  ``stack`` is the software that trains.
-    ``batch_that_runs`` is the global batch nearest to the job's that divides well among the accelerators, where no
-    layout runs the job's and some run that.  ``runs`` are whole training runs with the ``layouts``, in their order,
-    where they were asked for.
+    (``weft.search.screen``).  ``ranked`` are feasible ones, the best of ``search.order``: first the one to use, then
+    the others by time and memory; ``layouts`` are their estimates.  ``choice`` says why the first is first (None where
+    no error between layouts is known, as with a user's constants).  ``pareto`` are the feasible ones that no other
+    beats in both time and memory, by time.  ``stack`` is the software that trains.  ``batch_that_runs`` is the global
+    batch nearest to the job's that divides well among the accelerators, where no layout runs the job's and some run
+    that.
     """
 
     SCHEMA = "weft.plan/1"
-    COLUMNS = ("rank", "model", "cluster", *COLUMNS, *Tie.__slots__)
+    COLUMNS = ("rank", "model", "cluster", *COLUMNS, *TIE)
     DOCUMENT = """
-        considered evaluated feasible rejected job cluster space=space.name search stack calibration=constants defaults
-        advice choice batch_that_runs layouts=rows pareto"""
+        considered evaluated feasible rejected job cluster space search stack calibration=constants defaults
+        advice choice batch_that_runs layouts=ranked pareto"""
 
-    job: Job
-    cluster: Cluster
-    space: Space
-    memory_margin: float
-    per_mesh: bool
+    job: WrittenJob
+    cluster: WrittenCluster
+    space: Annotated[Space, Coded(named_space, attrgetter("name"), str)]
+    search: SearchBounds
     constants: Calibration
     stack: str
-    order: str
     considered: int
     evaluated: int
     feasible: int
     rejected: Annotated[tuple[Count, ...], _CODES]
-    layouts: tuple[Estimate, ...]
+    ranked: tuple[RankedLayout, ...]
     pareto: tuple[Estimate, ...]
     advice: Advice | None
-    ties: tuple[Tie, ...] = ()
-    choice: Recommendation | None = None
+    choice: Recommendation | None
     batch_that_runs: int | None = None
-    runs: tuple[TrainingRun, ...] = ()
+
+    @property
+    def layouts(self) -> tuple[Estimate, ...]:
+        return tuple(row.estimate for row in self.ranked)
 
     @property
     def best(self) -> Estimate:
@@ -143,14 +157,9 @@ class Plan(Result):
         Raises:
             NothingFeasible: none fits; says how many fell to which rule.
         """
-        if not self.layouts:
+        if not self.ranked:
             raise NothingFeasible(f"{self.shortage} -- {self.remedy}")
-        return self.layouts[0]
-
-    @property
-    def seconds(self) -> tuple[float, ...]:
-        """Predicted seconds of an iteration of each layout, by which they are ranked."""
-        return tuple(one.iteration_s for one in self.layouts)
+        return self.ranked[0].estimate
 
     @property
     def shortage(self) -> str:
@@ -164,99 +173,41 @@ class Plan(Result):
         """What to change where nothing fits, by the rule that rejects most layouts."""
         return REMEDIES[max(self.rejected, key=lambda count: count.layouts).code]
 
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory of an accelerator that layouts may use."""
+        return (1 - self.search.memory_margin) * self.cluster.accelerator.memory_bytes
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """The ranked layouts, a row each, under ``COLUMNS``: degrees, options, totals in SI units, parts, ties."""
         named = {"model": self.job.model.name, "cluster": self.cluster.name}
-        rows = [{"rank": rank} | named | estimate.row() for rank, estimate in enumerate(self.layouts, 1)]
-        return [row | tie for row, tie in zip(rows, self._ties(), strict=True)]
-
-    def _ties(self) -> list[dict[str, Any]]:
-        """The tie of each layout; None where it is not known."""
-        unknown = dict.fromkeys(Tie.__slots__)
-        return [asdict(one) for one in self.ties] + [unknown] * (len(self.layouts) - len(self.ties))
+        figures = [{name: getattr(row, name) for name in ("rank", *TIE, "simulated_s")} for row in self.ranked]
+        rows = [figure | named | row.estimate.row() for figure, row in zip(figures, self.ranked, strict=True)]
+        return [{name: row[name] for name in self.COLUMNS} for row in rows]
 
     @property
     def defaults(self) -> tuple[str, ...]:
         """What was assumed of job and cluster."""
         return (*self.job.defaults, *self.cluster.defaults)
 
-    @property
-    def search(self) -> SearchBounds:
-        """What the search was bound to."""
-        return SearchBounds(
-            **self.space.bounds(), memory_margin=self.memory_margin, per_mesh=self.per_mesh, order=self.order
-        )
-
-    @property
-    def rows(self) -> tuple[RankedLayout, ...]:
-        """The ranked layouts, each with its tie and its run."""
-        runs = self.runs or (None,) * len(self.layouts)
-        return tuple(
-            RankedLayout(rank=rank, estimate=estimate, run=run, **tie)
-            for rank, (estimate, tie, run) in enumerate(zip(self.layouts, self._ties(), runs, strict=True), 1)
-        )
-
     @classmethod
-    def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> Plan:
+    def from_dict(cls, document: Mapping[str, Any], *, where: str = "plan") -> Self:
         """The plan that ``to_dict`` wrote.
 
         Raises:
             BadInput: a field is missing, of the wrong kind, or no layout of the plan's job and cluster.
         """
-        from weft.cluster.files import cluster_from_dict
-
-        table_of(document, where)
-        if missing := [name for name in _KEYS if name not in document]:
-            raise BadInput(f"{missing[0]} is missing", where=where)
-
-        def read(kind: type[Value], name: str) -> Value:
-            return decode(kind, document[name], f"{where}: {name}")
-
-        cluster = cluster_from_dict(document["cluster"], where=f"{where}: cluster")
-        search = read(SearchBounds, "search")
-        ranked = read(tuple[Mapping[str, Any], ...], "layouts")
-        runs = [row["run"] for row in ranked if "run" in row]
-        ties = [{name: row.get(name) for name in Tie.__slots__} for row in ranked if row.get("tied") is not None]
-        result = cls(
-            job=job_from_dict(document["job"], where=f"{where}: job"),
-            cluster=cluster,
-            space=Space.of_bounds(document["space"], document["search"], where=f"{where}: search"),
-            memory_margin=search.memory_margin,
-            per_mesh=search.per_mesh,
-            constants=read(Calibration, "calibration"),
-            stack=str(document.get("stack", USUAL_STACK)),
-            order=search.order,
-            considered=read(int, "considered"),
-            evaluated=read(int, "evaluated"),
-            feasible=read(int, "feasible"),
-            rejected=_counted(document["rejected"], f"{where}: rejected"),
-            layouts=tuple(
-                Estimate.from_dict(row, where=f"{where}: layouts[{i}]", world=cluster.count)
-                for i, row in enumerate(ranked)
-            ),
-            pareto=read(tuple[Estimate, ...], "pareto"),
-            advice=None if document["advice"] is None else read(Advice, "advice"),
-            ties=decode(tuple[Tie, ...], ties, f"{where}: layouts"),
-            choice=None if document.get("choice") is None else read(Recommendation, "choice"),
-            batch_that_runs=None if document.get("batch_that_runs") is None else read(int, "batch_that_runs"),
-            runs=decode(tuple[TrainingRun, ...], runs, f"{where}: run"),
-        )
-        others: dict[str, list[Estimate | None]]
-        others = {f"pareto[{i}]": [estimate] for i, estimate in enumerate(result.pareto)}
-        others["advice"] = [] if result.advice is None else [result.advice.rejected, result.advice.accepted]
-        others["choice"] = [] if result.choice is None else [result.choice.fastest]
-        for name, estimate in ((name, estimate) for name, some in others.items() for estimate in some):
-            if estimate is not None and estimate.layout.world != cluster.count:
-                problem = f"{estimate.layout.world} ranks, but there are {cluster.count} accelerators"
-                raise BadInput(problem, where=f"{where}: {name}", remedy="change a degree")
-        return result
-
-
-_KEYS = (
-    *("considered", "evaluated", "feasible", "rejected", "job", "cluster", "space", "search", "calibration"),
-    *("advice", "layouts", "pareto"),
-)
-"""Names that every document of a plan has."""
+        result = decode(cls, document, where)
+        space = result.space.bounded(result.search.fixed, result.search.maximum, where=f"{where}: search")
+        estimates = {f"layouts[{i}]": estimate for i, estimate in enumerate(result.layouts)}
+        estimates |= {f"pareto[{i}]": estimate for i, estimate in enumerate(result.pareto)}
+        if result.advice is not None:
+            estimates |= {"advice": result.advice.rejected}
+            estimates |= {"advice.accepted": result.advice.accepted} if result.advice.accepted else {}
+        estimates |= {"choice": result.choice.fastest} if result.choice else {}
+        for name, estimate in estimates.items():
+            estimate.check_world(result.cluster.count, f"{where}: {name}")
+        return replace(result, space=space)
 
 
 def plan(
@@ -292,7 +243,7 @@ def plan(
     # 1. What decides: the clock, the space, and the efforts that count beside time.
     estimator = Estimator(job, cluster, constants)
     enumeration = Enumeration(job, cluster.count, space)
-    ease = _ease(job, cluster, stack, memory_margin)
+    ease = Ease(job, cluster, stack, (1 - memory_margin) * cluster.accelerator.memory_bytes)
     pinned_bytes = pinned_capacity(cluster.accelerator)
     scale = Scale(top, per_mesh, ease.capacity_bytes, pinned_bytes, ease if order == "ease" else None)
     screen = Screening(estimator, scale)
@@ -309,58 +260,55 @@ def plan(
     rejected += enumeration.rejected
     rejected[DOES_NOT_FIT] += screen.hopeless + screen.compared - screen.feasible - screen.unpinned
     rejected[HOST_MEMORY] += screen.unpinned
+    counts = sorted(zip((-rejected).tolist(), CODES, strict=True))
+    bounds = SearchBounds(**space.bounds(), memory_margin=memory_margin, per_mesh=per_mesh, order=order)
     result = Plan(
         job=job,
         cluster=cluster,
         space=space,
-        memory_margin=memory_margin,
-        per_mesh=per_mesh,
+        search=bounds,
         constants=estimator.constants,
         stack=stack,
-        order=order,
         considered=screen.feasible + int(rejected.sum()),
         evaluated=screen.compared,
         feasible=screen.feasible,
-        rejected=_counts(rejected),
-        layouts=estimator.estimates([kept.layout for kept in screen.fold.best]),
+        rejected=tuple(Count(code=code, layouts=-number) for number, code in counts if number),
+        ranked=(),
         pareto=estimator.estimates([kept.layout for kept in screen.fold.front]),
         advice=_advice(estimator, screen.fold),
+        choice=None,
     )
+    best = estimator.estimates([kept.layout for kept in screen.fold.best])
     # 5. Where the batch kept all layouts from running, say which batch near it would run.
     batch = even_batch(job.recipe.global_batch, cluster.count)
-    if not result.layouts and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
+    if not best and rejected[NOT_DIVISIBLE] and batch != job.recipe.global_batch:
         even = replace(job, recipe=replace(job.recipe, global_batch=batch))
-        if plan(even, cluster, space=space, top=1, memory_margin=memory_margin, constants=constants).layouts:
+        if plan(even, cluster, space=space, top=1, memory_margin=memory_margin, constants=constants).ranked:
             result = replace(result, batch_that_runs=batch)
-    return _judged(result)
+    return _judged(result, best)
 
 
-def _counts(rejected: Ints) -> tuple[Count, ...]:
-    """What fell to each rule, most first."""
-    ordered = sorted(zip(CODES, rejected, strict=True), key=lambda pair: (-pair[1], pair[0]))
-    return tuple(Count(code=code, layouts=int(number)) for code, number in ordered if number)
-
-
-def _ease(job: Job, cluster: Cluster, stack: str, memory_margin: float) -> Ease:
-    return Ease(job, cluster, stack, (1 - memory_margin) * cluster.accelerator.memory_bytes)
-
-
-def _judged(result: Plan) -> Plan:
-    """A plan with its ties: the simplest layout that ties with the fastest comes first, then the others by time."""
-    if not result.layouts:
+def _judged(result: Plan, layouts: Sequence[Estimate]) -> Plan:
+    """A plan with layouts: the simplest that ties with the fastest comes first, then the others by time."""
+    if not layouts:
         return result
     fastest, known = result.pareto[0], shipped_contrast() if result.constants.shipped else None
-    against = () if known is None else ties(result.layouts, fastest, known)
-    order = list(range(len(result.layouts)))
-    if result.order == "ease":
-        first = next((i for i, tie in enumerate(against) if tie.tied), 0)
-        others = sorted((i for i in order if i != first), key=lambda i: result.layouts[i].iteration_s)
-        order = [first, *others]
-    layouts = tuple(result.layouts[i] for i in order)
+    ranked = [RankedLayout(rank=rank, estimate=estimate) for rank, estimate in enumerate(layouts, 1)]
+    if known is not None:
+        errors = [float(known.covered([fastest.layout, estimate.layout])[0, 1]) for estimate in layouts]
+        slower = [estimate.iteration_s / fastest.iteration_s - 1.0 for estimate in layouts]
+        ranked = [
+            replace(row, tied=longer <= error, slower=longer, layout_error=error)
+            for row, longer, error in zip(ranked, slower, errors, strict=True)
+        ]
+    if result.search.order == "ease":
+        first = next((row for row in ranked if row.tied), ranked[0])
+        others = sorted((row for row in ranked if row is not first), key=attrgetter("iteration_s"))
+        ranked = [replace(row, rank=rank) for rank, row in enumerate((first, *others), 1)]
     if known is None:
-        return replace(result, layouts=layouts)
-    ease = _ease(result.job, result.cluster, result.stack, result.memory_margin)
-    habits = ease.does(layouts[0].layout)
+        return replace(result, ranked=tuple(ranked))
+    ease = Ease(result.job, result.cluster, result.stack, result.capacity_bytes)
+    habits = ease.does(ranked[0].estimate.layout)
     spared = [habit for habit in ease.does(fastest.layout) if habit not in habits and habit.price]
     choice = Recommendation(
         fastest=fastest,
@@ -370,7 +318,7 @@ def _judged(result: Plan) -> Plan:
         reasons=tuple(habit.words for habit in sorted(spared, key=lambda habit: -habit.price)),
         unusual=tuple(habit.words for habit in habits if habit.price >= UNUSUAL),
     )
-    return replace(result, layouts=layouts, ties=tuple(against[i] for i in order), choice=choice)
+    return replace(result, ranked=tuple(ranked), choice=choice)
 
 
 def distinct(result: Plan, top: int) -> Plan:
@@ -380,16 +328,16 @@ def distinct(result: Plan, top: int) -> Plan:
     other ranks are divided among context, z and data, and takes less than ``ALIKE`` more time.
     """
     # Greedy in order of rank: each layout is held against those kept ahead of it.
-    picked: list[int] = []
-    for i, estimate in enumerate(result.layouts):
+    picked: list[Estimate] = []
+    for estimate in result.layouts:
         alike = (
             DEALT_ALIKE(ahead.layout) == DEALT_ALIKE(estimate.layout)
             and estimate.iteration_s < (1 + ALIKE) * ahead.iteration_s
-            for ahead in (result.layouts[j] for j in picked)
+            for ahead in picked
         )
         if len(picked) < top and not any(alike):
-            picked.append(i)
-    return _judged(replace(result, layouts=tuple(result.layouts[i] for i in picked)))
+            picked.append(estimate)
+    return _judged(result, picked)
 
 
 def _advice(estimator: Estimator, fold: Fold) -> Advice | None:

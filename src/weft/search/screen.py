@@ -19,7 +19,6 @@ from weft.estimation.frame import Frame
 from weft.estimation.iteration import Estimator
 from weft.estimation.iteration import least_s as frame_least_s
 from weft.estimation.result import Estimate, EstimateTable
-from weft.estimation.trust import Contrast
 from weft.layout.spec import Layout, Recompute
 from weft.layout.table import Floats, Index, Ints, LayoutTable, Mask
 from weft.model.job import Job
@@ -123,21 +122,6 @@ class Ease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tie:
-    """A layout beside the fastest of all that fit, whatever else is listed.
-
-    Attributes:
-        tied: whether ``slower`` is at most ``layout_error``.
-        slower: share of the fastest layout's time that it takes longer.
-        layout_error: share within which the ratio of their times is predicted for four of five such pairs.
-    """
-
-    tied: bool
-    slower: float
-    layout_error: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """Why the first layout of a plan is first.
 
@@ -154,16 +138,6 @@ class Recommendation:
     sources: int
     reasons: tuple[str, ...]
     unusual: tuple[str, ...]
-
-
-def ties(layouts: Sequence[Estimate], fastest: Estimate, contrast: Contrast) -> tuple[Tie, ...]:
-    """Layouts of one job, each beside the fastest."""
-    result = []
-    for estimate in layouts:
-        error = float(contrast.covered([fastest.layout, estimate.layout])[0, 1])
-        slower = estimate.iteration_s / fastest.iteration_s - 1.0
-        result.append(Tie(tied=slower <= error, slower=slower, layout_error=error))
-    return tuple(result)
 
 
 # Screening --------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.cluster.calibration import Calibration, calibration, constants
-from weft.cluster.measurements import CollectiveTime, Measurements, ProductTime
+from weft.cluster.calibration import Calibration, CollectiveTime, Measurements, ProductTime, calibration, constants
 from weft.cluster.spec import Accelerator, Cluster, Tier
 from weft.codec import Document, encode
 from weft.collectives.cost import PROTOCOLS, Network, candidates

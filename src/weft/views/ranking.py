@@ -50,8 +50,8 @@ def plan_view(
 
 def _first_run(plan: Plan) -> Iterator[Block]:
     """The whole training run with the first layout, where one was asked for."""
-    if plan.runs:
-        yield from training_view(plan.runs[0])
+    if plan.ranked and plan.ranked[0].run is not None:
+        yield from training_view(plan.ranked[0].run)
 
 
 def _notes(plan: Plan) -> Iterator[str]:
@@ -102,7 +102,7 @@ def ranking(plan: Plan) -> Iterator[Block]:
     columns = settings(estimates)
     shared = [column for column in columns if len(estimates) > 1 and len(set(column.cells)) == 1]
     varying = [column for column in columns if column not in shared]
-    marks = ["=" if tie.tied else "" for tie in plan.ties]
+    marks = ["=" if tie.tied else "" for tie in plan.ranked]
     ties = [Column("tie", marks, left=True, front=True)] if len(set(marks)) > 1 else []
     yield Table(*degrees(estimates), *varying, *results(estimates, ties))
     if facts := ", ".join(f"{column.heading} {column.cells[0]}" for column in shared if column.cells[0] != "-"):
@@ -201,7 +201,7 @@ def proof_sentence(plan: NetworkPlan) -> str:
 
 def _choice_sentence(plan: NetworkPlan) -> str:
     """What the choice without a network would cost."""
-    lost = plan.first_choice_s / plan.simulated_s[0] - 1
+    lost = plan.first_choice_s / plan.ranked[0].iteration_s - 1
     if lost < 5e-4:
         return "The closed form's first choice is as fast on this network."
     return (
@@ -219,7 +219,7 @@ def _network_columns(plan: NetworkPlan) -> list[Column]:
         Column("mbs", [str(one.micro_batch) for one in layouts], drop=2),
         Column("schedule", [words.schedule_words(one) for one in layouts], drop=3, left=True),
         Column("recompute", [words.recompute_words(one) for one in layouts], drop=4, left=True),
-        Column("simulated", [format_seconds(seconds) for seconds in plan.simulated_s]),
+        Column("simulated", [format_seconds(row.iteration_s) for row in plan.ranked]),
         Column("closed form", [format_seconds(one.iteration_s) for one in plan.layouts], drop=1),
         Column("mem GiB", [f"{one.memory_bytes / 2**30:.1f}" for one in plan.layouts], drop=6),
     ]

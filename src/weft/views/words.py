@@ -234,7 +234,7 @@ def added_keys(before: Layout, after: Layout) -> str:
 def plan_verdict(plan: Plan) -> str:
     """What to use, or that nothing fits, and what would let something fit."""
     if plan.layouts:
-        return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.seconds[0]))
+        return use(plan.layouts[0].layout, totals(plan.layouts[0], plan.ranked[0].iteration_s))
     if plan.batch_that_runs:
         return f"No layout can run this batch; --batch {plan.batch_that_runs} would work"
     return f"No layout fits. {plan.remedy if plan.advice is None else advice_sentence(plan, plan.advice)}"
@@ -249,8 +249,8 @@ def advice_sentence(plan: Plan, advice: Advice) -> str:
     takes = (
         f"{format_layout(out.layout) if alike else _spaced(out.layout)} takes {format_seconds(out.iteration_s)}{gain}"
     )
-    room = f"{(1 - plan.memory_margin) * out.capacity_bytes / 2**30:.1f} GiB"
-    free = f" ({plan.memory_margin:.0%} stay free)" if plan.memory_margin else ""
+    room = f"{plan.capacity_bytes / 2**30:.1f} GiB"
+    free = f" ({plan.search.memory_margin:.0%} stay free)" if plan.search.memory_margin else ""
     need = f"{start}: {takes} and needs {out.memory_bytes / 2**30:.1f} of {room}{free};"
     if advice.accepted is None:
         return f"{need} no single option makes it fit, only {advice.change}"
@@ -263,11 +263,11 @@ def tie_sentences(plan: Plan) -> Iterator[str]:
     if plan.choice is None:
         return
     first, fastest, count = plan.layouts[0], plan.choice.fastest, len(plan.layouts)
-    tied, slower = sum(tie.tied for tie in plan.ties), plan.ties[0].slower
+    tied, slower = sum(bool(row.tied) for row in plan.ranked), plan.ranked[0].slower or 0.0
     sentences = []
     if count > 1 and (tied > 1 or fastest.layout == first.layout):
         many = "All" if tied == count else f"{tied} of" if tied > 1 else "None of"
-        error = max(tie.layout_error for tie in plan.ties if tie.tied or tied == 1)
+        error = max(row.layout_error or 0.0 for row in plan.ranked if row.tied or tied == 1)
         differ = f"{'less' if tied > 1 else 'more'} than the error (difference ±{error:.0%})"
         sentences.append(f"{many} {count} tie: they differ by {differ}")
     if fastest.layout != first.layout:

@@ -157,8 +157,11 @@ def test_waterfalls_go_from_one_side_to_the_other(drawn):
 
 
 def test_ties_are_a_band(small_plan, drawn):
-    ties = tuple(replace(small_plan.ties[0], tied=tied) for tied in (True, False, True))
-    tied = replace(small_plan, layouts=small_plan.layouts[:3], ties=ties)
+    def plan_of(*ties):
+        rows = zip(small_plan.ranked[:3], ties, strict=True)
+        return replace(small_plan, ranked=tuple(replace(row, tied=tied) for row, tied in rows))
+
+    tied = plan_of(True, False, True)
     bands = [item for item in drawn(breakdown_chart(tied)) if item.look.get("fill") == GRID]
     assert [(band.look["width"], band.look["height"]) for band in bands] == [(620 + 2 * 8, 60)] * 2
     assert bands[1].y - bands[0].y == 120
@@ -170,7 +173,7 @@ def test_ties_are_a_band(small_plan, drawn):
     if len(times) > 1:
         per_second = (last - first) / (times[-1] - times[0])
         assert band.look["width"] == pytest.approx(per_second * (max(seconds) - min(seconds)))
-    alone = replace(tied, ties=tuple(replace(ties[0], tied=i == 0) for i in range(3)))
+    alone = plan_of(True, False, False)
     for chart in (breakdown_chart(alone), pareto_chart(alone)):
         assert not [item for item in drawn(chart) if item.look.get("fill") == GRID]
         assert "shaded" not in chart.to_dict()["title"]["subtitle"]

@@ -13,7 +13,7 @@ from weft.estimation.iteration import estimate
 from weft.estimation.report import EstimateReport, sensitivities
 from weft.estimation.training import training_run
 from weft.search import SPACES
-from weft.search.ranking import Plan, plan
+from weft.search.ranking import plan
 
 
 @pytest.fixture
@@ -50,7 +50,8 @@ def test_runs_stand_with_their_layouts(small_plan):
     runs = [
         training_run(one, small_plan.job, small_plan.cluster, tokens=1e9, mtbf_s=1e8) for one in small_plan.layouts
     ]
-    document = json.loads(replace(small_plan, runs=tuple(runs)).to_json())
+    ranked = tuple(replace(row, run=run) for row, run in zip(small_plan.ranked, runs, strict=True))
+    document = json.loads(replace(small_plan, ranked=ranked).to_json())
     assert [layout["run"]["expected_s"] for layout in document["layouts"]] == [run.expected_s for run in runs]
 
 
@@ -98,7 +99,7 @@ def test_plans_read_back_equal(small_plan, starved_plan, tmp_path):
         small_plan,
         starved_plan,
         bounded,
-        replace(small_plan, layouts=(best,), ties=small_plan.ties[:1], runs=(run,)),
+        replace(small_plan, ranked=(replace(small_plan.ranked[0], run=run),)),
     ):
         path = tmp_path / "plan.json"
         path.write_text(found.to_json(), encoding="utf-8")
@@ -179,14 +180,3 @@ def test_one_damaged_value_is_read_or_refused(small_plan, tmp_path, data):
         else:
             message = ""
         assert len(message) < 500
-
-
-def test_plans_without_a_choice_are_read(small_plan):
-    """As written before plans had one."""
-    document = small_plan.to_dict()
-    del document["choice"], document["stack"], document["search"]["order"]
-    for layout in document["layouts"]:
-        del layout["tied"], layout["slower"], layout["layout_error"]
-    found = Plan.from_dict(document)
-    assert (found.choice, found.ties, found.order) == (None, (), "time")
-    assert found.layouts == small_plan.layouts

@@ -77,7 +77,7 @@ def _memory(estimates: Sequence[Estimate], width: int) -> Chart:
 
 def _tied(plan: Plan, shown: int) -> list[int]:
     """Rows of the layouts that tie with the fastest, where there are several."""
-    rows = [i for i, tie in enumerate(plan.ties[:shown]) if tie.tied]
+    rows = [i for i, row in enumerate(plan.ranked[:shown]) if row.tied]
     return rows if len(rows) > 1 else []
 
 
