@@ -79,11 +79,7 @@ def test_products_and_collectives_are_in_their_formats(name):
 
 @pytest.mark.parametrize("name", cases(STEPS))
 def test_fp64_is_for_a_number_a_token_alone(name):
-    computed = {
-        one
-        for one in of(name)["wide"]
-        if not one.startswith(("device", "allreduce", "div", "select"))
-    }
+    computed = {one for one in of(name)["wide"] if not one.startswith(("device", "allreduce", "div", "select"))}
     assert all(one.endswith("of 1 dimensions") for one in computed)
     assert bool(computed) == (name == "LayerNorm over y")
 
