@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ QUEUES = {
     "cast before parameters are updated": CAST | {"forgets": "stream"},
     "used before it is cast": CAST | {"forgets": "event"},
 }
+SLOW = {
+    *("tokens split", "heads for tokens", "experts", "no bubbles"),
+    *(name for name, asked in QUEUES.items() if asked["forgets"] in ("stream", "event")),
+}
 
 
 def told(asked):
@@ -44,47 +49,52 @@ def told(asked):
     return dict(zip(asked, map(json.loads, done.stdout.splitlines()), strict=True))
 
 
-@pytest.fixture(scope="module")
-def found():
-    return told(STEPS)
+@cache
+def said(slow):
+    """What it says of the slow cases, or of the others."""
+    return told({name: asked for name, asked in (STEPS | QUEUES).items() if (name in SLOW) == slow})
 
 
-@pytest.fixture(scope="module")
-def queued():
-    return told(QUEUES)
+def of(name):
+    return said(name in SLOW)[name]
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_step_stays_on_its_device_and_waits_for_no_value(found, name):
-    assert found[name]["on_cpu"] == []
+def cases(names):
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in names]
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_products_and_collectives_are_in_their_formats(found, name):
+@pytest.mark.parametrize("name", cases(STEPS))
+def test_a_step_stays_on_its_device_and_waits_for_no_value(name):
+    assert of(name)["on_cpu"] == []
+
+
+@pytest.mark.parametrize("name", cases(STEPS))
+def test_products_and_collectives_are_in_their_formats(name):
     half = STEPS[name]["precision"] == "bf16"
     router = {"float32"} if name.startswith("experts") else set()
-    assert set(found[name]["products"]) == {"bfloat16" if half else "float32"} | router
+    assert set(of(name)["products"]) == {"bfloat16" if half else "float32"} | router
     wide = {"LayerNorm over y": {"float64"}, "experts cut": {"int32", "int64"}}.get(name, set())
-    assert set(found[name]["collectives"]) == ({"bfloat16", "float32"} if half else {"float32"}) | wide
+    assert set(of(name)["collectives"]) == ({"bfloat16", "float32"} if half else {"float32"}) | wide
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_fp64_is_for_a_number_a_token_alone(found, name):
-    computed = {one for one in found[name]["wide"] if not one.startswith(("device", "allreduce", "div", "select"))}
+@pytest.mark.parametrize("name", cases(STEPS))
+def test_fp64_is_for_a_number_a_token_alone(name):
+    computed = {one for one in of(name)["wide"] if not one.startswith(("device", "allreduce", "div", "select"))}
     assert all(one.endswith("of 1 dimensions") for one in computed)
     assert bool(computed) == (name == "LayerNorm over y")
 
 
-@pytest.mark.parametrize("name", QUEUES)
-def test_each_use_is_behind_what_it_needs(queued, name):
+@pytest.mark.parametrize("name", cases(QUEUES))
+def test_each_use_is_behind_what_it_needs(name):
     """Also memory that is given out again; and where one kind of wait is left out, the checker sees it."""
-    assert bool(queued[name]["races"]) == (QUEUES[name]["forgets"] is not None), queued[name]["races"]
+    races = of(name)["races"]
+    assert bool(races) == (QUEUES[name]["forgets"] is not None), races
 
 
-def test_weights_are_cast_beside_computation(queued):
+def test_weights_are_cast_beside_computation():
     """Two blocks of four matrices, embedding and head: once a step where nothing is gathered, else at each gather."""
     steps, matrices, micro_batches = 2, 10, 2
-    assert queued["cast"]["ran"]["stream 1"] == steps * matrices
+    assert of("cast")["ran"]["stream 1"] == steps * matrices
     gathers = matrices * 2 - 1
     both = 2  # the cast, and the buffer that is gathered into
-    assert queued["gathered"]["ran"]["stream 1"] == steps * micro_batches * gathers * both
+    assert of("gathered")["ran"]["stream 1"] == steps * micro_batches * gathers * both
