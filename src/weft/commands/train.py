@@ -382,8 +382,7 @@ def _of_model(model: JobSource | None, job: Job, options: TrainOptions) -> tuple
     that file, which ``weft train export --to hf`` needs."""
     from weft.model import catalogue
     from weft.model.huggingface import read_text_part
-    from weft.runtime.layers.decoder import Details
-    from weft.runtime.layers.details import DEFAULTS, details_of, in_words, is_config, read_details
+    from weft.runtime.layers.decoder import DEFAULTS, Details, details_of, in_words, is_config, read_details
 
     assumed: tuple[str, ...] = ()
     if isinstance(model, str | os.PathLike) and is_config(path_of(model, "MODEL")):

@@ -22,7 +22,7 @@ from weft.runtime.checkpoints.hub import INDEX, SINGLE, HubWeights, export_hub, 
 from weft.runtime.core.grid import Grid  # noqa: E402
 from weft.runtime.core.machine import Machine  # noqa: E402
 from weft.runtime.core.parameters import holdings  # noqa: E402
-from weft.runtime.layers.details import read_details  # noqa: E402
+from weft.runtime.layers.decoder import read_details  # noqa: E402
 from weft.runtime.run.data import markov_corpus  # noqa: E402
 from weft.runtime.run.pipeline import build_stages  # noqa: E402
 from weft.runtime.run.session import RunSettings, Session  # noqa: E402

@@ -10,8 +10,7 @@ torch = pytest.importorskip("torch")
 
 from weft.errors import BadInput, Unsupported  # noqa: E402
 from weft.model import resolve_job  # noqa: E402
-from weft.runtime.layers.decoder import Details  # noqa: E402
-from weft.runtime.layers.details import DEFAULTS, in_words, is_config, read_details  # noqa: E402
+from weft.runtime.layers.decoder import DEFAULTS, Details, in_words, is_config, read_details  # noqa: E402
 
 
 def read(tmp_path, **fields):
