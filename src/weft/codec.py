@@ -116,8 +116,7 @@ NonNegative = Annotated[float, Range(0)]
 
 
 class Entry(NamedTuple):
-    """One name of a document: the attribute that it shows, and the field that it fills ("estimate.mfu": of the record
-    in a field), if it fills one."""
+    """One name of a document: the attribute that it shows, and the field ("a.b": a record's) that it fills, if any."""
 
     name: str
     also: str | None
@@ -156,8 +155,7 @@ class Document:
             )
 
         def build(table: Mapping[str, Any]) -> Any:
-            values: dict[str, Any] = {}
-            inner: dict[str, dict[str, Any]] = {}
+            values, inner = dict[str, Any](), dict[str, dict[str, Any]]()
             for entry in listed:
                 if entry.field and entry.name in table:
                     outer, _, name = entry.field.rpartition(".")
