@@ -22,8 +22,6 @@ from weft.model import catalogue
 
 torch = pytest.importorskip("torch")
 
-from weft.commands.train_rank import _synthetic  # noqa: E402
-
 SMALL = ["--batch", "4", "--sequence", "32"]
 PROGRAM = [sys.executable, "-c", "from weft.commands.app import main; main()"]
 
@@ -201,11 +199,6 @@ def test_gradients_are_reduced_in_two_bytes_whatever_is_computed():
     for precision in ("fp32", "bf16"):
         options = ["--precision", precision, "--reduce-bf16", "--layout", "x=2,z=2,data=2", "--batch", "8"]
         assert "are equal to the prediction" in weft("train", "tiny-llama", *options, "--dry-run")
-
-
-def test_the_best_loss_is_told_where_it_is_known():
-    assert "its lowest loss is 1.21" in _synthetic(256)
-    assert _synthetic(8) == "synthetic (a Markov chain)"
 
 
 @pytest.mark.slow

@@ -87,7 +87,11 @@ def test_comparison_counts_from_the_baseline():
 
 
 def test_slow_dimensions_have_a_remedy():
-    text = table(outcome(SLOW))
+    slow = outcome(SLOW)
+    text = table(slow)
+    found = json.loads(slow.to_json())["provision"]
+    assert found["too_slow"] == [2]
+    assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
     assert "Bottleneck: dimension 2; every schedule leaves others idle. With 6.25 GB/s none would be." in text
     assert "Bottleneck" not in table(outcome())
 
@@ -135,12 +139,6 @@ def test_json_is_complete():
         [d["utilization"] for d in found["dimensions"]], weights=[d["bandwidth_Bps"] for d in found["dimensions"]]
     )
     assert mean == pytest.approx(found["utilization"])
-
-
-def test_json_of_what_is_too_slow():
-    found = json.loads(outcome(SLOW).to_json())["provision"]
-    assert found["too_slow"] == [2]
-    assert found["enough_Bps"] == pytest.approx([100e9, 6.25e9], rel=1e-4)
 
 
 def test_a_timeline_has_every_stage(tmp_path):
