@@ -80,18 +80,24 @@ class Network:
     def of(cls, cluster: Cluster, calibration: Calibration) -> Network:
         """The tiers of a cluster with what a calibration says of them."""
         efficiency = [calibration.scale_up_efficiency] + [calibration.scale_out_efficiency] * (len(cluster.tiers) - 1)
-        pairs = list(zip(cluster.tiers, efficiency, strict=True))
+        sizes, kinds, peak_Bps, latency_s, reduces, names = zip(
+            *(
+                (tier.size, tier.kind, tier.effective_Bps, tier.latency_s, tier.in_network_reduction, tier.name)
+                for tier in cluster.tiers
+            ),
+            strict=True,
+        )
         return cls(
             spans=cluster.spans,
-            sizes=tuple(tier.size for tier in cluster.tiers),
-            kinds=tuple(tier.kind for tier in cluster.tiers),
-            achieved_Bps=tuple(tier.effective_Bps * share for tier, share in pairs),
-            peak_Bps=tuple(tier.effective_Bps for tier in cluster.tiers),
-            latency_s=tuple(tier.latency_s for tier in cluster.tiers),
-            reduces=tuple(tier.in_network_reduction for tier in cluster.tiers),
+            sizes=sizes,
+            kinds=kinds,
+            achieved_Bps=tuple(peak * share for peak, share in zip(peak_Bps, efficiency, strict=True)),
+            peak_Bps=peak_Bps,
+            latency_s=latency_s,
+            reduces=reduces,
             switch_efficiency=calibration.scale_up_reduction_efficiency,
             launch_s=calibration.collective_s,
-            names=tuple(tier.name for tier in cluster.tiers),
+            names=names,
             measured=_measured_in(cluster, calibration),
         )
 
