@@ -93,7 +93,8 @@ def test_chakra_traces_are_a_workload(weft: Run, tmp_path: Path) -> None:
 def test_an_output_file_holds_what_the_terminal_shows(weft: Run, tmp_path: Path, arguments) -> None:
     for options in ((), ("--format", "json")):
         path = tmp_path / "out.txt"
-        assert weft(*arguments, *options, "-o", str(path)) == (0, "", "")
+        code, out, err = weft(*arguments, *options, "-o", str(path))
+        assert (code, out, err.startswith("Weft: ")) == (0, "", bool(options))
         assert path.read_text() == weft(*arguments, *options)[1]
 
 

@@ -181,6 +181,7 @@ NEEDED = ("click", "highspy", "numba", "numpy", "pydantic", "pyyaml", "rich")
 EXTRAS = {
     "plot": ("--chart", ("altair", "vl-convert-python")),
     "page": ("weft serve, weft report", ("altair", "jinja2", "starlette", "uvicorn", "vl-convert-python")),
+    "mcp": ("weft mcp", ("mcp",)),
     "dataframe": ("to_dataframe() of results", ("pandas",)),
     "parquet": ("sweeps as .parquet", ("pyarrow",)),
     "chakra": ("Chakra traces", ("protobuf",)),

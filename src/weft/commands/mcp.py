@@ -129,5 +129,5 @@ async def answer(name: str, given: Mapping[str, Any]) -> tuple[bool, list[str]]:
         program, wide = [sys.executable, "-c", _PROGRAM], {**os.environ, "COLUMNS": "2000"}
         run = await anyio.run_process([*program, *words], input=b"", check=False, env=wide)
         document = [file.read_text(encoding="utf-8")] if file.exists() else []
-    texts = [text for text in (run.stdout.decode().strip(), run.stderr.decode().strip()) if text]
-    return not document, [*texts, *document]
+    said = [line for line in run.stderr.decode().splitlines() if line]
+    return not document, ["\n".join(sorted(said, key=lambda line: line.startswith("Warning: "))), *document]

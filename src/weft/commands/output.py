@@ -193,7 +193,8 @@ def report(
     drawn: bool = True,
     **words: Any,
 ) -> None:
-    """Print or write a result in the form that was asked for, and draw it; a JSON file leaves the verdict to print.
+    """Print or write a result in the form that was asked for, and draw it; beside a JSON file the
+    verdict goes to standard error.
 
     Args:
         view: what people see, the verdict first, where it is not the result's own view, which takes ``words``.
@@ -215,7 +216,9 @@ def report(
         if out.form == "table":
             show(view, out.output, wide=out.wide)
         else:
-            show(islice(view, 1), None)
+            from weft.views.terminal import print_blocks
+
+            print_blocks(islice(view, 1), console(error=True))
     if drawn and (path := getattr(out, "chart", None)) is not None:
         deliver_chart((chart or result.chart)(), path)
 
