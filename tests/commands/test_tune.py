@@ -259,6 +259,7 @@ def test_a_log_of_nccl_says_what_is_wrong_with_the_network(tmp_path: Path) -> No
     verdict, network = told(*run).split("\n\n")[:2]
     assert verdict.startswith("You run at 20% MFU")
     assert network.startswith("  Network: NCCL sends over TCP sockets")
+    assert "TCP sockets" in told("llama-3.1-8b", "h100-32", *run[2:])  # no communicator of all ranks
     refused = CliRunner().invoke(cli, ["tune", "llama-3.1-8b", "h100-8", *run[2:]])
     assert isinstance(refused.exception, BadInput)
     assert "its largest communicator has 16 ranks, the layout 8" in str(refused.exception)

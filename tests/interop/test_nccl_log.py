@@ -17,7 +17,7 @@ def lines(
     before: str = "",
 ) -> str:
     """A ring over all hosts on as many channels as NICs, as NCCL 2.2x logs it."""
-    result = ["NCCL version 2.21.5+cuda12.4"]
+    result = [f"{before}NCCL version 2.21.5+cuda12.4"]
     for host in range(hosts):
         devices = (nics or {}).get(host, list(range(gpus)))
         names = " ".join(f"[{k}]mlx5_{k}:1/IB" for k in devices)
@@ -51,8 +51,8 @@ def read(tmp_path: Path, text: str):
 @pytest.mark.parametrize("before", ["", "[1,0]<stdout>:", "[155] "])
 def test_a_good_network_has_no_faults(tmp_path, before):
     log = read(tmp_path, lines(before=before))
-    assert (log.version, log.ranks, log.network) == ("2.21.5", 16, "IB")
-    assert log.hosts == {"node-0": frozenset(range(8)), "node-1": frozenset(range(8, 16))}
+    assert (log.ranks, log.network) == (16, "IB")
+    assert log.hosts == {"node-0": 8, "node-1": 8}
     assert log.devices["node-1"] == {f"mlx5_{k}" for k in range(8)}
     assert (log.direct, log.copied, log.local) == (16, 0, {"P2P": 14 * 8})
     assert list(faults(log)) == []
@@ -99,9 +99,28 @@ def test_the_largest_communicator_counts_and_other_lines_do_not(tmp_path):
     assert read(tmp_path, text).ranks == 16
 
 
+def test_ranks_of_several_communicators_are_not_taken_for_gpus(tmp_path):
+    """Tensor groups of a host come first and number their ranks from 0."""
+    inside = [
+        f"node-{host}:{100 + gpu}:7 [{gpu}] NCCL INFO {words}"
+        for host in (0, 1)
+        for gpu in range(8)
+        for words in (
+            f"ncclCommInitRank comm 0x9 rank {gpu} nranks 8 cudaDev {gpu}",
+            f"Channel 00/0 : {gpu}[{gpu}] -> {(gpu + 1) % 8}[{(gpu + 1) % 8}] via P2P/CUMEM",
+        )
+    ]
+    log = read(tmp_path, "\n".join([*inside, lines(nics={0: [0, 1, 2], 1: [0, 1, 2]})]))
+    assert (log.ranks, log.hosts) == (16, {"node-0": 8, "node-1": 8})
+    assert list(faults(log)) == []
+
+
 def test_a_log_without_connections_is_refused(tmp_path):
     with pytest.raises(BadInput, match="no lines of NCCL's connections"):
         read(tmp_path, "node-0:1:2 [0] NCCL INFO cudaDriverVersion 12040\n")
-    (tmp_path / "trace.json").write_text('{"traceEvents": [{"name": "NCCL INFO"}]}')
-    assert not is_nccl_log(tmp_path / "trace.json")
+    for start in ('{"traceEvents": [', "[", "[\n", " [\n "):
+        (tmp_path / "trace.json").write_text(start + '{"name": "NCCL INFO"}\n')
+        assert not is_nccl_log(tmp_path / "trace.json")
+    (tmp_path / "late.log").write_text("loading\n" * 20_000 + "n:1:2 [0] NCCL INFO rank 0 nranks 2\n")
+    assert is_nccl_log(tmp_path / "late.log")
     assert not is_nccl_log(tmp_path / "missing.log")

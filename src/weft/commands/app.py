@@ -131,9 +131,8 @@ def _advised(error: click.UsageError) -> str:
             )
         if name == "layout" and "--fix" in flags:
             return "No such option '--layout'. Pin what is fixed with --fix tp=8; weft estimate takes one --layout."
-        if error.ctx is not None and name in [
-            param.name for param in command.params if isinstance(param, click.Argument)
-        ]:
+        arguments = [param.name for param in command.params if isinstance(param, click.Argument)]
+        if error.ctx is not None and name in arguments:
             usage = " ".join(command.collect_usage_pieces(error.ctx)[1:])
             return f"No such option '{error.option_name}': it goes without a flag, weft {command.name} {usage}"
         if name in COUNTS:

@@ -1,6 +1,6 @@
 """``weft mcp``: the main commands as tools of an agent (Model Context Protocol, over standard input and output).
 
-A tool takes the arguments and options of its command.  Each call runs the command in a process of its own, so that a
+A tool takes the arguments and options of its command.  Each call runs the command in a separate process, so that a
 cancelled one ends at once and none disturbs another; its answer is the verdict, then the JSON document.
 """
 

@@ -183,7 +183,7 @@ def _network(logs: Sequence[str], layout: Layout) -> tuple[str, ...]:
     if not logs:
         return ()
     log = read_nccl_logs(*logs)
-    if log.ranks != layout.world:
+    if log.ranks and layout.world % log.ranks:  # a job may have no communicator of all ranks
         problem = f"its largest communicator has {counted(log.ranks, 'rank')}, the layout {layout.world:,}"
         raise BadInput(problem, where=logs[0], remedy="give the log and the layout of one run")
     return tuple(faults(log)) or ("the logs of NCCL show nothing that slows it down",)

@@ -15,12 +15,13 @@ from weft.units import counted
 LARGEST_BYTES = 500 * 10**6
 FEW = 4
 """GPUs for each NIC from which on there are few NICs."""
-_LINE = re.compile(r"([^\s:>\]]+):\d+:\d+ \[\d+\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
-_CHANNEL = re.compile(r"(?:Channel|Ring) (\d+)(?:/\d+)? : (\d+)\[\w+\] -> \d+\[\w+\] (?:\[(send|receive)\] )?via (.+)")
-_RANKS = re.compile(r"\brank (\d+) n[rR]anks (\d+)\b")
+_LINE = re.compile(r"([^\s:>\]]+):(\d+):\d+ \[(\d+)\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
+_CHANNEL = re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(send|receive)\] )?via (.+)")
+_RANKS = re.compile(r"\brank \d+ n[rR]anks (\d+)\b")
 _DEVICE = re.compile(r"\[(\d+)\]([^\s:]+):\S+")
 _SET = re.compile(r"(NCCL_\w+) set by environment to (\S+?)\.?\s*$")
-_VERSION = re.compile(r"\b[NR]CCL version (\d+(?:\.\d+)+)")
+_JSON = re.compile(rb"\s*(?:\{|\[\s*(?:\{|$)|\x1f\x8b)")
+"""How traces begin: an object, a list of objects, or a packed file."""
 _HARMFUL: Mapping[str, tuple[str, str]] = {
     "NCCL_P2P_DISABLE": ("1", "GPUs of a host do not exchange over NVLink"),
     "NCCL_IB_DISABLE": ("1", "InfiniBand and RoCE are off"),
@@ -33,11 +34,11 @@ _HARMFUL: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclLog:
-    """The largest communicator's connections, as the ranks of the logs report them.
+    """The connections of all communicators, as the processes of the logs report them.
 
     Attributes:
         ranks: of the largest communicator; 0 where no line says.
-        hosts: for each host that logged, its ranks that logged.
+        hosts: for each host that logged, how many GPUs did: ranks would not do, each communicator numbers its own.
         devices: for each host, the devices over which its ranks send to other hosts, by name where the log has it.
         network: what NCCL calls its transport between hosts: IB, Socket, or a plugin's name; empty where none sends.
         direct, copied: channels between hosts with GPUDirect RDMA and without.
@@ -46,9 +47,8 @@ class NcclLog:
         warning: the first warning.
     """
 
-    version: str
     ranks: int
-    hosts: Mapping[str, frozenset[int]]
+    hosts: Mapping[str, int]
     devices: Mapping[str, frozenset[str]]
     network: str
     direct: int
@@ -59,13 +59,15 @@ class NcclLog:
 
 
 def is_nccl_log(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a log of NCCL does, rather than as a JSON trace."""
+    """Whether a file is a log with lines of NCCL, and no JSON trace (which may be packed)."""
     try:
         with open(path, "rb") as file:
-            head = file.read(1 << 16)
+            if _JSON.match(file.readline(1 << 16)):
+                return False
+            file.seek(0)
+            return any(b"NCCL INFO" in line for line in file)
     except OSError:
         return False
-    return b"NCCL INFO" in head and head.lstrip()[:1] != b"{"
 
 
 def read_nccl_logs(*paths: str) -> NcclLog:
@@ -76,21 +78,20 @@ def read_nccl_logs(*paths: str) -> NcclLog:
     """
     where = ", ".join(paths[:3])
     text = "\n".join(read_text(path, largest=LARGEST_BYTES, raw=True, coloured=True) for path in paths)
-    hosts: dict[str, set[int]] = defaultdict(set)
+    hosts: dict[str, set[tuple[str, str]]] = defaultdict(set)
     devices: dict[str, set[str]] = defaultdict(set)
     local, networks = Counter[str](), Counter[str]()
     names: dict[tuple[str, str], str] = {}
     settings: dict[str, str] = {}
     ranks = direct = copied = 0
     warning = ""
-    for host, level, words in _lines(text):
+    for host, process, gpu, level, words in _lines(text):
+        hosts[host].add((process, gpu))
         if level == "WARN":
             warning = warning or f"{host}: {words.strip()}"
         elif channel := _CHANNEL.search(words):
-            _, rank, way, via = channel.groups()
+            way, via = channel.groups()
             transport, *rest = via.split("/")
-            if way != "receive":
-                hosts[host].add(int(rank))
             if transport != "NET":
                 local[transport] += 1
             elif way == "send":
@@ -102,18 +103,15 @@ def read_nccl_logs(*paths: str) -> NcclLog:
             settings[setting[1]] = setting[2]
         elif ": Using [" in words and "NET/" in words:
             names |= {(host, number): name for number, name in _DEVICE.findall(words)}
-        elif (size := _RANKS.search(words)) and int(size[2]) >= ranks:
-            ranks = int(size[2])
-            hosts[host].add(int(size[1]))
-    if not ranks and not hosts:
+        elif size := _RANKS.search(words):
+            ranks = max(ranks, int(size[1]))
+    if not (ranks or local or networks):
         raise BadInput(
             "has no lines of NCCL's connections", where=where, remedy="run with NCCL_DEBUG=INFO and keep its start"
         )
-    version = _VERSION.search(text)
     return NcclLog(
-        version=version[1] if version else "",
         ranks=ranks,
-        hosts={host: frozenset(each) for host, each in sorted(hosts.items())},
+        hosts={host: len(each) for host, each in sorted(hosts.items())},
         devices={
             host: frozenset(names.get((host, device), device) for device in each)
             for host, each in sorted(devices.items())
@@ -127,11 +125,11 @@ def read_nccl_logs(*paths: str) -> NcclLog:
     )
 
 
-def _lines(text: str) -> Iterator[tuple[str, str, str]]:
-    """The host, the level and the words of each line of NCCL; launchers may write before them."""
+def _lines(text: str) -> Iterator[tuple[str, ...]]:
+    """Host, process, GPU, level and words of each line of NCCL; launchers may write before them."""
     for line in text.splitlines():
         if matched := _LINE.search(line):
-            yield matched[1], matched[2], matched[3]
+            yield matched.groups()
 
 
 def faults(log: NcclLog) -> Iterator[str]:
@@ -147,9 +145,9 @@ def faults(log: NcclLog) -> Iterator[str]:
             " GPUDirect RDMA: load nvidia-peermem or a DMA-BUF driver, and turn PCIe ACS off"
         )
     if not log.network.startswith("Socket") and (host := _few_devices(log)):
-        used, ranks = log.devices[host], len(log.hosts[host])
+        used, gpus = log.devices[host], log.hosts[host]
         yield (
-            f"host {host} sends over {counted(len(used), 'NIC')} for {counted(ranks, 'GPU')}"
+            f"host {host} sends over {counted(len(used), 'NIC')} for {counted(gpus, 'GPU')}"
             f" ({', '.join(sorted(used))}): check NCCL_IB_HCA, links that are down (ibstat), and that the container"
             " sees all"
         )
@@ -166,12 +164,11 @@ def faults(log: NcclLog) -> Iterator[str]:
 
 
 def _few_devices(log: NcclLog) -> str | None:
-    """A host that sends over fewer NICs than one of as many ranks, or over one for four GPUs or more."""
+    """A host that sends over fewer NICs than one of as many GPUs, or over one for four GPUs or more."""
     most = Counter[int]()
     for host, used in log.devices.items():
-        most[len(log.hosts[host])] = max(most[len(log.hosts[host])], len(used))
+        most[log.hosts[host]] = max(most[log.hosts[host]], len(used))
     for host, used in log.devices.items():
-        ranks = len(log.hosts[host])
-        if len(used) < most[ranks] or len(used) * FEW <= ranks:
+        if len(used) < most[log.hosts[host]] or len(used) * FEW <= log.hosts[host]:
             return host
     return None
