@@ -124,3 +124,14 @@ def test_a_log_without_connections_is_refused(tmp_path):
     (tmp_path / "late.log").write_text("loading\n" * 20_000 + "n:1:2 [0] NCCL INFO rank 0 nranks 2\n")
     assert is_nccl_log(tmp_path / "late.log")
     assert not is_nccl_log(tmp_path / "missing.log")
+
+
+def test_broken_and_endless_lines_are_passed_over(tmp_path):
+    head = "node-0:100:200 [0] NCCL INFO"
+    broken = (
+        f"{head} Channel 00/0 : 7[7] -> 8[0] [send] via NET",
+        f"{head} {'NCCL_' * 10**6}",
+        "a" * 10**6 + " NCCL ",
+    )
+    log = read(tmp_path, "\n".join([lines(), *broken]))
+    assert (log.ranks, log.network, log.copied) == (16, "IB", 1)

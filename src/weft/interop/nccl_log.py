@@ -13,13 +13,15 @@ from weft.files import read_text
 from weft.units import counted
 
 LARGEST_BYTES = 500 * 10**6
+LONGEST_LINE = 4000
+"""Longer lines list the ranks of a ring, or are of other programs: connections, devices and settings are short."""
 FEW = 4
 """GPUs for each NIC from which on there are few NICs."""
-_LINE = re.compile(r"([^\s:>\]]+):(\d+):\d+ \[(\d+)\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
+_LINE = re.compile(r"(?<![^\s:>\]])([^\s:>\]]+):(\d{1,10}):\d{1,10} \[(\d{1,4})\] (?:\S+:\d+ )?NCCL (INFO|WARN) (.*)")
 _CHANNEL = re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? : \d+\[\w+\] -> \d+\[\w+\] (?:\[(send|receive)\] )?via (.+)")
-_RANKS = re.compile(r"\brank \d+ n[rR]anks (\d+)\b")
-_DEVICE = re.compile(r"\[(\d+)\]([^\s:]+):\S+")
-_SET = re.compile(r"(NCCL_\w+) set by environment to (\S+?)\.?\s*$")
+_RANKS = re.compile(r"\brank \d+ n[rR]anks (\d{1,9})\b")
+_DEVICE = re.compile(r"\[(\d{1,4})\]([^\s:]{1,99}):\S+")
+_SET = re.compile(r"\b(NCCL_\w+) set by environment to (\S+?)\.?\s*$")
 _JSON = re.compile(rb"\s*(?:\{|\[\s*(?:\{|$)|\x1f\x8b)")
 """How traces begin: an object, a list of objects, or a packed file."""
 _HARMFUL: Mapping[str, tuple[str, str]] = {
@@ -85,18 +87,21 @@ def read_nccl_logs(*paths: str) -> NcclLog:
     settings: dict[str, str] = {}
     ranks = direct = copied = 0
     warning = ""
-    for host, process, gpu, level, words in _lines(text):
+    for line in text.splitlines():
+        if len(line) > LONGEST_LINE or "NCCL " not in line or not (matched := _LINE.search(line)):
+            continue
+        host, process, gpu, level, words = matched.groups()
         hosts[host].add((process, gpu))
         if level == "WARN":
             warning = warning or f"{host}: {words.strip()}"
         elif channel := _CHANNEL.search(words):
             way, via = channel.groups()
-            transport, *rest = via.split("/")
+            transport, network, device = [*via.split("/"), "", ""][:3]
             if transport != "NET":
                 local[transport] += 1
             elif way == "send":
-                networks[rest[0]] += 1
-                devices[host].add(rest[1].partition("(")[0] if len(rest) > 1 else "")
+                networks[network] += 1
+                devices[host].add(device.partition("(")[0])
                 direct += "GDRDMA" in via
                 copied += "GDRDMA" not in via
         elif setting := _SET.search(words):
@@ -123,13 +128,6 @@ def read_nccl_logs(*paths: str) -> NcclLog:
         settings=dict(sorted(settings.items())),
         warning=warning,
     )
-
-
-def _lines(text: str) -> Iterator[tuple[str, ...]]:
-    """Host, process, GPU, level and words of each line of NCCL; launchers may write before them."""
-    for line in text.splitlines():
-        if matched := _LINE.search(line):
-            yield matched.groups()
 
 
 def faults(log: NcclLog) -> Iterator[str]:
