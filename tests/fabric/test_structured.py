@@ -15,9 +15,8 @@ from weft.errors import BadInput
 from weft.fabric.catalogue import for_cluster
 from weft.fabric.dimension import Dimension
 from weft.fabric.families import clos, dragonfly, torus
-from weft.fabric.paths import routes
+from weft.fabric.paths import grid_of, routes
 from weft.fabric.spec import SCALE_UP
-from weft.fabric.structured import grid_of
 from weft.fabric.traffic import joined
 
 BPS = 50e9

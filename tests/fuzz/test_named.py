@@ -79,7 +79,7 @@ def test_no_reader_of_toml_goes_around_the_bounds() -> None:
     users = {
         path.relative_to(Path(weft.__file__).parent).as_posix() for path in _modules() if "tomllib" in path.read_text()
     }
-    assert users == {"documents.py", "cluster/catalogue.py", "validation/cut.py", "validation/runs.py"}
+    assert users == {"documents.py", "cluster/catalogue.py", "validation/inputs.py", "validation/runs.py"}
 
 
 def _modules() -> list[Path]:

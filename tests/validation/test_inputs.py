@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.validation.cut import shape
-from weft.validation.inputs import Prepared, Skipped, machine, named_accelerator, prepare
+from weft.validation.inputs import Prepared, Skipped, machine, named_accelerator, prepare, shape
 
 
 def prepared(run) -> Prepared:

@@ -220,7 +220,7 @@ def raise_open(net: Net, size: int) -> None:
     # All open flows have the level `now`, which never falls.  A key of the heap is never above the level at which
     # its link fills or its cap binds, so a top whose key is right comes next.  A stop takes `level` x share from
     # the link, no more than its open flows had: no link is ever overfull.  `full_at` becomes the level at which a
-    # link stopped its flows (infinity where it never did), which `simulation.flows._ripple` reads.
+    # link stopped its flows (infinity where it never did), which `simulation.flows._clock` reads.
     while size > 0:
         at, item = heap[0].key, heap[0].number
         if item >= nlinks:
@@ -261,7 +261,7 @@ def push_top(net: Net, flow: int, size: int) -> int:
 
 @jit
 def keep_members(net: Net, used: int) -> None:
-    """Leave links as ``simulation.flows._ripple`` keeps them: their members are the flows that they stopped."""
+    """Leave links as ``simulation.flows._clock`` keeps them: their members are the flows that they stopped."""
     for at in range(used):
         link = net.links[net.link_list[at].used]
         link.rising, link.open = 0.0, 0
