@@ -501,12 +501,13 @@ def _with_forms(before: Layout, after: Layout) -> Iterator[Layout]:
     """A layout, in all forms of what began with the change: tensor or context parallelism, replicated weights."""
     if after.x == 1:
         after = replace(after, sequence_parallel=False)
-    replicated = before.z > 1 == after.z
-    began: dict[str, Sequence[Any]] = {
-        "sequence_parallel": (False, True) if before.x == 1 < after.x else (after.sequence_parallel,),
-        "zero": (0, 1, 2) if replicated else (after.zero,),
-        "context_method": tuple(ContextMethod) if before.context == 1 < after.context else (after.context_method,),
-    }
+    began: dict[str, Sequence[Any]] = {}
+    if before.x == 1 < after.x:
+        began["sequence_parallel"] = (False, True)
+    if before.z > 1 == after.z:
+        began["zero"] = (0, 1, 2)
+    if before.context == 1 < after.context:
+        began["context_method"] = tuple(ContextMethod)
     for values in product(*began.values()):
         changes: dict[str, Any] = dict(zip(began, values, strict=True))
-        yield replace(after, **changes)
+        yield replace(after, **changes) if changes else after
