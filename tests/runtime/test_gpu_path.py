@@ -35,8 +35,8 @@ QUEUES = {
     "used before it is cast": CAST | {"forgets": "event"},
 }
 SLOW = {
-    *("tokens split", "heads for tokens", "experts", "no bubbles"),
-    *(name for name, asked in QUEUES.items() if asked["forgets"] in ("stream", "event")),
+    *("LayerNorm over y", "tokens split", "sequences split", "heads for tokens", "experts", "no bubbles", "a pipeline"),
+    *(name for name, asked in QUEUES.items() if asked["forgets"] not in (None, "collective")),
 }
 
 

@@ -125,6 +125,11 @@ def closed():
     return closed_plan(job_of("gpt2-124m"), CLUSTER, space=SMALL, top=20, per_mesh=True)
 
 
+@pytest.fixture(scope="module")
+def whole(closed):
+    return plan_on_fabric(closed, narrow())
+
+
 @pytest.mark.slow_but(1)
 @pytest.mark.parametrize("routing", ["ecmp", "planned", "spray"])
 def test_simulate_gives_what_the_plan_promised(closed, routing, tmp_path):
@@ -145,8 +150,7 @@ def test_simulate_gives_what_the_plan_promised(closed, routing, tmp_path):
     assert found.first_choice_s >= found.ranked[0].simulated_s
 
 
-def test_a_budget_leaves_a_gap_that_holds(closed):
-    whole = plan_on_fabric(closed, narrow())
+def test_a_budget_leaves_a_gap_that_holds(closed, whole):
     cut = plan_on_fabric(closed, narrow(), budget_s=0.0)
     assert not cut.proof.proved
     assert cut.proof.bound_s <= whole.ranked[0].iteration_s <= cut.ranked[0].iteration_s
@@ -172,15 +176,15 @@ def test_what_is_left_out_is_bounded(closed, space):
                     assert len(frames) == least.shape[1]
 
 
-def test_the_usual_order_is_no_faster_than_any(closed):
+def test_the_usual_order_is_no_faster_than_any(closed, whole):
     usual = plan_on_fabric(closed, narrow(), orders=False)
     assert {one.layout.order for one in usual.layouts} == {SMALL.order}
-    assert usual.ranked[0].iteration_s >= plan_on_fabric(closed, narrow()).ranked[0].iteration_s
-    assert usual.proof.considered < plan_on_fabric(closed, narrow()).proof.considered
+    assert usual.ranked[0].iteration_s >= whole.ranked[0].iteration_s
+    assert usual.proof.considered < whole.proof.considered
 
 
-def test_the_same_plan_twice(closed):
-    assert plan_on_fabric(closed, narrow()).to_json() == plan_on_fabric(closed, narrow()).to_json()
+def test_the_same_plan_twice(closed, whole):
+    assert plan_on_fabric(closed, narrow()).to_json() == whole.to_json()
 
 
 def test_options_of_networks_need_one():

@@ -35,12 +35,13 @@ def test_a_block_is_one_graph(which):
     compared(Layout(micro_batch=4), which)
 
 
-@pytest.mark.slow_but(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_what_is_recomputed_is_compiled(recompute):
     compared(Layout(micro_batch=4, recompute=recompute), "llama")
 
 
+@pytest.mark.slow_but(1)
 @pytest.mark.parametrize(
     ("which", "layout", "precision"),
     [

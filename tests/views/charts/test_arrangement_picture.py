@@ -25,7 +25,7 @@ def found(tmp_path_factory):
     path = tmp_path_factory.mktemp("site") / "site.toml"
     lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(line for line in lines if not line.startswith("keep_layout")), encoding="utf-8")
-    return weft.arrange(path)
+    return weft.arrange(path, budget="1s")
 
 
 def marks(items, kind):
