@@ -132,9 +132,9 @@ launch: plan_file --arrangement --files --job --output --rank --start-at --tool
 report: subject --format --output
 bench:
 bench run: --calibration-output --device --format --layout --output --precision --ranks --repeats --sizes
-    --verbose --wide
+    --trace --verbose --wide
 bench selftest: --format --gpu --output --ranks --wide
-validate: runs --calibration --errors --family --fit --format --output --plot --regret --trace --verbose
+validate: runs --calibration --errors --family --fit --format --output --plot --regret --verbose
     --wide
 info: name topic --wide
 mcp:

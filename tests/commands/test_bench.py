@@ -50,6 +50,7 @@ def test_two_ranks_are_measured_and_planned_for(weft: Run, tmp_path: Path) -> No
 @needs_torch
 def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of measured times that are given."""
+    from weft.cluster.calibration import AttentionTime
     from weft.layout import Layout
     from weft.layout.measured import KINDS, Measured, Product, Rank, Sample
     from weft.runtime.measure import timing as measure
@@ -71,8 +72,16 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
             launch_s=2e-6,
         )
         products = (Product(precision="fp32", m=512, n=512, k=512, seconds=2e-3),)
-        layout = Layout(x=2, data=2)
-        return Measured(layout=layout, device="cpu", repeats=3, rank=rank, samples=samples, products=products)
+        heads = {"batch": 1.0, "heads": 12.0, "kv_heads": 12.0, "qk_dim": 64.0, "v_dim": 64.0}
+        return Measured(
+            layout=Layout(x=2, data=2),
+            device="cpu",
+            repeats=3,
+            rank=rank,
+            samples=samples,
+            products=products,
+            attention=(AttentionTime(**heads, sequence=512.0, seconds=3e-3, precision="fp32"),),
+        )
 
     monkeypatch.setattr(measure, "measure", given)
     code, out, err = weft("bench", "--layout", "x=2,data=2", "--sizes", "4KiB:1MiB", "--device", "cpu", "--verbose")
@@ -82,6 +91,7 @@ def test_the_table_is_read_by_axis(weft: Run, monkeypatch: pytest.MonkeyPatch) -
     (row,) = (line.split() for line in out.split("dp: 2 ranks")[0].splitlines() if "reduce-scatter" in line)
     assert " ".join(row) == "reduce-scatter 4.0 KiB 104 us 39.3 MB/s 19.7 MB/s 104 us"
     assert "100 us   500 MB/s  1.000" in out
+    assert "fp32          512  forward  3 ms" in out
 
 
 @pytest.mark.parametrize(

@@ -61,15 +61,10 @@ def test_a_trace_gives_times_by_shape(tmp_path) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "dur": 9.0, "args": arguments}
     trace, constants = tmp_path / "trace.json", tmp_path / "mine.toml"
     trace.write_text(json.dumps({"traceEvents": [event, event]}), encoding="utf-8")
-    result = weft("validate", "--trace", str(trace), "--fit", str(constants))
+    result = weft("bench", "--trace", str(trace), "--calibration-output", str(constants))
     assert "(128 x 64) by (64 x 256)" in result.stdout
     measured = read_calibration(str(constants), "h100").measured
     assert measured is not None
     assert (measured.products[0].m, measured.products[0].seconds) == (128, 9e-6)
-    with pytest.raises(BadInput, match="needs runs, and --trace has none"):
-        CliRunner().invoke(
-            cli,
-            ["validate", "--trace", str(trace), "--fit", str(constants), "--errors", str(tmp_path / "e.json")],
-            catch_exceptions=False,
-            standalone_mode=False,
-        )
+    with pytest.raises(BadInput, match="--ranks: has no effect with --trace"):
+        weft("bench", "--trace", str(trace), "--ranks", "2")

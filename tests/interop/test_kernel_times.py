@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import weft
 from weft.cluster import read_calibration
 from weft.cluster.calibration import AttentionTime, ProductTime
 from weft.errors import BadInput
@@ -70,7 +69,7 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiled:
         layer(tokens).sum().backward()
     profiled.export_chrome_trace(str(tmp_path / "trace.json"))
-    found = weft.calibrate(trace=tmp_path / "trace.json")
+    found = read_kernel_times(tmp_path / "trace.json")
     assert isinstance(found, Traced)
     sides = {(*sorted((one.m, one.n)), one.k) for one in found.measured.products}
     assert sides == {(16, 40, 24), (16, 24, 40), (24, 40, 16)}
@@ -92,8 +91,3 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
 def test_what_holds_no_shape_is_refused(events: Any, problem: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=problem):
         read(events, tmp_path)
-
-
-def test_a_trace_goes_alone(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"takes no RUNS\.csv"):
-        weft.calibrate("runs.csv", trace="trace.json")

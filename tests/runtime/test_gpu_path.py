@@ -35,7 +35,8 @@ QUEUES = {
     "used before it is cast": CAST | {"forgets": "event"},
 }
 SLOW = {
-    *("LayerNorm over y", "tokens split", "sequences split", "heads for tokens", "experts", "no bubbles", "a pipeline"),
+    *("LayerNorm over y", "tokens split", "sequences split", "heads for tokens"),
+    *("experts", "no bubbles", "a pipeline"),
     *(name for name, asked in QUEUES.items() if asked["forgets"] not in (None, "collective")),
 }
 

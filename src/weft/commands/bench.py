@@ -15,7 +15,7 @@ import weft
 from weft.cluster.calibration import write_calibration
 from weft.codec import encode
 from weft.commands.command_line import DefaultGroup, command
-from weft.commands.options import Options, option
+from weft.commands.options import Options, option, options_of
 from weft.commands.output import Output, Progress, deliver, file_option, report, show
 from weft.errors import BadInput, UnknownName
 from weft.layout import Layout
@@ -47,7 +47,10 @@ class BenchOptions(Options):
         None, "Message sizes, as 4KiB,1MiB or 4KiB:1GiB (factors of 4; the default on GPUs).", metavar="LIST"
     )
     repeats: int = option(10, "Calls of each measurement.", metavar="N", least=1, most=10_000)
-    precision: str = option("fp32,bf16", "Precisions of products.", metavar="LIST")
+    precision: str = option("fp32,bf16", "Precisions of products and attention.", metavar="LIST")
+    trace: str | None = option(
+        None, "Read times from a torch.profiler trace with record_shapes=True instead.", metavar="FILE"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +82,14 @@ def bench_command() -> None:
 
 @command(into=bench_command, options=BenchOptions, out=BenchOutput)
 def run_command(options: BenchOptions, out: BenchOutput) -> None:
-    """Measure collectives per mesh axis, matrix products and memory of this machine.
+    """Measure collectives per mesh axis, products, attention and memory of this machine.
 
-    The command starts the ranks itself; under torchrun it is one of them.
+    The command starts the ranks itself; under torchrun it is one of them. With --trace nothing is measured, and
+    --calibration-output gets the products and the attention of a training run, by shape.
     """
+    if options.trace is not None:
+        _read_trace(options, out, options.trace)
+        return
     layout = _layout(options)
     precisions = _precisions(options.precision)
     sizes = None if options.sizes is None else parse_sizes(options.sizes)
@@ -104,6 +111,24 @@ def run_command(options: BenchOptions, out: BenchOutput) -> None:
         measured = measure(request)
     if measured is not None:
         _deliver(describe(measured, with_constants=out.calibration_output is not None), out)
+
+
+def _read_trace(options: BenchOptions, out: BenchOutput, path: str) -> None:
+    """Times of a trace, for people and as constants."""
+    from weft.interop.kernel_times import read_kernel_times
+    from weft.views.validation import traced_view
+
+    for record, taken in ((options, ("trace",)), (out, ("calibration_output", "form", "wide"))):
+        for choice in options_of(type(record)):
+            if choice.name not in taken and getattr(record, choice.name) != choice.default:
+                raise BadInput("has no effect with --trace", where=choice.flags[-1], remedy="drop one of them")
+    result = read_kernel_times(path)
+    if out.form == "json":
+        click.echo(result.to_json(), nl=False)
+    else:
+        show(traced_view(result), None, wide=out.wide)
+    if out.calibration_output is not None:
+        deliver(result.to_toml(), out.calibration_output)
 
 
 def _layout(options: BenchOptions) -> Layout:

@@ -22,7 +22,6 @@ from weft.errors import BadInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from weft.interop.kernel_times import Traced
     from weft.validation.fit import Fitted
     from weft.validation.runs import Run, Unparsed
     from weft.validation.summary import Validation
@@ -101,13 +100,8 @@ def _constants(path: str | None) -> Callable[[str, str], Calibration]:
     return cache(lambda accelerator, stack: read_calibration(path, accelerator, stack))
 
 
-def calibrate(
-    runs: RunSource | None = None,
-    *,
-    trace: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
-) -> Fitted | Traced:
-    """Fit the constants of accelerators and training software to measured runs, or read times out of a trace.
+def calibrate(runs: RunSource | None = None, *, progress: Callable[[str], None] | None = None) -> Fitted:
+    """Fit the constants of accelerators and training software to measured runs.
 
     >>> import tempfile, weft
     >>> columns = "id,family,model,seq,gpu,gpus,tp,dp,micro_batch,global_batch,precision,iter_s"
@@ -121,18 +115,11 @@ def calibrate(
 
     Args:
         runs: as for ``weft.validate``; one set of constants serves all runs.
-        trace: instead of runs, a trace of torch.profiler with record_shapes=True: times of products and attention.
         progress: told each round in words.
 
     Raises:
         BadInput: a file or an option that cannot be used, or no run that a constant can be fitted to.
     """
-    if trace is not None:
-        if runs is not None:
-            raise BadInput("takes no RUNS.csv: a trace is read, not fitted", where="--trace", remedy="drop one")
-        from weft.interop.kernel_times import read_kernel_times
-
-        return read_kernel_times(path_of(trace, "--trace"))
     from weft.validation.fit import Fitted, fit, fitted_parameters, prior_tables
     from weft.validation.inputs import Prepared, prepare_all
     from weft.validation.predict import Predictor
@@ -162,14 +149,8 @@ class ValidateOutput(RowsOutput):
     chart: str | None = chart_option("predicted over measured", "--plot")
     fit: str | None = file_option("Fit constants to the runs and write them, for --calibration.", metavar="FILE.toml")
     errors: str | None = file_option("With --fit: also write every run's left-out error.", metavar="FILE.json")
-    trace: str | None = option(None, "With --fit: read kernel times from this torch.profiler trace.", metavar="FILE")
 
-    needs = {"errors": "fit", "trace": "fit"}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.trace is not None and self.errors is not None:
-            raise BadInput("needs runs, and --trace has none", where="--errors", remedy="drop it")
+    needs = {"errors": "fit"}
 
 
 @command("[RUNS.csv]", options=ValidateOptions, out=ValidateOutput)
@@ -181,7 +162,6 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
     software; --format json lists every assumption. Without RUNS.csv: the published runs that Weft comes with.
 
     --fit fits one set of constants to all runs and reports their error on sources and kinds left out of the fit.
-    --fit with --trace needs a trace recorded with record_shapes=True.
     """
     if out.fit is not None:
         _fit(runs, options, out, out.fit)
@@ -196,22 +176,18 @@ def validate_command(runs: str | None, options: ValidateOptions, out: ValidateOu
 
 
 def _fit(runs: str | None, options: ValidateOptions, out: ValidateOutput, file: str) -> None:
-    """Fit constants to runs, or read times out of a trace, and write them to a file."""
-    taken = ("fit", "errors", "trace")
+    """Fit constants to runs, and write them to a file."""
+    taken = ("fit", "errors")
     for record in (options, out):
         for choice in options_of(type(record)):
             if choice.name not in taken and getattr(record, choice.name) != choice.default:
                 raise BadInput("has no effect with --fit", where=choice.flags[-1], remedy="drop one of them")
     from weft.estimation.trust import runs_to_json
-    from weft.interop.kernel_times import Traced
     from weft.views.terminal import print_blocks
-    from weft.views.validation import calibration_view, fit_view, traced_view
+    from weft.views.validation import calibration_view, fit_view
 
-    result = calibrate(runs, trace=out.trace, progress=lambda words: click.echo(words, err=True))
-    if isinstance(result, Traced):
-        print_blocks(traced_view(result))
-    else:
-        print_blocks(chain(fit_view(result), calibration_view(result)))
+    result = calibrate(runs, progress=lambda words: click.echo(words, err=True))
+    print_blocks(chain(fit_view(result), calibration_view(result)))
     deliver(result.to_toml(), file)
-    if out.errors is not None and not isinstance(result, Traced):
+    if out.errors is not None:
         deliver(runs_to_json(result.errors()), out.errors)

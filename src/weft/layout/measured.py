@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from weft.cluster.calibration import AttentionTime
 from weft.codec import Count, Name, Range, decode, encode
 from weft.documents import parse_json
 from weft.layout.spec import AXES, Layout
@@ -81,6 +82,7 @@ class Measured:
     samples: tuple[Sample, ...]
     products: tuple[Product, ...]
     layout: WrittenLayout
+    attention: tuple[AttentionTime, ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -346,8 +346,9 @@ class Described(Result):
 
     SCHEMA = "weft.bench/1"
     DOCUMENT = """
-        device=measured.device repeats=measured.repeats rank=measured.rank samples products layout=measured.layout
-        lines network kernels cluster calibration=constants notes"""
+        device=measured.device repeats=measured.repeats rank=measured.rank samples products
+        attention=measured.attention layout=measured.layout lines network kernels cluster calibration=constants
+        notes"""
 
     measured: Measured
     lines: tuple[Line, ...]
@@ -366,7 +367,7 @@ class Described(Result):
         return self.line(sample.axis, sample.kind).sent * sample.bytes / sample.seconds
 
     def by_shape(self) -> Measurements:
-        """The products, and the collectives whose own line describes them no worse than the tier does, as a
+        """The products, attention, and the collectives whose own line describes them no worse than the tier does, as a
         calibration file holds them."""
         products = tuple(
             ProductTime(
@@ -386,7 +387,8 @@ class Described(Result):
             for line in self.lines
             if line.worst <= tiers[line.axis].worst
         )
-        return Measurements(products=products, collectives=collectives)
+        attention = tuple(replace(time, seconds=_rounded(time.seconds)) for time in self.measured.attention)
+        return Measurements(products=products, attention=attention, collectives=collectives)
 
     @property
     def samples(self) -> tuple[RatedSample, ...]:

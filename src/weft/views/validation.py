@@ -223,6 +223,8 @@ def described_view(result: Described, *, verbose: bool = False) -> Iterator[Bloc
         if measured.axes:
             yield from _fits(result)
         yield from _products(result)
+        if measured.attention:
+            yield from _attention(result)
 
 
 def _machine_verdict(result: Described) -> str:
@@ -302,6 +304,18 @@ def _fits(result: Described) -> Iterator[Block]:
         Column("bandwidth", [format_si(line.Bps, "B/s") for line in result.lines]),
         Column("r2", [f"{line.r2:.3f}" for line in result.lines], drop=1),
         Column("worst residual", [f"{line.worst:.0%}" for line in result.lines]),
+    )
+
+
+def _attention(result: Described) -> Iterator[Block]:
+    times = result.measured.attention
+    first = times[0]
+    yield Heading(f"Causal attention of {first.heads:.0f} heads of {first.qk_dim:.0f} ({first.kv_heads:.0f} of keys)")
+    yield Table(
+        Column("precision", [time.precision for time in times], left=True),
+        Column("tokens", [f"{time.sequence:,.0f}" for time in times]),
+        Column("pass", ["forward" if time.phase == "forward" else "backward" for time in times], left=True),
+        Column("time", [format_seconds(time.seconds) for time in times]),
     )
 
 

@@ -15,7 +15,7 @@ from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from weft.cluster import Calibration, Cluster, Tier, accelerator, calibration, read_calibration  # noqa: E402
-from weft.cluster.calibration import constants, write_calibration  # noqa: E402
+from weft.cluster.calibration import AttentionTime, constants, write_calibration  # noqa: E402
 from weft.cluster.files import read_cluster  # noqa: E402
 from weft.collectives.cost import Network, collective_s  # noqa: E402
 from weft.errors import BadInput  # noqa: E402
@@ -112,7 +112,9 @@ def products_of(kernels: KernelModel) -> tuple[Product, ...]:
 
 def measured_of(layout: Layout, samples: tuple[Sample, ...], rank: Rank = CPU) -> Measured:
     products = products_of(KernelModel(replace(accelerator("a100"), multiprocessors=1), Calibration(), "fp32"))
-    return Measured(layout=layout, device="cpu", repeats=5, rank=rank, samples=samples, products=products)
+    attention = AttentionTime(batch=1, sequence=512, heads=12, kv_heads=4, qk_dim=64, v_dim=64, seconds=3e-3)
+    parts = {"samples": samples, "products": products, "attention": (attention,)}
+    return Measured(layout=layout, device="cpu", repeats=5, rank=rank, **parts)
 
 
 @given(st.sampled_from(KINDS), st.integers(2, 64), hops, rates, st.floats(0.1, 10))
@@ -200,6 +202,7 @@ def test_the_files_give_the_measured_times(layout: Layout, with_constants: bool,
     assert [tier.name for tier in cluster.tiers] == list(measured_axes(layout))
     base = calibration(cluster.accelerator.name)
     used = read_calibration(str(kept), cluster.accelerator.name) if with_constants else base
+    assert not with_constants or used.measured.attention == found.measured.attention
     for one in samples:
         spent = modelled(one, layout, cluster, used)
         assert spent == pytest.approx(one.seconds, rel=0.01)

@@ -1,4 +1,4 @@
-"""Timing the present machine: collectives over each mesh axis, products, copies.
+"""Timing the present machine: collectives over each mesh axis, products, attention, copies.
 
 All ranks measure at once, as they work in training: groups of an axis share its links, ranks of a machine
 its memory.  A time is the median of the repeats after a warm-up; the slowest rank counts.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import ceil, inf
 from pathlib import Path
@@ -19,7 +20,9 @@ from time import perf_counter
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
+from weft.cluster.calibration import AttentionTime
 from weft.cluster.catalogue import accelerator
 from weft.cluster.spec import Accelerator
 from weft.errors import BadInput, Unsupported
@@ -104,6 +107,7 @@ def measure_rank(request: Measurement, path: str) -> None:
         rank=_rank(clock),
         samples=_samples(clock, request.sizes),
         products=_products(clock, request.precisions),
+        attention=tuple(_attention(clock, request.precisions)),
     )
     if clock.grid.rank == 0:
         write_text(path, measured_to_json(result))
@@ -242,6 +246,38 @@ def _product(clock: Stopwatch, precision: MeasuredPrecision, shape: Shape) -> Pr
     out = _empty(m * n, kind, clock.grid).view(m, n)
     seconds, _ = clock.alone(lambda: torch.mm(left, right, out=out))
     return Product(precision=precision, m=m, n=n, k=k, seconds=seconds)
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+
+def _attention(clock: Stopwatch, precisions: tuple[MeasuredPrecision, ...]) -> Iterator[AttentionTime]:
+    """Causal attention of one sequence of a transformer's heads, forward and backward, by growing length."""
+    heads, groups, width, lengths = (32, 8, 128, (2048, 4096, 8192)) if clock.cuda else (12, 12, 64, (256, 512, 1024))
+    for precision, sequence in product(precisions, lengths):
+        kind = Precision.of(precision).compute
+        if clock.cuda and kind.itemsize > 2:  # fused kernels of GPUs have two bytes a number
+            continue
+        query, keys, values = (
+            _empty(count * sequence * width, kind, clock.grid).normal_().view(1, count, sequence, width)
+            for count in (heads, groups, groups)
+        )
+        inputs = [each.requires_grad_() for each in (query, keys, values)]
+        attend = partial(scaled_dot_product_attention, query, keys, values, is_causal=True, enable_gqa=groups < heads)
+        result = attend()
+        backward = partial(torch.autograd.grad, result, inputs, torch.ones_like(result), retain_graph=True)
+        forward = AttentionTime(
+            batch=1.0,
+            sequence=float(sequence),
+            heads=float(heads),
+            kv_heads=float(groups),
+            qk_dim=float(width),
+            v_dim=float(width),
+            precision=precision,
+            seconds=clock.alone(attend)[0],
+        )
+        yield forward
+        yield replace(forward, phase="input-gradient", seconds=clock.alone(backward)[0])
 
 
 # One rank's machine ------------------------------------------------------------------------------
